@@ -29,6 +29,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     OSError
         If the folder cannot be written to, or the disk is full; what stood at ``path`` stands there still.
     """
+    if path.is_dir():  # "." and "/" have no name, for which with_name raises ValueError
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:

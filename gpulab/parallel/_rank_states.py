@@ -16,7 +16,7 @@ from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.parallel._gpt_shapes import GptShape, gpt_shape
 from gpulab.results import Result
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 STATE_STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe", "pipeline-1f1b")
 # Bytes of state for each parameter, and whether each tensor has a step counter of four bytes beside it.
@@ -54,7 +54,7 @@ class RankStates(Result):
         return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
 
     def __repr__(self) -> str:
-        return f"<{self.label}, {self.strategy} on {self.ranks} ranks: states of {format_bytes(self.total_bytes)} on rank {self.rank}>"
+        return f"<{self.label}, {self.strategy} on {plural(self.ranks, 'rank')}: states of {format_bytes(self.total_bytes)} on rank {self.rank}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the three parts and their sum."""

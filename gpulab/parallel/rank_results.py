@@ -14,7 +14,7 @@ from gpulab.memory.results import (
     LiveTensor,
 )
 from gpulab.results import Result
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 # In the order in which a stacked bar draws them. "communication": parameters gathered for a moment, buckets and buffers of messages.
 RANK_CATEGORIES = ("parameters", "optimizer", "gradients", "communication", "activations", "inputs", "temporary")
@@ -95,7 +95,7 @@ class RankMemory(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<{self.label}, {self.strategy} on {self.ranks} ranks, rank {self.rank}: peak {format_bytes(self.peak_bytes)} + scratch "
+            f"<{self.label}, {self.strategy} on {plural(self.ranks, 'rank')}, rank {self.rank}: peak {format_bytes(self.peak_bytes)} + scratch "
             f"{format_bytes(self.scratch_bytes)} (modelled)>"
         )
 

@@ -39,8 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
     from gpulab.errors import InputError
 
     if arguments.list:
-        for experiment in recorder.experiments():
-            print(f"{experiment.name:12} {experiment.summary}")
+        there = recorder.experiments()
+        width = max(len(experiment.name) for experiment in there)
+        for experiment in there:
+            print(f"{experiment.name:{width}}  {experiment.summary}")
         return 0
     if not arguments.out:
         raise InputError("record: no file was given; expected --out FILE, such as --out my-machine.json.")

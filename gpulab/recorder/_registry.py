@@ -72,8 +72,8 @@ def register(experiment: Experiment) -> Experiment:
     return experiment
 
 
-def experiments(only: Iterable[str] | None = None) -> tuple[Experiment, ...]:
-    """Return the experiments, all of them or those named.
+def experiments(only: Iterable[str | Experiment] | None = None) -> tuple[Experiment, ...]:
+    """Return the experiments: all that are registered, or those asked for, by name or as they are.
 
     Raises
     ------
@@ -83,11 +83,11 @@ def experiments(only: Iterable[str] | None = None) -> tuple[Experiment, ...]:
     if only is None:
         return tuple(_REGISTRY.values())
     wanted = _given.items("recorder", "only", only)
-    unknown = [name for name in wanted if not isinstance(name, str) or name not in _REGISTRY]
+    unknown = [one for one in wanted if not isinstance(one, Experiment) and (not isinstance(one, str) or one not in _REGISTRY)]
     if unknown:
         known = ", ".join(map(shlex.quote, _REGISTRY))  # as they are typed after --only
         raise InputError(f"recorder: there is no experiment {shown(unknown[0])}; expected one of {known}.")
-    return tuple(_REGISTRY[name] for name in wanted)
+    return tuple(one if isinstance(one, Experiment) else _REGISTRY[one] for one in wanted)
 
 
 def entry(experiment: str, case: Case, measurement: Measurement) -> Entry:

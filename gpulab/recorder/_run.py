@@ -18,7 +18,7 @@ from gpulab import _given, devices
 from gpulab._files import alone
 from gpulab.devices import Device, Machine
 from gpulab.errors import InputError, RecordingError, StoppedError, message_of, shown
-from gpulab.recorder._registry import Case, entry, experiments
+from gpulab.recorder._registry import Case, Experiment, entry, experiments
 from gpulab.recordings import Entry, Recording, read, write
 from gpulab.recordings._schema import MOST_VISITS, Timing
 from gpulab.recordings._several import dated, foreign_part, joined
@@ -46,7 +46,7 @@ def machine_name(device: Device) -> str:
     return re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")[:64] or "machine"
 
 
-def _plan(device: Device, only: Iterable[str] | None) -> list[tuple[str, Case]]:
+def _plan(device: Device, only: Iterable[str | Experiment] | None) -> list[tuple[str, Case]]:
     planned = [(experiment.name, case) for experiment in experiments(only) for case in experiment.cases(device)]
     return sorted(planned, key=lambda item: item[1].rank)
 
@@ -183,7 +183,7 @@ def record(
     out: str | os.PathLike[str],
     *,
     minutes: float = 8.0,
-    only: Iterable[str] | None = None,
+    only: Iterable[str | Experiment] | None = None,
     name: str | None = None,
     device: Any = None,
     restart: bool = False,
@@ -202,8 +202,8 @@ def record(
         commands of all its runs.
     minutes : float
         The budget. What it does not reach is kept as "not recorded" with that reason.
-    only : iterable of str, optional
-        Experiment names; None takes all.
+    only : iterable of str or Experiment, optional
+        Names of registered experiments, or experiments of your own; None takes all that are registered.
     name : str, optional
         The machine's short name in lower case; by default that of the file that is continued, else made from the device's name.
     device : optional

@@ -55,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 print(printable(f"{name}: {recordings.load(name)!r}"))
             except RecordingError as error:  # the others can be read
-                print(f"{printable(name)}: cannot be read. {message_of(error, 1000)}.")
+                reason = message_of(error, 1000)
+                print(f"{printable(name)}: cannot be read. {reason}{'' if reason.endswith('?') else '.'}")
     return 0
 
 

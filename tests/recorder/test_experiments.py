@@ -1,0 +1,214 @@
+"""The recorder's experiments: what is planned for each device, and that a case of each really runs.
+
+Plans for a GPU are made with stand-ins for the questions that ``torch.cuda`` answers of hardware.
+"""
+
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from gpulab import recorder, recordings
+from gpulab.devices import Device
+from gpulab.recorder import Experiment
+
+torch = pytest.importorskip("torch")
+for name in ("cupy", "numba", "PIL", "torchao"):  # what is planned depends on what is installed
+    pytest.importorskip(name)
+
+CPU = Device("cpu")
+H200 = SimpleNamespace(
+    name="NVIDIA H200", major=9, minor=0, total_memory=141 * 2**30, multi_processor_count=132
+)
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """One H200, as far as torch.cuda tells."""
+    answers = {
+        "is_available": True, "device_count": 1,
+        "get_device_name": H200.name, "get_device_capability": (9, 0),
+        "get_device_properties": H200,
+    }  # fmt: skip
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    return Device("cuda", 0)
+
+
+def plan(device: Device) -> str:
+    """Each experiment's cases: how many in which rank, and the values of each parameter."""
+    lines = []
+    for experiment in recorder.experiments():
+        cases = list(experiment.cases(device))
+        ranks = sorted(Counter((case.rank, case.shares) for case in cases).items())
+        turns = ", ".join(f"{n} in rank {rank} of share {share}" for (rank, share), n in ranks)
+        lines.append(f"{experiment.name}: {turns or 'nothing'}")
+        for name in dict.fromkeys(name for case in cases for name in case.params):
+            first: dict[Any, int] = {}
+            for case in sorted(cases, key=lambda case: case.rank):
+                if name in case.params:
+                    first.setdefault(case.params[name], case.rank)
+            lines.append(f"    {name}: " + " ".join(f"{v}({r})" for v, r in first.items()))
+    return "\n".join(lines) + "\n"
+
+
+def test_the_plan_of_a_cpu(approved: Any) -> None:
+    """Each parameter's values with the rank that reaches them first, on two cores or more."""
+    assert plan(CPU) == approved
+
+
+def test_the_plan_of_a_gpu(gpus: Device, approved: Any) -> None:
+    """An H200 has TF32, FP8, 2:4, graphs, pinned memory and the ladders of kernels."""
+    assert plan(gpus) == approved
+
+
+def test_the_plan_of_another_gpu(approved: Any) -> None:
+    """MPS: neither chases, ladders, collectives and graphs, nor float64 or TF32."""
+    assert plan(Device("mps")) == approved
+
+
+@pytest.mark.parametrize("name", recordings.names())
+def test_each_recorded_case_is_still_planned(name: str, gpus: Device) -> None:
+    """A recording can be gone on with, and what reads it finds what it asks for."""
+    recording = recordings.load(name)
+    device = CPU if recording.environment.device_kind == "cpu" else gpus
+    planned = {
+        (experiment.name, frozenset(case.params.items()))
+        for experiment in recorder.experiments()
+        for case in experiment.cases(device)
+    }
+    there = {(e.experiment, frozenset(e.params.items())) for e in recording.entries}
+    assert there <= planned
+
+
+# The cheapest cases of each experiment, and the FLOPs and bytes of one call, by hand.
+TINY: list[tuple[str, dict[str, Any], float | None, float | None]] = [
+    ("catalogue", {"workload": "matmul", "n": 64, "dtype": "float32"}, 2 * 64**3, 3 * 4 * 64**2),
+    ("ceilings", {"operation": "copy"}, None, 2 * 2**28),  # two arrays of 256 MiB
+    ("ceilings", {"operation": "gemm", "dtype": "float32"}, 2 * 2048**3, None),
+    ("launch", {"operation": "stream"}, None, None),
+    ("compression", {"groups": 1}, 2 * 8 * 16**2 * 128 * 128 * 9, None),
+    ("compression", {"groups": 128}, 2 * 8 * 16**2 * 128 * 9, None),
+    ("compression", {"form": "dense", "rows": 64}, 2 * 64 * 1024**2, None),
+    *(("compression", {"form": form}, None, None)
+      for form in ("csr", "8-bit weights in float", "torchao, 8-bit weights")),
+    ("latency", {"nbytes": 4096}, None, None),
+    ("bandwidth", {"nbytes": 2**20}, None, None),
+    ("pipeline", {"part": "loop", "reads_loss": 1}, None, None),
+    ("pipeline", {"part": "decode"}, None, None),
+    ("pipeline", {"part": "step", "workers": 0}, None, None),
+    ("precision", {"format": "float32", "n": 512}, 2 * 512**3, None),
+    ("precision", {"format": "bfloat16", "n": 511}, 2 * 511**3, None),
+    ("tips", {"tip": "one_call", "form": "without"}, None, None),
+    ("transfer", {"nbytes": 2**20}, None, 2**20),
+    *(("overlap", {"arrangement": arrangement, "nbytes": 2**24, "chunks": 2}, None, 2**24)
+      for arrangement in ("serial", "chunked")),
+]  # fmt: skip
+SLOW: list[tuple[str, dict[str, Any], float | None, float | None]] = [
+    ("pipeline", {"part": "step", "workers": 1}, None, None),
+    ("training", {"model": "transformer", "precision": "bfloat16", "means": "plain"}, None, None),
+    ("data-parallel scaling", {"mode": "weak", "ranks": 2, "model": "mlp"}, None, None),
+    *(("collectives", {"collective": name, "nbytes": 1024}, None, 1024)
+      for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast")),
+]  # fmt: skip
+
+
+def recorded(
+    path: Path, device: Device, cases: list[tuple[str, dict[str, Any], Any, Any]]
+) -> list[tuple[recordings.Entry, Any, Any]]:
+    """Record the first case with each of these parameters; return the loaded entries."""
+    wanted = []
+    for name, some, flops, nbytes in cases:
+        (experiment,) = recorder.experiments([name])
+        fitting = (c for c in experiment.cases(device) if some.items() <= c.params.items())
+        case = next(fitting)
+        wanted.append((Experiment(name, "", lambda device, case=case: [case]), case, flops, nbytes))
+    recorder.record(
+        path, only=[one for one, *_ in wanted], minutes=0.02, visits=1, device=str(device),
+        clock=lambda: 0.0,
+    )  # fmt: skip
+    there = recordings.read(path)
+    return [
+        (there.find(one.name, **case.params), flops, nbytes) for one, case, flops, nbytes in wanted
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", [TINY, SLOW], ids=["tiny", "slow"])
+def test_a_case_of_each_experiment_runs(
+    tmp_path: Path, cases: list[tuple[str, dict[str, Any], Any, Any]]
+) -> None:
+    """Real work, recorded and loaded: a time, its work per call, and the first call apart."""
+    for entry, flops, nbytes in recorded(tmp_path / "r.json", CPU, cases):
+        timing = entry.timing
+        assert min(timing.median_seconds, timing.first_call_seconds) > 0, entry.key
+        assert flops is None or timing.flops == flops, entry.key
+        assert nbytes is None or timing.nbytes == nbytes, entry.key
+    by_name = {name for name, *_ in TINY + SLOW}
+    planned = {one.name for one in recorder.experiments() if list(one.cases(CPU))}
+    assert by_name == planned, "each experiment of the registry is run here"
+
+
+@pytest.mark.gpu
+def test_a_case_of_each_experiment_runs_on_a_gpu(tmp_path: Path) -> None:
+    """The most telling case of each experiment that this GPU has; none fails."""
+    device = Device("cuda", 0)
+    firsts = []
+    for experiment in recorder.experiments():
+        cases = sorted(experiment.cases(device), key=lambda case: case.rank)
+        if cases:
+            firsts.append((experiment.name, dict(cases[0].params), None, None))
+    entries = recorded(tmp_path / "r.json", device, firsts)
+    assert None not in [entry for entry, *_ in entries]
+
+
+def test_each_tip_is_what_its_manual_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients, inference mode, anomaly detection, biases: seen while the work runs."""
+    seen: list[tuple[bool, bool, bool]] = []
+    steps: list[tuple[str, Any]] = []
+
+    def spy(owner: Any, name: str, note: Any) -> None:
+        original = getattr(owner, name)
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            note(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(owner, name, call)
+
+    spy(torch.nn.Linear, "forward", lambda *_: seen.append((
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_anomaly_enabled()
+    )))  # fmt: skip
+    spy(torch.nn.Conv2d, "forward", lambda layer, _: steps.append(("bias", layer.bias is not None)))
+    spy(torch.optim.Optimizer, "zero_grad",
+        lambda _, set_to_none=True: steps.append(("none", set_to_none)))  # fmt: skip
+    spy(
+        torch.optim.Adam,
+        "step",
+        lambda adam, *_: steps.append(("foreach", adam.defaults["foreach"])),
+    )
+    found: dict[tuple[Any, Any], Any] = {}
+    (tips,) = recorder.experiments(["tips"])
+    for case in tips.cases(CPU):
+        seen.clear(), steps.clear()
+        case.time(0.001)
+        found[case.params["tip"], case.params["form"]] = (set(seen), set(steps))
+    plain, step = (True, False, False), ("none", True)
+    assert found == {
+        ("no_grad", "without"): ({plain}, set()),
+        ("no_grad", "with"): ({(False, False, False)}, set()),
+        ("inference_mode", "without"): ({(False, False, False)}, set()),
+        ("inference_mode", "with"): ({(False, True, False)}, set()),
+        ("set_to_none", "without"): ({plain}, {("none", False)}),
+        ("set_to_none", "with"): ({plain}, {step}),
+        ("no_anomaly_detection", "without"): ({(True, False, True)}, {step}),
+        ("no_anomaly_detection", "with"): ({plain}, {step}),
+        ("foreach", "without"): ({plain}, {step, ("foreach", False)}),
+        ("foreach", "with"): ({plain}, {step, ("foreach", True)}),
+        ("no_bias_before_norm", "without"): (set(), {("bias", True)}),
+        ("no_bias_before_norm", "with"): (set(), {("bias", False)}),
+        **{(tip, form): (set(), set()) for tip in ("as_tensor", "one_call")
+           for form in ("without", "with")},
+    }  # fmt: skip

@@ -1,0 +1,355 @@
+"""Recording a machine: order, budget, going on, failures and interrupts, on a scripted clock."""
+
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpulab import cli, devices, recorder, recordings
+from gpulab.errors import InputError, RecordingError, StoppedError
+from gpulab.evidence import Evidence
+from gpulab.recorder import Case, Experiment
+from gpulab.recordings import Recording
+from gpulab.timing import Measurement
+from refusals import refused
+
+
+def a_measurement(median: float = 1e-3, n: int = 50, **changes: Any) -> Measurement:
+    """A measurement whose samples are all equal."""
+    fields: dict[str, Any] = {
+        "label": "x", "device": "cpu", "samples_seconds": np.full(n, median),
+        "median_seconds": median, "interval_seconds": (median, median), "first_call_seconds": 1.0,
+        "launch_seconds": median, "with_transfer_seconds": None, "calls_per_sample": 1,
+        "flops": None, "nbytes": 8.0, "notes": (), "evidence": Evidence.measured("cpu", n),
+        "environment": devices.environment("cpu"),
+    }  # fmt: skip
+    return Measurement(**{**fields, **changes})
+
+
+class Bench:
+    """A clock, and what ran on it: (experiment, case, deadline in seconds)."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.log: list[tuple[str, int, float]] = []
+
+    def __call__(
+        self, name: str, ranks: list[int], seconds: float = 10.0, *, fails: Any = None,
+        shares: int = 1, medians: tuple[float, ...] = (1e-3,),
+    ) -> Experiment:  # fmt: skip
+        """An experiment with a case for each rank; ``fails`` maps cases to what they raise."""
+
+        def case(number: int, rank: int) -> Case:
+            def time(deadline: float) -> Measurement:
+                visit = sum(entry[:2] == (name, number) for entry in self.log)
+                self.log.append((name, number, deadline))
+                self.now += seconds
+                if number in (fails or {}):
+                    raise fails[number]
+                return a_measurement(medians[visit % len(medians)])
+
+            return Case({"i": number}, time, rank, shares)
+
+        return Experiment(name, name, lambda device: [case(i, r) for i, r in enumerate(ranks)])
+
+    def run(self, path: Path | str, *only: Experiment, **options: Any) -> Recording:
+        """Record the experiments, once each, on this clock."""
+        options = {"device": "cpu", "name": "test", "visits": 1, "minutes": 60, **options}
+        return recorder.record(path, only=only, clock=lambda: self.now, **options)
+
+    def ran(self) -> list[tuple[str, int]]:
+        """Return what ran since this was asked last."""
+        found, self.log = [entry[:2] for entry in self.log], []
+        return found
+
+
+REACH = "time did not reach it"
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """Experiments on a clock of their own."""
+    return Bench()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the recording goes."""
+    return tmp_path / "r.json"
+
+
+def test_the_most_telling_cases_run_first(bench: Bench, path: Path) -> None:
+    """Ranks order the cases across experiments; within a rank the given order stays."""
+    bench.run(path, bench("late", [3, 1]), bench("early", [0, 2]))
+    assert bench.ran() == [("early", 0), ("late", 1), ("early", 1), ("late", 0)]
+
+
+def test_a_run_ends_with_its_budget_and_a_later_one_goes_on(bench: Bench, path: Path) -> None:
+    """With 25 s and cases of 10 s three run; the next run takes what failed or was not reached."""
+    a = bench("a", [0] * 4, fails={1: RuntimeError("boom  \n happened")})
+    reasons = {"a i=1": "RuntimeError: boom happened", "a i=3": REACH}
+    first = bench.run(path, a, minutes=25 / 60)
+    assert {entry.key: entry.reason for entry in first.missing()} == reasons
+    assert recordings.read(path).to_dict() == first.to_dict()
+    bench.ran()
+    other = bench.run(path, bench("b", [0]))
+    assert {entry.key: entry.reason for entry in other.missing()} == reasons
+    assert bench.run(path, a, stop=lambda: True).missing() == other.missing()
+    assert bench.ran() == [("b", 0)]
+    assert [entry.recorded for entry in bench.run(path, a).select("a")] == [True] * 3
+    assert bench.ran() == [("a", 1), ("a", 3)]
+    assert len(bench.run(path, a, restart=True).entries) == 4
+    assert len(bench.ran()) == 4
+
+
+def test_a_continued_file_keeps_what_stood_in_it(bench: Bench, path: Path) -> None:
+    """Name, notes, commands, dates and libraries of earlier runs; the new run adds its own."""
+    a, date = bench("a", [0] * 3), "2026-01-02T03:04:05+00:00"
+    first = bench.run(path, a, minutes=5 / 60, name="old-box", command="one")
+    libraries = {**first.environment.libraries, "gone": "0.30"}
+    old = dataclasses.replace(
+        first, notes=("It stood in the sun.",),
+        entries=tuple(dataclasses.replace(entry, date=None) for entry in first.entries),
+        environment=dataclasses.replace(first.environment, date=date, libraries=libraries),
+    )  # fmt: skip
+    recordings.write(old, path)
+    second = bench.run(path, a, minutes=5 / 60, name=None, command="two")
+    assert (second.name, second.notes) == ("old-box", old.notes)
+    assert second.environment.command == "one, continued by two"
+    assert second.environment.libraries == libraries
+    assert second.evidence(second.find("a", i=0)).date == date
+    assert date < second.environment.date <= second.evidence(second.find("a", i=1)).date
+    third = bench.run(path, a, command=None, name="new-box", minutes=7)
+    assert third.environment.command.endswith("two, continued by gpulab record --minutes 7")
+
+
+def test_a_failing_case_costs_only_itself(bench: Bench, path: Path) -> None:
+    """Whatever a library raises is the reason, in one line; Ctrl-C keeps what was recorded."""
+    recording = bench.run(path, bench("a", [0] * 3, fails={1: AttributeError("no int1")}))
+    assert [entry.reason for entry in recording.entries] == [None, "AttributeError: no int1", None]
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(path, bench("b", [0] * 3, fails={1: KeyboardInterrupt()}))
+    there = recordings.read(path)
+    assert [entry.recorded for entry in there.entries if entry.experiment == "b"] == [
+        True, False, False
+    ]  # fmt: skip
+    assert len(there.select("a")) == 2
+
+
+def test_stop_ends_after_the_case_in_flight(bench: Bench, path: Path) -> None:
+    """Stopped after one case there is one; before any it is an error that says what to do."""
+    a = bench("a", [0] * 3)
+    assert len(bench.run(path, a, stop=lambda: len(bench.log) == 1).missing()) == 2
+    other = path.with_name("s.json")
+    refused(StoppedError, bench.run, other, a, stop=lambda: True)
+    assert not other.exists()
+
+
+def test_progress_counts_the_cases_of_this_run(bench: Bench, path: Path) -> None:
+    """How many are done, the case, the visit where there are several, and the seconds left."""
+    seen: list[tuple[float, str]] = []
+    show = lambda fraction, text: seen.append((fraction, text))  # noqa: E731
+    bench.run(path, bench("a", [0]))
+    bench.run(path, bench("b", [0] * 2), minutes=1, progress=show)
+    bench.run(path, bench("c", [0] * 2, 1.0), minutes=1, visits=2, progress=show)
+    assert seen == [
+        (0.5, "1 of 2 · b i=0 · 50 s left"), (1.0, "2 of 2 · b i=1 · 40 s left"),
+        (0.25, "1 of 2 · c i=0 · visit 1 of 2 · 59 s left"),
+        (0.5, "2 of 2 · c i=1 · visit 1 of 2 · 58 s left"),
+        (0.75, "2 of 2 · c i=0 · visit 2 of 2 · 57 s left"),
+        (1.0, "2 of 2 · c i=1 · visit 2 of 2 · 56 s left"),
+    ]  # fmt: skip
+
+
+def test_each_case_gets_a_bounded_share_of_the_budget(bench: Bench, path: Path) -> None:
+    """From 0.15 to 1 s; three cases of one share and one of five share 4 s as 0.5 s and 2.5 s."""
+    bench.run(path, bench("a", [0] * 4, seconds=0.0), minutes=1 / 600)
+    bench.run(path, bench("b", [0], seconds=0.0))
+    cases = (bench("c", [0] * 3, seconds=0.5), bench("d", [1], seconds=2.5, shares=5))
+    bench.run(path, *cases, minutes=4 / 60)
+    bench.run(path, *cases, restart=True)
+    deadlines = [deadline for _, _, deadline in bench.log]
+    assert deadlines == pytest.approx([0.15] * 4 + [1.0] + [0.5] * 3 + [2.5] + [1.0] * 3 + [5.0])
+
+
+def test_visits_lie_apart(bench: Bench, path: Path) -> None:
+    """Thirty cases in turn; near the budget's end as many are begun as can have all visits."""
+    recording = bench.run(path, bench("a", [0] * 31, seconds=1.0), visits=3)
+    assert [number for _, number in bench.ran()] == [*[*range(30)] * 3, 30, 30, 30]
+    assert {len(entry.timing.visits_seconds) for entry in recording.entries} == {3}
+    many = bench.run(path, bench("b", [0] * 60, seconds=1.0), visits=3, minutes=100 / 60)
+    visits = [len(entry.timing.visits_seconds or (1,)) for entry in many.select("b")]
+    assert visits == [3] * 33 + [1]
+
+
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_the_interval_is_students_t_between_visits(bench: Bench, path: Path, count: int) -> None:
+    """Of the medians' logarithms, by SciPy; samples, first call and date are kept too."""
+    stats = pytest.importorskip("scipy.stats")
+    medians = np.random.default_rng(count).lognormal(-7.0, 0.1, count)
+    timing = bench.run(path, bench("a", [0], 1.0, medians=tuple(medians)), visits=count)
+    timing = timing.entries[0].timing
+    logs = np.log(medians)
+    wanted = np.exp(stats.t.interval(0.95, count - 1, loc=logs.mean(), scale=stats.sem(logs)))
+    assert timing.interval_seconds == pytest.approx(tuple(wanted), rel=1e-3)
+    assert timing.visits_seconds == pytest.approx(tuple(medians))
+    found = (timing.median_seconds, timing.launch_seconds, timing.sample_count)
+    assert found == pytest.approx((np.median(medians), medians.mean(), 50 * count))
+    kept = [(timing.samples_seconds == median).sum() for median in medians]
+    assert 32 // count - 1 <= min(kept) <= sum(kept) / count <= 32 / count
+
+
+def test_what_is_long_or_fails_is_visited_once(bench: Bench, path: Path) -> None:
+    """More than ten seconds in a visit; a failed later visit leaves what the first gave."""
+    long, slow = bench("long", [0], 10.5), bench("slow", [0], 0.0, medians=(0.3,))
+    fails: dict[int, Exception] = {1: RuntimeError("x")}
+    recording = bench.run(path, long, slow, bench("short", [0, 0], 1.0, fails=fails), visits=3)
+    first = [("long", 0), ("slow", 0), ("short", 0), ("short", 1)]
+    assert bench.ran() == [*first, ("short", 0), ("short", 0)]
+    assert [entry.recorded for entry in recording.entries] == [True, True, True, False]
+    b = bench("b", [0], 1.0, fails=fails)
+    fails.clear()
+    before = bench.run(path, b, minutes=0.01, visits=3).find("b", i=0)
+    fails[0] = RuntimeError("x")
+    after = bench.run(path, b, slow, visits=3).find("b", i=0)
+    assert (after.to_dict(), len(bench.ran())) == (before.to_dict(), 2)
+
+
+def test_what_is_kept_of_a_measurement(bench: Bench, path: Path) -> None:
+    """Every figure and 32 of 500 samples, from the first to the last, in order."""
+    given = a_measurement(
+        250.0, 500, samples_seconds=np.arange(1.0, 501.0), interval_seconds=(240.0, 260.0),
+        first_call_seconds=2.0, launch_seconds=0.5, with_transfer_seconds=4.0,
+        calls_per_sample=3, flops=7.0, nbytes=9.0,
+    )  # fmt: skip
+    one = Experiment("a", "", lambda device: [Case({"i": 0}, lambda deadline: given)])
+    (entry,) = bench.run(path, one).entries
+    kept = entry.timing.samples_seconds
+    assert (len(kept), kept[0], kept[-1], bool((np.diff(kept) > 0).all())) == (32, 1, 500, True)
+    for name in ("median_seconds", "interval_seconds", "first_call_seconds", "launch_seconds",
+                 "with_transfer_seconds", "calls_per_sample", "flops", "nbytes"):  # fmt: skip
+        assert getattr(entry.timing, name) == getattr(given, name), name
+    assert (entry.timing.sample_count, entry.date) == (500, given.environment.date)
+
+
+def test_bad_input_is_refused_before_anything_runs(
+    bench: Bench, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Budget, visits, name, experiment, file; the edges themselves are accepted."""
+    a = bench("a", [0])
+    for wrong in (
+        {"visits": 0}, {"visits": 11}, {"visits": True}, {"minutes": 0}, {"minutes": -1},
+        {"minutes": float("nan")}, {"minutes": 24 * 60 + 1}, {"name": "../x"}, {"name": ""},
+        {"name": "x" * 65}, {"name": 5},
+    ):  # fmt: skip
+        refused(InputError, bench.run, path, a, **wrong)
+    for out in (path.parent, path / "no" / "r.json", 5, "a\0b", "~nobody-of-that-name/r.json"):
+        refused(InputError, bench.run, out, a)
+    for only in ("no-such", 5, Experiment("empty", "", lambda device: [])):
+        refused(InputError, bench.run, path, only)
+    assert (bench.ran(), list(path.parent.glob("*.json"))) == ([], [])
+    monkeypatch.setenv("HOME", str(path.parent))
+    bench.run("~/r.json", a, minutes=24 * 60, name="x" * 64, visits=10)
+    assert recordings.read(path).name == "x" * 64
+    default = bench.run(path.with_name("s.json"), a, name=None).name
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", default)
+
+
+def test_two_recorders_do_not_share_a_file(bench: Bench, path: Path) -> None:
+    """A recorder that starts while another writes the same file is refused."""
+    b = bench("b", [0])
+
+    def time(deadline: float) -> Any:
+        refused(RecordingError, bench.run, path, b)
+        return a_measurement()
+
+    one = Experiment("a", "", lambda device: [Case({"i": 0}, time)])
+    assert bench.run(path, one).missing() == ()
+
+
+def test_the_file_is_whole_after_each_case(bench: Bench, path: Path) -> None:
+    """It is saved every five seconds and at the end, and never has less than before."""
+    counts = []
+
+    def count(fraction: float, text: str) -> None:
+        counts.append(sum(entry.recorded for entry in recordings.read(path).entries))
+
+    bench.run(path, bench("a", [0] * 6, seconds=2.5), progress=count)
+    assert counts == [1, 1, 3, 3, 5, 5]
+    assert len(recordings.read(path).select("a")) == 6
+
+
+REGISTER = """
+import os, signal, sys
+from test_record import a_measurement
+from gpulab import cli, recorder
+from gpulab.evidence import Evidence
+from gpulab.recorder import Case, Experiment
+from gpulab.recordings import Recording
+from gpulab.timing import Measurement
+number, presses = getattr(signal, sys.argv[1]), int(sys.argv[2])
+signal.signal(number, signal.default_int_handler)  # not ignored, as it would be under nohup
+def time(deadline):
+    for _ in range(presses):
+        signal.raise_signal(number)
+    return a_measurement()
+cases = [Case({"i": i}, time) for i in range(3)]
+recorder.register(Experiment("a long climb", "", lambda device: cases))
+sys.exit(cli.main(["record", "--only", "a long climb", "--device", "cpu", *sys.argv[3:]]))
+"""
+
+
+def in_a_process(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `gpulab record` with an experiment whose cases raise a signal so many times."""
+    tests = Path(__file__).parents[1]
+    places = [str(tests / "recorder"), str(tests / "recordings"), str(tests.parent)]
+    return subprocess.run(
+        [sys.executable, "-c", REGISTER, *words], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)}, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no such signals")
+@pytest.mark.parametrize(("name", "presses"), [("SIGINT", 1), ("SIGHUP", 1), ("SIGTERM", 2)])
+def test_signals_end_a_recording_after_the_case(tmp_path: Path, name: str, presses: int) -> None:
+    """The first ends it after the case in flight, whose time is kept; the second at once."""
+    done = in_a_process(tmp_path, name, str(presses), "--out", "r.json", "--visits", "1")
+    assert (done.returncode == 0, (tmp_path / "r.json").exists()) == (presses == 1,) * 2
+    if presses == 2:
+        return
+    recording = recordings.read(tmp_path / "r.json")
+    command = "gpulab record --out FILE --minutes 8 --device cpu --visits 1 --only 'a long climb'"
+    assert recording.environment.command == command
+    assert done.stdout.splitlines()[-2:] == [
+        f"1 of 3 cases recorded on {recording.environment.device} in r.json",
+        f"  not recorded: 2 x {REACH}",
+    ]
+    assert done.stderr.count("Ctrl-C") == 1
+
+
+def test_the_command_in_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    approved: Any,
+) -> None:  # fmt: skip
+    """List the experiments; record one for real; a wrong name is answered with all of them."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGINT)
+    for words in (["--list"], ["--device", "cpu"], ["--out", "r.json", "--only", "climb"]):
+        print("exit code", cli.main(["record", *words]))
+    printed = capsys.readouterr()
+    assert printed.out + printed.err == approved
+    words = ["--only", "launch", "--device", "cpu", "--minutes", "0.02", "--visits", "2"]
+    assert cli.main(["record", "--out", "r.json", *words, "--name", "mine"]) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(" 50 %  1 of 1 · launch launches=1000 operation=stream · visit 1 of 2")
+    assert last == f"1 of 1 cases recorded on {devices.find('cpu').name} in r.json"
+    recording = recordings.read("r.json")
+    assert (len(recording.entries[0].timing.visits_seconds), recording.name) == (2, "mine")
+    assert signal.getsignal(signal.SIGINT) is before
