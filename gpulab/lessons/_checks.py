@@ -53,13 +53,13 @@ def _cell() -> int | None:
     return count if isinstance(count, int) else None
 
 
-def check(id: str, answer: Any = None) -> CheckResult:
+def check(id: str | Exercise, answer: Any = None) -> CheckResult:
     """Check an answer, print what was found and keep it; never raises.
 
     Parameters
     ----------
-    id : str
-        The exercise, such as "02.2".
+    id : str or Exercise
+        The exercise, such as "02.2"; or one of your own, made with ``gpulab.lessons.content.Exercise``.
     answer : any
         What the stub asks for: a number, a function, a measurement.
 
@@ -70,7 +70,7 @@ def check(id: str, answer: Any = None) -> CheckResult:
     """
     global _just_printed
     try:
-        exercise = content.exercise(id)
+        exercise = id if isinstance(id, Exercise) else content.exercise(id)
     except InputError as error:
         result = CheckResult(id if isinstance(id, str) else shown(id, 40), NOT_ATTEMPTED, str(error))
     else:

@@ -1,25 +1,20 @@
-"""Each test of the lessons has a progress file of its own."""
+"""Each test of the lessons has a folder and a progress file of its own, and a known machine."""
 
 from __future__ import annotations
 
-import pathlib
+from pathlib import Path
 
 import pytest
-
-from gpulab.lessons import _policy, _predictions, _store
+from course import know_this_machine
 
 
 @pytest.fixture(autouse=True)
-def progress_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """Point the lessons at a fresh file and an empty kernel."""
-    where = tmp_path / "kept" / "progress.json"
-    monkeypatch.setenv("GPULAB_PROGRESS", str(where))
+def progress_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The progress file of this test; no class decides about solutions."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPULAB_PROGRESS", str(tmp_path / "kept" / "progress.json"))
     monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
-    monkeypatch.delenv("GPULAB_SOLUTIONS", raising=False)
-    monkeypatch.setenv("GPULAB_CLASS", str(tmp_path / "class.json"))
-    (tmp_path / "class.json").write_text('{"solutions": "show"}')
-    monkeypatch.setattr(_predictions, "_known", {})
-    monkeypatch.setattr(_predictions, "_observers", {})
-    monkeypatch.setattr(_store, "_pending", {})
-    assert _policy.policy().solutions == "show"
-    return where
+    for name in ("GPULAB_SOLUTIONS", "GPULAB_CLASS"):
+        monkeypatch.delenv(name, raising=False)
+    know_this_machine()
+    return tmp_path / "kept" / "progress.json"

@@ -1,0 +1,311 @@
+"""The learner's progress: hints, solutions and answers are kept whatever happens to the file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpulab import lessons
+from gpulab.errors import InputError
+from gpulab.lessons import content
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+EMPTY = {
+    "schema": "gpulab-progress", "schema_version": 1, "predictions": {}, "exercises": {},
+    "history": [],
+}  # fmt: skip
+
+
+def kept(file: Path) -> dict[str, Any]:
+    """What the file holds."""
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def states(notebook: str = "02") -> dict[str, str]:
+    """The state of each item that was begun."""
+    begun = (row for row in lessons.progress(notebook).rows)
+    return {row.id: row.state for row in begun if row.state not in ("open", "not attempted")}
+
+
+def answered() -> None:
+    """Two predictions, a hint, a solution and three checks of notebook 02."""
+    lessons.predict("02.3", "How many times as long?", unit="x").submit(64)
+    lessons.reveal("02.3", 1.5)
+    lessons.predict("02.4", "From which size on?", unit="KiB").submit(16)
+    lessons.predict("02.7", "What share is old?", unit="%")
+    lessons.reveal("02.7", None, "no GPU here")
+    lessons.hint("02.8")
+    lessons.solution("02.9")
+    for answer in (16, 1, 16):
+        lessons.check("02.8", answer)
+    lessons.check("02.5", 5)
+
+
+def test_the_table_of_progress(approved: Any, progress_file: Path) -> None:
+    """A row for each item, what was said of it, the totals, and where it is kept."""
+    answered()
+    shown = lessons.progress("02")
+    entry = kept(progress_file)["exercises"]["02.8"]
+    assert (entry["state"], entry["last"]["state"], entry["attempts"], entry["hints"]) == (
+        "passed",
+        "passed",
+        3,
+        1,
+    )
+    lessons.check("02.8", 1)
+    assert kept(progress_file)["exercises"]["02.8"]["state"] == "passed", (
+        "what has passed stays passed"
+    )
+    text = f"{shown!r}\n{shown.caption()}\n{shown.table()}\n"
+    whole = lessons.progress()
+    assert (whole.exercises, whole.predictions) == (58, 75)
+    assert text.replace(str(progress_file), "FILE") == approved
+
+
+@pytest.mark.parametrize("notebook", ["17", "9", "0", "02_x", 2, None])
+def test_a_notebook_that_is_not_there_is_refused(notebook: Any) -> None:
+    """Half a number names none."""
+    with pytest.raises(InputError, match="02"):
+        lessons.progress(notebook)
+
+
+def test_starting_again_keeps_the_old_answers(progress_file: Path, approved: Any) -> None:
+    """The notebook's items move into the history; other notebooks, and a file without any, stay."""
+    said: list[str] = []
+    lessons.start_again("02", said.append)
+    assert not progress_file.exists()
+    answered()
+    lessons.predict("9.1", "Mine?", unit="us").submit(5)
+    for notebook in ("02_data_transfer", "02", "x", "9"):
+        lessons.start_again(notebook, said.append)
+    assert states() == {}
+    for wrong in ("", "2", 5):
+        with pytest.raises(InputError):
+            lessons.start_again(wrong)
+    first = kept(progress_file)["history"][0]
+    assert (first["predictions"]["02.3"]["first"]["value"], set(first["exercises"])) == (
+        64,
+        {"02.5", "02.8", "02.9"},
+    )
+    assert "\n".join([*said, ""]) == approved
+
+
+POLICIES: list[tuple[str, str | bytes]] = [
+    ("none", ""), ("show", '{"solutions": "show"}'), ("withheld",
+    '{"solutions": "withhold", "message": "On Friday."}'),
+    ("no message", '{"solutions": "withhold", "message": null}'), ("attempt",
+    '{"solutions": "after-attempt"}'),
+    ("tried", '{"solutions": "after-attempt", "message": "Zuerst probieren, dann lösen."}'),
+    ("empty", b""), ("list", b"[]"),
+    ("no text", b"\xff"), ("number", '{"solutions": 5}'), ("deep", b"[" * 200_000),
+    ("windows", '{"solutions": "withhold"}'.encode("utf-16")), ("marked",
+    '{"solutions": "withhold"}'.encode("utf-8-sig")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text"), POLICIES, ids=[name for name, _ in POLICIES])
+def test_the_class_decides_about_solutions(
+    name: str, text: str | bytes, tmp_path: Path, approved: Any, capsys: Any
+) -> None:
+    """By .gpulab/class.json of the folder; a file that cannot be read withholds, and says so."""
+    file = tmp_path / ".gpulab" / "class.json"
+    file.parent.mkdir()
+    if text:
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    elif name == "empty":
+        file.touch()
+    lessons.solution("02.8")
+    for _ in range(4):
+        lessons.hint("02.8")
+    lessons.solution("02.8")
+    lessons.check("02.8", 1)
+    lessons.hint("02.8")
+    lessons.solution("02.8")
+    out = capsys.readouterr().out
+    shown = content.exercise("02.8").solution in out
+    assert shown == (name in ("none", "show", "attempt", "tried"))
+    assert out.replace(str(tmp_path), "HERE") == approved
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("GPULAB_SOLUTIONS", "withhold"), ("GPULAB_SOLUTIONS", "x" * 500), ("GPULAB_CLASS",
+    "none.json"), ("GPULAB_CLASS", "~nosuchuser/class.json")],
+)  # fmt: skip
+def test_an_environment_variable_decides_first(
+    variable: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """A value that is none, and a file that is not there, withhold."""
+    (tmp_path / ".gpulab").mkdir()
+    (tmp_path / ".gpulab" / "class.json").write_text('{"solutions": "show"}')
+    monkeypatch.setenv(variable, value)
+    lessons.solution("02.8")
+    out = capsys.readouterr().out
+    assert ("withheld" in out, content.exercise("02.8").solution in out) == (True, False)
+    assert len(out) < 400
+    monkeypatch.setenv("GPULAB_SOLUTIONS", "show")
+    lessons.solution("02.8")
+    assert content.exercise("02.8").solution in capsys.readouterr().out
+
+
+def damaged(**parts: Any) -> bytes:
+    """A progress file with one part that is not as it should be."""
+    return json.dumps(EMPTY | parts).encode()
+
+
+FOREIGN = (
+    b"", b"[]", b"null", b'{"schema": "another"}', b"\xff\xfe\x00", damaged(schema_version=99),
+    b"[" * 100_000,
+    damaged(exercises={"00.1": "text"}), damaged(predictions={"00.1": {"first": 5}}),
+    damaged(predictions={"00.1": {"unit": 5}}),
+    damaged(predictions={"00.1": {"choices": "yes"}}), damaged(history={}), damaged(predictions=[]),
+    damaged()[:40],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bytes_", FOREIGN)
+def test_a_file_that_is_not_ours_is_set_aside(
+    bytes_: bytes, progress_file: Path, capsys: Any
+) -> None:
+    """It counts as empty and says so, and its bytes are kept under another name."""
+    progress_file.parent.mkdir(parents=True)
+    for number in (1, 2):  # two in one second are both kept
+        progress_file.write_bytes(bytes_)
+        shown = lessons.progress()
+        assert (shown.passed, bool(shown.fault)) == (0, True)
+        assert shown.fault in shown.caption()
+        capsys.readouterr()
+        lessons.check("02.8", 16)
+        aside = list(progress_file.parent.glob("*set-aside*"))
+        assert [file.read_bytes() for file in aside] == [bytes_] * number
+        assert "set-aside" in capsys.readouterr().out
+        assert (lessons.progress().fault, states()) == ("", {"02.8": "passed"})
+
+
+@pytest.mark.parametrize("value", ["two", -3, None, 1.5])
+def test_a_ruined_count_of_hints_begins_anew(value: Any, progress_file: Path, capsys: Any) -> None:
+    """The first hint is given, and no error."""
+    progress_file.parent.mkdir(parents=True)
+    progress_file.write_bytes(damaged(exercises={"02.8": {"hints": value}}))
+    lessons.hint("02.8")
+    assert "hint 1 of 2" in capsys.readouterr().out
+
+
+def test_a_file_that_was_edited_on_windows_is_read(progress_file: Path) -> None:
+    """With its mark and its ends of lines; letters stay letters, a line an item."""
+    lessons.predict("90.1", "Wie groß?", unit="us").submit(5)
+    assert '   "question": "Wie groß?",' in progress_file.read_text(encoding="utf-8").splitlines()
+    progress_file.write_bytes(
+        progress_file.read_text("utf-8").replace("\n", "\r\n").encode("utf-8-sig")
+    )
+    lessons.check("02.8", 16)
+    assert list(progress_file.parent.glob("*set-aside*")) == []
+    assert (set(kept(progress_file)["predictions"]), states()) == ({"90.1"}, {"02.8": "passed"})
+
+
+def test_what_cannot_be_written_is_kept_until_the_kernel_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Said once; shown in the table; written as soon as it can be."""
+    blocker = tmp_path / "blocker"
+    blocker.write_text("a file where a folder should be")
+    monkeypatch.setenv("GPULAB_PROGRESS", str(blocker / "progress.json"))
+    lessons.check("02.8", 16)
+    lessons.check("02.9", 5)
+    assert capsys.readouterr().out.count("GPULAB_PROGRESS") == 1
+    assert states() == {"02.8": "passed", "02.9": "wrong"}
+    blocker.unlink()
+    lessons.check("02.5", 5)
+    assert set(kept(blocker / "progress.json")["exercises"]) == {"02.5", "02.8", "02.9"}
+
+
+def test_a_folder_that_was_removed_stops_no_lesson(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Without a setting the file lies in .gpulab of the working folder, also where that is gone."""
+    monkeypatch.delenv("GPULAB_PROGRESS")
+    lessons.check("02.8", 16)
+    assert set(kept(tmp_path / ".gpulab" / "progress.json")["exercises"]) == {"02.8"}
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    lessons.check("02.9", 5)
+    lessons.solution("02.9")
+    assert states() == {"02.9": "wrong"}
+    assert content.exercise("02.9").solution in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("function", ["replace", "fsync"])
+def test_a_full_disk_leaves_the_old_file_whole(
+    function: str, progress_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """No part of a file stays behind, and the answer is kept in memory."""
+    lessons.check("02.8", 16)
+    before = progress_file.read_bytes()
+
+    def full(*given: Any, **named: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, function, full)
+        lessons.check("02.9", 5)
+    assert "No space left" in capsys.readouterr().out
+    assert progress_file.read_bytes() == before
+    assert {file.name for file in progress_file.parent.iterdir()} <= {
+        "progress.json",
+        "progress.json.lock",
+    }
+    assert states() == {"02.8": "passed", "02.9": "wrong"}
+
+
+MANY = """
+import sys
+from gpulab import lessons
+for number in range(15):
+    lessons.predict(f"{sys.argv[1]}.{number}", "How long?", unit="us").submit(number)
+"""
+
+
+@pytest.mark.slow
+def test_kernels_at_once_lose_nothing(progress_file: Path) -> None:
+    """Three processes that answer 15 questions each leave all 45 in the file."""
+    workers = [
+        subprocess.Popen([sys.executable, "-c", MANY, f"9{k}"], env=os.environ.copy())
+        for k in range(3)
+    ]
+    assert [worker.wait(timeout=120) for worker in workers] == [0, 0, 0]
+    assert len(kept(progress_file)["predictions"]) == 45
+
+
+KEYS = st.sampled_from(["schema", "predictions", "exercises", "history", "02.8", "first", "later"])
+CONTENT = st.recursive(
+    st.none() | st.text(max_size=5) | st.floats(),
+    lambda inner: st.dictionaries(KEYS, inner, max_size=4),
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=st.binary(max_size=100) | CONTENT)
+def test_any_content_is_survived_and_kept(progress_file: Path, value: Any) -> None:
+    """Whatever the file holds, an answer is kept afterwards and the strange bytes still exist."""
+    text = (
+        value
+        if isinstance(value, bytes)
+        else json.dumps(EMPTY | value if isinstance(value, dict) else value).encode()
+    )
+    progress_file.parent.mkdir(parents=True, exist_ok=True)
+    progress_file.write_bytes(text)
+    foreign = bool(lessons.progress().fault)
+    lessons.check("02.8", 16)
+    assert states()["02.8"] == "passed"
+    aside = list(progress_file.parent.glob("*set-aside*"))
+    assert [file.read_bytes() for file in aside] == ([text] if foreign else [])
+    for file in aside:
+        file.unlink()

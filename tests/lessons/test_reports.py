@@ -1,0 +1,351 @@
+"""Reports: what a student hands in, what reading it refuses, and what a class shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from course import HERE
+from gpulab import cli, lessons
+from gpulab.errors import InputError, RecordingError
+from gpulab.lessons import StudentReport
+from gpulab.timing import measure
+from students import changed, report_of, write
+
+from texts import table_text
+
+SOLVED = """def weights(source, wide, kernel, side):
+    return source * wide * kernel**2, source * wide * side**4
+"""
+
+
+def clocked() -> Any:
+    """A measurement of 2 ms a call, by a clock of its own."""
+    now = [0.0]
+
+    def call() -> None:
+        now[0] += 2e-3
+
+    return measure(
+        call, device="cpu", clock=lambda: now[0], deadline=0.5, nbytes=8_000_000, label="mine"
+    )
+
+
+def test_a_report_holds_what_was_done(tmp_path: Path, approved: Any, capsys: Any) -> None:
+    """First answers, measurements, states, attempts, answers; the file reads back the same."""
+    lessons.predict("00.1", "How long?", unit="us").submit(5)
+    lessons.reveal("00.1", 8e-6, evidence=HERE)
+    for answer in (1, 16, 1):
+        lessons.check("02.8", answer)
+    lessons.check("00.5", clocked())
+    names: dict[str, Any] = {}
+    exec(compile(SOLVED, "<lost>", "exec"), names)
+    lessons.check("07.10", names["weights"])  # its source is not to be had
+    lessons.hint("02.5")
+    capsys.readouterr()
+    made = lessons.report(" Anna\t \nBerg\x07\u202e ", measure=False)
+    file = lessons.write_report(made, tmp_path / "sub" / "a.json")
+    assert lessons.read_report(file).to_dict() == made.to_dict()
+    said = re.sub(
+        r"this machine \(.*?, versions", "this machine (..., versions", capsys.readouterr().out
+    )
+    said = said.replace(str(tmp_path), "HERE")
+    table = [row for row in made.table()[1] if row[0].startswith(("name", "pred", "exer"))]
+    kept = {check.id: (check.state, check.attempts, check.hints) for check in made.checks}
+    (one,) = made.measurements
+    parts = [
+        re.sub(r"\(\d+ kB\)", "(... kB)", said),
+        *map(str, table),
+        str(kept),
+        one.label,
+        f"{one.median_seconds:.4g}",
+    ]
+    assert "\n".join([*parts, ""]) == approved
+
+
+def test_a_notebook_alone_and_no_progress_at_all(progress_file: Path) -> None:
+    """The number chooses; what is no name, no notebook or no readable progress is refused."""
+    for id, answer in (("02.8", 16), ("03.10", 5)):
+        lessons.check(id, answer)
+    assert [c.id for c in lessons.report(notebook="02_data_transfer", measure=False).checks] == [
+        "02.8"
+    ]
+    bare = lessons.report(measure=False, progress=False)
+    assert (bare.checks, bare.predictions, bare.roofs, bare.machine.doctor["python"]) == (
+        (),
+        (),
+        (),
+        "ok",
+    )
+    for wrong in (
+        {"notebook": "77"},
+        {"notebook": "0"},
+        {"notebook": None},
+        {"name": "x" * 101},
+        {"name": 5},
+    ):
+        with pytest.raises(InputError):
+            lessons.report(measure=False, **wrong)  # type: ignore[arg-type]
+    progress_file.write_bytes(progress_file.read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"progress\.json"):
+        lessons.report(measure=False)
+
+
+@pytest.mark.slow
+def test_the_roofs_of_this_machine_are_measured() -> None:
+    """Each is the quotient that the class draws, RECORDED as the student's machine reports it."""
+    made = lessons.report(progress=False)
+    roof = made.rooflines()[0]
+    rates = made.roofs[0]
+    assert (
+        roof.arithmetic_roof("float32").flops_per_second == rates.flops_per_second["float32"] > 1e9
+    )
+    assert {m.bytes_per_second for m in roof.memory} == set(rates.bytes_per_second.values())
+    assert (str(roof.evidence.badge), roof.evidence.command) == ("RECORDED", "gpulab report")
+
+
+def test_nothing_tells_who_or_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """User, host and home are in no file; where an answer holds them, that is reported."""
+    home = tmp_path / "home-of-annabel77"
+    home.mkdir()
+    for name, value in (("HOME", str(home)), ("USER", "annabel77"), ("LOGNAME", "annabel77")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(socket, "gethostname", lambda: "anna-laptop-9.example")
+    monkeypatch.chdir(home)
+    lessons.check("00.5", clocked())
+    assert cli.main(["report", "--name", "Anna B.", "--no-measure", "--out", "out/mine.json"]) == 0
+    text = (home / "out" / "mine.json").read_text(encoding="utf-8")
+    assert not [
+        secret for secret in ("annabel77", "anna-laptop-9", str(tmp_path)) if secret in text
+    ]
+    assert "Look before you send it" not in capsys.readouterr().out
+    lessons.check("02.8", "by annabel77")
+    lessons.check("03.10", ("lines", f"{home}/x"))
+    lessons.write_report(lessons.report(measure=False), "mine.json")
+    out = capsys.readouterr().out
+    assert re.findall(r"send it: (your \w+ \w+) stands in (?:answer )?(\d\d\.\d+)", out) == [
+        ("your user name", "02.8"), ("your user name", "03.10"), ("your home folder", "03.10"),
+    ]  # fmt: skip
+
+
+def test_the_command_names_its_files(tmp_path: Path, approved: Any, capsys: Any) -> None:
+    """By the student's name, of any alphabet, so that no two are alike in one folder."""
+    names = (
+        "",
+        "Anna Berg",
+        "anna  berg",
+        "Anna-Berg",
+        "Zoë",
+        "李小龙",
+        "a" * 41,
+        "../../x",
+        "C:\\x",
+        "\U00020000" * 60,
+    )
+    for number, name in enumerate(names):
+        (tmp_path / str(number)).mkdir()
+        os.chdir(tmp_path / str(number))
+        extra = ["--doctor-only"] if number == 0 else []
+        assert cli.main(["report", "--no-measure", "--name", name, *extra]) == 0
+        (file,) = Path.cwd().iterdir()
+        assert len(file.name.encode()) < 200
+        print("FILE", ascii(name)[:50], ascii(file.name))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FILE")]
+    assert "\n".join([*lines, ""]) == approved
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_progress_of_the_working_copy_is_taken_where_there_is_no_other(
+    own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside my-notebooks that folder's progress is read, but never in place of one's own."""
+    for there, answer in (("my-notebooks", 16), (".", 1)):
+        if own or there != ".":
+            monkeypatch.setenv(
+                "GPULAB_PROGRESS", str(tmp_path / there / ".gpulab" / "progress.json")
+            )
+            lessons.check("02.8", answer)
+    monkeypatch.delenv("GPULAB_PROGRESS")
+    assert cli.main(["report", "--no-measure", "--out", "r.json"]) == 0
+    os.environ.pop("GPULAB_PROGRESS", None)
+    assert [c.state for c in lessons.read_report("r.json").checks] == ["wrong" if own else "passed"]
+
+
+def test_writers_at_once_leave_one_whole_file(tmp_path: Path) -> None:
+    """One of theirs is there afterwards, and nothing else; a folder is no file."""
+    reports = [StudentReport.from_dict(report_of(1, f"Student {k}", {})) for k in range(4)]
+    file = tmp_path / "out" / "same.json"
+    threads = [
+        threading.Thread(target=lessons.write_report, args=(each, file, lambda text: None))
+        for each in reports
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert lessons.read_report(file).name in {each.name for each in reports}
+    assert [each.name for each in file.parent.iterdir()] == ["same.json"]
+    with pytest.raises(InputError):
+        lessons.write_report(reports[0], tmp_path)
+
+
+def bad_files() -> dict[str, str | bytes]:
+    """Damaged and hostile files."""
+    good = report_of(3)
+    text = json.dumps(good)
+    nested = text.replace('"kept"', '"HERE": ' + "[" * 5000 + "]" * 5000 + ', "kept"', 1)
+    first = good["predictions"][0]
+    return {
+        "cut off": text[:-200], "empty": "", "picture": b"\x89PNG\r\n\x1a\n\x00\xff\xfe",
+        "list": "[1, 2, 3]",
+        "progress": '{"schema": "gpulab-progress", "schema_version": 1}', "deep": "[" * 200_000,
+        "deep inside": nested,
+        "latin": json.dumps(changed(good, "name", value="Zoë"),
+        ensure_ascii=False).encode("latin-1"),
+        "nan": text.replace('"cores": 24', '"cores": NaN'), "overflow": text.replace('"cores": 24',
+        '"cores": 1e999'),
+        "huge": text.replace('"cores": 24', f'"cores": {"9" * 5000}'), "giant": b" " * (9 * 2**20),
+        **{
+            name: json.dumps(changed(good, *path, value=value))
+            for name, path, value in (
+                ("wrong type", ("machine", "cores"), "eight"), ("no machine", ("machine",), None),
+                ("yesterday", ("date",), "yesterday"),
+                ("no zone", ("date",), "2026-03-01T10:00:00"), ("future", ("date",),
+                "9999-01-01T00:00:00+00:00"),
+                ("two of one", ("predictions",), [first, first]), ("newer", ("schema_version",),
+                99), ("long name", ("name",), "A" * 50_000),
+                ("no rate", ("roofs", 0, "flops_per_second", "float32"), "nan"), ("slow rate",
+                ("roofs", 0, "bytes_per_second", "DRAM"), 0.5),
+                ("no device", ("roofs", 0, "device"), ""), ("no cores", ("machine", "cores"), 0),
+                ("memory", ("machine", "memory_bytes"), 2**61),
+                ("half", ("predictions", 0, "question"), "How \udc00 long?"), ("half key",
+                ("machine", "libraries", "\ud800"), "3"),
+                ("escape", ("machine", "libraries", "\x1b[2J\x1b[31mOWNED"), 3), ("long key",
+                ("machine", "libraries", "k" * 50_000), 3),
+                ("negative", ("checks", 0, "attempts"), -5), ("state", ("checks", 0, "state"),
+                "perfect"),
+                ("below zero", ("predictions", 0, "predicted"), -1.0), ("large answer", ("checks",
+                0, "kept"), "x" * 200_000),
+                ("many", ("checks",), [{**good["checks"][0],
+                "id": f"90.{k}"} for k in range(1001)]), ("extra", ("surprise",), 5),
+            )
+        },
+    }  # fmt: skip
+
+
+def test_each_bad_file_costs_one_sentence(tmp_path: Path, approved: Any) -> None:
+    """Printable and short; the good file is read, and links and pipes are not followed."""
+    for name, text in bad_files().items():
+        write(tmp_path / "class", f"{name}.json", text)
+    write(tmp_path / "class", "good.json", report_of(3))
+    write(tmp_path / "class" / "inside", "notes.txt", "no report")
+    secret = write(tmp_path, "secret.json", report_of(1))
+    (tmp_path / "class" / "link.json").symlink_to(secret)
+    (tmp_path / "class" / "linked").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "class" / "pipe.json")
+    seen: list[tuple[int, int]] = []
+    room = lessons.classroom(tmp_path / "class", progress=lambda *both: seen.append(both))
+    assert ([each.name for each in room.students], seen[-1]) == (
+        ["Student 03"],
+        (len(seen), len(seen)),
+    )
+    assert all(
+        each.sentence.isprintable() and 20 < len(each.sentence) <= 400 for each in room.refused
+    )
+    text = table_text(room.problems._repr_html_())
+    assert re.sub(r"not JSON \(.*?\);", "not JSON (...);", text) == approved
+    with pytest.raises(RecordingError):
+        lessons.read_report(tmp_path / "none.json")
+    for wrong in (tmp_path / "none", 5, "\0", "~nosuchuser/x"):
+        with pytest.raises(InputError):
+            lessons.classroom(wrong)  # type: ignore[arg-type]
+
+
+def the_class(folder: Path) -> lessons.Classroom:
+    """Students right and wrong, several files of some of them, and a broken one."""
+    weights = {"07.10": SOLVED, "02.8": "chunks = 1"}
+    for number in range(5):
+        write(folder, f"{number}.json", report_of(number, None, None if number % 2 else weights))
+    write(folder, "a.json", report_of(1, "Anna Berg", {"02.8": "chunks = 16"}, notebook="02"))
+    write(folder, "b.json", report_of(2, " anna  BERG", {"02.8": "chunks = 1"}, notebook="02"))
+    write(
+        folder,
+        "c.json",
+        report_of(3, "Anna Berg", {"03.10": "explained = 5"}, notebook="03", predictions=[]),
+    )
+    write(folder / "inside", "d.json", report_of(8, "Student 03", {}, predictions=[], roofs=[]))
+    write(folder, "e.json", report_of(4, "", {"02.8": "chunks = 1"}, gpulab_version="0.0.9"))
+    write(folder, "f.json", "{}")
+    return lessons.classroom(folder)
+
+
+def test_what_a_class_shows(tmp_path: Path, approved: Any) -> None:
+    """Who is there, what is wrong with the files, and what the class predicted and answered."""
+    room = the_class(tmp_path / "class")
+    tables = (room, room.problems, room.questions(), room.misconceptions(), room.exercises())
+    text = "\n".join(f"{table!r}\n{table_text(table._repr_html_())}" for table in tables)
+    roofs = [
+        f"{roof.device} {roof.device_kind} {roof.ridge_flops_per_byte('float32'):g}"
+        for roof in room.rooflines()
+    ]
+    assert "\n".join([text, *roofs, room.caption(), ""]) == approved
+    one = next(each for each in room.students if each.name == "Student 03").report
+    assert table_text(one._repr_html_()) == approved(name="one report")
+
+
+NAMES = (
+    "<script>alert(1)</script>", '=HYPERLINK("http://x","y")', "+1+1", "-2", "@SUM(A1)",
+    "Anna \u202e\x07Berg", '"><img src=x onerror=alert(1)>',
+    "Anna;=1+1", 'Anna;"@SUM(A1)"', "Anna;－1", "Anna; Ben",
+)  # fmt: skip
+
+
+def test_a_name_is_text_wherever_it_is_shown(tmp_path: Path, approved: Any) -> None:
+    """In HTML no name becomes mark-up; in CSV none begins a formula, also after a semicolon."""
+    for number, name in enumerate(NAMES):
+        write(
+            tmp_path / "class", f"{number}.json", changed(report_of(1, "x", {}), "name", value=name)
+        )
+    room = lessons.classroom(tmp_path / "class")
+    page = room._repr_html_()
+    assert not [bad for bad in ("<script", "<img", "\u202e", "\x07") if bad in page]
+    rows = lessons.grade(room, lessons.Rubric(notebooks=("02",)), run_code=False).csv()
+    for row in rows.splitlines()[1:]:
+        pieces = [piece.lstrip(' "') for piece in re.split(r"[,;]", row)]
+        assert not [piece for piece in pieces if piece.startswith(("=", "+", "-", "@", "－"))]
+    assert "".join(f"{row.split(',json')[0][:60]}\n" for row in rows.splitlines()) == approved
+
+
+def test_the_class_command(tmp_path: Path, approved: Any, capsys: Any) -> None:
+    """It prints the tables and writes the points; what cannot work is refused first."""
+    folder = tmp_path / "class"
+    the_class(folder)
+    rubric = write(tmp_path, "rubric.json", '{"exercise_points": 2, "notebooks": ["02"]}')
+    assert cli.main(["class", str(folder)]) == 0
+    assert (
+        cli.main(
+            [
+                "class",
+                str(folder),
+                "--grades",
+                str(tmp_path / "g.csv"),
+                "--rubric",
+                str(rubric),
+                "--no-code",
+            ]
+        )
+        == 0
+    )
+    text = capsys.readouterr().out.replace(str(tmp_path), "HERE")
+    assert text + (tmp_path / "g.csv").read_text(encoding="utf-8") == approved
+    for words in (["--no-code"], ["--rubric", str(rubric)], ["--grades", str(tmp_path)]):
+        assert cli.main(["class", str(folder), *words]) != 0
+    assert "passed" not in capsys.readouterr().out

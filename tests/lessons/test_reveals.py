@@ -1,0 +1,462 @@
+"""Every question: what a reveal takes from a cell's result, and what it says to a prediction."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gpulab as gl
+import numpy as np
+import pytest
+from course import CURVE, HERE, MODELLED, QUESTIONS, ROOF, ROOT, contest, latency
+from gpulab import lessons, training
+from gpulab.compression import Weighing
+from gpulab.compression.results import WeighedModel
+from gpulab.devices import environment
+from gpulab.errors import RankDiedError, RankError
+from gpulab.evidence import Badge, Evidence, Note
+from gpulab.hierarchy import Bandwidth, BandwidthPoint, ParallelChains, ParallelPoint, Reported
+from gpulab.kernels import cuda, float32
+from gpulab.memory import MemoryTrace, Traffic
+from gpulab.models import RooflinePoint
+from gpulab.parallel import StrategyResult
+from gpulab.parallel.results import RankSpan, RankTimeline
+from gpulab.timing import Measurement
+from gpulab.training import CompileCost, FitResult, Gain, LadderResult, RaceResult, StepSpan
+
+THERE = Evidence(Badge.RECORDED, "A GPU", date="2026-01-02")
+
+
+def asked_in_notebooks() -> dict[str, dict[str, Any]]:
+    """The arguments of every ``gl.lessons.predict`` in the notebooks, by id."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            text = "".join(cell["source"])
+            if cell["cell_type"] == "code" and "lessons.predict(" in text:
+                for node in ast.walk(ast.parse(re.sub(r"^%.*$", "", text, flags=re.MULTILINE))):
+                    if (
+                        isinstance(node, ast.Call)
+                        and ast.unparse(node.func) == "gl.lessons.predict"
+                    ):
+                        call = ast.unparse(node).replace("gl.lessons.predict", "dict", 1)
+                        call = call.replace("dict(", "dict(id=", 1).replace(", ", ", question=", 1)
+                        found[ast.literal_eval(node.args[0])] = eval(call, {"gl": gl, "dict": dict})
+    return found
+
+
+ASKED = asked_in_notebooks()
+
+
+def made(kind: type, **fields: Any) -> Any:
+    """A result of that class with these fields alone, as far as a question looks."""
+    one = object.__new__(kind)
+    vars(one).update({"evidence": HERE, "notes": (), **fields})
+    return one
+
+
+def measured(seconds: float, **fields: Any) -> Measurement:
+    """A measurement with that median."""
+    one = Measurement(
+        "call", "cpu", np.array([seconds]), seconds, None, seconds, seconds, None, 1, None, None,
+        (),
+        HERE, environment("cpu"),
+    )  # fmt: skip
+    return dataclasses.replace(one, **fields)
+
+
+def fill(out: Any) -> None:
+    """01.1: one store a thread."""
+    i = cuda.grid(1)
+    out[i] = i
+
+
+def column(out: Any) -> None:
+    """01.11: 32 lanes store to one column of a tile."""
+    tile = cuda.shared.array((32, 32), float32)
+    t = cuda.threadIdx.x
+    tile[t, 0] = t
+    out[t] = tile[t, 0]
+
+
+def apart(out: Any) -> None:
+    """01.2: the lanes of each warp go two ways."""
+    i = cuda.grid(1)
+    if i % 2 == 0:
+        out[i] = 1
+    else:
+        out[i] = 2
+
+
+def together(out: Any) -> None:
+    """01.2: one warp goes one way, the other the other."""
+    i = cuda.grid(1)
+    if i < 32:
+        out[i] = 1
+    else:
+        out[i] = 2
+
+
+def chunks(out: Any) -> None:
+    """04.3: each lane loads 32 floats, 128 bytes, from its neighbour's."""
+    i = cuda.grid(1)
+    if i < 32:
+        out[i] = out[32 * i]
+
+
+def ran(kernel: Any, threads: int, length: int = 64) -> Any:
+    """The kernel under the microscope."""
+    return gl.kernels.simulate(kernel, 1, threads, np.zeros(length, np.float32))
+
+
+def lanes(*spans: tuple[int, str, float, float]) -> RankTimeline:
+    """Two ranks with spans of (rank, kind, begin, end), over ten seconds."""
+    parts = tuple(RankSpan(rank, kind, "work", begin, end) for rank, kind, begin, end in spans)
+    return RankTimeline("x", 2, parts, (0.0,), 10.0, (), HERE)
+
+
+def steps(step: float, spread: float, count: int = 24) -> Any:
+    """A pipeline whose means over four steps are 1 - spread and 1 + spread times a step."""
+    ends, spans = 0.0, []
+    for k in range(count):
+        ends += step * (1 + spread * (-1) ** (k // 4)) if k else step
+        spans.append(StepSpan("compute", k, 0, ends - step / 2, ends))
+    return dataclasses.replace(training.model_pipeline(0.06, 0.02), spans=tuple(spans))
+
+
+def raised(cause: Exception | None) -> RankError:
+    """The error of a rank."""
+    error = RankError("run: rank 2 raised", (2,))
+    error.__cause__ = cause
+    return error
+
+
+class CollectiveTimeoutError(Exception):
+    """As ranks raise it that waited for another."""
+
+
+def gains(first: Gain, second: Gain, **fields: Any) -> Any:
+    """A ladder of two rungs with these gains alone."""
+    rungs = tuple(
+        SimpleNamespace(title=title, alone=gain, removed=removed,
+        learned=SimpleNamespace(verdict="kept"))
+        for title, gain, removed in (("fused optimizer", first, SURE), ("larger batch", second,
+        OPEN))
+    )  # fmt: skip
+    known = {"rungs": rungs, "together": SURE, "overstated": SURE}
+    return made(LadderResult, **{**known, **fields})
+
+
+def weighed(speedup: Any, interval: Any, last: str = "last") -> Any:
+    """Two weighed models."""
+    flops = ((4e6, "first"), (1e6, last))
+    models = tuple(
+        made(WeighedModel, label=label, flops_per_item=count,
+        speedup=speedup if label == last else 1.0, speedup_interval=interval)
+        for count, label in flops
+    )  # fmt: skip
+    return made(Weighing, models=models)
+
+
+def three(*forms: tuple[float, Any, str]) -> Any:
+    """Three forms of a layer with (seconds, interval, whether faster than the first)."""
+    names = ("float32", "8-bit weights, float32 arithmetic", "8-bit kernels")
+    models = tuple(
+        SimpleNamespace(
+            label=name, median_seconds=seconds, interval_seconds=interval, faster=faster
+        )
+        for name, (seconds, interval, faster) in zip(names, forms, strict=False)
+    )
+    return made(Weighing, models=models)
+
+
+def raced(*rows: tuple[float, float, Any]) -> Any:
+    """CSR against dense: (share of zeros, times as fast, interval)."""
+    kind = lessons.SparseRace
+    row_kind = {"schema": "SparseRow", "schema_version": 1}
+    return kind.from_dict(
+        {
+            "schema": "SparseRace",
+            "schema_version": 1,
+            "label": "a layer",
+            "evidence": HERE.to_dict(),
+            "rows": [
+                {
+                    **row_kind,
+                    "share": share,
+                    "dense_seconds": 1e-3 * ratio,
+                    "sparse_seconds": 1e-3,
+                    "ratio": ratio,
+                    "ratio_interval": interval,
+                }
+                for share, ratio, interval in rows
+            ],
+        }
+    )
+
+
+SURE, OPEN, NONE = Gain(1.5, (1.4, 1.6)), Gain(1.1, (0.9, 1.3)), Gain(3.0, None)
+COST = CompileCost(
+    "it", "cpu", 0.0, 2.0, 0.01, 0.005, (0.0095, 0.0105), (0.0045, 0.0055), 0.0, "", (), HERE
+)
+"""2 s of compiling over 5 ms saved: 400 calls."""
+LINK = SimpleNamespace(seconds=lambda nbytes: 10 + nbytes)  # 10 s a copy and a second a byte
+FULL, MIXED = (made(gl.memory.Prediction, peak_bytes=n, evidence=MODELLED) for n in (100, 60))
+ROWS = ((8, 1.0, 9.0, 9.0), (16, 1.0, 2.0, 6.0))
+RING = [
+    made(StrategyResult, reports=tuple(SimpleNamespace(ring_bytes=n) for n in sent))
+    for sent in ((2, 4), (6, 3), (0, 0))
+]
+CPU = SimpleNamespace(median_seconds=4.0, notes=(), evidence=HERE)
+PAIR = {"the CPU": CPU, "the GPU": SimpleNamespace(total_seconds=5.0, evidence=MODELLED)}
+
+
+def slower(seconds: float, code: str) -> dict[str, Any]:
+    """02.1: the CPU took so long, with a note of that code."""
+    cpu = SimpleNamespace(median_seconds=seconds, notes=(Note(code, "Words."),), evidence=HERE)
+    return {**PAIR, "the CPU": cpu}
+
+
+def operators(*flops: float | None) -> Any:
+    """Operators of ten bytes each."""
+    return made(Traffic, operators=tuple(SimpleNamespace(flops=n, nbytes=10) for n in flops))
+
+
+@functools.cache
+def results() -> dict[str, list[Any]]:
+    """What a cell hands to a reveal: each kind of result that a question knows."""
+    return {
+        "00.1": [5e-6, "5 us", measured(5e-6), None],
+        "00.3": [measured(2.0, first_call_seconds=6.0)],
+        "00.4": [25.0],
+        "00.6": [contest(ROWS), contest(((8, 1.0, 0.2, 0.5),)), contest(((8, 1.0, 0.2, 0.5,
+        "contended"),))],
+        "00.8": [contest(ROWS)],
+        "01.1": [ran(fill, 33)],
+        "01.2": [(ran(apart, 64), ran(together, 64))],
+        "01.5": [made(ParallelChains, points=tuple(ParallelPoint(n, s * 1e-9, None, s * 1e-9,
+        5) for n,
+        s in ((1, 12), (8, 4), (16, 10))))],
+        "01.8": [
+            CURVE, latency(dict.fromkeys(range(12, 20), 5.0)),
+            dataclasses.replace(CURVE, reported=(Reported("L1", 2**15), Reported("L3",
+            480 * 2**20))),
+        ],
+        "01.10": [
+            Bandwidth(
+                "A CPU", "numpy", "read", tuple(BandwidthPoint(2**k, rate, None, rate, 5) for k,
+                rate in ((12, 2e10), (16, 8e10), (24, 1e10), (26, 2e10))),
+                (), (), HERE, None,
+            )
+        ],
+        "01.11": [ran(column, 32)],
+        "02.1": [PAIR, slower(5.0, "contended"), slower(9.0, "deadline"), slower(9.0, "contended"),
+        "the GPU"],
+        "02.3": [LINK],
+        "02.4": [SimpleNamespace(half_bandwidth_bytes=5120.0)],
+        "02.6": [lessons.TwoKinds(8, 6.0, 2.0, HERE)],
+        "02.7": [SimpleNamespace(stale_ratio=0.25)],
+        "02.10": [LINK],
+        "02.11": [made(MemoryTrace, peak_bytes=12, peak_by_category={"parameters": 3, "other": 9})],
+        "03.1": [{"the sum": measured(6.0), "the product": measured(2.0, evidence=THERE)},
+        {"the sum": measured(6.0)}],
+        "03.2": [(measured(2.0, flops=10**9), ROOF), (measured(2.0), ROOF)],
+        # Under a ridge of 5 FLOP a byte 4 and 0 are held back, 5 are not; one has no count.
+        "03.4": [(operators(40, 0, 50, None), ROOF), (operators(), ROOF)],
+        "03.5": [
+            lessons.DensitySweep(64, tuple(lessons.DensityRow(k, s, 1.0, 1.0, "") for k,
+            s in zip((8,
+            16, 32), times, strict=True)), HERE)
+            for times in ((1.0, 1.5, 3.0), (1.0, 1.5, 1.9), (3.0, 2.0, 1.0))
+        ],
+        "03.7": [
+            lessons.FusionGain("f", 6.0, 2.0, 1.4, 1.0, "", HERE, 1.4,
+            interval) for interval in ((1.3,
+            1.5), (0.6, 3.0), None)
+        ] + [lessons.FusionGain("f", 6.0, 2.0, None, None, "no compiler", MODELLED)],
+        "03.9": [
+            RooflinePoint("x", 8.0, 2.0, "float32", "DRAM", 0.5, "memory", seconds,
+            HERE) for seconds in (2.0, None)
+        ],
+        "04.1": [lessons.numpy_passes(lambda x: 0.5 * (1 + np.tanh(0.8 * x)), np.ones(64,
+        np.float32))],
+        "04.3": [ran(chunks, 32, 1024)],
+        "04.17": [gl.models.access_pattern(stride_elements=3)],
+        "04.5": [lessons.climb("reduction")],
+        "04.9": [lessons.climb("transpose")],
+        "04.11": [lessons.climb("histogram")],
+        "04.13": [lessons.climb("matmul")],
+        "04.15": [SimpleNamespace(kernels={"k": SimpleNamespace(registers=31)}, evidence=MODELLED)],
+        "04.16": [gl.models.occupancy(256, 127, 0, compute_capability="9.0")],
+        "05.1": [
+            made(FitResult, ended=ended, losses=losses)
+            for ended, losses in (("diverged", [2.3]), ("finished", [2.3, 2.25]), ("finished", [2.3,
+            0.4]), ("stopped", [2.3]), ("finished", [2.3]))
+        ],
+        "05.2": [gl.precision.sum_error(np.ones(10_000), ("float16",))],
+        "05.4": [made(gl.precision.Updates, swallowed_share=0.25)],
+        "05.5": ["yes, with the right scale"],
+        "05.6": [made(gl.precision.GradientWindow, vanishing_share=0.25)],
+        "05.8": [made(training.Accuracy, loss=loss, ratio=ratio) for loss, ratio in ((float("nan"),
+        0.1), (2.3, 0.24), (0.5, 0.9))],
+        "05.10": [
+            tuple(
+                made(gl.precision.AutocastPolicy, row=lambda name,
+                policy=policy: SimpleNamespace(policy=policy, documented="inputs"))
+                for policy in pair
+            )
+            for pair in ((None, "float32"), ("float32", "float32"), (None, None), ("float32", None))
+        ],
+        "05.12": [(MIXED, FULL)],
+        # 60 ms of loading before 20 of computing: 75 % waiting; half the step gives 80 / 70.
+        "06.1": [training.model_pipeline(0.06, 0.02, copy_seconds=0)],
+        "06.2": [(p, training.replay(p,
+        compute_seconds=0.01)) for p in [training.model_pipeline(0.06,
+        0.02, copy_seconds=0)]],
+        "06.3": [(steps(0.08, 0.0), steps(0.04, 0.0)), (steps(0.08, 0.4), steps(0.04, 0.4)),
+        (steps(0.08, 0.0), steps(0.04, 0.0, 8))],
+        "06.6": [3.0],
+        "06.8": [
+            COST, dataclasses.replace(COST, compiled_seconds=0.02, compiled_interval=(0.019,
+            0.021)),
+            dataclasses.replace(COST, eager_interval=None),
+            dataclasses.replace(COST, compile_seconds=None, compiled_seconds=None,
+            reason="there is no g++"),
+            dataclasses.replace(COST, notes=(Note("contended", "others"), Note("disagree",
+            "The result differs."))),
+            dataclasses.replace(COST, compiled_seconds=0.009, compiled_interval=(0.0080, 0.0099),
+            eager_interval=(0.0091, 0.011)),
+            dataclasses.replace(COST, compiled_interval=(0.001, 0.0085)),
+        ],
+        "06.10": [
+            made(MemoryTrace, peak_by_category={"parameters": 2, "gradients": 3, "optimizer": 4,
+            "activations": 9, "other": 99}),
+            made(MemoryTrace, peak_by_category={"optimizer": 4, "parameters": 3}),
+        ],
+        "06.11": [made(RaceResult, speedup=0.75, speedup_interval=interval) for interval in ((0.72,
+        0.78), None, (0.5, 1.1))]
+        + [made(RaceResult, speedup=None, speedup_interval=None)],
+        "06.13": ["it fits"],
+        "07.1": [weighed(3.9, (3.6, 4.2)), weighed(3.9, None), weighed(3.9, (1.0, 9.0)),
+        weighed(None,
+        None)],
+        "07.3": [
+            raced((0.5, 1.1, (1.09, 1.11)), (0.7, 0.9, (0.89, 0.91)), (0.9, 1.2, (1.19, 1.21)),
+            (0.98,
+            3.0, None)),
+            raced((0.98, 3.0, (2.9, 3.1)), (0.9, 1.2, (1.19, 1.21)), (0.7, 0.9, None)), raced((0.9,
+            0.5,
+            (0.4, 0.6))),
+            raced((0.5, 0.5, (0.4, 0.6)), (0.9, 1.01, (0.9, 1.1))), raced((0.5, 1.5, (1.4, 1.6))),
+        ],
+        "07.4": [weighed(2.0, (1.9, 2.1))],
+        "07.7": [0, 3.0],
+        "07.8": [SimpleNamespace(ratio=0.25)],
+        "07.9": [
+            three((3.0, (2.9, 3.1), "baseline"), (2.0, (1.9, 2.1), "faster"), (1.0, (0.9, 1.1),
+            "faster")),
+            three((1.0, (0.9, 1.1), "baseline"), (2.0, (1.9, 2.1), "slower"), (3.0, (2.9, 3.1),
+            "slower")),
+            three((3.0, (2.9, 3.1), "baseline"), (2.0, (1.9, 2.1), "faster"), (1.95, (1.8, 2.05),
+            "faster")),
+            three((2.1, (2.0, 2.2), "baseline"), (2.0, (1.9, 2.1), "not shown"), (3.0, (2.9, 3.1),
+            "slower")), three((1.0, None, "baseline")),
+        ],
+        "07.12": [8.0],
+        "08.1": [1.12e11],
+        "08.2": [2.0],
+        "08.4": [([1.0, 0.5], [1.0000001, 0.5]), ([1.0, 0.9], [1.0, 0.5]), ([1.0, 0.2], [1.0,
+        0.5])],
+        "08.5": [
+            lanes((0, "compute", 0, 8), (0, "communication", 5, 9)), lanes((0, "compute", 0, 5), (0,
+            "communication", 5, 9)),
+            lanes((0, "compute", 0, 5)),
+        ],
+        "08.6": [45.0],
+        "08.7": [lanes((0, "compute", 0, 4), (1, "compute", 4, 6))],
+        "08.9": [(RING[0], RING[1]), (RING[2], RING[0])],
+        "08.11": [6.4],
+        "08.13": [
+            None, CollectiveTimeoutError(), ValueError(), raised(None), raised(NameError("torch")),
+            raised(RuntimeError("Connection closed by peer")),
+            RankDiedError("run: rank 1 died", (1,)),
+        ],
+        "09.1": [gains(SURE, OPEN), gains(SURE, OPEN, together=NONE), gains(SURE, OPEN,
+        together=Gain(2.5, (1.9, 2.6)))],
+        "09.2": [
+            gains(Gain(3.0, (2.0, 4.0)), SURE), gains(Gain(3.0, (2.0, 4.0)), Gain(2.9, (2.8, 3.0))),
+            gains(Gain(3.0, (2.0, 4.0)), Gain(1.9, (1.8, 2.0))),
+            gains(Gain(3.0, (2.9, 3.1)), Gain(2.0, None)), gains(NONE, Gain(2.0, (1.9, 2.1))),
+        ],
+        "09.4": [gains(SURE, OPEN, overstated=gain) for gain in (SURE, Gain(0.6, (0.5, 0.8)), OPEN,
+        NONE)],
+        "09.6": [gains(SURE, OPEN), 3],
+        "09.8": [gains(SURE, OPEN)],
+        "09.10": [Gain(3.44, (3.0, 4.0)), Gain(3.44, None), None],
+        "10.1": [40.0],
+        "10.3": [lessons.ColumnLoop(8, 6.0, 2.0, (), HERE, interval) for interval in ((2.0, 4.5),
+        None,
+        (1.8, 4.0))],
+        "10.5": [lessons.Feeding(8, "x", 6.0, 2.0, None, (), HERE, interval) for interval in ((2.0,
+        5.9), None, (1.6, 6.1))]
+        + [lessons.Feeding(8, "x", 6.0, 2.0, None, (), MODELLED)],
+        "10.7": [lessons.retraces([32, 32, 32, 17, 32, 17, 64, 1])],
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_every_question_is_asked_and_has_its_results() -> None:
+    """The notebooks ask exactly the course's questions, and each is revealed below."""
+    ids = [question.id for question in QUESTIONS]
+    assert list(ASKED) == ids == list(results())
+
+
+@pytest.mark.slow  # the four ladders take seconds
+@pytest.mark.parametrize("id", ASKED)
+def test_what_a_reveal_takes_from_a_result(id: str, approved: Any) -> None:
+    """The number or the choice, with its badges, or why there is none."""
+    lessons.predict(**ASKED[id])
+    text = ""
+    for result in results()[id]:
+        shown = lessons.reveal(id, result)
+        text += f"{shown.measured_text} ({shown.badges})\n"
+    assert text == approved
+
+
+def spread(id: str) -> tuple[list[Any], list[Any]]:
+    """What can be predicted and what can be measured, in the question's unit; all choices."""
+    if "choices" in ASKED[id]:
+        return list(ASKED[id]["choices"]), list(ASKED[id]["choices"])
+    middle = {"05.2": 2048, "06.8": 2000, "02.4": 300, "08.1": 104, "03.5": 16}.get(id, 30)
+    ends = [middle / 25, middle]
+    near = {round(m * f, 3) for m in ends for f in (0.3, 0.6, 0.99, 1.01, 1.8, 3.2)}
+    return sorted({0, 1, 1.05, 1.45, 1.6, 2.1, 11, 22, 48, 52, 10_000} | near), ends
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", ASKED)
+def test_what_each_prediction_is_told(
+    id: str, approved: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From nothing to far too much: the verdict, and what a usual mistake points to."""
+    question = lessons.predict(**ASKED[id])
+    text, before = f"{id} {question.question}\n", None
+    predictions, outcomes = spread(id)
+    for outcome in outcomes:
+        text += f"measured: {outcome} {question.unit}\n"
+        for number, prediction in enumerate(predictions):
+            monkeypatch.setenv("GPULAB_PROGRESS", str(tmp_path / f"{outcome}-{number}.json"))
+            lessons.answer(id, prediction)
+            shown = lessons.reveal(id, f"{outcome} {question.unit}".strip())
+            sentence = re.sub(r"^You said \S+ too (much|little)\.", r"Too \1.", shown.sentence)
+            if before == (outcome, shown.verdict, sentence):
+                continue
+            before = (outcome, shown.verdict, sentence)
+            text += f"  from {prediction}: {shown.verdict}. {sentence}\n"
+    assert text == approved

@@ -1,0 +1,340 @@
+"""The notebooks' form, the course's exercises in them, and the guides for teachers."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import canonical
+import make_misconceptions
+import nbformat
+import pytest
+from course import LESSONS, ROOT
+from nbclient import NotebookClient
+from students import changed, report_of, write
+
+FOLDER, DOCS = ROOT / "notebooks", ROOT / "docs"
+PATHS = {path.stem: path for path in sorted(FOLDER.glob("*.ipynb"))}
+INSTRUCTOR = ROOT / "instructor" / "class_results.ipynb"
+CELLS = {
+    name: json.loads(path.read_text(encoding="utf-8"))["cells"] for name, path in PATHS.items()
+}
+GUIDE = (DOCS / "teaching.md").read_text(encoding="utf-8")
+# What a learner never has to see: each of these means that gpulab lacks a function.
+PLUMBING = (
+    r"^\s*[%!]\s*pip\b", r"^\s*!", r"\bEvent\(|\.record\(\)",
+    r"update_layout|update_traces|plt\.|rcParams",
+    r"\bsubprocess\b|\bre\.(match|search|findall)\(|capture_output", r"gc\.collect|empty_cache",
+)  # fmt: skip
+each_notebook = pytest.mark.parametrize("name", PATHS)
+
+
+def sources(name: str, kind: str) -> list[str]:
+    """The texts of a notebook's cells of one kind."""
+    return ["".join(cell["source"]) for cell in CELLS[name] if cell["cell_type"] == kind]
+
+
+def trees(name: str) -> list[ast.Module]:
+    """The code cells that are Python, parsed without their magics."""
+    code = [text for text in sources(name, "code") if not text.startswith("%%")]
+    return [ast.parse(re.sub(r"^%.*$", "", text, flags=re.MULTILINE)) for text in code]
+
+
+def names_in(tree: ast.AST, context: type) -> set[str]:
+    """The names that are read, or given a value, in a cell."""
+    return {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, context)
+    }
+
+
+def calls(tree: ast.AST, name: str) -> list[ast.Call]:
+    """The calls of gl.lessons.<name> in a cell, in their order."""
+    found = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Call) and ast.unparse(n.func) == f"gl.lessons.{name}"
+    ]
+    return sorted(found, key=lambda node: node.lineno)
+
+
+@pytest.mark.parametrize("path", [*PATHS.values(), INSTRUCTOR], ids=lambda path: path.stem)
+def test_a_notebook_is_canonical_and_small(path: Path) -> None:
+    """What tools/canonical.py writes, valid, with cell ids; outputs only where compared."""
+    text = path.read_text(encoding="utf-8")
+    assert text == canonical.canonical_text(text), "run: .venv/bin/python tools/canonical.py"
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor, notebook.metadata.kernelspec.name) == (
+        4,
+        5,
+        "python3",
+    )
+    assert len(text.encode()) < 200_000
+    for cell in notebook.cells:
+        assert cell.source.strip(), f"{cell.id} is empty"
+        if cell.cell_type == "code":
+            assert bool(cell.outputs) == (canonical.CHECKED in cell.source), cell.id
+
+
+@each_notebook
+def test_code_cells_are_short_and_free_of_plumbing(name: str) -> None:
+    """About ten lines; no installation, events, plot styling or clean-up; no tensor at the end."""
+    for text in sources(name, "code"):
+        assert sum(bool(line.strip()) for line in text.splitlines()) <= 12, text
+        assert not [pattern for pattern in PLUMBING if re.search(pattern, text, re.MULTILINE)], text
+    for tree in trees(name):
+        last = tree.body[-1] if tree.body else None
+        shown = ast.unparse(last.value) if isinstance(last, ast.Expr) else "print("
+        made = f"{shown} = " in (whole := ast.unparse(tree)) and re.search(
+            rf"^{re.escape(shown)} = (gl\.|\w+\.report\(\))", whole, re.MULTILINE
+        )
+        assert re.match(r"gl\.|print\(", shown) or made, shown
+
+
+@each_notebook
+def test_every_cell_shows_something_or_makes_what_comes_after(name: str) -> None:
+    """A cell, loop or branch that does neither has lost what its prose announces."""
+    later: set[str] = set()
+    for tree in reversed(trees(name)):
+        inside = list(ast.walk(tree))
+        imported = {
+            (a.asname or a.name).split(".")[-1]
+            for n in inside
+            if isinstance(n, (ast.Import, ast.ImportFrom))
+            for a in n.names
+        }
+        words = [
+            n for n in inside if isinstance(n, ast.Expr) and not isinstance(n.value, ast.Constant)
+        ]
+        assert (
+            words
+            or [n for n in inside if isinstance(n, ast.FunctionDef)]
+            or (names_in(tree, ast.Store) | imported) & later
+            or not tree.body
+        )
+        for node, part in itertools.product(inside, ("body", "orelse", "finalbody")):
+            block = getattr(node, part, None)
+            if isinstance(block, list) and block and not isinstance(node, ast.ExceptHandler):
+                assert not all(isinstance(one, ast.Pass) for one in block), ast.unparse(node)
+        later |= names_in(tree, ast.Load) | names_in(tree, ast.Store)
+
+
+@each_notebook
+def test_no_exercise_takes_a_name_that_an_earlier_cell_reads(name: str) -> None:
+    """After Run All an earlier cell finds its own values; 04.6 repairs a kernel shown before."""
+    before: set[str] = set()
+    for tree in trees(name):
+        answers = {
+            arg.id
+            for call in calls(tree, "check")
+            for arg in call.args[1:]
+            if isinstance(arg, ast.Name)
+        }
+        assert not answers & before - {"block_sum"}
+        functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        before |= names_in(tree, ast.Load) - names_in(tree, ast.Store) - functions
+
+
+@each_notebook
+def test_opening_prose_and_end(name: str) -> None:
+    """Questions, aims, minutes, hardware first; prose before code; key points and a link last."""
+    assert re.fullmatch(r"\d\d_[a-z0-9_]+", name)
+    prose = sources(name, "markdown")
+    opening, end = "\n".join(prose[:2]).lower(), "\n".join(prose[-3:]).lower()
+    for pattern in (
+        r"^# \S",
+        r"\?",
+        r"\d+\s*(-|–|to)?\s*\d*\s*minutes",
+        "you will be able to|you can",
+        "hardware|gpu",
+    ):
+        assert re.search(pattern, opening), pattern
+    assert "key points" in end
+    assert re.search(r"\]\(\d\d_[a-z0-9_]+\.ipynb\)", end)
+    kinds = "".join(cell["cell_type"][0] for cell in CELLS[name])
+    assert kinds[0] == "m"
+    assert max(map(len, re.findall("c+", kinds))) <= 3
+    for text in prose:
+        plain = re.sub(r"```.*?```|`[^`]*`|!\[", "", text, flags=re.DOTALL)
+        assert not re.search("!|[\U0001f300-\U0001faff\u2600-\u27bf]", plain), text
+    code = sources(name, "code")
+    asked = next(number for number, text in enumerate(code) if "gl.lessons.predict(" in text)
+    assert any("%load_ext gpulab" in text for text in code[:asked])
+
+
+@pytest.mark.parametrize("path", [*PATHS.values(), *(DOCS / f"{page}.md" for page in ("teaching",
+"glossary", "misconceptions"))], ids=lambda path: path.stem)  # fmt: skip
+def test_links_lead_somewhere(path: Path) -> None:
+    """Each names a file of the course or is the web's."""
+    text = (
+        "\n".join(sources(path.stem, "markdown"))
+        if path.stem in PATHS
+        else path.read_text(encoding="utf-8")
+    )
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        assert (
+            re.match(r"https?://|attachment:|mailto:", target) or (path.parent / target).exists()
+        ), target
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.notebook)
+def test_a_notebook_asks_reveals_and_checks_what_the_course_has(lesson: Any) -> None:
+    """Each id once and in order, a prediction before its reveal, stub and hints, no solution."""
+    name, prose = lesson.notebook, "\n".join(sources(lesson.notebook, "markdown"))
+    found = {
+        word: [ast.literal_eval(call.args[0]) for tree in trees(name) for call in calls(tree, word)]
+        for word in ("predict", "reveal", "check")
+    }
+    assert found == {
+        "predict": list(lesson.questions),
+        "reveal": list(lesson.questions),
+        "check": list(lesson.exercises),
+    }
+    seen: set[str] = set()
+    for tree in trees(name):
+        assert {ast.literal_eval(call.args[0]) for call in calls(tree, "reveal")} <= seen
+        seen |= {ast.literal_eval(call.args[0]) for call in calls(tree, "predict")}
+    for exercise in lesson.exercises.values():
+        (cell,) = (
+            text
+            for text in sources(name, "code")
+            if f'gl.lessons.check("{exercise.id}", {exercise.answer_name})' in text
+        )
+        assert exercise.stub in cell
+        assert exercise.solution not in "\n".join(sources(name, "code"))
+        assert f"### Exercise {exercise.id}: {exercise.title}" in prose
+        assert f'gl.lessons.solution("{exercise.id}")' in prose
+        assert [hint for hint in exercise.hints if hint not in prose] == []
+    assert (
+        prose.count("<details>")
+        == prose.count("</details>")
+        == sum(len(e.hints) for e in lesson.exercises.values())
+    )
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.notebook)
+def test_the_guide_names_each_prediction_and_exercise(lesson: Any) -> None:
+    """Each notebook has its section with a row for each, and the exercise's own title."""
+    section = next(
+        part for part in GUIDE.split("\n## ") if part.startswith(f"{lesson.notebook[:2]} ·")
+    )
+    assert f"`{lesson.notebook}`" in section
+    assert set(re.findall(r"^\| (\d\d\.\d+)", section, re.MULTILINE)) == set(lesson.ids)
+    assert [
+        id
+        for id, exercise in lesson.exercises.items()
+        if f"| {id} {exercise.title} |" not in section
+    ] == []
+
+
+@pytest.mark.slow
+def test_the_page_of_misconceptions_is_what_the_lessons_say() -> None:
+    """Where the course's content changes, the page has to be written again."""
+    page = (DOCS / "misconceptions.md").read_text(encoding="utf-8")
+    assert page == make_misconceptions.page(), "run: .venv/bin/python tools/make_misconceptions.py"
+
+
+def headings(number: str) -> dict[str, set[str]]:
+    """A notebook's sections, each with the ids of its predictions and exercises."""
+    found: dict[str, set[str]] = {"": set()}
+    for cell in CELLS[next(name for name in PATHS if name.startswith(number))]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            found |= {heading: set() for heading in re.findall(r"^## (.*)$", text, re.MULTILINE)}
+        else:
+            found[list(found)[-1]] |= set(
+                re.findall(r"lessons\.(?:predict|check)\(\s*[\"'](\d\d\.\d+)", text)
+            )
+    return found
+
+
+def test_plans_fill_their_hours_and_name_what_is_there() -> None:
+    """Rows without a gap; sections are headings, and what is asked for lies in them."""
+    for minutes, heading in (
+        (120, "## Two hours"),
+        (240, "## Four hours"),
+        (480, "## Eight hours"),
+    ):
+        part = GUIDE.partition(heading)[2].partition("\n## ")[0]
+        spans = [
+            tuple(map(int, span)) for span in re.findall(r"^\| (\d+)-(\d+) \|", part, re.MULTILINE)
+        ]
+        assert (spans[0][0], spans[-1][1]) == (0, minutes)
+        assert all(one[1] == two[0] and one[0] < one[1] for one, two in itertools.pairwise(spans))
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in GUIDE.splitlines()
+        if re.match(r"\| \d+-\d+ \|", line)
+    ]
+    parts = [
+        (number, part, row[2])
+        for row in rows
+        for number, part in re.findall(r"(?:^|\()(?:or )?(\d\d): ([^()]*)", row[1])
+    ]
+    assert len(parts) > 12
+    for number, part, student in parts:
+        there, named = headings(number), re.findall(r"\*([^*]+)\*", part)
+        assert set(named) <= set(there), (number, named)
+        whole = "all" in part.partition("*")[0] or part.startswith("to *")
+        allowed = set().union(*(there.values() if whole else (there[each] for each in named)))
+        assert {
+            id for id in re.findall(r"\d\d\.\d+", student) if id.startswith(number)
+        } <= allowed, (number, student)
+
+
+def test_the_glossary_is_sorted_and_each_term_is_in_its_notebook() -> None:
+    """Each term stands once, and the notebook that explains it uses it, in some form."""
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \| (\d\d) \|$",
+        (DOCS / "glossary.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    terms = [term for term, _, _ in rows]
+    assert len(terms) > 80
+    assert terms == sorted(set(terms), key=str.casefold)
+    for term, _, number in rows:
+        name = next(name for name in PATHS if name.startswith(number))
+        text = (
+            "\n".join(sources(name, "markdown") + sources(name, "code")).casefold().replace("*", "")
+        )
+        words = term.casefold().split(",")[0].split()
+        assert [word for word in words if word[: max(5, len(word) - 3)] not in text] == [], term
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("students", [0, 3])
+def test_the_instructors_notebook_runs(
+    students: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a class with a damaged file, and over nothing: every cell runs."""
+    for number in range(students):
+        write(
+            tmp_path / "reports",
+            f"{number}.json",
+            changed(report_of(number), "name", value=f"<script>{number}"),
+        )
+    if students:
+        write(tmp_path / "reports", "bad.json", "{")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(INSTRUCTOR, as_version=4)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    data = {
+        cell.id: [output.get("data", {}) for output in cell.outputs]
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    }
+    pages = {
+        name: "".join(one.get("text/html", "") for one in shown) for name, shown in data.items()
+    }
+    assert ("gpulab report --name NAME" in pages["room"]) == (not students)
+    assert ("bad.json" in pages["problems"], "02.8" in pages["exercises"]) == (bool(students),) * 2
+    assert any("plotly" in mime for one in data["machines"] for mime in one)
+    assert [name for name, page in pages.items() if re.search("<script>[0-9]", page)] == []
+    rows = (tmp_path / "grades.csv").read_text(encoding="utf-8-sig").splitlines()
+    assert len(rows) == 1 + students
