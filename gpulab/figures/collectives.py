@@ -168,4 +168,5 @@ def _describe(sweeps: Sequence[CollectiveSweep], quantity: Quantity) -> str:
     for one in sweeps:
         ends = "; ".join(_point_words(one, p) for p in (one.points[0], one.points[-1]))
         parts.append(f"{one.label} ({one.algorithm}): {ends}")
-    return f"{_TITLES[quantity]} over the payload. " + ". ".join(parts) + "."
+    what = _TITLES[quantity].removesuffix(", over the payload")
+    return f"{what} over the payload. " + ". ".join(parts) + "."

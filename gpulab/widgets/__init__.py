@@ -29,20 +29,38 @@ _WHERE = {
     "Instrument": "gpulab.widgets._instrument",
 }
 
+# What an instrument of one's own is made of; no instruments, so not in ``__all__``.
+_PARTS = {
+    "Action": "gpulab.widgets._instrument",
+    "Choice": "gpulab.widgets._controls",
+    "Drawing": "gpulab.widgets._instrument",
+    "Number": "gpulab.widgets._controls",
+    "Several": "gpulab.widgets._controls",
+    "Slider": "gpulab.widgets._controls",
+    "Switch": "gpulab.widgets._controls",
+}
+
 __all__ = list(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(importlib.import_module(_WHERE[name]), name)
+    if name in _WHERE or name in _PARTS:
+        return getattr(importlib.import_module(_WHERE.get(name) or _PARTS[name]), name)
     raise AttributeError(f"module 'gpulab.widgets' has no attribute {name!r}; expected one of {', '.join(_WHERE)}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+    return sorted({*globals(), *_WHERE, *_PARTS})
 
 
 if TYPE_CHECKING:
+    from gpulab.widgets._controls import Choice as Choice
+    from gpulab.widgets._controls import Number as Number
+    from gpulab.widgets._controls import Several as Several
+    from gpulab.widgets._controls import Slider as Slider
+    from gpulab.widgets._controls import Switch as Switch
+    from gpulab.widgets._instrument import Action as Action
+    from gpulab.widgets._instrument import Drawing as Drawing
     from gpulab.widgets._instrument import Instrument as Instrument
     from gpulab.widgets.access_patterns import AccessPatterns as AccessPatterns
     from gpulab.widgets.compare_timings import CompareTimings as CompareTimings

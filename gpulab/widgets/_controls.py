@@ -200,7 +200,7 @@ class Several(_Options):
 
     def describe(self) -> dict[str, Any]:
         """Return the options."""
-        return {**super().describe(), "kind": "several"}
+        return {**super().describe(), "kind": "several", "least": self.least}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ never takes a newer one's place; a button brings the values that are not acknowl
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -262,6 +263,28 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         return str(self._panel.error)
 
     @property
+    def status(self) -> str:
+        """"idle", "running" or "stopping", as the buttons show it."""
+        return str(self._panel.state)
+
+    @property
+    def progress(self) -> str:
+        """The text beside the progress bar: what the work does, or how the last one ended."""
+        return str(self._panel.progress)
+
+    @property
+    def shown(self) -> Drawing:
+        """What is on the screen now: figure, table, evidence, notes and message."""
+        return self._shown
+
+    def describe(self) -> dict[str, Any]:
+        """Return title, summary, buttons and controls as plain data; a control has its options or bounds, its value, whether it is shown."""
+        controls = [
+            {**c.describe(), "value": self.values[name], "on_screen": self.on_screen(c)} for name, c in self.controls.items()
+        ]
+        return {"title": self.title, "summary": self.summary, "actions": [dataclasses.asdict(a) for a in self.actions], "controls": controls}
+
+    @property
     def traceback(self) -> str:
         """The traceback of the last failed work as text, for a bug report."""
         return self._job.traceback if self._job is not None else ""
@@ -462,6 +485,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         if self._stale(shown):
             button = next(a.label for a in self.actions if a.name == shown)
             message = f"The controls have moved since this was made: press {button} to make it again. {message}".strip()
+        self._shown = dataclasses.replace(drawing, message=message)
         if drawing.figure is None:
             outputs: tuple[Any, ...] = ()
             self._picture.layout.min_height = "0"

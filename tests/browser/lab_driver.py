@@ -1,7 +1,7 @@
-"""Drive JupyterLab in headless Chromium: start the server, open a notebook, run it, look at what it shows.
+"""Drive JupyterLab in headless Chromium: a server, one tab, one notebook after another.
 
-``Lab`` is a running server, ``NotebookPage`` one notebook in one browser tab. Everything waits for a condition, never for
-a time. The page's own ``window.jupyterapp`` runs commands, so no test depends on menus.
+Everything waits for a condition. ``page.js`` runs JupyterLab's own commands in the page, so that
+no test depends on its menus.
 """
 
 from __future__ import annotations
@@ -11,131 +11,88 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import nbformat
 
-CHROMIUM_ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    # Whatever asks for a name outside this machine fails at once, as it would without the internet.
+SECONDS = 120  # a condition that this does not bring about won't come
+OUTPUTS = ".jp-OutputArea-output"
+CHROMIUM = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+    # Whatever asks for a name outside this machine fails at once, as without the internet.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-)
-THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
-CONTRAST = ("color-contrast",)
-_START_SECONDS = 90
-# How often the page looks whether a run is over. Playwright would look at each frame, which makes Chromium draw sixty a second meanwhile.
-_LOOK_MILLISECONDS = 100
+)  # fmt: skip
 _SETTINGS = {
-    # JupyterLab draws only the cells in view; a test wants all of them.
-    "notebook-extension/tracker": {"windowingMode": "none"},
-    # Tests must not depend on when a file was saved.
+    "notebook-extension/tracker": {"windowingMode": "none"},  # draw all cells, not those in view
     "docmanager-extension/plugin": {"autosave": False},
 }
-# A shell's background jobs and all their children ignore Ctrl-C, so the servers listen to it again.
-_LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-_SERVE = """
-import sys
-from pathlib import Path
-from gpulab import _lab
-sys.exit(_lab.serve(Path(sys.argv[1]), int(sys.argv[2]), open_browser=False, extra=sys.argv[3:]))
-"""
-_COMMAND = "import sys; from gpulab.cli import main; sys.exit(main(sys.argv[1:]))"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+# A shell's background jobs and all their children ignore Ctrl-C, so the server listens again.
+_COMMAND = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from gpulab.cli import main; sys.exit(main(sys.argv[1:]))"
+)
 
 
 class Lab:
-    """A JupyterLab server of this environment on a folder: ``url``, ``token``, ``root``."""
+    """The server that ``gpulab lab --no-browser`` starts: ``url``, ``token``, ``root``, ``log``."""
 
-    def __init__(self, root: Path, *, through_command: bool = False) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self.tabs: list[Tab] = []  # those that wait for their next notebook
         self.private = Path(tempfile.mkdtemp(prefix="gpulab-lab-"))
         self.log = self.private / "server.log"
-        exposed = "--LabApp.expose_app_in_browser=True"
-        port = _free_port()  # two servers that start together could both find 8888 free
-        if through_command:
-            command = ["-c", _LISTEN + _COMMAND, "lab", "--no-browser", f"--port={port}", f"--dir={root}", "--", exposed]
-        else:
-            command = ["-c", _LISTEN + _SERVE, str(root), str(port), exposed]
-        self.environment = self._environment()
+        for plugin, values in _SETTINGS.items():
+            path = self.private / "settings/@jupyterlab" / f"{plugin}.jupyterlab-settings"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(values))
+        self.environment = os.environ | {
+            "HOME": str(self.private),
+            "JUPYTERLAB_SETTINGS_DIR": str(self.private / "settings"),
+            "JUPYTER_RUNTIME_DIR": str(self.private / "runtime"),
+            "PYTHONUNBUFFERED": "1",
+            "GPULAB_QUICK": "1",  # measured cells sample for a shorter time
+        }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *command],
+                self.command("--", "--LabApp.expose_app_in_browser=True"),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 env=self.environment,
             )
-        self.url, self.token = self._wait_for_address()
+        self.url, self.token = self._address()
 
-    def _environment(self) -> dict[str, str]:
-        settings = self.private / "settings"
-        for plugin, values in _SETTINGS.items():
-            path = settings / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(values))
-        return os.environ | {
-            "HOME": str(self.private),
-            "JUPYTERLAB_SETTINGS_DIR": str(settings),
-            "JUPYTER_RUNTIME_DIR": str(self.private / "runtime"),
-            "PYTHONUNBUFFERED": "1",
-        }
+    def command(self, *more: str) -> list[str]:
+        """The command that opens this folder."""
+        return [sys.executable, "-c", _COMMAND, "lab", "--no-browser", f"--dir={self.root}", *more]
 
-    def _wait_for_address(self) -> tuple[str, str]:
-        end = time.monotonic() + _START_SECONDS
-        while time.monotonic() < end:
-            found = re.search(r"(http://127\.0\.0\.1:\d+)/lab/tree/\S*\?token=(\w+)", self.log.read_text(errors="replace"))
+    def _address(self) -> tuple[str, str]:
+        while self.process.poll() is None:
+            found = re.search(r"(http://127\.0\.0\.1:\d+)/lab\S*\?token=(\w+)", self.said)
             if found:
                 return found[1], found[2]
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.05)
-        self.stop()
-        raise RuntimeError(f"JupyterLab did not start:\n{self._log_text}")
+            threading.Event().wait(0.05)
+        raise RuntimeError(f"JupyterLab did not start:\n{self.said}")
 
     @property
-    def _log_text(self) -> str:
-        return self.log.read_text(errors="replace")[-4000:]
-
-    def write_notebook(self, name: str, cells: Sequence[str]) -> str:
-        """Write a notebook of these code cells into the server's folder; return its name."""
-        notebook = nbformat.v4.new_notebook(
-            cells=[nbformat.v4.new_code_cell(source) for source in cells],
-            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-        )
-        nbformat.write(notebook, self.root / name)
-        return name
+    def said(self) -> str:
+        """What the server printed so far."""
+        return self.log.read_text(errors="replace")
 
     def stop(self, by: int = signal.SIGINT) -> int:
-        """Stop the server as Ctrl-C does; return its exit code."""
+        """Stop the server by a signal; return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(by)
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        return self.process.returncode
+        try:
+            return self.process.wait(60)
+        finally:
+            self.process.kill()
 
     def remove(self) -> None:
         """Stop the server and remove what it wrote outside its folder."""
@@ -143,199 +100,112 @@ class Lab:
         shutil.rmtree(self.private, ignore_errors=True)
 
 
-@contextmanager
-def running_lab(root: Path, *, through_command: bool = False) -> Iterator[Lab]:
-    """Run a server while the block runs; ``through_command`` starts it with ``gpulab lab`` itself."""
-    lab = Lab(root, through_command=through_command)
-    try:
-        yield lab
-    finally:
-        lab.remove()
-
-
-def find_chromium() -> str | None:
-    """Return a browser's path: Debian's Chromium, Chrome, or None to let playwright look for its own."""
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
-
-
-def _is_jupyterlabs(error: Any) -> bool:
-    """Whether JupyterLab's own React met a node that JupyterLab had already taken away, as it rarely does on a busy machine.
-
-    An instrument's script comes from a blob or a data URL, and would be in the stack.
-    """
-    own = "blob:" not in error.stack and "data:" not in error.stack
-    return own and "Failed to execute 'removeChild' on 'Node'" in error.message
-
-
 class Tab:
-    """One browser tab: ``page`` is playwright's; ``errors`` and ``outside`` collect complaints and requests to other machines."""
+    """One tab with one notebook after another; ``complaints`` collects what went wrong in it."""
 
     def __init__(self, browser: Any, lab: Lab) -> None:
-        self.errors: list[str] = []
-        self.outside: list[str] = []
-        inside = (lab.url, "data:", "blob:", "about:")
-        self.context = browser.new_context()
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(30_000)
-        self.page.on("pageerror", lambda error: None if _is_jupyterlabs(error) else self.errors.append(f"script: {error}"))
-        self.page.on("console", lambda message: self.errors.append(f"console: {message.text}") if message.type == "error" else None)
-        self.page.on("request", lambda request: None if request.url.startswith(inside) else self.outside.append(request.url))
+        self.lab, self.errors, self.opened = lab, list[str](), False
+        self.page = browser.new_context().new_page()
+        self.page.set_default_timeout(SECONDS * 1000)
+        self.page.on("pageerror", self._page_error)
+        self.page.on("console", self._console)
+        self.page.on("request", self._request)
 
+    def _page_error(self, error: Any) -> None:
+        own = "blob:" in error.stack or "data:" in error.stack  # an instrument's script
+        # JupyterLab's React rarely meets a node that JupyterLab had taken away, on a busy machine.
+        if own or "Failed to execute 'removeChild' on 'Node'" not in error.message:
+            self.errors.append(f"script: {error}")
 
-class NotebookPage:
-    """One notebook, open in one tab: run it, read it, drive it.
+    def _console(self, message: Any) -> None:
+        if message.type == "error":
+            self.errors.append(f"console: {message.text}")
 
-    ``page`` is playwright's page; ``errors`` collects what the browser's console and scripts complained about. JupyterLab takes longer to
-    load than a test to run, so a tab that was closed with ``keep`` is taken again for the server's next notebook, unless ``fresh``.
-    """
+    def _request(self, request: Any) -> None:
+        if not request.url.startswith((self.lab.url, "data:", "blob:", "about:")):
+            self.errors.append(f"asked for {request.url}")
 
-    def __init__(self, browser: Any, lab: Lab, name: str, *, width: int = 1400, height: int = 1000, fresh: bool = False) -> None:
-        self.lab, self.name = lab, name
-        self.cells: tuple[str, ...] | None = None
-        self.closed = False
-        kept = bool(lab.tabs) and not fresh
-        self.tab = lab.tabs.pop() if kept else Tab(browser, lab)
-        self.page = self.tab.page
-        self.errors, self.outside = self.tab.errors, self.tab.outside
-        if kept:
-            self.as_opened(width=width, height=height)
+    def open(self, name: str, cells: Sequence[str] = (), *, width: int = 1400) -> None:
+        """Close the notebook before, and open another one; write it, if of cells."""
+        self.page.set_viewport_size({"width": width, "height": 1000})
+        if cells:
+            notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, cells)])
+            notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+            nbformat.write(notebook, self.lab.root / name)
+        if self.opened:
+            self.page.evaluate("() => window.__lab.close()")
             self.page.evaluate("name => window.__lab.open(name)", name)
         else:
-            self.page.set_viewport_size({"width": width, "height": height})
-            self.page.goto(f"{lab.url}/lab/tree/{name}?token={lab.token}&reset", timeout=90_000)
-        self._wait_until_open()
-        if not kept:
-            self.set_theme("light")
-
-    def as_opened(self, *, width: int = 1400, height: int = 1000) -> None:
-        """Bring the tab back to how a new one is: no complaints yet, its size, the light theme."""
-        self.errors.clear()
-        self.outside.clear()
-        self.page.set_viewport_size({"width": width, "height": height})
-        self.set_theme("light")
-
-    def _wait_until_open(self) -> None:
-        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
+            self.page.goto(f"{self.lab.url}/lab/tree/{name}?token={self.lab.token}&reset")
+        self.opened = True
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell")
         self.page.wait_for_function(
-            """() => { const w = window.jupyterapp?.shell.currentWidget; const k = w?.sessionContext?.session?.kernel;
-                       return k?.connectionStatus === 'connected'; }""",
-            timeout=90_000,
+            "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
+            "?.connectionStatus === 'connected'"
         )
         self.page.evaluate((Path(__file__).parent / "page.js").read_text(encoding="utf-8"))
         self.page.evaluate("() => window.__lab.ready()")
+        self.errors.clear()
+        self.theme("light")
 
-    def run_all(self, seconds: float = 120) -> None:
-        """Run all cells and wait until the last one is done and every widget and plot of theirs is drawn.
-
-        Raises ``TimeoutError`` naming the cell that still runs.
-        """
-        from playwright.sync_api import TimeoutError as TooLong
-
+    def run_all(self, seconds: float = SECONDS) -> None:
+        """Run all cells, and wait until the last is done and every widget and plot is drawn."""
         self.page.evaluate("() => window.__lab.runAll()")
-        try:
-            self.page.wait_for_function("() => window.__lab.done !== null", polling=_LOOK_MILLISECONDS, timeout=seconds * 1000)
-        except TooLong as error:
-            running = self.page.evaluate("() => window.__lab.running()")
-            raise TimeoutError(f"{self.name}: not done after {seconds} s; running: {running}") from error
-        self.page.wait_for_function("() => window.__lab.drawn()", timeout=60_000)
-        self.wait_idle()
+        wait = {"polling": 100, "timeout": seconds * 1000}
+        self.page.wait_for_function("() => window.__lab.done !== null", **wait)
+        self.page.wait_for_function("() => window.__lab.drawn()")
 
-    def wait_idle(self, seconds: float = 60) -> None:
-        """Wait until the kernel has nothing to do."""
-        self.page.wait_for_function("() => window.__lab.idle()", timeout=seconds * 1000)
-
-    def kernel_errors(self) -> list[str]:
-        """Return every error output and every traceback on stderr of the notebook, with its cell's number."""
-        return self.page.evaluate("() => window.__lab.kernelErrors()")
-
-    def broken_outputs(self) -> list[str]:
-        """Return the outputs that JupyterLab itself could not draw."""
-        return self.page.evaluate("() => window.__lab.broken()")
-
-    def output(self, cell: int) -> Any:
-        """Return playwright's locator of the output area of the cell with this number (all cells counted, from 0)."""
+    def output(self, cell: int = 0) -> Any:
+        """The output area of a cell, counted from 0."""
         return self.page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-OutputArea").first
 
-    def run_in_kernel(self, code: str) -> str:
-        """Run code in the notebook's kernel, apart from its cells, and return what it printed; an error raises ``RuntimeError``."""
+    def shows(self, text: Any, cell: int = 0) -> None:
+        """Wait until a text stands under a cell."""
+        self.output(cell).get_by_text(text).first.wait_for()
+
+    def kernel(self, code: str) -> str:
+        """Run code in the kernel, apart from the cells; return what it printed."""
         answer = self.page.evaluate("code => window.__lab.execute(code)", code)
-        if answer["error"]:
-            raise RuntimeError(answer["error"])
-        return answer["printed"]
+        assert not answer["error"], answer["error"]
+        return str(answer["printed"]).strip()
 
-    def set_theme(self, theme: str) -> None:
-        """Switch JupyterLab to "light" or "dark" and wait until it is."""
-        name = THEMES[theme]
-        self.page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name)
-        self.page.wait_for_function("name => document.body.dataset.jpThemeName === name", arg=name)
+    def held(self, expression: str, value: str) -> None:
+        """Wait until the kernel holds a value: code may overtake a message of the page."""
+        while (now := self.kernel(f"print({expression})")) != value:
+            self.page.wait_for_function("() => window.__lab.idle()")
+            assert self.errors == [], now
 
-    def axe(self, within: str = ".jp-OutputArea", only: Sequence[str] = ()) -> list[str]:
-        """Run axe in every matching area that shows something; return the serious and critical violations as "rule: element".
+    def theme(self, theme: str) -> None:
+        """Switch to "light" or "dark", and wait until it is."""
+        name = f"JupyterLab {theme.title()}"
+        self.page.evaluate(
+            "t => window.jupyterapp.commands.execute('apputils:change-theme', {theme: t})", name
+        )
+        # The splash that JupyterLab shows meanwhile hides the page from axe's check of contrast.
+        self.page.wait_for_function(
+            "n => document.body.dataset.jpThemeName === n"
+            " && !document.getElementById('jupyterlab-splash')",
+            arg=name,
+        )
 
-        An area must be there: with none, axe would have nothing to object to. ``only`` names the rules to apply, where not all are: a
-        second theme can change nothing but ``CONTRAST``.
-        """
+    def complaints(self) -> list[str]:
+        """Errors of scripts, console and cells, broken outputs, and requests to other machines."""
+        return [*self.errors, *self.page.evaluate("() => window.__lab.broken()")]
+
+    def unreadable(self, *, cut: bool = True) -> list[str]:
+        """In both themes: serious violations of axe, pale texts in plots, and what is cut off."""
         if not self.page.evaluate("() => Boolean(window.axe)"):
-            self.page.evaluate(_axe_source())
-        result = self.page.evaluate("([within, only]) => window.__lab.axe(within, only)", [within, list(only)])
-        if not result["areas"]:
-            raise AssertionError(f"{self.name}: nothing on the page fits {within!r} and shows something")
-        return result["violations"]
+            import axe_playwright_python
 
-    def code_cells(self) -> list[dict[str, Any]]:
-        """Return the notebook's code cells as JupyterLab would save them, outputs included."""
-        return self.page.evaluate("() => window.__lab.codeCells()")
-
-    def close(self, *, keep: bool = False) -> None:
-        """End the kernel; close the tab, or keep it with JupyterLab in it for the next notebook. A second time does nothing."""
-        if self.closed:
-            return
-        self.closed = True
-        if not self.page.is_closed():
-            self.page.evaluate("() => window.__lab.close()")
-        if not keep:
-            self.tab.context.close()
-            return
-        self.lab.tabs.append(self.tab)
-
-
-# What a notebook's file and a run need not agree on.
-_INCIDENTAL = ("execution_count", "metadata", "transient", "id")
-
-
-def changed_outputs(stored: dict[str, Any], shown: Sequence[dict[str, Any]]) -> list[str]:
-    """Return where a run's outputs differ from those that the notebook's file keeps in its checked cells (``# NBVAL_CHECK_OUTPUT``)."""
-    kept = [cell for cell in stored["cells"] if cell["cell_type"] == "code"]
-    if len(kept) != len(shown):
-        return [f"{len(kept)} code cells in the file, {len(shown)} on the page"]
-    pairs = [(number, _plain(cell["outputs"]), _plain(other["outputs"]), _joined(cell["source"])) for number, (cell, other) in
-             enumerate(zip(kept, shown, strict=True))]  # fmt: skip
-    return [f"code cell {number}: {before!r} became {now!r}" for number, before, now, source in pairs
-            if "NBVAL_CHECK_OUTPUT" in source and before != now]  # fmt: skip
-
-
-def _joined(text: Any) -> Any:
-    return "".join(text) if isinstance(text, list) and all(isinstance(part, str) for part in text) else text
-
-
-def _plain(outputs: Sequence[dict[str, Any]]) -> list[Any]:
-    """Return outputs without what is incidental; what went to one stream in several parts is one text, at the place of the first."""
-    found: list[Any] = []
-    streams: dict[str, dict[str, Any]] = {}
-    for output in outputs:
-        plain = {key: _joined(value) for key, value in output.items() if key not in _INCIDENTAL}
-        if "data" in plain:
-            plain["data"] = {kind: _joined(value) for kind, value in plain["data"].items()}
-        if output["output_type"] == "stream" and output["name"] in streams:
-            streams[output["name"]]["text"] += plain["text"]
-            continue
-        if output["output_type"] == "stream":
-            streams[output["name"]] = plain
-        found.append(plain)
-    return found
-
-
-def _axe_source() -> str:
-    import axe_playwright_python
-
-    return (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+            source = Path(axe_playwright_python.__file__).parent / "axe.min.js"
+            self.page.evaluate(source.read_text(encoding="utf-8"))
+        found: list[str] = []
+        for theme, rules in (("dark", ["color-contrast"]), ("light", [])):
+            self.theme(theme)
+            result = self.page.evaluate(
+                "([w, only]) => window.__lab.axe(w, only)", [OUTPUTS, rules]
+            )
+            assert result["areas"], "nothing on the page shows anything"
+            found += [f"{theme}: {violation}" for violation in result["violations"]]
+            found += self.page.evaluate("() => window.__lab.pale()") if cut else []
+        return found + (self.page.evaluate("() => window.__lab.cutOff()") if cut else [])

@@ -37,26 +37,48 @@
   lab.idle = () => kernel().status === 'idle';
   lab.drawn = () => !outputs().some((e) => /^Loading widget/m.test(e.innerText || ''))
     && [...document.querySelectorAll('.js-plotly-plot')].every((plot) => plot.querySelector('.main-svg'));
-  lab.running = () => [...document.querySelectorAll('.jp-CodeCell')]
-    .map((cell) => cell.innerText).filter((text) => text.includes('[*]')).map((text) => text.slice(0, 200));
 
-  lab.kernelErrors = () => {
-    const found = [];
-    const cells = panel().content.model.cells;
-    for (let i = 0; i < cells.length; i++) {
-      for (const output of cells.get(i).toJSON().outputs || []) {
-        if (output.output_type === 'error') found.push(`cell ${i}: ${output.ename}: ${output.evalue}`);
+  lab.codeCells = () => [...panel().content.model.cells].filter((cell) => cell.type === 'code').map((cell) => cell.toJSON());
+
+  const BROKEN = /Error displaying widget|Error creating widget|Error rendering output|Javascript Error|Failed to load model/;
+  lab.broken = () => {
+    const found = outputs().map((e) => e.innerText || '').filter((text) => BROKEN.test(text)).map((text) => text.slice(0, 300));
+    for (const [number, cell] of lab.codeCells().entries()) {
+      for (const output of cell.outputs) {
+        if (output.output_type === 'error') found.push(`code cell ${number}: ${output.ename}: ${output.evalue}`);
         const text = output.name === 'stderr' ? [].concat(output.text).join('') : '';
-        if (text.includes('Traceback')) found.push(`cell ${i}: ${text.slice(-300)}`);
+        if (text.includes('Traceback')) found.push(`code cell ${number}: ${text.slice(-300)}`);
       }
     }
     return found;
   };
 
-  lab.codeCells = () => [...panel().content.model.cells].filter((cell) => cell.type === 'code').map((cell) => cell.toJSON());
+  // Texts in plots whose contrast against the page is under 4.5, which axe leaves undecided.
+  lab.pale = () => {
+    const rgb = (s) => (s.match(/[\d.]+/g) || []).map(Number);
+    const linear = (v) => ((v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    const page = rgb(getComputedStyle(document.querySelector('.jp-Notebook')).backgroundColor);
+    const contrast = (text) => {
+      const [r, g, b, a = 1] = rgb(getComputedStyle(text).fill);
+      const ink = [r, g, b].map((v, k) => v * a + page[k] * (1 - a));
+      const [high, low] = [light(ink), light(page)].sort((p, q) => q - p);
+      return (high + 0.05) / (low + 0.05);
+    };
+    const texts = [...document.querySelectorAll('.js-plotly-plot text')].filter((t) => t.textContent.trim());
+    return texts.filter((t) => contrast(t) < 4.5).map((t) => `pale: ${t.textContent}`);
+  };
 
-  const BROKEN = /Error displaying widget|Error creating widget|Error rendering output|Javascript Error|Failed to load model/;
-  lab.broken = () => outputs().map((e) => e.innerText || '').filter((text) => BROKEN.test(text)).map((text) => text.slice(0, 300));
+  // Visible parts of widgets whose text is cut, or that stick out of the cell's output.
+  lab.cutOff = () => {
+    const parts = [...document.querySelectorAll('.jupyter-widgets *')].filter((e) => e.checkVisibility());
+    const seen = parts.filter((e) => !e.closest('svg, pre, select, input, [aria-hidden=true]'));
+    const shown = seen.filter((e) => e.clientWidth > 20 && getComputedStyle(e).clipPath === 'none');
+    const hides = (e) => e.scrollWidth > e.clientWidth + 4 && /hidden|clip/.test(getComputedStyle(e).overflowX);
+    const right = (e) => e.getBoundingClientRect().right;
+    const out = (e) => e.closest('.jp-OutputArea-output') && right(e) > right(e.closest('.jp-OutputArea-output')) + 1;
+    return shown.filter((e) => hides(e) || out(e)).map((e) => `cut: ${e.outerHTML.slice(0, 160)}`);
+  };
 
   lab.execute = async (code) => {
     let printed = '';

@@ -1,0 +1,76 @@
+"""``gpulab lab`` from its start to its end: token, settings, one server a folder, signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from lab_driver import Lab, Tab
+
+pytestmark = pytest.mark.browser
+
+
+def _get(lab: Lab, path: str, token: str) -> bytes:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{lab.url}{path}?token={token}", timeout=60) as answer:
+        return bytes(answer.read())
+
+
+@pytest.mark.slow
+def test_the_server_asks_for_its_token_and_fetches_no_news(lab: Lab) -> None:
+    """Without the token nothing is served; the course's defaults reach JupyterLab by themselves."""
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        _get(lab, "/api/contents", "")
+    names = {
+        entry["name"] for entry in json.loads(_get(lab, "/api/contents", lab.token))["content"]
+    }
+    assert "00_start_here.ipynb" in names
+    path = "/lab/api/settings/@jupyterlab/apputils-extension:notification"
+    schema = json.loads(_get(lab, path, lab.token))["schema"]["properties"]
+    defaults = [schema[name]["default"] for name in ("fetchNews", "checkForUpdates")]
+    assert defaults == ["false", False]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows delivers Ctrl-C in another way")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_stops_the_server(tmp_path: Path, how: int) -> None:
+    """A second ``gpulab lab`` says where the first one runs; one Ctrl-C ends it without a question."""
+    server = Lab(tmp_path / "work")
+    try:
+        again = subprocess.run(
+            server.command(), env=server.environment, capture_output=True, text=True, check=True
+        )
+        assert server.url in again.stdout
+        assert server.stop(how) == 0
+        assert "Traceback" not in server.said
+    finally:
+        server.remove()
+
+
+@pytest.mark.slow
+def test_the_tests_own_eyes_see_faults(tab: Tab) -> None:
+    """Pale text, a nameless button, an exception and a broken script are each reported."""
+    html = "from IPython.display import HTML, Javascript\nHTML(%r)"
+    cells = [
+        html % "<p style='color:#bbb;background:#fff'>pale words</p>",
+        "import ipywidgets; ipywidgets.Button()",
+        "Javascript(\"console.error('mine')\")",
+        "1 / 0",
+    ]
+    tab.open("faults.ipynb", cells)
+    tab.run_all()
+    tab.page.wait_for_function(
+        "() => document.querySelectorAll('.jp-OutputArea-output').length > 3"
+    )
+    assert any("console: mine" in error for error in tab.complaints())
+    assert any("ZeroDivisionError" in error for error in tab.complaints())
+    found = "\n".join(tab.unreadable())
+    assert "color-contrast: <p" in found
+    assert "button-name: <button" in found

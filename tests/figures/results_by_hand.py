@@ -1,0 +1,620 @@
+"""Results with round numbers by hand, shared by the tests of figures and of instruments.
+
+Devices have made-up names, dates and versions come from a recording: no number depends on the
+machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import gpulab as gl
+import numpy as np
+from gpulab import (
+    compression,
+    devices,
+    hierarchy,
+    memory,
+    models,
+    parallel,
+    precision,
+    timing,
+    training,
+    transfer,
+)
+from gpulab.evidence import Environment, Evidence, Note
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+NAMES = {"cpu": "Slow CPU", "cuda": "A GPU"}
+
+
+@functools.cache
+def environment(kind: str = "cpu") -> Environment:
+    """The environment of the recorded H200, under another name."""
+    recorded = gl.recordings.load("nvidia-h200").environment
+    return dataclasses.replace(recorded, device=NAMES[kind], device_kind=kind)
+
+
+def evidence(badge: str = "measured", kind: str = "cpu") -> Evidence:
+    """One piece of evidence of each badge."""
+    if badge == "measured":
+        return Evidence.measured(NAMES[kind], 9)
+    if badge == "recorded":
+        return Evidence.recorded(environment(kind), samples=9)
+    return Evidence.modelled("everything is busy", "a book")
+
+
+LIVE = evidence()
+STEADY = (0.9, 1.1)  # an interval of ten percent
+
+
+def around(value: float, ends: tuple[float, float] = STEADY) -> tuple[float, float]:
+    """The interval of a value."""
+    return ends[0] * value, ends[1] * value
+
+
+def measurement(median: float, badge: str = "measured", kind: str = "cpu") -> timing.Measurement:
+    """21 samples; the call returned after half the median, both copies take three times."""
+    samples = median * np.linspace(0.9, 1.1, 21)
+    return timing.Measurement(
+        "work",
+        "cpu" if kind == "cpu" else "cuda:0",
+        samples,
+        median,
+        around(median),
+        9 * median,
+        median / 2,
+        3 * median,
+        1,
+        1e6,
+        1e5,
+        (),
+        evidence(badge, kind),
+        environment(kind),
+    )
+
+
+def comparison(agree: bool = True) -> timing.Comparison:
+    """A CPU of 10 ms beside a GPU of 1 ms."""
+    rows = (
+        timing.ComparisonRow("CPU", measurement(1e-2), None, None, None),
+        timing.ComparisonRow("GPU", measurement(1e-3, kind="cuda"), 10.0, (9.0, 11.0), 1e-6),
+    )
+    note = Note("unstable", "The samples drift.")
+    return timing.Comparison(
+        "work", rows, 10.0, (9.0, 11.0), 1e-6 if agree else 1e-1, 1e-4, (note,), LIVE
+    )
+
+
+def recorded_row() -> timing.ComparisonRow:
+    """A recorded GPU of 2 ms."""
+    return timing.ComparisonRow("Far GPU", measurement(2e-3, "recorded", "cuda"), None, None, None)
+
+
+def sweep(badge: str = "measured", ceiling: float | None = 2e10) -> transfer.Sweep:
+    """A link of 10 us and 10 GB/s."""
+    points = tuple(
+        transfer.SweepPoint(direction, "pinned", n, 1e-5 + n / 1e10, around(1e-5 + n / 1e10), 9)
+        for direction in ("to_device", "to_host")
+        for n in (2**k for k in range(10, 31, 4))
+    )
+    return transfer.Sweep("A GPU", "torch", points, ceiling, (), evidence(badge, "cuda"), None)
+
+
+def kneed() -> tuple[transfer.Sweep, transfer.AlphaBeta]:
+    """A link of 10 us and 10 GB/s that drops to 5 GB/s from 16 MiB on, with its fit."""
+    nbytes = [2**k for k in range(10, 31)]
+    seconds = [10e-6 + n / 10e9 + max(n - 2**24, 0) / 10e9 for n in nbytes]
+    points = tuple(
+        transfer.SweepPoint("to_device", "pinned", n, t, None, 9)
+        for n, t in zip(nbytes, seconds, strict=True)
+    )
+    s = transfer.Sweep("A GPU", "torch", points, None, (), evidence(kind="cuda"), None)
+    return s, transfer.fit(nbytes, seconds)
+
+
+def break_even(reason: str = "found") -> transfer.BreakEven:
+    """The accelerator wins from 80 on, or never."""
+    rows = (
+        transfer.BreakEvenRow(64, 1e-4, 2e-4, 1e4),
+        transfer.BreakEvenRow(128, 8e-4, 3e-4, 4e4),
+    )
+    found = reason == "found"
+    rows = () if reason == "no accelerator" else rows
+    sentence = "It wins from 80 on." if found else f"It is {reason}."
+    return transfer.BreakEven(
+        "matmul", 80 if found else None, reason, sentence, rows, (), evidence("modelled")
+    )
+
+
+def overlap() -> transfer.Overlap:
+    """Two copies of 1 ms and one compute of 1.5 ms that begins with the second copy."""
+    spans = (
+        transfer.Span("copy", 0, 0.0, 1e-3),
+        transfer.Span("copy", 1, 1e-3, 2e-3),
+        transfer.Span("compute", 0, 1e-3, 2.5e-3),
+    )
+    return transfer.Overlap(
+        device="A GPU",
+        nbytes=MIB,
+        chunks=2,
+        copy_seconds=2e-3,
+        compute_seconds=1.5e-3,
+        seconds=2.5e-3,
+        timeline=spans,
+        notes=(),
+        evidence=evidence(kind="cuda"),
+    )
+
+
+CACHES = (hierarchy.Reported("L1d", 32.0 * KIB), hierarchy.Reported("L2", 64.0 * KIB))
+
+
+def latency(badge: str = "measured", kind: str = "cpu") -> hierarchy.Latency:
+    """2 ns up to 32 KiB and 20 ns beyond, the fastest samples five percent below the medians."""
+    times = {2**k: 2e-9 if k <= 15 else 20e-9 for k in range(12, 22)}
+    points = tuple(
+        hierarchy.LatencyPoint(n, t, around(t) if n > 4 * KIB else None, 0.95 * t, 9, 3)
+        for n, t in times.items()
+    )
+    return hierarchy.Latency(
+        NAMES[kind], "python", points, 1e-9, CACHES, (), evidence(badge, kind), environment(kind)
+    )
+
+
+def bandwidth(badge: str = "measured", kind: str = "cpu") -> hierarchy.Bandwidth:
+    """40 GB/s in the cache and 10 GB/s in main memory; a GPU has ten times as much."""
+    scale = 1 if kind == "cpu" else 10
+    points = tuple(
+        hierarchy.BandwidthPoint(n, scale * r, around(scale * r), 1.2 * scale * r, 5)
+        for n, r in ((8 * KIB, 4e10), (MIB, 1e10))
+    )
+    return hierarchy.Bandwidth(
+        NAMES[kind], "numpy", "read", points, CACHES, (), evidence(badge, kind), environment(kind)
+    )
+
+
+def chains() -> hierarchy.ParallelChains:
+    """80 ns a load along one chain, 50 along two, 40 along four."""
+    points = tuple(
+        hierarchy.ParallelPoint(n, t, around(t) if n > 1 else None, t, 5)
+        for n, t in ((1, 80e-9), (2, 50e-9), (4, 40e-9))
+    )
+    return hierarchy.ParallelChains("Slow CPU", "python", MIB, points, (), LIVE, None)
+
+
+def roofline(badge: str = "measured", kind: str = "cpu") -> models.Roofline:
+    """1 TFLOP/s in float32 over a cache of 1 TB/s and a memory of 100 GB/s: ridges at 1 and 10.
+
+    One point at 5 FLOP a byte reaches 60 % of the memory's roof, 0.5 TFLOP/s there; a GPU has ten
+    times as much of all.
+    """
+    proof = evidence(badge, kind)
+    scale = 1.0 if kind == "cpu" else 10.0
+    flops = tuple(
+        models.ArithmeticRoof(name, rate * scale, "a sheet", proof)
+        for name, rate in (("float32", 1e12), ("float16", 8e12))
+    )
+    levels = tuple(
+        models.MemoryRoof(name, rate * scale, size, "a sheet", proof)
+        for name, rate, size in (("L2", 1e12, 1e6), ("DRAM", 1e11, 1e10))
+    )
+    empty = models.Roofline(NAMES[kind], flops, levels, (), (), proof, kind)
+    point = empty.place("work", 5e8, 1e8, seconds=5e8 / (0.3e12 * scale), evidence=proof)
+    return empty.with_points([point])
+
+
+def memory_trace(badge: str = "measured") -> memory.MemoryTrace:
+    """A step of ten operators whose peak of 9 MiB is in the backward pass."""
+    activations = np.array([1, 2, 4, 6, 8, 7, 5, 3, 1, 0]) * MIB
+    by = {"parameters": np.full(10, MIB), "activations": activations}
+    line = memory.Timeline(
+        ("aten.add.Tensor",) * 10,
+        ("forward",) * 4 + ("backward",) * 4 + ("optimizer",) * 2,
+        (0,),
+        by,
+    )
+    peaks = {"parameters": MIB, "activations": 8 * MIB}
+    return memory.MemoryTrace(
+        "a model",
+        "cpu",
+        9 * MIB,
+        peaks,
+        "aten.add.Tensor",
+        "backward",
+        (),
+        line,
+        (),
+        evidence(badge),
+    )
+
+
+def prediction(batch: int = 1) -> memory.Prediction:
+    """9 MiB at the peak for one sample, 7 MiB of them whatever the batch is."""
+    by = {
+        "parameters": 2 * MIB,
+        "optimizer": 4 * MIB,
+        "gradients": MIB,
+        "activations": 2 * batch * MIB,
+    }
+    weight = memory.LiveTensor("weight", "parameters", 2 * MIB, (2**19,), "float32", "")
+    return memory.Prediction(
+        "MLP",
+        sum(by.values()),
+        8 * MIB,
+        MIB,
+        6 * MIB,
+        by,
+        "aten.mm.default",
+        "backward",
+        (weight,),
+        2**19,
+        "Adam",
+        "float32",
+        False,
+        "cpu",
+        memory_trace("modelled").timeline,
+        (),
+        evidence("modelled"),
+    )
+
+
+def snapshot() -> memory.Snapshot:
+    """Half of 1 GiB is free."""
+    held = (memory.HeldTensor("weights", 2**29, (2**27,), "float32", "torch", 1),)
+    parts = {"tensors": 2**29, "free": 2**29, "cache": 0}
+    return memory.Snapshot("cuda:0", "A GPU", GIB, parts, held, (), evidence(kind="cuda"))
+
+
+def released() -> memory.Released:
+    """256 MiB came back."""
+    return memory.Released(
+        "cuda:0", GIB, GIB + 256 * MIB, GIB, GIB, ("cuda cache",), (), evidence(kind="cuda")
+    )
+
+
+def machine() -> devices.Machine:
+    """8 of 16 GiB granted, a GPU with its L2, and one that is not used."""
+    gpus = (
+        devices.Accelerator(
+            "cuda:0", "A GPU", "cuda", memory_bytes=2**36, free_bytes=2**35, l2_bytes=2**25
+        ),
+        devices.Accelerator(None, "Another", "cuda", memory_bytes=2**34),
+    )
+    caches = (devices.Cache("L1d", 32 * KIB, 4), devices.Cache("L3", 8 * MIB, 1))
+    problems = (
+        devices.Problem("warning", "no-cupy", "CuPy is missing.", "Install it."),
+        devices.Problem("info", "virtual-machine", "This is a virtual machine.", "Nothing to do."),
+    )
+    cpu = devices.Processor("Slow CPU", "x86_64", 4, 2, None, caches, ("avx2",), 2e9, 3e9, None)
+    return devices.Machine(
+        environment(),
+        cpu,
+        devices.Memory(2**34, 2**31, 2**33),
+        2**36,
+        gpus,
+        "580.1",
+        "13.0",
+        {"numpy": "2.4.6"},
+        problems,
+        LIVE,
+    )
+
+
+def accuracy(right: int = 450) -> training.Accuracy:
+    """So many of 500."""
+    share = right / 500
+    return training.Accuracy(right, 500, share, (share - 0.05, share + 0.03), 0.3, "digits", LIVE)
+
+
+OPTIONS = training.Options(
+    "float32", 32, 40, 0.1, "sgd", 1, False, False, False, None, 0, 2, False, False, None, None, 0
+)
+
+
+def fit_result(name: str = "cpu", scale: float = 1.0) -> training.FitResult:
+    """Forty losses from 2 to 0.1, and 12 ms a step."""
+    phases = dict(zip(training.PHASES, (1e-3, 2e-3, 3e-3, 5e-3, 1e-3), strict=False))
+    return training.FitResult(
+        "digits-mlp",
+        name,
+        OPTIONS,
+        "finished",
+        np.linspace(2.0, 0.1, 40),
+        None,
+        accuracy(),
+        np.full(40, 0.012 / scale),
+        1000.0 * scale,
+        around(1000.0 * scale),
+        0.05,
+        phases,
+        2 * MIB,
+        {"parameters": MIB},
+        0,
+        None,
+        0.5,
+        (),
+        LIVE,
+        environment(),
+    )
+
+
+def race() -> training.RaceResult:
+    """The second is twice as fast and as accurate."""
+    return training.RaceResult(
+        "digits-mlp",
+        ("float32", "bfloat16"),
+        fit_result(),
+        fit_result(scale=2.0),
+        2.0,
+        (1.8, 2.2),
+        0.0,
+        (-0.02, 0.02),
+        (),
+        LIVE,
+    )
+
+
+def moment() -> training.Moment:
+    """The first diverges in its fourth step, the second goes on."""
+    losses = ((2.0, 1.0, 0.5, float("nan")), (2.0, 1.5, 1.25, 1.0))
+    return training.Moment(("a", "b"), losses, (100.0, 50.0), (MIB, 2 * MIB), 40, LIVE)
+
+
+def ladder() -> training.LadderResult:
+    """Three rungs: 2x, then 0.9x, then 1.06x, which is no difference shown."""
+
+    def form(ratio: float) -> training.LadderForm:
+        gain = training.Gain(ratio, around(ratio))
+        return training.LadderForm((), 16, 100 * ratio, None, gain, 0.1, {}, None)
+
+    def gains(*pairs: tuple[float, tuple[float, float] | None]) -> list[training.Gain]:
+        return [training.Gain(*pair) for pair in pairs]
+
+    rungs = (
+        training.Rung(
+            "a",
+            "first",
+            "loading",
+            form(2.0),
+            *gains((2.0, (1.8, 2.2)), (2.0, (1.8, 2.2)), (1.2, (1.1, 1.3))),
+            None,
+        ),
+        training.Rung(
+            "b",
+            "second",
+            "waiting",
+            form(1.8),
+            *gains((0.9, (0.85, 0.95)), (1.5, (1.2, 1.8)), (0.9, (0.8, 0.95))),
+            None,
+        ),
+        training.Rung(
+            "c",
+            "third",
+            "arithmetic",
+            form(1.9),
+            *gains((1.06, (0.9, 1.2)), (1.1, None), (1.05, (0.9, 1.2))),
+            None,
+        ),
+    )
+    return training.LadderResult(
+        "digits",
+        "cpu",
+        100,
+        (),
+        0.02,
+        form(1.0),
+        None,
+        rungs,
+        *gains((1.9, (1.7, 2.1)), (3.3, (2.5, 4.0)), (1.74, (1.3, 2.1))),
+        (),
+        (),
+        24,
+        (),
+        LIVE,
+        environment(),
+    )
+
+
+def profile() -> training.Profile:
+    """One step of 1 s: two marks, operators two deep, a kernel of 0.5 s."""
+    spans = (
+        training.ProfileSpan("forward", "mark", 0, 0.0, 0.6),
+        training.ProfileSpan("loss", "mark", 1, 0.3, 0.6),
+        training.ProfileSpan("aten::mm", "host", 0, 0.1, 0.5),
+        training.ProfileSpan("aten::inside", "host", 1, 0.2, 0.25),
+        training.ProfileSpan("gemm_kernel", "device", 0, 0.4, 0.9),
+    )
+    return training.Profile(
+        "step", "cuda:0", ((0.0, 1.0),), 0.8, spans, (), (), evidence(kind="cuda")
+    )
+
+
+def pipeline_run() -> training.PipelineResult:
+    """A modelled pipeline with the badge of a measured one."""
+    p = training.model_pipeline(0.06, 0.03, workers=2, steps=6, cores=4)
+    return dataclasses.replace(p, evidence=LIVE)
+
+
+def weighing() -> compression.Weighing:
+    """Three models, the last two nearly of one size and accuracy."""
+    rows = tuple(
+        compression.WeighedModel(
+            label,
+            nbytes,
+            17_000,
+            0,
+            (),
+            1e6,
+            14,
+            1000,
+            1e-3,
+            around(1e-3),
+            1e-4,
+            None,
+            speedup,
+            None if speedup is None else around(speedup),
+            (accuracy(right),),
+            (),
+            LIVE,
+        )
+        for label, nbytes, right, speedup in (
+            ("as trained", 68_000, 470, None),
+            ("zeros", 10_000, 450, 1.0),
+            ("zeros too", 10_100, 449, 1.01),
+        )
+    )
+    return compression.Weighing("digits-cnn", "Slow CPU", 64, rows, (), LIVE, environment())
+
+
+def gradients() -> precision.Gradients:
+    """Powers of two from 2^-30 to 4, of the parameters alone."""
+    sizes = 2.0 ** np.arange(-30, 3)
+    return precision.Gradients(
+        "your model", (precision.Magnitudes("parameters", 33, 0, 0, sizes),), LIVE
+    )
+
+
+def collective_sweep(
+    operation: str = "all_reduce", counted: bool = True
+) -> parallel.CollectiveSweep:
+    """Four ranks on a link of 100 us and 1 GB/s, with gloo's own algorithm and bytes."""
+    algorithm = models.GLOO_ALGORITHMS[operation]
+    link: dict[str, Any] = {"latency_seconds": 1e-4, "bandwidth_bytes_per_second": 1e9}
+    points = []
+    for nbytes in (2**12, 2**16, 2**20, 2**23):
+        cost = models.collective_cost(operation, nbytes, 4, algorithm, **link)
+        sent = models.gloo_wire_bytes(operation, nbytes // 4, 4) if counted else None
+        own = tuple(cost.sent_bytes(r) for r in range(4))
+        points.append(
+            parallel.CollectivePoint(nbytes, cost.seconds, around(cost.seconds), 40, sent, own)
+        )
+    return parallel.CollectiveSweep(
+        operation, algorithm, 4, 1, "gloo", "float32", tuple(points), None, None, (), LIVE, None
+    )
+
+
+def scaling_result(
+    badge: str = "measured", kind: str = "cpu", predicted: bool = True
+) -> parallel.ScalingResult:
+    """A step of 100 ms whose 4 MB of gradients travel at 1 GB/s, on 1, 2 and 4 ranks."""
+    plain = models.scaling(0.1, 4e6, 1e-4, 1e9, [1, 2, 4])
+    hidden = models.scaling(0.1, 4e6, 1e-4, 1e9, [1, 2, 4], overlap=1.0)
+    points = tuple(
+        parallel.ScalingMeasurement(
+            p.ranks,
+            60,
+            np.array([p.seconds]),
+            p.seconds,
+            around(p.seconds),
+            p.speedup,
+            around(p.speedup),
+            p.seconds,
+            q.seconds,
+        )
+        for p, q in zip(plain.points, hidden.points, strict=True)
+    )
+    return parallel.ScalingResult(
+        "a perceptron",
+        "strong",
+        "computed",
+        4_000_000,
+        4,
+        1,
+        points,
+        1e-4,
+        1e9,
+        plain if predicted else None,
+        hidden if predicted else None,
+        (),
+        evidence(badge, kind),
+        environment(kind),
+    )
+
+
+def global_batch() -> parallel.GlobalBatchResult:
+    """Three rules on one rank and on eight."""
+    seeds = training.SeedsAccuracy(
+        (accuracy(), accuracy()), 0.9, (0.88, 0.92), (0.8, 0.96), "digits", LIVE
+    )
+    rows = tuple(
+        parallel.GlobalBatchRow(rule, p, 16 * p, 0.03 * p, 400 // p, seeds, int(p == 8))
+        for rule in ("unchanged", "linear", "linear with warm-up")
+        for p in (1, 8)
+    )
+    return parallel.GlobalBatchResult(
+        "digits-mlp", 16, 5, "SGD with momentum 0.9", 0.03, 1.0, rows, (), LIVE
+    )
+
+
+def rank_timeline() -> parallel.RankTimeline:
+    """Two steps of 100 ms; the second rank's all-reduce lies beside its backward pass."""
+    spans = tuple(
+        parallel.RankSpan(*span)
+        for span in (
+            (0, "compute", "forward", 0.0, 0.03),
+            (0, "compute", "backward", 0.03, 0.06),
+            (0, "idle", "all_reduce", 0.06, 0.08),
+            (0, "compute", "optimizer", 0.08, 0.09),
+            (0, "compute", "forward", 0.1, 0.13),
+            (1, "compute", "forward 2", 0.0, 0.03),
+            (1, "compute", "backward 2", 0.03, 0.08),
+            (1, "communication", "all_reduce", 0.06, 0.08, MIB),
+        )
+    )
+    return parallel.RankTimeline("ddp on 2 ranks", 2, spans, (0.0, 0.1), 0.2, (), LIVE)
+
+
+def strategy_result() -> parallel.StrategyResult:
+    """The run behind ``rank_timeline``; both ranks sent 1 MiB."""
+    reports = tuple(
+        parallel.RankReport(
+            rank,
+            3 * MIB,
+            {"parameters": MIB},
+            {"parameters": MIB},
+            {"all_reduce": 1},
+            {"all_reduce": MIB},
+            MIB,
+            None,
+        )
+        for rank in range(2)
+    )
+    losses = np.array([2.0, 1.0])
+    return parallel.StrategyResult(
+        "ddp",
+        2,
+        "a transformer",
+        1000,
+        "float32",
+        "SGD",
+        16,
+        losses,
+        losses,
+        0.0,
+        1e-5,
+        np.array([0.1, 0.1]),
+        reports,
+        rank_timeline(),
+        (),
+        LIVE,
+        environment(),
+    )
+
+
+def schedule_run() -> parallel.ScheduleRun:
+    """Two stages without overlap: 7 s, of which each stage works for 3 s."""
+    passes = tuple(
+        models.StagePass(*one)
+        for one in (
+            (0, "forward", 0, 2, 0, 0.0, 1.0),
+            (1, "forward", 0, 2, 0, 1.5, 2.5),
+            (1, "backward", 0, 2, 0, 2.5, 4.5),
+            (0, "backward", 0, 2, 0, 5.0, 7.0),
+        )
+    )
+    return parallel.ScheduleRun(
+        "split", 2, 2, 1, 0.5, 1.0, (0.57,), passes, (2, 1), (), LIVE, environment()
+    )

@@ -1,0 +1,356 @@
+"""Every figure: what it says (approved), and what all have in common: badges, units, colors."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gpulab as gl
+import numpy as np
+import pytest
+import results_by_hand as made
+from gpulab import figures, models, parallel, precision, training, transfer
+from gpulab.errors import InputError
+from gpulab.evidence import Badge
+from gpulab.figures import LabFigure, palette
+
+from texts import PLOTLY_MIME, figure_text
+
+CLASS = pathlib.Path(__file__).parent / "class"
+PARTS = {"LabFigure", "mimebundle", "palette"}
+
+
+def _recorded(name: str = "nvidia-h200") -> gl.recordings.Recording:
+    return gl.recordings.load(name)
+
+
+def _numbers(value: float, *names: str) -> list[precision.Number]:
+    return [precision.number(value, name) for name in names]
+
+
+def _swept(**options: Any) -> LabFigure:
+    s = made.sweep()
+    return figures.sweep(s, s.fit("to_device"), **options)
+
+
+def _kneed(quantity: Any) -> LabFigure:
+    s, fit = made.kneed()
+    return figures.sweep(s, fit, quantity)
+
+
+CASES: dict[str, Callable[[], LabFigure]] = {
+    "access, a row of floats": lambda: figures.access(models.access_pattern(1, 0, 4)),
+    "access, a column of a tile": lambda: figures.access(models.access_pattern(32, 3, 4)),
+    "access, doubles, half of the lanes": lambda: figures.access(
+        models.access_pattern(2, 0, 8, active_lanes=16)
+    ),
+    "access, bytes of one element": lambda: figures.access(models.access_pattern(0, 5, 1)),
+    "bandwidth": lambda: figures.bandwidth(made.bandwidth()),
+    "bandwidth, a recorded GPU beside": lambda: figures.bandwidth(
+        made.bandwidth(), [made.bandwidth("recorded", "cuda")]
+    ),
+    "break_even, found": lambda: figures.break_even(made.break_even()),
+    "break_even, never": lambda: figures.break_even(made.break_even("never in this range")),
+    "break_even, no accelerator": lambda: figures.break_even(made.break_even("no accelerator")),
+    "class_predictions": lambda: figures.class_predictions(gl.lessons.classroom(CLASS)),
+    "class_roofline": lambda: figures.class_roofline(gl.lessons.classroom(CLASS)),
+    "collectives, seconds": lambda: figures.collectives(made.collective_sweep()),
+    "collectives, sent": lambda: figures.collectives(made.collective_sweep(), "sent"),
+    "collectives, two operations": lambda: figures.collectives(
+        [made.collective_sweep(), made.collective_sweep("broadcast", counted=False)], "bus"
+    ),
+    "comparison": lambda: figures.comparison(made.comparison(), [made.recorded_row()]),
+    "diet": lambda: figures.diet(made.weighing()),
+    "global_batch": lambda: figures.global_batch(made.global_batch()),
+    "gradient_window, four fates": lambda: figures.gradient_window(
+        precision.gradient_window([2.0**-40, 2.0**-20, 1.0, 3.0e4], "float16", 8)
+    ),
+    "gradient_window, your own": lambda: figures.gradient_window(
+        precision.gradient_window(made.gradients(), "float8_e5m2", 2.0**10)
+    ),
+    "ladder_gains": lambda: figures.ladder_gains(made.ladder()),
+    "latency": lambda: figures.latency(made.latency()),
+    "latency, a recorded GPU beside": lambda: figures.latency(
+        made.latency(), [made.latency("recorded", "cuda")]
+    ),
+    "machine": lambda: figures.machine(made.machine()),
+    "measurement": lambda: figures.measurement(made.measurement(1e-6)),
+    "memory_prediction": lambda: figures.memory_prediction(
+        [made.prediction(), made.prediction(64)], ("one", "64"), free_bytes=2.0**29
+    ),
+    "memory_prediction, far from full": lambda: figures.memory_prediction(
+        made.prediction(), free_bytes=1e12, device_kind="cuda"
+    ),
+    "memory_snapshot": lambda: figures.memory_snapshot(made.snapshot()),
+    "memory_timeline, measured": lambda: figures.memory_timeline(made.memory_trace()),
+    "memory_timeline, modelled": lambda: figures.memory_timeline(made.memory_trace("modelled")),
+    "number_line, two formats": lambda: figures.number_line(_numbers(0.1, "float16", "bfloat16")),
+    "number_line, beyond the end": lambda: figures.number_line(_numbers(70000.0, "float16")),
+    "number_line, four bits": lambda: figures.number_line(_numbers(-5.1, "float4_e2m1fn", "tf32")),
+    "occupancy, registers": lambda: figures.occupancy(models.occupancy(256, 64, 0, "9.0")),
+    "occupancy, shared memory": lambda: figures.occupancy(
+        models.occupancy(128, 32, 48 * made.KIB, "8.6")
+    ),
+    "overlap": lambda: figures.overlap(made.overlap()),
+    "parallel_chains": lambda: figures.parallel_chains(made.chains()),
+    "pipeline, modelled": lambda: figures.pipeline(
+        training.model_pipeline(0.06, 0.03, copy_seconds=0.01, steps=3)
+    ),
+    "pipeline, measured loading": lambda: figures.pipeline(made.pipeline_run(), steps=4),
+    "pipeline_schedule, 1f1b": lambda: figures.pipeline_schedule(
+        models.pipeline_schedule(3, 4, "1f1b", transfer=0.5)
+    ),
+    "pipeline_schedule, interleaved": lambda: figures.pipeline_schedule(
+        models.pipeline_schedule(2, 2, "interleaved", chunks=2)
+    ),
+    "pipeline_schedule, a run": lambda: figures.pipeline_schedule(made.schedule_run()),
+    "profile": lambda: figures.profile(made.profile(), depth=2),
+    "race, a result": lambda: figures.race(made.race()),
+    "race, one diverged": lambda: figures.race(made.moment()),
+    "rank_memory": lambda: figures.rank_memory(
+        [parallel.rank_states("course", strategy=s, ranks=2) for s in ("ddp", "zero3", "zero3")],
+        2.0**30,
+        "a GPU",
+    ),
+    "rank_timeline, two steps": lambda: figures.rank_timeline(made.rank_timeline()),
+    "rank_timeline, one step": lambda: figures.rank_timeline(made.rank_timeline(), steps=1),
+    "roofline": lambda: figures.roofline(made.roofline()),
+    "roofline, with others beside": lambda: figures.roofline(
+        made.roofline(), [made.roofline("recorded", "cuda"), models.roofline("H200 SXM")], "float16"
+    ),
+    "scaling, speedup": lambda: figures.scaling(
+        [made.scaling_result(), made.scaling_result("recorded", "cuda", predicted=False)],
+        [models.amdahl(0.1, [1, 8, 64]), models.scaling(0.1, 400e6, 10e-6, 100e9, [1, 8, 64])],
+    ),
+    "scaling, efficiency": lambda: figures.scaling(made.scaling_result(), quantity="efficiency"),
+    "scaling, seconds": lambda: figures.scaling(
+        (), [models.gustafson(0.1, [1, 8]), models.scaling(0.1, 4e8, 1e-5, 1e11, [1, 8])], "seconds"
+    ),
+    "sweep, seconds": lambda: _swept(at_bytes=1e6),
+    "sweep, rate": lambda: _swept(quantity="rate"),
+    "sweep, a link and a recording beside": lambda: figures.sweep(
+        None,
+        links=[transfer.link("pcie4-x16")],
+        beside=[s] if (s := transfer.recorded_sweep(_recorded())) else [],
+    ),
+    "sweep, a knee in seconds": lambda: _kneed("seconds"),
+    "sweep, a knee in rates": lambda: _kneed("rate"),
+    "training": lambda: figures.training(made.fit_result()),
+    "waterfall": lambda: figures.waterfall(made.ladder()),
+}
+
+
+def _plain(text: Any) -> str:
+    return " ".join(re.sub("<[^>]*>", " ", str(text or "")).split())
+
+
+def _body(figure: LabFigure) -> dict[str, Any]:
+    """The figure as JupyterLab gets it."""
+    body: dict[str, Any] = figures.mimebundle(figure)[PLOTLY_MIME]
+    return body
+
+
+def _style(trace: dict[str, Any]) -> str:
+    """How evidence shows: hollow or filled marks and bars, dashes, hatching."""
+    marker = trace.get("marker", {})
+    fill = str(marker.get("color", ""))
+    words = [
+        str(marker.get("symbol", "")) if "markers" in trace.get("mode", "") else "",
+        str(trace.get("line", {}).get("dash", "solid")) if "lines" in trace.get("mode", "") else "",
+        f"hatched {marker['pattern']['shape']}" if marker.get("pattern", {}).get("shape") else "",
+        f"hatched {trace['fillpattern']['shape']}"
+        if trace.get("fillpattern", {}).get("shape")
+        else "",
+        "hollow" if re.fullmatch(r"rgba\(.*,\s*0(\.1\d*)?\)", fill) else "",
+    ]
+    return ", ".join(word for word in words if word)
+
+
+def _short(values: Any, digits: int = 4) -> list[Any]:
+    return [float(f"{v:.{digits}g}") if isinstance(v, float) else v for v in values]
+
+
+def seen(figure: LabFigure) -> str:
+    """The approved text of a figure: data, titles, ticks, lines, words at the mouse, styles."""
+    body = _body(figure)
+    layout = body["layout"]
+    lines = [f"subtitle: {_plain(layout['title'].get('subtitle', {}).get('text'))}"]
+    for name in sorted(name for name in layout if re.fullmatch(r"[xy]axis\d*", name)):
+        axis = layout[name]
+        ticks = zip(
+            _short(axis.get("tickvals", [])), map(_plain, axis.get("ticktext", [])), strict=False
+        )
+        texts = ", ".join(f"{value}={text}" for value, text in ticks)
+        lines.append(f"{name} {_short(axis.get('range') or ['auto'])}: {texts}")
+    for note in layout.get("annotations", ()):
+        lines.append(f"at {_short([note.get('x'), note.get('y')])}: {_plain(note['text'])}")
+    for shape in layout.get("shapes", ()):
+        lines.append(f"line: {_short([shape.get(k) for k in ('x0', 'x1', 'y0', 'y1')])}")
+    for trace in body["data"]:
+        lines.append(f"style: {_plain(trace.get('name'))}: {_style(trace)}")
+        hover = (
+            trace.get("hovertext") or trace.get("customdata") or [trace.get("hovertemplate", "")]
+        )
+        lines += [f"  mouse: {_plain(text)}" for text in hover[:40] if text]
+    return figure_text(figure) + "\n".join(lines) + f"\n{figure.description}\n"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_figure_shows_what_was_approved(name: str, approved: Any) -> None:
+    """Numbers, units, badges and words of the picture, and its description in words."""
+    text = seen(CASES[name]())
+    assert text == approved
+
+
+def test_every_figure_has_a_case() -> None:
+    """No public figure function goes unlooked at."""
+    assert {name.partition(",")[0] for name in CASES} == set(figures.__all__) - PARTS
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_every_figure_keeps(name: str) -> None:
+    """Finite JSON, a badge, a description, titles of axes, no dragging, evidence in its style."""
+    figure = CASES[name]()
+    body = _body(figure)
+    json.dumps(body, allow_nan=False)
+    layout = body["layout"]
+    assert figure.description
+    assert figure.description in figures.mimebundle(figure)["text/plain"]
+    words = _plain(layout["title"].get("subtitle", {}).get("text"))
+    if "no " not in name:  # nothing to show has no evidence
+        assert re.search("MEASURED|RECORDED|MODELLED", words)
+    assert layout["dragmode"] is False
+    _check_axes(body)
+    legend = [t["name"] for t in body["data"] if t.get("name") and t.get("showlegend") is not False]
+    assert len(set(legend)) == len(legend)
+    for trace in body["data"]:
+        _check_trace(trace, layout)
+
+
+def _check_axes(body: dict[str, Any]) -> None:
+    """Numbers at an axis have a title, there or beside; ticks with a unit need none."""
+    for letter in "xy":
+        used = {f"{letter}axis{t.get(f'{letter}axis', letter)[1:]}" for t in body["data"]}
+        axes = [body["layout"][name] for name in used]
+        labelled = [a for a in axes if a.get("visible", True) and a.get("showticklabels", True)]
+        named = [
+            re.search("[a-z]", _plain(t).lower()) for a in labelled for t in a.get("ticktext", ())
+        ]
+        titles = [_plain(a.get("title", {}).get("text")) for a in labelled]
+        assert any(named) or any(titles) or not labelled, letter
+
+
+def _check_trace(trace: dict[str, Any], layout: dict[str, Any]) -> None:
+    """Lists of one length; no lines through rows of bars; each badge in its own style."""
+    lists = [
+        trace[key]
+        for key in ("x", "y", "base", "text", "customdata")
+        if isinstance(trace.get(key), list)
+    ]
+    assert len({len(one) for one in lists} - {0, 1}) <= 1
+    if trace.get("orientation") == "h":
+        assert layout[trace.get("yaxis", "y").replace("y", "yaxis")].get("showgrid") is False
+    style, name = _style(trace), _plain(trace.get("name"))
+    if "(measured)" in name:
+        assert not re.search("open|dash|dot|hollow", style), name
+    if "(recorded)" in name:
+        assert re.search("open|dot", style), name
+    if "(modelled)" in name:
+        assert re.search("open|dash|hollow|hatched", style), name
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (make, kind)
+        for make in (
+            lambda k: figures.comparison(
+                gl.timing.Comparison(
+                    "w",
+                    (
+                        gl.timing.ComparisonRow(
+                            "w", made.measurement(1.0, kind=k), None, None, None
+                        ),
+                    ),
+                    None,
+                    None,
+                    None,
+                    None,
+                    (),
+                    made.evidence(kind=k),
+                )
+            ),
+            lambda k: figures.measurement(made.measurement(1.0, kind=k)),
+            lambda k: figures.latency(made.latency(kind=k)),
+            lambda k: figures.bandwidth(made.bandwidth(kind=k)),
+            lambda k: figures.roofline(made.roofline(kind=k)),
+        )
+        for kind in ("cpu", "cuda")
+    ],
+)
+def test_a_device_has_one_color(make: Callable[[str], LabFigure], kind: str) -> None:
+    """Processor and accelerator have the same color in each figure, never the other's."""
+    other = {"cpu": "cuda", "cuda": "cpu"}[kind]
+    text = json.dumps(_body(make(kind))["data"]).lower()
+    assert palette.device_color(kind).lower() in text
+    assert palette.device_color(other).lower() not in text
+
+
+def test_evidence_is_told_by_more_than_color() -> None:
+    """Measured marks are filled, others hollow; the three kinds of line differ in their dashes."""
+    symbols = [palette.marker(badge, "#000000")["symbol"] for badge in Badge]
+    assert [str(symbol).endswith("-open") for symbol in symbols] == [
+        badge is not Badge.MEASURED for badge in Badge
+    ]
+    assert len({palette.line(badge, "#000000")["dash"] for badge in Badge}) == 3
+    assert palette.line(Badge.MEASURED, "#000000")["dash"] == "solid"
+    assert palette.device_color("cuda:0") == palette.device_color("mps")
+    assert palette.device_color("cpu") != palette.device_color("cuda")
+    assert palette.memory_color("Parameters") == palette.memory_color("parameters")
+
+
+def test_names_from_files_stay_text() -> None:
+    """A student whose name holds markup does not make the picture bold."""
+    text = json.dumps(_body(CASES["class_roofline"]())["data"])
+    assert "&lt;b" in text
+    assert "<b>" not in text
+
+
+def test_long_data_is_thinned_and_keeps_its_peak() -> None:
+    """Of a hundred thousand operators some hundred points are drawn, the highest one among them."""
+    trace = made.memory_trace()
+    totals = np.random.default_rng(0).integers(0, 1000, 100_000)
+    totals[77_777] = 50_000
+    line = replace(
+        trace.timeline,
+        operators=("aten.add.Tensor",) * 100_000,
+        phases=("forward",) * 100_000,
+        bytes_by_category={"activations": totals},
+    )
+    figure = figures.memory_timeline(
+        replace(trace, timeline=line, peak_bytes=50_000, peak_by_category={"activations": 50_000})
+    )
+    (drawn,) = figure.data
+    assert len(drawn.y) < 2000
+    assert drawn.x[int(np.argmax(drawn.y))] == 77_777
+    assert max(drawn.y) == 50_000
+
+
+@pytest.mark.parametrize("junk", [(), [1], "text", [precision.number(1.0, "float16")] * 3])
+def test_what_is_no_number_is_refused(junk: Any) -> None:
+    """The number line takes one Number or two."""
+    with pytest.raises(InputError, match="number_line"):
+        figures.number_line(junk)
+
+
+def test_a_figure_shows_itself_as_data_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jupyter gets plotly's JSON without a script; Colab gets plotly's own HTML."""
+    figure = CASES["training"]()
+    assert set(figure._repr_mimebundle_()) == {PLOTLY_MIME, "text/plain"}
+    monkeypatch.setitem(sys.modules, "google.colab", json)
+    assert set(figure._repr_mimebundle_()) != {PLOTLY_MIME, "text/plain"}

@@ -1,0 +1,239 @@
+"""One contract for all instruments: what each offers, takes, refuses, runs, shows, and its code."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gpulab import devices, widgets
+from gpulab.errors import InputError
+from gpulab.figures import LabFigure
+from instruments import NAMES, SMALLEST, display, make, offered, run_cell, settings
+
+from texts import figure_text
+
+ACTIONS = [(name, action.name) for name in NAMES for action in getattr(widgets, name).actions]
+# What each action takes in seconds: the cheap ones are for every commit.
+QUICK = {"refresh", "overlap", "snapshot", "gradients", "clear"}
+
+
+class BrokenRepr:
+    """An object whose text fails."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+JUNK = (
+    math.nan,
+    math.inf,
+    -1,
+    10**400,
+    "junk",
+    "a" * 5000,
+    b"x",
+    [],
+    {},
+    np.array([1, 2]),
+    np.array([]),
+    object(),
+    BrokenRepr(),
+    1j,
+)
+# Instrument, settings, and the controls that change nothing on the screen with these settings.
+CONTEXTS: list[tuple[str, dict[str, Any], set[str]]] = [
+    *((name, {}, set()) for name in NAMES if name not in ("CompareTimings", "ScalingLab")),
+    ("CompareTimings", {}, {"against"}),
+    ("CompareTimings", {"view": "break_even"}, {"n", "transfer", "recorded"}),
+    ("MemoryInspector", {"view": "trace"}, set()),
+    ("MemoryInspector", {"view": "release"}, set()),
+    ("ModelDiet", {"stored": "8 bits"}, set()),
+    ("PipelineSchedule", {"schedule": "interleaved"}, set()),
+    ("RankTimeline", {"strategy": "pipeline-1f1b"}, set()),
+    ("ScalingLab", {}, {"model", "waits", "ranks"}),
+    ("TransferExplorer", {"view": "break_even"}, set()),
+    ("TransferExplorer", {"view": "overlap"}, set()),
+]
+
+
+@pytest.fixture
+def no_accelerator() -> None:
+    """An accelerator brings more controls and other defaults."""
+    if len(devices.available()) > 1:
+        pytest.skip("the approved texts are those of a machine without an accelerator")
+
+
+@pytest.fixture
+def instrument(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """An instrument by its name."""
+    made = make(request.param)
+    made.wait()
+    yield made
+    made.close()
+
+
+every = pytest.mark.parametrize("instrument", NAMES, indirect=True)
+
+
+@every
+@pytest.mark.usefixtures("no_accelerator")
+def test_what_it_offers(instrument: Any, approved: Any) -> None:
+    """Title, buttons, and each control with its options, bounds, unit, default and help."""
+    assert offered(instrument) == approved
+
+
+@every
+def test_what_it_says_of_itself(instrument: Any) -> None:
+    """Descriptions are JSON, labels and options differ, sentences end, the code is Python."""
+    told = instrument.describe()
+    json.dumps(told, allow_nan=False)
+    labels = [control["label"] for control in told["controls"]]
+    helps = [part["help"] for part in (*told["controls"], *told["actions"])]
+    assert len(set(labels)) == len(labels)
+    assert all(text.endswith(".") for text in (told["summary"], *filter(None, helps)))
+    for control in told["controls"]:
+        options = control.get("options", ())
+        assert len(set(options)) == len(options)
+    compile(instrument.code, "<code>", "exec")
+    assert instrument.shown.evidence or instrument.shown.message
+    assert (instrument.status, instrument.error, instrument.running) == ("idle", "", False)
+
+
+@every
+def test_junk_leaves_it_as_it_was(instrument: Any) -> None:
+    """Each junk value in each control is refused in one short sentence; values and code stay."""
+    before, code = dict(instrument.values), instrument.code
+    controls = [*instrument.describe()["controls"], {"name": "nosuch", "kind": ""}]
+    for control in controls:
+        for value in JUNK:
+            if _fits(control, value):
+                continue
+            with pytest.raises(InputError) as caught:
+                instrument.set(**{control["name"]: value})
+            assert len(str(caught.value)) < 1200
+            assert "\n" not in str(caught.value)
+    with pytest.raises(InputError):
+        type(instrument)(nosuch=1)
+    with pytest.raises(InputError, match="action"):
+        instrument.run("nosuch")
+    assert (instrument.values, instrument.code) == (before, code)
+
+
+def _fits(control: dict[str, Any], value: Any) -> bool:
+    """Whether a value is junk elsewhere, but not here: in the bounds, or nothing ticked."""
+    if isinstance(value, int) and str(value) in control.get("options", ()):
+        return True
+    if control["kind"] == "number":
+        return isinstance(value, int) and (control["min"] or 0) <= value <= (control["max"] or 0)
+    nothing = isinstance(value, (list, dict, np.ndarray)) and not len(value)
+    return control["kind"] == "several" and nothing and not control["least"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "given", "unused"), CONTEXTS)
+def test_each_setting_shows_something_of_its_own(
+    name: str, given: dict[str, Any], unused: set[str]
+) -> None:
+    """Over the range of each control on the screen, picture, table, message or code differ."""
+    instrument = make(name, **given)
+    instrument.wait()
+    moved = [c for c in instrument.describe()["controls"] if c["on_screen"]]
+    for control in moved:
+        key = control["name"]
+        before, seen, kept = instrument.values[key], [], []
+        for value in settings(control):
+            instrument.set(**{key: value})
+            instrument.wait()
+            assert instrument.error == ""
+            kept.append(repr(instrument.values[key]))
+            seen.append(display(instrument))
+        several = len(set(kept)) > 1 and key not in unused
+        assert len(set(seen)) == (len(set(kept)) if several else 1), key
+        instrument.set(**{key: before})
+        instrument.wait()
+    instrument.close()
+
+
+@pytest.fixture(scope="module")
+def ran() -> Iterator[dict[str, Any]]:
+    """The instruments at their smallest settings, made when first asked for."""
+    made: dict[str, Any] = {}
+    yield made
+    for instrument in made.values():
+        instrument.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "action"),
+    [
+        pytest.param(*pair, marks=() if pair[1] in QUICK else pytest.mark.slow, id="-".join(pair))
+        for pair in ACTIONS
+    ],
+)
+def test_each_action_gives_its_result(ran: dict[str, Any], name: str, action: str) -> None:
+    """It ends without an error; what it found is on the screen, with a badge and code."""
+    instrument = ran.setdefault(name, make(name, **SMALLEST.get(name, {})))
+    instrument.run(action, wait=True)
+    assert (instrument.error, instrument.status, instrument.traceback) == ("", "idle", "")
+    assert instrument.progress.endswith("done")
+    if action == "clear":
+        assert instrument.result is None
+        return
+    assert instrument.result is not None
+    assert instrument.latest == action
+    assert instrument.shown.evidence
+    assert instrument.shown.rows
+    assert "have moved" not in instrument.shown.message
+    compile(instrument.code, "<code>", "exec")
+
+
+# Code that takes no more than a second or two; ranks of its own and long sweeps take seconds.
+CODES: list[tuple[str, str, dict[str, Any]]] = [
+    ("MachineCard", "refresh", {}),
+    ("CompareTimings", "run", {"view": "run"}),
+    ("TransferExplorer", "overlap", {"view": "overlap", "way": "here"}),
+    ("MemoryInspector", "snapshot", {"view": "snapshot"}),
+    ("MemoryInspector", "predict", {"view": "predict"}),
+    ("MemoryInspector", "trace", {"view": "trace"}),
+    ("RooflineExplorer", "run", {}),
+    ("TrainingRace", "race", {}),
+    ("PipelineTimeline", "run", {}),
+    ("LossScaling", "gradients", {}),
+    ("ModelDiet", "run", {}),
+    ("ShardingExplorer", "predict", {}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "action", "given"), CODES)
+def test_the_code_shown_gives_the_same_kind_of_result(
+    ran: dict[str, Any], name: str, action: str, given: dict[str, Any]
+) -> None:
+    """Run in a fresh namespace, it ends with the same class of result or kind of picture."""
+    instrument = ran.setdefault(name, make(name, **SMALLEST.get(name, {})))
+    if action not in instrument.results:
+        instrument.run(action, wait=True)
+    instrument.set(**given)
+    names, value = run_cell(instrument.code)
+    assert instrument.error == ""
+    if isinstance(value, LabFigure):
+        titles = [_title(figure) for figure in (value, instrument.shown.figure)]
+        assert titles[0] == titles[1]
+    else:
+        assert type(value) is type(instrument.results[action])
+    result = instrument.results[action]
+    assert any(type(found) in _kinds(result) for found in (value, *names.values()))
+
+
+def _kinds(result: Any) -> tuple[type, ...]:
+    return tuple(map(type, result.values())) if isinstance(result, dict) else (type(result),)
+
+
+def _title(figure: Any) -> str:
+    """The title without measured numbers."""
+    return re.sub(r"[\d.]+ ?%?", "", figure_text(figure).splitlines()[0])

@@ -1,0 +1,254 @@
+"""What instruments show for given settings and results, approved: words, tables, code, pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import results_by_hand as made
+from gpulab import devices, models, training, transfer
+from gpulab.figures import LabFigure
+from instruments import display, make, run_cell
+
+from texts import figure_text
+
+# Instrument and settings; what is on the screen follows from them alone.
+ANALYTIC: list[tuple[str, dict[str, Any]]] = [
+    ("AccessPatterns", {}),
+    (
+        "AccessPatterns",
+        {"stride_elements": 33, "element_bytes": 8, "offset_elements": 3, "active_lanes": 20},
+    ),
+    ("NumberFormats", {}),
+    ("NumberFormats", {"value": 70000, "beside": "none"}),
+    ("NumberFormats", {"format": "float8_e4m3fn", "value": -0.3, "steps": 2}),
+    ("OccupancyExplorer", {}),
+    ("OccupancyExplorer", {"threads_per_block": 1024, "registers_per_thread": 255}),
+    (
+        "OccupancyExplorer",
+        {"shared_bytes_per_block": 50000, "compute_capability": "8.6", "barriers_per_block": 2},
+    ),
+    ("PipelineSchedule", {}),
+    ("PipelineSchedule", {"schedule": "1f1b", "stages": 2, "microbatches": 6, "transfer_ms": 5}),
+    ("PipelineSchedule", {"schedule": "interleaved", "chunks": 2, "forward_ms": 10}),
+    ("PipelineTimeline", {}),
+    ("PipelineTimeline", {"workers": 3, "batch_size": 64, "pinned": True, "read_loss": False}),
+    ("ScalingLab", {}),
+    ("ScalingLab", {"quantity": "efficiency", "mode": "weak", "top": 8, "overlap": 0.5}),
+    ("ScalingLab", {"quantity": "seconds", "laws": ["ring"], "recorded": "nvidia-h200"}),
+    ("ShardingExplorer", {}),
+    (
+        "ShardingExplorer",
+        {"strategy": "all", "ranks": 64, "precision": "float32", "gpu": "A100 80GB SXM, 80.0 GiB"},
+    ),
+    ("TransferExplorer", {"view": "overlap"}),
+    ("TransferExplorer", {"view": "overlap", "link": "pcie3-x16", "chunks": 1, "nbytes": 2**20}),
+    (
+        "TransferExplorer",
+        {"latency_seconds": 1e-5, "bandwidth_bytes_per_second": 1e9, "predict_mebibytes": 1},
+    ),
+    ("TransferExplorer", {"recorded": "nvidia-h200", "quantity": "rate"}),
+    ("TransferExplorer", {"view": "overlap", "recorded": "nvidia-h200"}),
+    ("RooflineExplorer", {"beside": "nvidia-h200", "workloads": ["matmul", "add", "sort"]}),
+    ("RooflineExplorer", {"beside": "none"}),
+    ("CompareTimings", {}),
+    ("CompareTimings", {"workload": "softmax", "recorded": False, "transfer": True}),
+    ("TrainingRace", {"recorded": "nvidia-h200"}),
+    (
+        "TrainingRace",
+        {"recorded": "nvidia-h200", "second_precision": "tf32", "second_means": "fused"},
+    ),
+    ("ModelDiet", {"task": "digits-mlp", "zeros": 0.9, "stored": "8 bits", "inputs": "dynamic"}),
+    ("ModelDiet", {"stored": "4 bits", "compute": "csr"}),
+    ("LossScaling", {}),
+    ("RankTimeline", {"strategy": "zero3", "width": 128, "ranks": 4}),
+    ("SimtMicroscope", {"step": 3}),
+    ("SimtMicroscope", {"kernel": "transpose_tiled", "warp": 1, "step": 6}),
+]
+IDS = [f"{name} {k}" for k, (name, _) in enumerate(ANALYTIC)]
+
+
+@pytest.fixture(autouse=True)
+def no_accelerator() -> None:
+    """An accelerator brings more controls and other defaults."""
+    if len(devices.available()) > 1:
+        pytest.skip("the approved texts are those of a machine without an accelerator")
+
+
+@pytest.mark.parametrize(("name", "given"), ANALYTIC, ids=IDS)
+def test_what_is_shown_for_settings(name: str, given: dict[str, Any], approved: Any) -> None:
+    """Numbers, units, badges, notes, code and picture follow the controls."""
+    instrument = make(name, **given)
+    instrument.wait()
+    text = display(instrument)
+    instrument.close()
+    assert text == approved
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        (name, given)
+        for name, given in ANALYTIC
+        if name in ("AccessPatterns", "NumberFormats", "OccupancyExplorer", "PipelineSchedule")
+        or (name == "PipelineTimeline" and not given)
+        or (name == "TransferExplorer" and "overlap" in given.values() and "recorded" not in given)
+    ],
+)
+def test_the_code_shown_gives_the_same_values(name: str, given: dict[str, Any]) -> None:
+    """Run in a fresh namespace, it draws the very picture on the screen, or holds its numbers."""
+    instrument = make(name, **given)
+    _, value = run_cell(instrument.code)
+    if isinstance(value, LabFigure):
+        assert figure_text(value) == figure_text(instrument.shown.figure)
+    else:
+        cells = {str(cell) for row in instrument.shown.rows for cell in row}
+        rows = [row for row in value.table()[1] if not row[0].startswith("note")]
+        assert {str(cell) for row in rows for cell in row} <= cells
+    instrument.close()
+
+
+# Instrument, settings, action and result: what a run of that action would show.
+PUBLISHED: dict[str, tuple[str, dict[str, Any], str, Any]] = {
+    "times": ("CompareTimings", {"n": 64}, "run", made.comparison),
+    "times that disagree": ("CompareTimings", {"n": 65}, "run", lambda: made.comparison(False)),
+    "break-even": ("CompareTimings", {"view": "break_even"}, "break_even", made.break_even),
+    "no break-even": (
+        "TransferExplorer",
+        {"view": "break_even"},
+        "break_even",
+        lambda: made.break_even("no accelerator"),
+    ),
+    "sweep": ("TransferExplorer", {"predict_mebibytes": 10}, "sweep", made.sweep),
+    "sweep beside": (
+        "TransferExplorer",
+        {"recorded": "nvidia-h200", "link_shown": False},
+        "sweep",
+        made.sweep,
+    ),
+    "overlap": ("TransferExplorer", {"view": "overlap", "way": "here"}, "overlap", made.overlap),
+    "snapshot": ("MemoryInspector", {}, "snapshot", made.snapshot),
+    "released": ("MemoryInspector", {"view": "release"}, "release", made.released),
+    "trace": ("MemoryInspector", {"view": "trace"}, "trace", made.memory_trace),
+    "roofline": ("RooflineExplorer", {"workloads": ["matmul"]}, "run", made.roofline),
+    "race": ("TrainingRace", {}, "race", made.race),
+    "moment": ("TrainingRace", {}, "race", made.moment),
+    "pipeline": ("PipelineTimeline", {"way": "here"}, "run", made.pipeline_run),
+    "schedule": (
+        "PipelineSchedule",
+        {"schedule": "split", "stages": 2, "microbatches": 2},
+        "measure",
+        made.schedule_run,
+    ),
+    "scaling": (
+        "ScalingLab",
+        {"laws": ["amdahl"], "basis": "measured"},
+        "measure",
+        made.scaling_result,
+    ),
+    "ranks": ("RankTimeline", {}, "run", made.strategy_result),
+    "machine": ("MachineCard", {}, "refresh", made.machine),
+    "machine, problems": ("MachineCard", {"problems_only": True}, "refresh", made.machine),
+}
+
+
+@pytest.mark.parametrize("case", PUBLISHED)
+def test_what_is_shown_of_a_result(case: str, approved: Any) -> None:
+    """Table, verdict, badges and notes are those of the result, beside what is recorded."""
+    name, given, action, result = PUBLISHED[case]
+    instrument = make(name, **given)
+    instrument.publish(action, result())
+    text = display(instrument)
+    instrument.close()
+    assert text == approved
+
+
+@pytest.mark.pins
+def test_predicted_memory_is_compared_with_capacities(approved: Any) -> None:
+    """A new step is predicted by itself; each GPU's memory is judged."""
+    instrument = make("MemoryInspector", view="predict", model="mlp", batch=1, capacity="80")
+    instrument.wait()
+    texts = [display(instrument)]
+    for values in ({"batch": 1024, "capacity": "8"}, {"optimizer": "sgd"}, {"picture": "timeline"}):
+        instrument.set(**values)
+        instrument.wait()
+        texts.append(display(instrument))
+    instrument.close()
+    assert "\n---\n".join(texts) == approved
+
+
+def test_gradients_of_your_own_in_a_window(approved: Any) -> None:
+    """By hand for 2**-30 to 4: at scale 1 float16 loses those below 2**-25, six of 33."""
+    instrument = make("LossScaling")
+    assert instrument.load(made.gradients()) is instrument
+    assert instrument.window.vanishing_share == pytest.approx(6 / 33)
+    text = display(instrument)
+    instrument.set(scale=2.0**16)
+    assert instrument.window.overflowing_share > 0
+    assert "\n---\n".join([text, display(instrument)]) == approved
+    instrument.close()
+
+
+@pytest.mark.pins
+def test_a_sharded_step_is_predicted_for_each_strategy(approved: Any) -> None:
+    """After the button the whole step of a strategy is judged against the GPU."""
+    instrument = make("ShardingExplorer", model="course", ranks=2, positions=64, batch=1)
+    instrument.run(wait=True)
+    text = display(instrument)
+    instrument.close()
+    assert text == approved
+
+
+def test_a_modelled_link_by_hand() -> None:
+    """64 MiB in 4 chunks with as long a compute take 5/4 of one copy; PCIe 3 is 12.35 GB/s."""
+    t = make("TransferExplorer", view="overlap", nbytes=2**26, chunks=4, compute_ratio=1.0)
+    t.set(latency_seconds=5e-7, bandwidth_bytes_per_second=1e9)
+    _, o = run_cell(t.code)
+    assert o.seconds == pytest.approx(1.25 * 2**26 / 1e9, rel=1e-3)
+    assert o.seconds == pytest.approx(
+        transfer.overlap(2**26, 4, link=t.link, compute_seconds=t.link.seconds(2**26)).seconds
+    )
+    t.set(link="pcie3-x16")
+    assert t.values["bandwidth_bytes_per_second"] == pytest.approx(12.35e9)
+    t.close()
+
+
+def test_sizes_and_formats_follow_the_workload() -> None:
+    """Another workload offers its own sizes and takes one of them; its size from before is gone."""
+    t = make("CompareTimings")
+    before = t.values["n"]
+    t.set(workload="add")
+    control = next(c for c in t.describe()["controls"] if c["name"] == "n")
+    assert t.values["n"] in control["suggestions"]
+    assert t.values["n"] != before
+    t.set(n=12345)
+    assert 'compare("add", n=12345' in t.code
+    t.close()
+
+
+def test_what_the_core_refuses_is_shown_inside() -> None:
+    """A size beyond memory is refused by the measurement; the sentence is shown, and it goes on."""
+    t = make("CompareTimings", workload="matmul", n=2**40, deadline=0.5)
+    t.run(wait=True)
+    assert t.error
+    assert "\n" not in t.error
+    assert t.progress.endswith("failed")
+    t.set(workload="add", n=64)
+    t.run(wait=True)
+    assert t.error == ""
+    assert t.result.rows
+    t.close()
+
+
+@pytest.mark.parametrize("value", [models.sm_limits("9.0"), training.tasks, 3, None])
+def test_only_ranks_are_lent_and_only_gradients_loaded(value: Any) -> None:
+    """Anything else is refused in one sentence."""
+    from gpulab.errors import InputError
+
+    for refused in (
+        make("RankTimeline").use,
+        make("LossScaling").load,
+        make("OccupancyExplorer").load,
+    ):
+        with pytest.raises(InputError):
+            refused(value)

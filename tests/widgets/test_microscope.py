@@ -1,0 +1,210 @@
+"""The SIMT microscope on kernels of one's own: steps, lanes, counts, edited cells, errors, Stop."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gpulab.errors import InputError
+from gpulab.kernels import cuda, float32
+from gpulab.widgets import SimtMicroscope
+from instruments import run_cell
+
+PARTS = """
+def parts(x, out):
+    i = cuda.grid(1)
+    if i % 2 == 0:
+        out[i] = x[i]
+    else:
+        out[i] = -x[i]
+"""
+ENDLESS = """
+def parts(x, out):
+    while True:
+        out[0] = x[0]
+"""
+
+
+@pytest.fixture
+def cell() -> Callable[[str], dict[str, Any]]:
+    """Run a notebook's cell: in one namespace, each time a new text, as IPython does."""
+    names: dict[str, Any] = {"__name__": "__main__", "cuda": cuda, "float32": float32}
+    count = itertools.count()
+    return lambda code: run_cell(code, names, f"<cell {next(count)} of {id(names)}>")[0]
+
+
+@pytest.fixture
+def arrays() -> tuple[np.ndarray, np.ndarray]:
+    """64 numbers and room for as many."""
+    return np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+
+
+@pytest.fixture
+def microscope(cell: Any, arrays: Any) -> Iterator[SimtMicroscope]:
+    """Two warps, odd and even lanes apart."""
+    one = SimtMicroscope(cell(PARTS)["parts"], 1, 64, *arrays)
+    one.wait()
+    yield one
+    one.close()
+
+
+def _text(m: SimtMicroscope) -> str:
+    """Every step of the warp, in words."""
+    lines = []
+    for step in range(1, m.steps + 1):
+        m.step = step
+        lines.append(f"step {step}, line {m.line}: " + "; ".join(m.words))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("name", SimtMicroscope.example_names())
+def test_each_example_in_words(name: str, approved: Any) -> None:
+    """Each step of a warp: its line, active lanes, sectors, banks, conflicts; then the counts."""
+    m = SimtMicroscope(name)
+    m.set(block_number=m.controls["block_number"].maximum)
+    text = _text(m) + "\n".join(" | ".join(row) for row in m.shown.rows) + f"\n{m.shown.message}\n"
+    m.close()
+    assert text == approved
+
+
+@pytest.mark.parametrize("name", SimtMicroscope.example_names())
+def test_the_code_of_an_example_gives_the_same_counts(name: str, capsys: Any) -> None:
+    """The cell runs by itself, prints the listing, and ends at the step that is shown."""
+    m = SimtMicroscope(name)
+    totals = m.result.totals
+    names, _ = run_cell(m.code)
+    assert names["s"].totals == totals
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{m.line} ")
+    m.close()
+
+
+def test_lanes_that_part(microscope: SimtMicroscope, arrays: Any) -> None:
+    """Even lanes take one line, odd ones the other, 16 of 32 each; outputs are those of NumPy."""
+    assert microscope.steps > 3
+    microscope.go_to(5)
+    even = microscope.words
+    microscope.go_to(7)
+    assert "16 of 32" in even[0]
+    assert "16 of 32" in microscope.words[0]
+    assert even[0] != microscope.words[0]
+    x, out = arrays
+    expected = np.where(np.arange(64) % 2 == 0, x, -x)
+    np.testing.assert_array_equal(microscope.outputs["out"], expected)
+    assert not out.any()
+    assert microscope.result.totals.divergent_branches == 2
+
+
+def test_going_to_lines_warps_and_steps(microscope: SimtMicroscope) -> None:
+    """The next step at a line, then the first again; another warp stays at the moment."""
+    microscope.step = 1
+    first = microscope.line
+    microscope.step = microscope.steps
+    microscope.go_to(first)
+    assert microscope.step == 1
+    microscope.go_to(7)
+    line = microscope.line
+    microscope.warp = 1
+    assert (microscope.warp, microscope.line) == (1, line)
+    for bad in ({"step": 0}, {"step": microscope.steps + 1}, {"warp": 2}, {"block_number": 1}):
+        with pytest.raises(InputError):
+            microscope.set(**bad)
+    with pytest.raises(InputError, match="line 99"):
+        microscope.go_to(99)
+
+
+def test_run_reads_the_edited_cell(
+    microscope: SimtMicroscope, cell: Callable[[str], dict[str, Any]]
+) -> None:
+    """Before Run nothing changes; after it the new text counts, at the same step."""
+    microscope.step = 3
+    before = microscope.result.totals
+    cell(PARTS.replace("out[i] = -x[i]", "out[i] = x[2]"))
+    assert microscope.result.totals == before
+    microscope.run(wait=True)
+    assert microscope.step == 3
+    assert microscope.outputs["out"][1] == 2.0
+
+
+def test_another_kernel_and_launch(microscope: SimtMicroscope, cell: Any) -> None:
+    """``load`` keeps what is not given again; an example takes the place of one's own and back."""
+    names = cell(PARTS.replace("def parts", "def other").replace("% 2", "% 4"))
+    microscope.load(names["other"])
+    assert microscope.launch.name == "other"
+    assert microscope.outputs["out"].shape == (64,)
+    microscope.set(kernel="vector_add")
+    assert microscope.outputs["out"].shape == (100,)
+    microscope.set(kernel="other (yours)")
+    assert microscope.words
+    assert "simulate(other, 1, 64, " in microscope.code
+    with pytest.raises(InputError):
+        microscope.set(kernel="nosuch")
+
+
+def test_findings_are_shown_with_their_line(approved: Any) -> None:
+    """Without its guard a kernel reaches outside: the verdict, the step and the table say so."""
+    m = SimtMicroscope("vector_add_unguarded", block_number=3)
+    text = _text(m) + m.shown.message + "\n"
+    assert {finding.kind for finding in m.result.findings} == {"bounds"}
+    m.close()
+    assert text == approved
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def parts(x, out):\n    import os\n", "import"),
+        ("def parts(x, out):\n    out[cuda.grid(1)] = nosuch\n", "nosuch"),
+        ("def parts(x):\n    x[0] = 1\n", "argument"),
+    ],
+)
+def test_a_kernel_that_cannot_run_says_why(
+    microscope: SimtMicroscope, cell: Any, source: str, words: str
+) -> None:
+    """In one sentence; nothing of the run before is left; the next kernel runs."""
+    cell(source)
+    microscope.run(wait=True)
+    assert words in microscope.error
+    assert "\n" not in microscope.error
+    assert (microscope.result, microscope.words, microscope.steps) == (None, [], 0)
+    cell(PARTS)
+    microscope.run(wait=True)
+    assert microscope.error == ""
+    assert microscope.words
+
+
+def test_stop_ends_an_endless_kernel(microscope: SimtMicroscope, cell: Any) -> None:
+    """It is stopped without an error, and another kernel can be looked at."""
+    cell(ENDLESS)
+    microscope.run()
+    assert microscope.running
+    microscope.stop()
+    microscope.wait()
+    assert (microscope.running, microscope.error) == (False, "")
+    microscope.set(kernel="vector_add")
+    assert microscope.words
+
+
+@pytest.mark.parametrize("arguments", [("nosuch",), (3,), (print, 1, 32), (lambda x: None,)])
+def test_junk_for_a_kernel_is_refused(arguments: Any) -> None:
+    """An unknown name, a number, a builtin, no launch: one sentence, raised or shown."""
+    with contextlib.suppress(InputError):
+        m = SimtMicroscope(*arguments)
+        m.wait()
+        assert m.error
+        m.close()
+
+
+def test_tensors_run_as_arrays_and_stay_as_they_were(cell: Any) -> None:
+    """An array that is given twice stays one array; CPU tensors of PyTorch are copied too."""
+    import torch
+
+    x = torch.arange(64, dtype=torch.float32)
+    m = SimtMicroscope(cell(PARTS)["parts"], 1, 64, x, x)
+    np.testing.assert_array_equal(np.abs(m.outputs["x"]), np.arange(64))
+    assert m.outputs["out"][1] == m.outputs["x"][1] == -1
+    assert bool((x >= 0).all())
+    m.close()
