@@ -5,7 +5,7 @@
 It needs a GPU, numba-cuda and ``ncu``; without one of them, or without the right to read counters, it says so and ends well.
 The file that it writes has both numbers of each counter and whether they are equal by the rule in it. Where they differ, fill in
 ``explanation`` (``usual_reasons`` in the file says what to look for, ``machine_code`` what the compiler made), then put the file
-into benchmarks/recorded and commit it: tests/test_hardware_records.py reads it.
+into benchmarks/recorded and commit it: tests/kernels/test_ladder.py and tests/models/test_access.py read it.
 """
 
 from __future__ import annotations

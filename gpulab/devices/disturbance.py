@@ -95,7 +95,9 @@ def _contended(window: Window, advice: str) -> Note | None:
         )
     lost = _lost_to_others(window)
     if lost is not None:  # waits are booked when they end: one that began before the window can make more than the whole of it
-        return Note("contended", f"other processes kept this one off its core for {percent(min(lost, 1.0))} of the time. {advice or _ADVICE}")
+        return Note(
+            "contended", f"other processes kept this one off its core for {percent(min(lost, 1.0))} of the time. {advice or _ADVICE}"
+        )
     if window.delay is None and _crowded(window):
         return Note(
             "contended",

@@ -54,7 +54,8 @@ class RankStates(Result):
         return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
 
     def __repr__(self) -> str:
-        return f"<{self.label}, {self.strategy} on {plural(self.ranks, 'rank')}: states of {format_bytes(self.total_bytes)} on rank {self.rank}>"
+        where = f"{self.label}, {self.strategy} on {plural(self.ranks, 'rank')}"
+        return f"<{where}: states of {format_bytes(self.total_bytes)} on rank {self.rank}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the three parts and their sum."""

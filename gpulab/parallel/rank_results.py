@@ -95,8 +95,8 @@ class RankMemory(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<{self.label}, {self.strategy} on {plural(self.ranks, 'rank')}, rank {self.rank}: peak {format_bytes(self.peak_bytes)} + scratch "
-            f"{format_bytes(self.scratch_bytes)} (modelled)>"
+            f"<{self.label}, {self.strategy} on {plural(self.ranks, 'rank')}, rank {self.rank}: peak {format_bytes(self.peak_bytes)} "
+            f"+ scratch {format_bytes(self.scratch_bytes)} (modelled)>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

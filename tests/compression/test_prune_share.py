@@ -62,17 +62,6 @@ def test_exactly_the_smallest_weights_become_zero(cnn: Any, amount: float, scope
     assert not any(map(torch.equal, start[:1], weights(pruned)[:1])) or not start[0].any()
 
 
-def test_finish_gives_plain_weights_and_the_same_outputs(cnn: Any) -> None:
-    """The module's own names and numbers; also of a weight that is made of others."""
-    normed = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(64, 8)))
-    for model in (cnn, normed):
-        pruned = compression.prune(model, 0.75).eval()
-        done = compression.finish(pruned)
-        assert not any(nn.utils.parametrize.is_parametrized(m) for m in done.modules())
-        torch.testing.assert_close(done(IMAGES), pruned(IMAGES))
-        assert compression.sparsity(done) == pytest.approx(0.75, abs=1e-3)
-
-
 def test_two_of_four_agrees_with_every_choice() -> None:
     """Of the six ways to keep two of four neighbours the largest sum; a row's rest is kept."""
     layer = nn.Linear(18, 6)

@@ -194,6 +194,8 @@ ELSEWHERE_TOO = {
     "compression.load",
     "compression.save",
     "devices.arithmetic",
+    "devices.cpu_spec",
+    "devices.gpu_spec",
     "devices.ceilings",
     "devices.checkup",
     "devices.diagnose",

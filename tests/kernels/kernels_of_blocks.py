@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 from gpulab.kernels import cuda, float32, float64, int32
-
 from kernel_case import Case, floats, integers, zeros
 
 

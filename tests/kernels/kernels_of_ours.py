@@ -16,7 +16,6 @@ from gpulab.kernels import (
     uint32,
     uint64,
 )  # fmt: skip
-
 from kernel_case import DOUBLE, Case, integers, uniform, zeros
 
 TABLE = np.array([[7, 1, 4], [2, 8, 5]], dtype=np.int16)
@@ -116,14 +115,6 @@ def device_writes(m):
         fill_row(m[i], i)
 
 
-def grid_stride_2d(m):
-    x0, y0 = cuda.grid(2)
-    dx, dy = cuda.gridsize(2)
-    for y in range(y0, m.shape[0], dy):
-        for x in range(x0, m.shape[1], dx):
-            m[y, x] = m[y, x] * 2 + y - x
-
-
 def range_of_each(start, stop, step, out):
     i = cuda.grid(1)
     k = -77
@@ -164,13 +155,6 @@ def vote_and_count(x, out):
     ballot = cuda.ballot_sync(ALL, x[i] > 0)
     below = ballot & ((1 << lane) - 1)
     out[i] = cuda.popc(below) * 100 + cuda.popc(ballot)
-
-
-def same_value(x, out):
-    i = cuda.grid(1)
-    mates = cuda.match_any_sync(ALL, x[i])
-    out[i, 0] = mates
-    out[i, 1] = 1 if cuda.ffs(mates) - 1 == i % 32 else 0
 
 
 def atomics_of_integers(x, a):
@@ -292,10 +276,6 @@ CASES = [
         lambda m: {0: np.where(np.arange(5) < N[:27, None], N[:27, None], m)},
     ),
     Case(
-        grid_stride_2d, (2, 2), (5, 3), _whole(0, 99, 17, 23),
-        lambda m: {0: 2 * m + N[:17, None] - N[:23]},
-    ),
-    Case(
         range_of_each, 2, 33,
         lambda: (
             integers(-9, 9, 66), integers(-9, 9, 66, seed=1),
@@ -320,7 +300,6 @@ CASES = [
         lambda z, w, out: {2: np.stack([(z * w).real, (z * w).imag + 2], 1)}, DOUBLE,
     ),
     Case(vote_and_count, 2, 64, _whole(-9, 9, 128, then=[(128,)]), _positives_below, numba=False),
-    Case(same_value, 2, 64, _whole(0, 6, 128, then=[(128, 2)], dtype=np.int32), numba=False),
     Case(
         atomics_of_integers, 3, 33,
         lambda: (

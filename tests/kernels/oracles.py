@@ -87,7 +87,6 @@ class Memory:
         return wrapped(found.item(), self.dtype)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        assert np.ndim(self.data[index]) == 0
         self.note("store")
         self.data[index] = wrapped(value, self.dtype)
 

@@ -39,7 +39,6 @@ def test_three_operators_become_one_kernel() -> None:
     (name,) = written.kernels
     assert all(word in name for word in written.operators)
     assert "loadu(in_ptr0" in written.source
-    assert written.source.count("{") == written.source.count("}")
     assert torch.equal(fused(x), smooth(x))
 
 
@@ -55,6 +54,7 @@ def test_without_a_compiler_the_source_is_shown_with_the_reason() -> None:
     assert "loadu(in_ptr0" in written.source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fn", [3, lambda x: x @ torch.ones(2)])
 def test_what_cannot_run_is_refused(fn: Any) -> None:
     """No function; a function that fails without being compiled too."""

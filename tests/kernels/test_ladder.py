@@ -136,6 +136,7 @@ def test_sizes_and_names_are_checked(call, value):
         call()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", CUDA_RUNGS, ids=lambda rung: rung.name)
 def test_cuda_rungs_compile_without_spills(rung):
     """With all options: the registers of 256 threads fit an SM; the last uses Tensor Cores."""

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from gpulab.errors import KernelError
 from gpulab.kernels import simulate
-
 from kernel_case import function_of
 
 numba = pytest.importorskip("numba", reason="numba's compiler is the reference")
@@ -281,11 +280,14 @@ def test_an_fma_is_rounded_once(name: str) -> None:
 ATOMICS = {
     # What is there and what is given, lane after lane; what each lane finds, and what stays. After
     # 2**24 each 1 is lost in float32; min and max take no nan (numba-cuda's own way).
-    ("add", "float32"): (2.0**24, [1, 1, 1, 3], [2.0**24] * 4, 2.0**24 + 4),
+    ("add", "float32"): (2.0**24, [1] * 11 + [3], [2.0**24] * 12, 2.0**24 + 4),
     ("min", "float64"): (3.0, [2, NAN, 7], [3, 2, 2], 2),
     ("max", "float64"): (3.0, [2, NAN, 7], [3, 3, 3], 7),
     ("max", "float32"): (NAN, [2, 5], [NAN, NAN], NAN),
     ("nanmax", "float64"): (NAN, [2, 5], [NAN, 2], 5),
+    ("add", "uint64"): (5, [2] * 20, [*range(5, 45, 2)], 45),
+    ("max", "int32"): (3, [1, 5, 2, 9] * 5, [3, 3, 5, 5, *[9] * 16], 9),
+    ("min", "int64"): (3, [4, 2] * 10, [3, 3, *[2] * 18], 2),
     ("sub", "int32"): (-(2**31), [1, 5], [-(2**31), 2**31 - 1], 2**31 - 6),
     ("exch", "int64"): (7, [1, 2, 3], [7, 1, 2], 3),
     ("inc", "uint32"): (8, [9, 9, 9], [8, 9, 0], 1),

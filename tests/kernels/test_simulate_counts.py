@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 from gpulab.kernels import Simulation, cuda, float32, float64, int32, simulate
-
 from kernel_case import line_of, sectors, threads_of, warps_of, wavefronts, zeros
 
 DTYPES = {1: np.uint8, 2: np.int16, 4: np.float32, 8: np.float64, 16: np.complex128}
@@ -104,6 +103,9 @@ def test_sectors_are_those_of_each_warps_bytes(
     each = [[place if place >= 0 else None for place in warp] for warp in warps if max(warp) >= 0]
     expected = sum(sectors(warp, size) for warp in each)
     assert at(s, gather, "load", *FIELDS) == [len(each), expected, 0, 0]
+    most = [-(-sum(place is not None for place in warp) * size // 32) for warp in each]
+    ideal = sum(min(m, sectors(warp, size)) for m, warp in zip(most, each, strict=True))
+    assert at(s, gather, "load", "ideal_global_sectors") == [ideal]
     assert at(s, gather, "store", *FIELDS) == [0, 0, len(each), expected]
 
 
@@ -247,8 +249,12 @@ def test_wavefronts_are_those_of_each_parts_words(places: Any, size: int) -> Non
         if max(warp) >= 0
     ]
     expected = sum(wavefronts(warp, size) for warp in each)
+    parts = [
+        w[i : i + min(32, 128 // size)] for w in each for i in range(0, 32, min(32, 128 // size))
+    ]
+    ideal = sum(any(p is not None for p in part) for part in parts)
     for mark in ("store", "load"):
-        assert at(s, TILES[size], mark, *SHARED[:2]) == [len(each), expected]
+        assert at(s, TILES[size], mark, *SHARED[:3]) == [len(each), expected, ideal]
 
 
 def histogram(x, out):

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from gpulab.kernels import cuda, int32, simulate
-
 from kernel_case import line_of, zeros
 
 READ, WRITE, ATOMIC, BARRIER, MEET = 1, 2, 3, 4, 5

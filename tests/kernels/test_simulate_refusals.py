@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from gpulab.errors import GpulabError, InputError, KernelError
 from gpulab.kernels import cuda, simulate
-
 from kernel_case import function_of
 
 HEADER = """
@@ -331,6 +330,15 @@ def test_an_array_counts_as_written_however_that_comes(body: str) -> None:
     assert not FIXED.any()
 
 
+def test_one_array_given_twice_is_one() -> None:
+    """What is written under one name is read under the other: the values are new, and they race."""
+    body = "    i = cuda.grid(1)\n    if i > 0:\n        out[i - 1] = x[i]\n    out[i] += x[i]\n"
+    same = np.arange(32.0)
+    s = simulate(function_of(f"{HEADER}def kernel(x, out):\n{body}"), 1, 32, same, same)
+    assert same.tolist() == [*range(2, 64, 2), 62]
+    assert {finding.kind for finding in s.findings} == {"race"}
+
+
 def test_a_read_only_array_may_be_read() -> None:
     """Only what is written must be writable."""
     out = np.zeros(64)
@@ -376,4 +384,4 @@ def test_the_bound_of_statements_is_exact(threads: int) -> None:
             function_of(f"def kernel(out):\n{body}"), 1, threads, out, max_steps=3 + 601 + 600 - 1
         )
     with pytest.raises(KernelError):
-        simulate(long, 1, threads, np.zeros(1), out, max_steps=30_000)
+        simulate(long, 1, threads, np.zeros(1), out, max_steps=9_000)

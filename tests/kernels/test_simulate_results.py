@@ -13,15 +13,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import kernels_of_blocks
+import kernels_of_ours
 import numpy as np
+import oracles
 import pytest
 from gpulab.kernels import Simulation, cuda, int32, int64, simulate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-import kernels_of_blocks
-import kernels_of_ours
-import oracles
 from kernel_case import Case, copies, function_of
 from random_kernels import kernel_texts
 
@@ -32,6 +31,7 @@ ANY_ORDER = ("append", "compact", "slowest_maximum")
 UNHURRIED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_correct_kernel_gives_what_its_threads_give_one_by_one(case: Case) -> None:
     """Arrays, executed lines and accesses are those of Python, or NumPy's; no finding."""
@@ -332,7 +332,7 @@ def exchanges(out):
     row[9] = cuda.lanemask_lt()
     row[10] = cuda.syncthreads_count(int32(t % 3))
     row[11] = cuda.syncthreads_and(int32(t < 63)) + 2 * cuda.syncthreads_and(int32(t < 64))
-    row[12] = cuda.syncthreads_or(int32(t == 63)) + 2 * cuda.syncthreads_or(int32(t > 63))
+    row[12] = cuda.syncthreads_or(int32(t == 63)) + 2 * cuda.syncthreads_or((t + 1) << 32)
     if t % 2:
         row[13] = cuda.activemask()
 
@@ -347,6 +347,7 @@ def test_what_lanes_give_each_other() -> None:
         up, down = t - 2 if lane >= 2 else t, t + 5 if lane < 27 else t
         assert row[:4] == [10 * (first + 3), 10 * up, 10 * down, 10 * (first + (lane ^ 9))]
         assert row[4:8] == [first == 32, first == 32, first == 0, 0x22222222]
-        # The match is an int32, whose last bit is the sign. 42 of 64 numbers leave a rest by 3.
+        # The match is an int32, whose last bit is the sign; a vote sees 32 bits.
+        # 42 of 64 numbers leave a rest by 3.
         assert (row[8] & 0xFFFFFFFF, row[9]) == (0xFF << lane // 8 * 8, 2**lane - 1)
         assert row[10:] == [42, 2, 1, 0xAAAAAAAA if t % 2 else 0]

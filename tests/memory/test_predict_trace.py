@@ -66,18 +66,6 @@ def real_peaks(model: nn.Module, x: Any, loss: Any, optimizer: Any, precision: s
     return peaks
 
 
-class Recurrent(nn.Module):
-    """The last state of a recurrent layer, from a table."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.cells = nn.Embedding(50, 64), nn.LSTM(64, 96, 2, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the last position."""
-        return self.cells(self.table(x))[0][:, -1]
-
-
 class Recomputed(nn.Sequential):
     """Children whose activations are computed again in the backward pass."""
 
@@ -101,7 +89,6 @@ MOMENTUM: Optimizer = lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)  # noq
 CASES: dict[str, tuple[Any, torch.Tensor, Optimizer, str]] = {
     "images": (lambda: networks.resnext(width=16), IMAGES, torch.optim.AdamW, "float32"),
     "depthwise": (lambda: networks.mobilenet(width=8), IMAGES, MOMENTUM, "bfloat16"),
-    "recurrent": (Recurrent, TOKENS, torch.optim.Adam, "float32"),
     "text": (lambda: networks.transformer(50, 32, 2, 2, context=8), TOKENS, MOMENTUM, "float32"),
     "layers": (lambda: nn.Sequential(*stack()), ROWS, torch.optim.RMSprop, "pure-bfloat16"),
     "scaled": (lambda: nn.Sequential(*stack()), ROWS, torch.optim.Adam, "float16"),
@@ -187,16 +174,6 @@ def test_predictions_of_fixed_models(name: str, approved: Any) -> None:
     lines += [f"first step {found.first_step_peak_bytes}, kept {found.kept_bytes}\n"]
     lines += [f"{t.category} {t.nbytes} {t.shape} {t.dtype}\n" for t in found.peak_tensors[:4]]
     assert "".join(lines) == approved
-
-
-def test_a_billion_parameters_cost_nothing() -> None:
-    """On the meta device: Adam alone needs four copies of the parameters."""
-    with torch.device("meta"):
-        model = networks.transformer(50_000, 1792, 14, 24, context=64)
-    x = torch.zeros(1, 64, dtype=torch.int64)
-    found = memory.predict(model, x, targets=x, device="cpu")
-    assert found.parameter_count > 1e9
-    assert found.peak_bytes > 16 * found.parameter_count
 
 
 class Noting(nn.Module):

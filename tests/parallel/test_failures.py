@@ -66,7 +66,7 @@ def test_a_rank_that_fails_the_others_is_named(
     begin = time.monotonic()
     caught = refused(kind, four_ranks.run, fails, how)
     caught.match(words)
-    assert time.monotonic() - begin < 30, "a rank that hangs is not waited for"
+    assert time.monotonic() - begin < 60, "a rank that hangs is not waited for"
     assert type(caught.value) is kind
     assert (caught.value.ranks, caught.value.waiting[0]) == ((1,), 0)
     assert re.search("all_reduce of 3.91 KiB.*2nd collective", str(caught.value))

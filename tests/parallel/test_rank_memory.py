@@ -39,7 +39,9 @@ def test_states_are_what_stays_between_steps(
     assert states.parameters_bytes == p.peak_by_category["parameters"]
     assert sum(p.peak_by_category.values()) == p.peak_bytes
     assert p.parameter_count == SHAPE.parameter_count
-    needed = p.needed_bytes()
+    needed, held = p.needed_bytes(), p.peak_bytes + p.scratch_bytes
+    assert needed == int(held * 1.15) + 768 * 2**20  # the margins of memory.predict's page
+    assert p.needed_bytes("cpu") == int(held * 1.25) + 256 * 2**20
     assert [p.fits(needed), p.fits(needed - 1), p.fits("T4")] == [True, False, True]
 
 

@@ -155,15 +155,16 @@ def test_a_case_of_each_experiment_runs(
 def test_a_case_of_each_experiment_runs_on_a_gpu(tmp_path: Path) -> None:
     """The most telling case of each experiment that this GPU has; none fails."""
     device = Device("cuda", 0)
-    firsts = []
-    for experiment in recorder.experiments():
-        cases = sorted(experiment.cases(device), key=lambda case: case.rank)
-        if cases:
-            firsts.append((experiment.name, dict(cases[0].params), None, None))
+    firsts = [
+        (one.name, dict(min(cases, key=lambda case: case.rank).params), None, None)
+        for one in recorder.experiments()
+        if (cases := list(one.cases(device)))
+    ]
     entries = recorded(tmp_path / "r.json", device, firsts)
     assert None not in [entry for entry, *_ in entries]
 
 
+@pytest.mark.slow
 def test_each_tip_is_what_its_manual_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients, inference mode, anomaly detection, biases: seen while the work runs."""
     seen: list[tuple[bool, bool, bool]] = []
@@ -192,7 +193,8 @@ def test_each_tip_is_what_its_manual_says(monkeypatch: pytest.MonkeyPatch) -> No
     found: dict[tuple[Any, Any], Any] = {}
     (tips,) = recorder.experiments(["tips"])
     for case in tips.cases(CPU):
-        seen.clear(), steps.clear()
+        seen.clear()
+        steps.clear()
         case.time(0.001)
         found[case.params["tip"], case.params["form"]] = (set(seen), set(steps))
     plain, step = (True, False, False), ("none", True)

@@ -15,6 +15,7 @@ import pytest
 from gpulab.devices.conditions import Readings
 from gpulab.errors import DeviceError, InputError, MeasurementError, OutOfMemoryError, StoppedError
 from gpulab.timing import Measurement, device_of
+from gpulab.timing.recorded import recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -365,3 +366,18 @@ def test_a_live_measurement_leaves_the_process_as_it_was() -> None:
     assert gc.get_freeze_count() == 0
     assert (m.device, m.environment.device_kind, m.evidence.badge) == ("cpu", "cpu", "MEASURED")
     assert m.environment.device == m.evidence.device == gl.devices.find("cpu").name
+
+
+def test_recorded_measurements_have_the_recordings_numbers(approved: Any) -> None:
+    """Each time from its entry, RECORDED, in the shape of a live measurement."""
+    same = ("median_seconds", "interval_seconds", "first_call_seconds", "launch_seconds")
+    same += ("with_transfer_seconds", "calls_per_sample", "flops", "nbytes", "notes")
+    found = recorded("matmul", 1024)
+    for name, m in found.items():
+        entry = gl.recordings.load(name).find(
+            "catalogue", workload="matmul", n=1024, dtype="float32"
+        )
+        assert {k: getattr(m, k) for k in same} == {k: getattr(entry.timing, k) for k in same}
+        assert m.evidence.badge == "RECORDED"
+    assert recorded("matmul", 1023) == {}
+    assert lines(found["nvidia-h200"]) == approved

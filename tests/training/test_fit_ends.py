@@ -190,6 +190,7 @@ def test_data_that_fail_are_named(feeding: dict) -> None:
     ],
     ids=["cnn", "scaled", "pure", "numpy", "dropout"],
 )
+@pytest.mark.slow
 def test_going_on_gives_the_same_bits(name: str, options: dict, tmp_path: pathlib.Path) -> None:
     """A break after five of fourteen steps, over the end of an epoch, changes nothing."""
     job = training.task("digits-mlp" if name == "dropout" else name)

@@ -315,6 +315,7 @@ def test_accuracy_is_checked_at_equal_samples() -> None:
     assert (verdicts[1:], [one.name for one in found.hurting]) == (["lost", "lost"], ["crawl"])
 
 
+@pytest.mark.slow
 def test_a_cpu_lacks_what_it_lacks_and_recordings_speak_for_it() -> None:
     """The recorded gain of a CUDA graph is that of the recorded steps."""
     chosen = ("batch", "tf32", "autotune", "graph", "ranks", "layout")
