@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import gpulab
-from gpulab.lessons import _content
+from gpulab.lessons import content
 from gpulab.lessons._quantities import Unit
 from gpulab.lessons._quantities import unit as unit_of
 
@@ -180,13 +180,13 @@ def _multiple(side: ast.expr) -> str:
 def page() -> str:
     """Return the page's text."""
     parts = [_OPENING]
-    for lesson in _content.lessons():
+    for lesson in content.lessons():
         questions = {each.id: each for each in asked(NOTEBOOKS / f"{lesson.notebook}.ipynb")}
         parts.append(f"\n## {lesson.notebook}\n\n{_predictions(lesson, questions)}\n{_exercises(lesson)}")
     return "".join(parts)
 
 
-def _predictions(lesson: _content.Lesson, questions: dict[str, Asked]) -> str:
+def _predictions(lesson: content.Lesson, questions: dict[str, Asked]) -> str:
     lines = ["| prediction | usual answer | what it points to |", "|---|---|---|"]
     for id, question in lesson.questions.items():
         words = questions[id]
@@ -199,7 +199,7 @@ def _predictions(lesson: _content.Lesson, questions: dict[str, Asked]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _exercises(lesson: _content.Lesson) -> str:
+def _exercises(lesson: content.Lesson) -> str:
     lines = ["| exercise | usual wrong answer | its refusal says |", "|---|---|---|"]
     for id, exercise in lesson.exercises.items():
         title = f"**{id}** {exercise.title}"

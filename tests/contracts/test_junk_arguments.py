@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -182,7 +181,7 @@ CALLS: dict[str, Any] = {
 }
 # What learners call through lessons (which never raises), formatting, and what calls need more than
 # arguments for: ranks, a training of seconds, a program's own objects.
-ELSEWHERE = ("lessons.", "errors.", "results.", "units.format_", "units.is_", "evidence.")
+ELSEWHERE = ("lessons.", "errors.", "units.format_", "units.is_", "evidence.")
 ELSEWHERE_TOO = {
     "arrays.find",
     "arrays.format_bytes",
@@ -242,10 +241,10 @@ ELSEWHERE_TOO = {
 
 
 def _public_functions() -> Iterator[str]:
-    for module in pkgutil.iter_modules(gl.__path__):
-        if module.name.startswith("_") or module.name in ("cli", "magics", "widgets", "figures"):
+    for module in gl.__all__:
+        public = getattr(gl, module)
+        if not inspect.ismodule(public) or module in ("widgets", "figures"):
             continue
-        public = importlib.import_module(f"gpulab.{module.name}")
         for name, value in vars(public).items():
             exported = getattr(public, "__all__", None)
             ours = (
@@ -254,7 +253,7 @@ def _public_functions() -> Iterator[str]:
                 else getattr(value, "__module__", "") == public.__name__
             )
             if ours and not name.startswith("_") and inspect.isfunction(value):
-                yield f"{module.name}.{name}"
+                yield f"{module}.{name}"
 
 
 def _function(name: str) -> Any:
