@@ -72,7 +72,7 @@ def many_read_and_some_meet(rng: np.random.Generator) -> Program:
                 members[step, block, group] = sum(1 << int(lane) % 32 for lane in group)
         what[STEPS - 1, block, writer] = WRITE
     what[rng.random((STEPS, BLOCKS)) < 0.03] = BARRIER
-    return what, np.broadcast_to([[0], [2]], what.shape), members
+    return what, np.broadcast_to([[0], [2]], what.shape).copy(), members
 
 
 def races(what: np.ndarray, place: np.ndarray, members: np.ndarray, across: bool) -> set[tuple]:
