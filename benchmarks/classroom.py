@@ -2,7 +2,7 @@
 
     python benchmarks/classroom.py [--students 300] [--grade]
 
-The reports are made up (tests/lessons/made_class.py): machines from data sheets, predictions for every question of the course, and the
+The reports are made up (benchmarks/made_class.py): machines from data sheets, predictions for every question of the course, and the
 course's own solutions and usual wrong answers to the exercises that need no measurement. Bound: 300 reports read, shown and drawn in 5 s.
 """
 
@@ -12,16 +12,14 @@ import argparse
 import pathlib
 import random
 import statistics
-import sys
 import tempfile
 import time
 from typing import Any
 
-from gpulab import figures, lessons
-from gpulab.lessons import _answers, _content
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "lessons"))
 import made_class
+
+from gpulab import figures, lessons
+from gpulab.lessons import _answers, content
 
 # Solutions that measure, train, start processes or need a GPU's roofs when they are made.
 MEASURING = {"00.5", "00.7", "01.9", "02.9", "03.3", "03.6", "07.13", "08.15"}
@@ -30,14 +28,14 @@ MEASURING = {"00.5", "00.7", "01.9", "02.9", "03.3", "03.6", "07.13", "08.15"}
 def full_report(number: int) -> Any:
     """A report with an answer to every exercise that needs no measurement, and a prediction for every question."""
     checks = []
-    for lesson in _content.lessons():
+    for lesson in content.lessons():
         for exercise in lesson.exercises.values():
             if exercise.id not in MEASURING:
                 right = (number + len(checks)) % 3
                 source = exercise.solution if right else exercise.usual[number % len(exercise.usual)].source
                 checks.append(made_class.check_of(exercise.id, source, "passed" if right else "wrong", 1 + number % 4))
     chance = random.Random(number)
-    asked = [id for lesson in _content.lessons() for id in lesson.questions]
+    asked = [id for lesson in content.lessons() for id in lesson.questions]
     predictions = tuple(
         made_class.ReportedPrediction(
             id, f"A question of notebook {id[:2]}?", chance.uniform(1, 100), "some", 10.0, "ten", "off", "MEASURED", 0
@@ -67,7 +65,7 @@ def reading(folder: pathlib.Path) -> Any:
 def keeping() -> None:
     """Time what a check does to keep its answer, for every solution that needs no measurement."""
     times = []
-    for lesson in _content.lessons():
+    for lesson in content.lessons():
         for exercise in lesson.exercises.values():
             if exercise.id not in MEASURING:
                 answer = made_class.answer_of(exercise, exercise.solution)

@@ -352,6 +352,7 @@ from gpulab.kernels import cuda, float32
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.partition("\n")[0])
 def test_another_right_answer_passes(cell: str) -> None:
     """A check holds what an answer does, in whatever form it is written."""

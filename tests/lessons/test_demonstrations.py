@@ -161,6 +161,7 @@ def test_passes_of_numpy_by_hand(number: int, nbytes: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_claims_of_which_one_cannot_be_true() -> None:
     """00.2: one rate is above the memory's, more than noise explains; the others are below."""
     claims = lessons.four_claims()

@@ -87,6 +87,7 @@ def test_the_grades_of_a_class(name: str, tmp_path: Path, approved: Any) -> None
         grades.write_csv(tmp_path)
 
 
+@pytest.mark.slow
 def test_code_is_not_run_where_that_is_asked(tmp_path: Path, approved: Any) -> None:
     """Values are graded all the same; a stopped grading leaves the rest open; nobody loses."""
     class_of_five(tmp_path / "class")
@@ -257,6 +258,7 @@ def test_a_rubric_is_read_or_refused(tmp_path: Path) -> None:
             lessons.Rubric(**wrong)
 
 
+@pytest.mark.slow
 def test_run_all_and_a_hint_make_no_notebook_count(tmp_path: Path) -> None:
     """Only what somebody predicted or tried takes points; without reports no notebook counts."""
     with pytest.raises(InputError):

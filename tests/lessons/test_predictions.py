@@ -218,14 +218,6 @@ def test_a_reveal_carries_its_badges(evidence: Any, name: str, approved: Any) ->
     assert "\n".join([str(shown.evidence.badge), shown.table()[0][-1], *lines, ""]) == approved
 
 
-def test_a_question_is_escaped_and_says_how_to_answer() -> None:
-    """Without the extension, text and HTML name the call."""
-    asked = lessons.predict("90.4", "a < b?", choices=["<yes>", "no"])
-    page = asked._repr_html_()
-    assert "gl.lessons.answer('90.4', 1)" in repr(asked)
-    assert ("&lt;yes&gt;" in page, "<yes>" in page, "a &lt; b?" in page) == (True, False, True)
-
-
 RESTART = """
 import sys
 from gpulab import lessons

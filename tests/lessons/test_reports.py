@@ -39,7 +39,8 @@ def clocked() -> Any:
 
 def test_a_report_holds_what_was_done(tmp_path: Path, approved: Any, capsys: Any) -> None:
     """First answers, measurements, states, attempts, answers; the file reads back the same."""
-    lessons.predict("00.1", "How long?", unit="us").submit(5)
+    for answer in (5, 6, 7):
+        lessons.predict("00.1", "How long?", unit="us").submit(answer)
     lessons.reveal("00.1", 8e-6, evidence=HERE)
     for answer in (1, 16, 1):
         lessons.check("02.8", answer)
@@ -63,6 +64,7 @@ def test_a_report_holds_what_was_done(tmp_path: Path, approved: Any, capsys: Any
         re.sub(r"\(\d+ kB\)", "(... kB)", said),
         *map(str, table),
         str(kept),
+        str(made.predictions),
         one.label,
         f"{one.median_seconds:.4g}",
     ]
@@ -324,6 +326,7 @@ def test_a_name_is_text_wherever_it_is_shown(tmp_path: Path, approved: Any) -> N
     assert "".join(f"{row.split(',json')[0][:60]}\n" for row in rows.splitlines()) == approved
 
 
+@pytest.mark.slow
 def test_the_class_command(tmp_path: Path, approved: Any, capsys: Any) -> None:
     """It prints the tables and writes the points; what cannot work is refused first."""
     folder = tmp_path / "class"

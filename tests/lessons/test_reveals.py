@@ -396,7 +396,7 @@ def results() -> dict[str, list[Any]]:
         ],
         "09.4": [gains(SURE, OPEN, overstated=gain) for gain in (SURE, Gain(0.6, (0.5, 0.8)), OPEN,
         NONE)],
-        "09.6": [gains(SURE, OPEN), 3],
+        "09.6": [gains(OPEN, OPEN), 3],
         "09.8": [gains(SURE, OPEN)],
         "09.10": [Gain(3.44, (3.0, 4.0)), Gain(3.44, None), None],
         "10.1": [40.0],
