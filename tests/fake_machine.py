@@ -10,11 +10,18 @@ import itertools
 import time
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 MIB, GIB = 2**20, 2**30
+
+
+@pytest.fixture(autouse=True)
+def private_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let measurements wait for nobody else on this machine; a file that imports it has it."""
+    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
 
 
 class Clock:

@@ -73,7 +73,7 @@ class Lab:
         return [sys.executable, "-c", _COMMAND, "lab", "--no-browser", f"--dir={self.root}", *more]
 
     def _address(self) -> tuple[str, str]:
-        while self.process.poll() is None:
+        for _ in range(SECONDS * 20):
             found = re.search(r"(http://127\.0\.0\.1:\d+)/lab\S*\?token=(\w+)", self.said)
             if found:
                 return found[1], found[2]
@@ -171,9 +171,11 @@ class Tab:
 
     def held(self, expression: str, value: str) -> None:
         """Wait until the kernel holds a value: code may overtake a message of the page."""
-        while (now := self.kernel(f"print({expression})")) != value:
+        for _ in range(200):
+            if (now := self.kernel(f"print({expression})")) == value:
+                return
             self.page.wait_for_function("() => window.__lab.idle()")
-            assert self.errors == [], now
+        raise AssertionError(f"{expression}: {now}; expected {value}")
 
     def theme(self, theme: str) -> None:
         """Switch to "light" or "dark", and wait until it is."""

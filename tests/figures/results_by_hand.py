@@ -185,7 +185,7 @@ def chains() -> hierarchy.ParallelChains:
     return hierarchy.ParallelChains("Slow CPU", "python", MIB, points, (), LIVE, None)
 
 
-def roofline(badge: str = "measured", kind: str = "cpu") -> models.Roofline:
+def roofline(badge: str = "measured", kind: str = "cpu", point_badge: str = "") -> models.Roofline:
     """1 TFLOP/s in float32 over a cache of 1 TB/s and a memory of 100 GB/s: ridges at 1 and 10.
 
     One point at 5 FLOP a byte reaches 60 % of the memory's roof, 0.5 TFLOP/s there; a GPU has ten
@@ -202,7 +202,13 @@ def roofline(badge: str = "measured", kind: str = "cpu") -> models.Roofline:
         for name, rate, size in (("L2", 1e12, 1e6), ("DRAM", 1e11, 1e10))
     )
     empty = models.Roofline(NAMES[kind], flops, levels, (), (), proof, kind)
-    point = empty.place("work", 5e8, 1e8, seconds=5e8 / (0.3e12 * scale), evidence=proof)
+    point = empty.place(
+        "work",
+        5e8,
+        1e8,
+        seconds=5e8 / (0.3e12 * scale),
+        evidence=evidence(point_badge or badge, kind),
+    )
     return empty.with_points([point])
 
 
@@ -470,10 +476,12 @@ def weighing() -> compression.Weighing:
 
 
 def gradients() -> precision.Gradients:
-    """Powers of two from 2^-30 to 4, of the parameters alone."""
-    sizes = 2.0 ** np.arange(-30, 3)
+    """Powers of two from 2^-30 to 4 of the parameters, and 2^-10 of the activations."""
+    kinds = {"parameters": 2.0 ** np.arange(-30, 3), "activations": np.full(11, 2.0**-10)}
     return precision.Gradients(
-        "your model", (precision.Magnitudes("parameters", 33, 0, 0, sizes),), LIVE
+        "your model",
+        tuple(precision.Magnitudes(name, len(v), 0, 0, v) for name, v in kinds.items()),
+        LIVE,
     )
 
 

@@ -29,17 +29,12 @@ from gpulab.hierarchy import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fake_machine import GIB, MIB, Clock, lines, play_gpus
+from fake_machine import GIB, MIB, Clock, lines, play_gpus, private_turns  # noqa: F401
 
 KIB = 2**10
 SIZES = [n for k in range(12, 27) for n in (2**k, 3 * 2 ** (k - 1))]
 CACHES = (Reported("L1d", 32.0 * KIB), Reported("L2", 512.0 * KIB), Reported("L3", 8.0 * MIB))
 LIVE = Evidence.measured("A CPU", 1)
-
-
-@pytest.fixture(autouse=True)
-def _private_turns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
 
 
 def staircase(size: float) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,11 @@ import numpy as np
 import pytest
 import torch
 from gpulab.timing.plausibility import Ceiling, Level, check, fastest_rate
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fake_machine import MIB, Clock, DeviceArray, lines, play_gpus
+from fake_machine import MIB, Clock, DeviceArray, lines, play_gpus, private_turns  # noqa: F401
 
 THERE = DeviceArray()
 HERE = np.ones(1000)
-
-
-@pytest.fixture(autouse=True)
-def _private_turns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
 
 
 @pytest.fixture
@@ -109,7 +101,7 @@ def test_notes_of_a_gpu(clock: Clock, approved: Any) -> None:
 @pytest.mark.parametrize(
     ("dtype", "flops", "implausible"),
     [
-        (np.float32, 500e12, False),  # a function may run under autocast, in bfloat16
+        (np.float32, 600e12, False),  # a function may run under autocast, in bfloat16
         (np.float32, 1200e12, True),
         (np.float64, 70e12, False),
         (np.float64, 80e12, True),  # which autocast leaves as it is
@@ -126,13 +118,11 @@ def test_arithmetic_is_held_against_the_format(
 
 
 def test_the_catalogues_workloads_compute_in_what_they_are_given(clock: Clock) -> None:
-    """At 600 TFLOP/s float32 is beyond TF32 (495), but not beyond the bfloat16 of autocast."""
+    """600 TFLOP/s of float32 are beyond TF32 (495), which is the most that it runs in."""
     spec = dataclasses.replace(gl.workloads.get("matmul"), function=clock.takes(1.0))
-    workload = spec(n=8, dtype="float32")
-    for fn, implausible in ((workload.run, True), (spec.function, False)):
-        inputs = workload.inputs("cpu")
-        m = gl.measure(fn, *inputs, device="cuda", flops=600e12, clock=clock, deadline=3.0)
-        assert m.has_note("implausible") == implausible
+    run, inputs = spec(n=8, dtype="float32").run, spec(n=8, dtype="float32").inputs("cpu")
+    m = gl.measure(run, *inputs, device="cuda", flops=600e12, clock=clock, deadline=3.0)
+    assert m.has_note("implausible")
 
 
 # By hand: 1 TFLOP/s; 1 MiB at 400 GB/s, 32 MiB at 200 GB/s, main memory at 40 GB/s.
@@ -183,34 +173,25 @@ def test_a_working_set_little_larger_than_the_cache() -> None:
     assert fastest_rate(1e9, ()) is None
 
 
-@given(st.floats(1, 2**36), st.floats(1, 2**36))
-def test_larger_sets_are_never_faster(one: float, other: float) -> None:
-    """The bound falls as the working set grows."""
-    low, high = sorted((one, other))
-    assert fastest_rate(low, LEVELS) >= fastest_rate(high, LEVELS) * (1 - 1e-12)
-
-
 @pytest.mark.parametrize(
-    ("fn", "args", "nbytes", "level"),
+    ("fn", "args", "nbytes", "shown"),
     [
         # Distinct bytes of the arrays in and out, those that a function holds included, if they
-        # are fewer than the traffic: 24 kB fit into a cache of 25, 32 kB do not.
-        (lambda a, b: a + b, (HERE, HERE[::-1]), 1e6, "24 kB"),
-        (lambda: HERE + 1.0, (), 1e6, "16 kB"),
-        (lambda a: np.add(a, 1.0, out=a), (np.ones(1000),), 1e6, "8 kB"),
-        (lambda a, b: a, (HERE, HERE), 1e6, "8 kB"),
-        (lambda a: a.sum(), (np.broadcast_to(np.ones((1, 1000)), (99, 1000)),), 1e6, "8 kB"),
-        (lambda a: a, (HERE,), 5e3, "5 kB"),
-        (lambda x: x.add_(1), (torch.ones(1000),), 1e6, "4 kB"),
-        (lambda: None, (), 7e3, "7 kB"),
+        # are fewer than the traffic; an array that is used twice counts once.
+        (lambda a, b: a + b, (HERE, HERE[::-1]), 1e6, 24_000),
+        (lambda: HERE + 1.0, (), 1e6, 16_000),
+        (lambda a: np.add(a, 1.0, out=a), (np.ones(1000),), 1e6, 8000),
+        (lambda a, b: a, (HERE, HERE), 1e6, 8000),
+        (lambda a: a.sum(), (np.broadcast_to(np.ones((1, 1000)), (99, 1000)),), 1e6, 8000),
+        (lambda a: a, (HERE,), 5e3, 5000),
+        (lambda x: x.add_(1), (torch.ones(1000),), 1e6, 4000),
+        (lambda: None, (), 7e3, 7000),
     ],
 )
 def test_the_working_set_is_what_the_arrays_hold(
-    monkeypatch: pytest.MonkeyPatch, fn: Callable[..., Any], args: Any, nbytes: float, level: str
+    clock: Clock, fn: Callable[..., Any], args: Any, nbytes: float, shown: int
 ) -> None:
-    """Its size is in the note on the cache; an array that is used twice counts once."""
-    clock = Clock()
-    play_gpus(monkeypatch, synchronize=clock.finish)
+    """Its size is in the note on the cache."""
 
     @functools.wraps(fn)
     def work(*given: Any) -> Any:
@@ -219,22 +200,14 @@ def test_the_working_set_is_what_the_arrays_hold(
 
     m = gl.measure(work, *args, device="cuda", nbytes=nbytes, clock=clock, deadline=1e-4)
     (sentence,) = (note.sentence for note in m.notes if note.code == "warm-cache")
-    kib = float(level.split(maxsplit=1)[0]) * 1000 / 1024
-    assert f"the {kib:.3g} KiB fit" in sentence.replace(".00 KiB", " KiB")
+    assert f"the {gl.units.format_bytes(shown)} fit" in sentence
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # asks for this machine's ceilings
 def test_impossible_rates_of_this_machine() -> None:
-    """A petaflop in a microsecond, or 64 MB that a thread was handed, are beyond any CPU."""
-    clock, x, free = Clock(), np.ones(4_000_000), threading.Semaphore(1)
+    """A petaflop in a microsecond is beyond any CPU, and a megaflop in a second is not."""
+    clock = Clock()
     assert gl.measure(clock.takes(1e-6), clock=clock, flops=1e15).has_note("implausible")
-
-    def start() -> None:
-        if free.acquire(blocking=False):
-            threading.Thread(target=lambda: (np.sqrt(x, out=x), free.release())).start()
-
-    m = gl.measure(start, nbytes=2 * x.nbytes, device="cpu", deadline=0.2)
-    assert m.has_note("implausible")
     quiet = gl.measure(clock.takes(1.0), clock=clock, nbytes=1e6, flops=1e6, deadline=3.0)
     assert not quiet.has_note("implausible")
 
@@ -248,25 +221,16 @@ def test_each_device_has_a_turn_of_its_own(clock: Clock, tmp_path: Path) -> None
 
 
 @pytest.mark.gpu
-def test_a_real_gpu_is_found_waited_for_and_possible() -> None:
-    """A product of 4,096 on the GPU takes longer to finish than to launch, whatever was named."""
+def test_a_real_gpu_is_found_and_waited_for() -> None:
+    """A product of 4,096 takes longer to finish than to launch; other names get their note."""
     x = torch.randn(4096, 4096, device="cuda")
     m = gl.measure(lambda: x @ x, flops=2.0 * 4096**3)
-    assert m.device == "cuda:0"
+    assert (m.device, m.has_note("implausible")) == ("cuda:0", False)
     assert m.launch_seconds < m.median_seconds
-    assert not m.has_note("implausible")
-    misnamed = gl.measure(torch.mm, x, x, device="cpu", deadline=0.5)
-    assert misnamed.median_seconds > m.median_seconds / 2
-    assert misnamed.has_note("skipped")
+    assert gl.measure(torch.mm, x, x, device="cpu", deadline=0.5).has_note("skipped")
+    assert gl.measure(torch.add, torch.ones(10), 1, device="cuda", deadline=0.2).has_note("skipped")
     hidden = gl.measure(lambda: torch.ones(1000, device="cuda").sum(), deadline=0.3)
     assert hidden.device == "cuda:0"
-
-
-@pytest.mark.gpu
-def test_a_real_gpu_with_both_copies_and_cold_caches() -> None:
-    """Host inputs are placed on the device; host work under a GPU's name gets a note."""
-    x = torch.randn(2000, 2000)
-    m = gl.measure(torch.mm, x, x, device="cuda", transfer=True, deadline=0.5)
-    assert m.with_transfer_seconds > m.median_seconds
-    assert gl.measure(torch.mm, x.cuda(), x.cuda(), cold=True, deadline=0.5).calls_per_sample == 1
-    assert gl.measure(torch.add, torch.ones(10), 1, device="cuda", deadline=0.2).has_note("skipped")
+    copied = gl.measure(torch.mm, x.cpu(), x.cpu(), device="cuda", transfer=True, deadline=0.5)
+    assert copied.with_transfer_seconds > copied.median_seconds
+    assert gl.measure(torch.mm, x, x, cold=True, deadline=0.5).calls_per_sample == 1

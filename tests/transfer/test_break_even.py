@@ -19,13 +19,12 @@ from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Note
 from gpulab.transfer import BreakEven
 
-from fake_machine import Clock, lines, play_gpus, play_link
+from fake_machine import Clock, lines, play_gpus, play_link, private_turns  # noqa: F401
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The machine's own clock, which only the work moves."""
-    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
     clock = Clock(now=time.perf_counter())
     monkeypatch.setattr(time, "perf_counter", clock)
     return clock

@@ -19,12 +19,7 @@ from gpulab.transfer import Link, ModelledDevice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fake_machine import MIB, Clock, lines, play_gpus, play_link
-
-
-@pytest.fixture(autouse=True)
-def _private_turns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
+from fake_machine import MIB, Clock, lines, play_gpus, play_link, private_turns  # noqa: F401
 
 
 @pytest.fixture

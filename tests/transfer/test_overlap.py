@@ -14,14 +14,9 @@ from gpulab.transfer import Overlap, Span
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fake_machine import lines
+from fake_machine import lines, private_turns  # noqa: F401
 
 LINK = transfer.link("pcie4", latency_seconds=1e-3, bandwidth_bytes_per_second=1e6)
-
-
-@pytest.fixture(autouse=True)
-def _private_turns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
 
 
 def test_a_modelled_pipeline_by_hand(approved: Any) -> None:

@@ -112,8 +112,3 @@ def _few(options: Any, most: int) -> list[Any]:
         return options
     step = (len(options) - 1) / (most - 1)
     return [options[round(k * step)] for k in range(most)]
-
-
-def recording() -> Any:
-    """The recording whose device is an NVIDIA H200."""
-    return gl.recordings.load("nvidia-h200")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import results_by_hand as made
 from gpulab import devices, models, training, transfer
+from gpulab.errors import InputError
 from gpulab.figures import LabFigure
 from instruments import display, make, run_cell
 
@@ -42,7 +43,10 @@ ANALYTIC: list[tuple[str, dict[str, Any]]] = [
         {"strategy": "all", "ranks": 64, "precision": "float32", "gpu": "A100 80GB SXM, 80.0 GiB"},
     ),
     ("TransferExplorer", {"view": "overlap"}),
-    ("TransferExplorer", {"view": "overlap", "link": "pcie3-x16", "chunks": 1, "nbytes": 2**20}),
+    (
+        "TransferExplorer",
+        {"view": "overlap", "link": "pcie3-x16", "compute_ratio": 4.0, "nbytes": 2**20},
+    ),
     (
         "TransferExplorer",
         {"latency_seconds": 1e-5, "bandwidth_bytes_per_second": 1e9, "predict_mebibytes": 1},
@@ -131,6 +135,12 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any], str, Any]] = {
     "released": ("MemoryInspector", {"view": "release"}, "release", made.released),
     "trace": ("MemoryInspector", {"view": "trace"}, "trace", made.memory_trace),
     "roofline": ("RooflineExplorer", {"workloads": ["matmul"]}, "run", made.roofline),
+    "points of another kind than the roofs": (
+        "RooflineExplorer",
+        {"beside": "none"},
+        "run",
+        lambda: made.roofline("recorded", "cuda", "measured"),
+    ),
     "race": ("TrainingRace", {}, "race", made.race),
     "moment": ("TrainingRace", {}, "race", made.moment),
     "pipeline": ("PipelineTimeline", {"way": "here"}, "run", made.pipeline_run),
@@ -164,6 +174,7 @@ def test_what_is_shown_of_a_result(case: str, approved: Any) -> None:
 
 
 @pytest.mark.pins
+@pytest.mark.slow
 def test_predicted_memory_is_compared_with_capacities(approved: Any) -> None:
     """A new step is predicted by itself; each GPU's memory is judged."""
     instrument = make("MemoryInspector", view="predict", model="mlp", batch=1, capacity="80")
@@ -178,18 +189,31 @@ def test_predicted_memory_is_compared_with_capacities(approved: Any) -> None:
 
 
 def test_gradients_of_your_own_in_a_window(approved: Any) -> None:
-    """By hand for 2**-30 to 4: at scale 1 float16 loses those below 2**-25, six of 33."""
-    instrument = make("LossScaling")
+    """By hand for 2**-30 to 4: at scale 1 float16 loses those up to 2**-25, six of 33."""
+    instrument = make("LossScaling", which="parameters")
     assert instrument.load(made.gradients()) is instrument
     assert instrument.window.vanishing_share == pytest.approx(6 / 33)
-    text = display(instrument)
-    instrument.set(scale=2.0**16)
-    assert instrument.window.overflowing_share > 0
-    assert "\n---\n".join([text, display(instrument)]) == approved
+    texts = [display(instrument)]
+    for values in ({"scale": 2.0**16}, {"which": "activations"}, {"which": "all"}):
+        instrument.set(**values)
+        texts.append(display(instrument))
+    assert "\n---\n".join(texts) == approved
+    instrument.close()
+
+
+@pytest.mark.slow
+def test_a_diet_counts_the_weights_that_are_left() -> None:
+    """With half of the weights at zero about half are left, and the file is smaller."""
+    instrument = make("ModelDiet", task="digits-mlp", zeros=0.5, fine_tune=0.0, batch=1)
+    instrument.run(wait=True)
+    column = list(instrument.shown.headers).index("weights left")
+    before, after = (int(row[column].replace(",", "")) for row in instrument.shown.rows)
+    assert 0.45 < after / before < 0.55
     instrument.close()
 
 
 @pytest.mark.pins
+@pytest.mark.slow
 def test_a_sharded_step_is_predicted_for_each_strategy(approved: Any) -> None:
     """After the button the whole step of a strategy is judged against the GPU."""
     instrument = make("ShardingExplorer", model="course", ranks=2, positions=64, batch=1)
@@ -226,6 +250,7 @@ def test_sizes_and_formats_follow_the_workload() -> None:
     t.close()
 
 
+@pytest.mark.slow
 def test_what_the_core_refuses_is_shown_inside() -> None:
     """A size beyond memory is refused by the measurement; the sentence is shown, and it goes on."""
     t = make("CompareTimings", workload="matmul", n=2**40, deadline=0.5)
@@ -243,8 +268,6 @@ def test_what_the_core_refuses_is_shown_inside() -> None:
 @pytest.mark.parametrize("value", [models.sm_limits("9.0"), training.tasks, 3, None])
 def test_only_ranks_are_lent_and_only_gradients_loaded(value: Any) -> None:
     """Anything else is refused in one sentence."""
-    from gpulab.errors import InputError
-
     for refused in (
         make("RankTimeline").use,
         make("LossScaling").load,

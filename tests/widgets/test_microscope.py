@@ -114,6 +114,9 @@ def test_going_to_lines_warps_and_steps(microscope: SimtMicroscope) -> None:
             microscope.set(**bad)
     with pytest.raises(InputError, match="line 99"):
         microscope.go_to(99)
+    microscope.set(kernel="block_sum", warp=0)
+    steps = [microscope.go_to(16) or microscope.step for _ in range(3)]
+    assert steps == sorted(set(steps))
 
 
 def test_run_reads_the_edited_cell(
@@ -140,8 +143,6 @@ def test_another_kernel_and_launch(microscope: SimtMicroscope, cell: Any) -> Non
     microscope.set(kernel="other (yours)")
     assert microscope.words
     assert "simulate(other, 1, 64, " in microscope.code
-    with pytest.raises(InputError):
-        microscope.set(kernel="nosuch")
 
 
 def test_findings_are_shown_with_their_line(approved: Any) -> None:
@@ -196,15 +197,3 @@ def test_junk_for_a_kernel_is_refused(arguments: Any) -> None:
         m.wait()
         assert m.error
         m.close()
-
-
-def test_tensors_run_as_arrays_and_stay_as_they_were(cell: Any) -> None:
-    """An array that is given twice stays one array; CPU tensors of PyTorch are copied too."""
-    import torch
-
-    x = torch.arange(64, dtype=torch.float32)
-    m = SimtMicroscope(cell(PARTS)["parts"], 1, 64, x, x)
-    np.testing.assert_array_equal(np.abs(m.outputs["x"]), np.arange(64))
-    assert m.outputs["out"][1] == m.outputs["x"][1] == -1
-    assert bool((x >= 0).all())
-    m.close()
