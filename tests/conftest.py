@@ -40,15 +40,15 @@ try:
 except ImportError:  # a bare GPU machine
     pass
 else:
-    # Seven and more decimals: the last ones differ between processors.
-    _LONG_NUMBER = re.compile(r"\d+\.\d{7,}(?:e[-+]?\d+)?")
+    # Four and more decimals: the last ones differ between processors.
+    _LONG_NUMBER = re.compile(r"\d+\.\d{4,}(?:e[-+]?\d+)?")
 
     class _ApprovedText(SingleFileSnapshotExtension):
         _write_mode = WriteMode.TEXT
         file_extension = "txt"
 
         def serialize(self, data: str, **options: Any) -> str:
-            return _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.6g}", data)
+            return _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.4g}", data)
 
     @pytest.fixture
     def approved(snapshot: Any) -> Any:

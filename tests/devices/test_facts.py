@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 from gpulab import devices
-from gpulab.devices import Device, Driver, NvmlGpu, conditions, disturbance, guard, translate
+from gpulab.devices import Device, Driver, NvmlGpu, conditions, disturbance, guard
 from gpulab.devices.conditions import Readings
 from gpulab.devices.gpu_readings import GpuReadings
-from gpulab.errors import DeviceError, InputError, OutOfMemoryError
+from gpulab.errors import DeviceError, OutOfMemoryError
 
 from fake_machine import GIB, MIB, play_gpus
 
@@ -174,19 +174,13 @@ def test_cores_caches_and_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_facts_of_this_machine() -> None:
-    """PyTorch's version is the loaded one; memory is within the machine's; JSON gives them back."""
+    """PyTorch's version is the loaded one, memory is within the machine's, and so is the stamp."""
     facts, cpu = devices.gather(), devices.find("cpu")
-    assert devices.Facts.from_dict(facts.to_dict()) == facts
     assert facts.torch.version == torch.__version__
     assert 0 < cpu.free_bytes <= cpu.memory_bytes <= facts.memory.installed_bytes
     stamp = devices.environment("cpu", command="make bench")
-    assert (stamp.device, stamp.device_kind, stamp.driver, stamp.command) == (
-        cpu.name,
-        "cpu",
-        None,
-        "make bench",
-    )
-    assert (stamp.python, stamp.date[-6:]) == (platform.python_version(), "+00:00")
+    assert (stamp.device, stamp.device_kind, stamp.driver) == (cpu.name, "cpu", None)
+    assert (stamp.command, stamp.python) == ("make bench", platform.python_version())
     assert stamp.system == f"{platform.system()} {platform.release()} {platform.machine()}"
 
 
@@ -409,55 +403,53 @@ def test_nvidia_smi_stands_in_for_a_missing_library(
 
 
 def test_a_gpu_is_what_pytorch_and_the_driver_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's view counts where both speak; a GPU that only the driver sees comes last."""
+    """PyTorch's view counts where both speak; the state is the driver's."""
     play_gpus(monkeypatch)
     monkeypatch.setitem(sys.modules, "pynvml", _nvml(DeviceGetMigMode=(0, 1)))
     facts = devices.gather()
-    (gpu,) = facts.accelerators
-    assert (gpu.device, gpu.name, gpu.kind, gpu.compute_capability) == (
-        "cuda:0",
-        "NVIDIA H200",
-        "cuda",
-        "9.0",
+    assert facts.accelerators == (
+        devices.Accelerator(
+            "cuda:0",
+            "NVIDIA H200",
+            "cuda",
+            140 * GIB,
+            139 * GIB,
+            "9.0",
+            132,
+            1.41e9,
+            1.98e9,
+            3.201e9,
+            6144,
+            60 * MIB,
+            pytest.approx(76.12),
+            400.0,
+            27.0,
+            False,
+            slowdowns=A100.slowdowns,
+        ),
     )
-    assert (gpu.memory_bytes, gpu.free_bytes, gpu.l2_bytes) == (140 * GIB, 139 * GIB, 60 * MIB)
-    assert (gpu.max_clock_hz, gpu.memory_clock_hz, gpu.memory_bus_bits, gpu.multiprocessors) == (
-        1.98e9,
-        3.201e9,
-        6144,
-        132,
-    )
-    assert (gpu.clock_hz, gpu.power_limit_watts, gpu.mig, gpu.temperature_celsius) == (
-        1.41e9,
-        400.0,
-        False,
-        27,
-    )
-    assert (facts.torch.kind, facts.torch.cuda, facts.torch.architectures[0]) == (
-        "cuda",
-        "13.0",
-        "sm_80",
-    )
+    found = (facts.torch.kind, facts.torch.cuda, facts.torch.architectures[0])
+    assert found == ("cuda", "13.0", "sm_80")
     assert devices.environment().driver == "570.1"
+
+
+def test_a_gpu_that_pytorch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that only the driver sees has no device; a lost one is an error with its reason."""
     play_gpus(monkeypatch, count=0)
+    monkeypatch.setitem(sys.modules, "pynvml", _nvml(DeviceGetMigMode=(0, 1)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     hidden = devices.gather()
     assert [(a.device, a.name) for a in hidden.accelerators] == [(None, "NVIDIA A100-SXM4-40GB")]
-    assert [p.code for p in devices.machine(hidden).problems if "gpu" in p.code] == [
-        "gpu-hidden",
-        "gpu-throttled",
-    ]
-
-    def lost(*args: Any) -> Any:
-        raise RuntimeError("CUDA error: device lost\nCompile with TORCH_USE_CUDA_DSA")
-
+    codes = [p.code for p in devices.machine(hidden).problems if "gpu" in p.code]
+    assert codes == ["gpu-hidden", "gpu-throttled"]
+    lost = _fails("CUDA error: device lost", "Compile with TORCH_USE_CUDA_DSA", RuntimeError)
     play_gpus(monkeypatch, synchronize=lost)
     for name in ("get_device_properties", "mem_get_info", "get_device_name"):
         monkeypatch.setattr(torch.cuda, name, lost)
     assert "device lost" in devices.gather().torch.error
-    for ask in (Device("cuda").synchronize, lambda: Device("cuda").free_bytes):
+    for ask in (Device.synchronize, Device.free_bytes.fget):
         with pytest.raises(DeviceError):
-            ask()
+            ask(Device("cuda"))
 
 
 @pytest.mark.parametrize(
@@ -470,68 +462,48 @@ def test_a_gpu_is_what_pytorch_and_the_driver_say(monkeypatch: pytest.MonkeyPatc
         ("cpu:0", "cpu"),
         (Device("cuda", 1), "cuda:1"),
         (torch.device("cpu"), "cpu"),
-        ("cuda:7", DeviceError),
-        ("tpu", DeviceError),
-        ("cpu:1", DeviceError),
-        (0, InputError),
-        (b"cpu", InputError),
     ],
 )
 def test_a_device_is_found_by_its_names(
-    monkeypatch: pytest.MonkeyPatch, name: Any, found: Any
+    monkeypatch: pytest.MonkeyPatch, name: Any, found: str
 ) -> None:
-    """PyTorch's names, our own and "gpu"; what is not there is refused with what is."""
+    """PyTorch's names, our own and "gpu"; what is not there is refused."""
     play_gpus(monkeypatch, count=2)
-    if isinstance(found, str):
-        assert str(devices.find(name)) == found
-        return
-    with pytest.raises(found):
-        devices.find(name)
+    assert str(devices.find(name)) == found
+    for unknown in ("cuda:7", "tpu", "cpu:1"):
+        with pytest.raises(DeviceError):
+            devices.find(unknown)
 
 
-MEMORY = [
-    torch.OutOfMemoryError("CUDA out of memory."),
-    MemoryError(),
-    RuntimeError("DefaultCPUAllocator: can't allocate memory"),
-    RuntimeError("MPS backend out of memory"),
-    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"),
-]
-FAULTS = [
-    "CUDA error: an illegal memory access was encountered",
-    "No CUDA GPUs are available",
-    "CUDA error: device-side assert triggered",
-    "HIP error: misaligned address",
-]
-REFUSED = [
-    "CUDA error: invalid argument",
-    "CUDA error: too many resources requested for launch",
-    "CUDA error: no kernel image is available for execution on the device",
-]
-
-
-def test_libraries_errors_become_ours() -> None:
+@pytest.mark.parametrize(
+    ("error", "ours", "restart"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), OutOfMemoryError, False),
+        (MemoryError(), OutOfMemoryError, False),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), OutOfMemoryError, False),
+        (RuntimeError("MPS backend out of memory"), OutOfMemoryError, False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), OutOfMemoryError, False),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), DeviceError, True),
+        (RuntimeError("No CUDA GPUs are available"), DeviceError, True),
+        (RuntimeError("CUDA error: device-side assert triggered\nmore"), DeviceError, True),
+        (RuntimeError("HIP error: misaligned address"), DeviceError, True),
+        (RuntimeError("CUDA error: invalid argument"), DeviceError, False),
+        (RuntimeError("CUDA error: too many resources requested for launch"), DeviceError, False),
+        (RuntimeError("CUDA error: no kernel image is available for"), DeviceError, False),
+        (ValueError("out of memory"), ValueError, False),
+        (RuntimeError("shapes do not match"), RuntimeError, False),
+        (KeyError("cuda error"), KeyError, False),
+    ],
+    ids=repr,
+)
+def test_libraries_errors_become_ours(
+    error: Exception, ours: type[Exception], restart: bool
+) -> None:
     """Memory, a lost device (restart) and a refused call (none) by the library's words."""
-    for error in MEMORY:
-        assert isinstance(translate(error, "copying"), OutOfMemoryError)
-    for words, restart in [*((w, True) for w in FAULTS), *((w, False) for w in REFUSED)]:
-        ours = translate(RuntimeError(f"{words}\nmore lines"), "copying 2 GiB")
-        assert isinstance(ours, DeviceError)
-        assert ("restart" in str(ours), words in str(ours), "\n" in str(ours)) == (
-            restart,
-            True,
-            False,
-        )
-    for error in (
-        ValueError("out of memory"),
-        RuntimeError("shapes do not match"),
-        KeyError("cuda error"),
-    ):
-        assert translate(error, "work") is None
-        with pytest.raises(type(error)), guard("work"):
-            raise error
-    with pytest.raises(OutOfMemoryError) as caught, guard("work"):
-        raise MEMORY[0]
-    assert caught.value.__cause__ is MEMORY[0]
+    with pytest.raises(ours) as caught, guard("work"):
+        raise error
+    assert caught.value is error or caught.value.__cause__ is error
+    assert ("restart" in str(caught.value), "\n" in str(caught.value)) == (restart, False)
 
 
 CPU0 = "sys/devices/system/cpu/cpu0"
@@ -562,71 +534,44 @@ def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     first = conditions.read(Device("cpu"), root=root)
     tick = os.sysconf("SC_CLK_TCK")
-    assert (first.busy_seconds, first.stolen_seconds) == pytest.approx((623 / tick, 20 / tick))
-    assert (first.run_delay_seconds, first.process_run_delay_seconds) == pytest.approx(
-        (3.385392e-3, 8e-9)
-    )
-    assert first.throttled_seconds == pytest.approx(0.250005)
-    assert (first.frequency_hertz, first.base_frequency_hertz, first.thermal_events) == (
-        3e9,
-        2e9,
-        7,
-    )
+    found = (first.busy_seconds, first.stolen_seconds, first.throttled_seconds)
+    assert found == pytest.approx((623 / tick, 20 / tick, 0.250005))
+    waits = (first.run_delay_seconds, first.process_run_delay_seconds)
+    assert waits == pytest.approx((3.385392e-3, 8e-9))
+    clocks = (first.frequency_hertz, first.base_frequency_hertz, first.thermal_events)
+    assert clocks == (3e9, 2e9, 7)
     shutil.rmtree(root / "proc/self/task/2")
-    second = conditions.read(
-        Device("cpu"),
-        first,
-        _tree(
-            root,
-            {
-                "proc/self/task/1/schedstat": "70 6 2",
-                **V1,
-                f"{GROUP}/cpu,cpuacct/docker/a/cpu.stat": "throttled_time 2000000000",
-            },
-        ),
-    )
+    stat = {f"{GROUP}/cpu,cpuacct/docker/a/cpu.stat": "throttled_time 2000000000"}
+    _tree(root, {"proc/self/task/1/schedstat": "70 6 2", **V1, **stat})
+    second = conditions.read(Device("cpu"), first, root)
     assert second.process_run_delay_seconds == pytest.approx(9e-9)
     assert second.throttled_seconds == pytest.approx(2.0)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {4, 5}, raising=False)
-    assert conditions.read(Device("cpu"), root=root).busy_seconds is None  # cores of other numbers
     nothing = conditions.read(Device("cpu"), root=tmp_path / "none")
-    assert (nothing.run_delay_seconds, nothing.throttled_seconds, nothing.frequency_hertz) == (
-        None,
-        None,
-        None,
-    )
-    live = conditions.read(Device("cpu"))
-    assert conditions.read(Device("cpu"), live).own_cpu_seconds >= live.own_cpu_seconds
-
-
-def _used(**shares: int) -> list[Any]:
-    return [types.SimpleNamespace(pid=int(pid[1:]), smUtil=share) for pid, share in shares.items()]
+    found = (nothing.run_delay_seconds, nothing.throttled_seconds, nothing.frequency_hertz)
+    assert found == (None, None, None)
 
 
 @pytest.mark.parametrize(
-    ("pids", "used", "neighbors"),
+    ("used", "neighbors"),
     [
-        ([os.getpid()], _used(), (0, 0.0)),
-        ([os.getpid(), 7, 8], _used(**{f"p{os.getpid()}": 99}, p7=50, p8=30), (2, 0.5)),
-        ([7, 8], _used(p7=90, p8=30), (1, 0.3)),  # a container hides our id: the busiest is ours
-        ([7], _used(p7=90), (0, 0.0)),
+        ({os.getpid(): 0}, (0, 0.0)),
+        ({os.getpid(): 99, 7: 50, 8: 30}, (2, 0.5)),
+        ({7: 90, 8: 30}, (1, 0.3)),  # a container hides our id: the busiest is ours
+        ({7: 90}, (0, 0.0)),
     ],
+    ids=["alone", "beside two", "hidden", "hidden and alone"],
 )
 def test_counters_of_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, pids: list[int], used: list[Any], neighbors: tuple[int, float]
+    monkeypatch: pytest.MonkeyPatch, used: dict[int, int], neighbors: tuple[int, float]
 ) -> None:
     """MHz, nanoseconds and percent become hertz, seconds and shares; 1.32 s were slow."""
     play_gpus(monkeypatch)
-    processes = [types.SimpleNamespace(pid=pid) for pid in pids]
-    nvml = _nvml(DeviceGetComputeRunningProcesses=processes, DeviceGetProcessUtilization=used)
+    rows = [types.SimpleNamespace(pid=pid, smUtil=share) for pid, share in used.items()]
+    nvml = _nvml(DeviceGetComputeRunningProcesses=rows, DeviceGetProcessUtilization=rows)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     found = conditions.read(Device("cuda")).gpu
-    assert found.slowed_seconds == pytest.approx(1.32)
-    assert (found.reasons, found.clock_hertz, found.top_clock_hertz) == (
-        ("power cap", "hardware thermal"),
-        1.41e9,
-        1.98e9,
-    )
+    assert (found.slowed_seconds, found.reasons) == (pytest.approx(1.32), A100.slowdowns)
+    assert (found.clock_hertz, found.top_clock_hertz) == (1.41e9, 1.98e9)
     assert (found.neighbours, found.neighbour_busy_ratio) == neighbors
     silent = _nvml(DeviceGetHandleByUUID=_fails(), DeviceGetHandleByIndex=_fails())
     monkeypatch.setitem(sys.modules, "pynvml", silent)
@@ -706,26 +651,16 @@ GPUS: dict[str, tuple[GpuReadings, GpuReadings]] = {
 
 def test_what_counters_mean(approved: Any) -> None:
     """Notes of the time between two readings: its share is the disturbance's; quiet has none."""
-    text = []
+    both = {}
     for name, changes in CHANGES.items():
-        begin = dataclasses.replace(
-            BEFORE, **{k: v for k, v in changes.items() if v is None or k == "cores"}
-        )
-        notes = disturbance.from_readings(begin, dataclasses.replace(AFTER, **changes))
-        text += [f"== {name}", *map(str, notes)]
-    slow = {"frequency_hertz": 1.8e9}
-    text += [
-        "== slow from the beginning",
-        *map(
-            str,
-            disturbance.from_readings(
-                dataclasses.replace(BEFORE, **slow), dataclasses.replace(AFTER, **slow)
-            ),
-        ),
-    ]
+        always = {k: v for k, v in changes.items() if v is None or k == "cores"}
+        both[name] = dataclasses.replace(BEFORE, **always), dataclasses.replace(AFTER, **changes)
     for name, (one, other) in GPUS.items():
-        both = (
-            dataclasses.replace(state, gpu=gpu) for state, gpu in ((BEFORE, one), (AFTER, other))
-        )
-        text += [f"== GPU: {name}", *map(str, disturbance.from_readings(*both))]
-    assert "\n".join(text) == approved
+        both[name] = dataclasses.replace(BEFORE, gpu=one), dataclasses.replace(AFTER, gpu=other)
+    slow = {"frequency_hertz": 1.8e9}
+    both["slow from the beginning"] = (
+        dataclasses.replace(BEFORE, **slow),
+        dataclasses.replace(AFTER, **slow),
+    )
+    text = [[f"== {name}", *disturbance.from_readings(*two)] for name, two in both.items()]
+    assert "\n".join(str(line) for part in text for line in part) == approved

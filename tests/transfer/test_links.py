@@ -14,10 +14,7 @@ import pytest
 import torch
 from gpulab import recordings, transfer
 from gpulab.errors import DeviceError, InputError, OutOfMemoryError, StoppedError
-from gpulab.evidence import Evidence
 from gpulab.transfer import Link, ModelledDevice
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fake_machine import MIB, Clock, lines, play_gpus, play_link, private_turns  # noqa: F401
 
@@ -58,18 +55,13 @@ def test_times_of_links_and_processors_by_hand() -> None:
     """10 us + 250 kB at 25 GB/s are 20 us; 42.5 TFLOP take a second and a launch, 3.77 TB too."""
     assert transfer.link("pcie4", 1e-5, 25e9).seconds(250_000) == pytest.approx(2e-5)
     h200 = transfer.processor("nvidia-h200")
-    assert h200.seconds(42.5e12, 0) == pytest.approx(1 + 2.5e-6)
-    assert h200.seconds(1e12, 3.77e12) == pytest.approx(1 + 2.5e-6)
-    assert h200.seconds(785e12, 0, "bfloat16") == pytest.approx(1 + 2.5e-6)
-    assert transfer.faster(h200, 2).seconds(42.5e12, 0) == pytest.approx(0.5 + 2.5e-6)
-
-
-@given(st.integers(0, 2**40), st.integers(0, 2**40))
-def test_one_copy_beats_two(a: int, b: int) -> None:
-    """Copying two arrays together saves one latency."""
-    link = transfer.link("pcie4")
-    both = link.seconds(a) + link.seconds(b)
-    assert both == pytest.approx(link.seconds(a + b) + link.latency_seconds)
+    of_a_second = [
+        h200.seconds(42.5e12, 0),
+        h200.seconds(1e12, 3.77e12),
+        h200.seconds(785e12, 0, "bfloat16"),
+        transfer.faster(h200, 2).seconds(85e12, 0),
+    ]
+    assert of_a_second == pytest.approx([1 + 2.5e-6] * 4)
 
 
 def test_a_modelled_sweep_is_the_formula() -> None:
@@ -81,7 +73,6 @@ def test_a_modelled_sweep_is_the_formula() -> None:
     assert all(p.median_seconds == link.seconds(p.nbytes) for p in exact.points)
     assert noisy == link.sweep(noise_ratio=0.03, seed=1) != link.sweep(noise_ratio=0.03)
     assert {exact.evidence.badge, noisy.evidence.badge, exact.points[0].samples} == {"MODELLED", 0}
-    assert "noise of 3%" in noisy.evidence.assumptions
     found = Link.from_fit(noisy.fit(), "again")
     assert found.latency_seconds == pytest.approx(1e-5, rel=0.1)
     assert found.bandwidth_bytes_per_second == pytest.approx(25e9, rel=0.05)
@@ -109,28 +100,31 @@ def test_the_bill_of_a_modelled_device(approved: Any) -> None:
     assert "\n".join(text) == approved
 
 
-def test_arrays_must_be_where_they_are_used() -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda gpu, there, host: gpu.to_device(there),
+        lambda gpu, there, host: gpu.to_host(host),
+        lambda gpu, there, host: gpu.run(np.negative, host),
+        lambda gpu, there, host: gpu.run(np.stack, [[there, host]]),
+        lambda gpu, there, host: gpu.run(float, there[0]),
+        lambda gpu, there, host: gpu.run(lambda x: 5.0, there),
+        lambda gpu, there, host: gpu.run(5, there),
+        lambda gpu, there, host: gpu.to_device("x"),
+    ],
+)
+def test_arrays_must_be_where_they_are_used(wrong: Callable[..., Any]) -> None:
     """Copies are real; an array in the wrong place is refused and not billed."""
-    gpu, host = ModelledDevice("pcie4", "nvidia-h200"), np.ones(4)
+    gpu, host = ModelledDevice("pcie4", "nvidia-h200"), torch.ones(4)
     there = gpu.to_device(host)
     host[:] = 7
-    assert there[0] == 1
-    for wrong in (
-        lambda: gpu.to_device(there),
-        lambda: gpu.to_host(host),
-        lambda: gpu.run(np.negative, host),
-        lambda: gpu.run(np.stack, [[there, host]]),
-        lambda: gpu.run(float, there[0]),
-        lambda: gpu.run(lambda x: 5.0, there),
-        lambda: gpu.run(5, there),
-        lambda: gpu.to_device("x"),
-    ):
-        with pytest.raises(InputError):
-            wrong()
+    with pytest.raises(InputError):
+        wrong(gpu, there, host)
     assert (gpu.report().copies, gpu.report().calls) == (1, 0)
-    assert torch.equal(gpu.to_host(gpu.to_device(torch.ones(2))), torch.ones(2))
+    assert torch.equal(gpu.to_host(there), torch.ones(4))
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(
     "call",
     [
@@ -159,11 +153,15 @@ def test_arrays_must_be_where_they_are_used() -> None:
         lambda: transfer.link("pcie4").sweep().fit().predict(-1),
         lambda: transfer.link("pcie4").sweep().fit().predict("abc"),
         lambda: transfer.link("pcie4").sweep().fit().prediction_interval_seconds(1e6, 1.5),
+        lambda: transfer.measure_copy(2**50, "host"),
+        lambda: transfer.sweep("cuda", sizes=[2**30]),  # of 16 MiB that are free
+        lambda: transfer.sweep("cuda", ("host",)),
+        lambda: transfer.recorded_sweep("nvidia-h200"),
     ],
 )
 def test_what_is_no_link_size_or_series_is_refused(call: Callable[[], Any]) -> None:
     """Before anything is allocated or measured."""
-    with pytest.raises(InputError):
+    with pytest.raises((InputError, OutOfMemoryError)):
         call()
 
 
@@ -188,16 +186,8 @@ def test_a_gpu_sweep_finds_its_link(clock: Clock, approved: Any) -> None:
     assert own.bandwidth_bytes_per_second == pytest.approx(2e10, rel=1e-3)
 
 
-def test_what_does_not_fit_or_cannot_be_pinned(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A size too large is refused before it is allocated; without pinned memory a note says so."""
-    with pytest.raises(OutOfMemoryError):
-        transfer.sweep("cuda", sizes=[2**30])
-    with pytest.raises(OutOfMemoryError):
-        transfer.measure_copy(2**50, "host")
-    with pytest.raises(InputError):
-        transfer.sweep("cuda", ("host",))
+def test_a_machine_that_cannot_pin_memory(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A note says so in place of its series; asked for alone it is an error."""
     empty = torch.empty
 
     def refuse(*args: Any, pin_memory: bool = False, **options: Any) -> Any:
@@ -228,26 +218,17 @@ def test_one_copy_and_what_pinning_costs(clock: Clock, monkeypatch: pytest.Monke
 @pytest.mark.slow  # asks for this machine's ceilings
 def test_the_sweep_of_a_cpu_is_a_host_copy() -> None:
     """One series by numpy, MEASURED, beside what all cores copy; stopped, it keeps its points."""
-    seen: list[tuple[float, str]] = []
-    found = transfer.sweep(
-        "cpu", sizes=[8192, 4096], deadline=0.1, progress=lambda *p: seen.append(p)
-    )
+    seen: list[float] = []
+    options: dict[str, Any] = {"deadline": 0.1, "progress": lambda *p: seen.append(p[0])}
+    found = transfer.sweep("cpu", sizes=[8192, 4096], **options)
     assert (found.series, found.library) == ((("host", "pageable"),), "numpy")
     assert [p.nbytes for p in found.points] == [4096, 8192]
     assert found.memory_bandwidth_bytes_per_second > 0
-    assert found.evidence.badge == "MEASURED"
-    assert [fraction for fraction, _ in seen] == [0.0, 0.5, 1.0, 1.0]
-    stopped = transfer.sweep(
-        "cpu",
-        sizes=[4096, 8192],
-        deadline=0.1,
-        stop=lambda: len(seen) > 5,
-        progress=lambda *p: seen.append(p),
-    )
-    assert ([p.nbytes for p in stopped.points], stopped.memory_bandwidth_bytes_per_second) == (
-        [4096],
-        None,
-    )
+    assert (found.evidence.badge, seen) == ("MEASURED", [0.0, 0.5, 1.0, 1.0])
+    stop = lambda: len(seen) > 5  # noqa: E731
+    stopped = transfer.sweep("cpu", sizes=[4096, 8192], stop=stop, **options)
+    assert [p.nbytes for p in stopped.points] == [4096]
+    assert stopped.memory_bandwidth_bytes_per_second is None
     assert stopped.notes[-1].code == "stopped"
     with pytest.raises(StoppedError):
         transfer.sweep("cpu", sizes=[4096], stop=lambda: True)
@@ -257,19 +238,15 @@ def test_a_recorded_sweep_has_the_recordings_numbers(approved: Any) -> None:
     """Each point from its entry, RECORDED; a recording without copies has none."""
     recording = recordings.load("nvidia-h200")
     found = transfer.recorded_sweep(recording)
-    entries = {
-        (e.params["direction"], e.params["memory"], e.params["nbytes"]): e.timing
-        for e in recording.select("transfer")
-    }
-    for p in found.points:
-        timing = entries[p.direction, p.memory, p.nbytes]
-        by_hand = (timing.median_seconds, timing.interval_seconds, timing.sample_count)
+    points = {(p.direction, p.memory, p.nbytes): p for p in found.points}
+    entries = recording.select("transfer")
+    assert (len(points), found.evidence.badge) == (len(entries), "RECORDED")
+    for e in entries:
+        p = points[e.params["direction"], e.params["memory"], e.params["nbytes"]]
+        by_hand = (e.timing.median_seconds, e.timing.interval_seconds, e.timing.sample_count)
         assert (p.median_seconds, p.interval_seconds, p.samples) == by_hand
-        assert p.bytes_per_second == p.nbytes / timing.median_seconds
-    assert (len(found.points), found.evidence.badge) == (len(entries), "RECORDED")
+        assert p.bytes_per_second == p.nbytes / p.median_seconds
     assert transfer.recorded_sweep(dataclasses.replace(recording, entries=())) is None
-    with pytest.raises(InputError):
-        transfer.recorded_sweep("nvidia-h200")
     assert lines(found) == approved
 
 
@@ -289,11 +266,9 @@ def test_a_read_that_does_not_wait_sees_old_values(monkeypatch: pytest.MonkeyPat
 @pytest.mark.gpu
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 def test_copies_to_a_real_gpu(library: str) -> None:
-    """Each series moves its bytes; latency lies between 1 and 200 us; pinning has its cost."""
+    """Each series moves its bytes, pinning has its cost, and what was waited for is new."""
     pytest.importorskip(library)
     found = transfer.sweep("cuda", sizes=[2**12, 2**16, 2**20, 2**26], library=library, deadline=4)
-    assert len(found.series) == 4
-    assert 1e-6 < found.fit("to_device", "pinned").latency_seconds < 2e-4
+    assert (len(found.series), found.library, found.evidence.badge) == (4, library, "MEASURED")
     assert transfer.pinning_cost(64 * MIB).pin_seconds > 0
     assert transfer.stale_read(256 * MIB).after_ratio == 0.0
-    assert isinstance(found.evidence, Evidence)

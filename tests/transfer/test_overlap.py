@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gpulab import transfer
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError
-from gpulab.evidence import Evidence, Note
+from gpulab.evidence import Evidence
 from gpulab.transfer import Overlap, Span
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,14 +26,10 @@ def test_a_modelled_pipeline_by_hand(approved: Any) -> None:
     o = transfer.overlap(4_000_000, 4, link=LINK, compute_seconds=2.0)
     assert (o.seconds, o.serial_seconds, o.ideal_seconds) == pytest.approx((4.504, 6.001, 4.001))
     assert (o.ratio, o.together_seconds) == pytest.approx(((6.001 - 4.504) / 2.0, 1.5))
-    spans = [(s.start_seconds, s.end_seconds) for s in o.timeline if s.lane == "copy"]
-    assert np.array(spans) == pytest.approx(
-        np.array([[1.001 * k, 1.001 * (k + 1)] for k in range(4)])
-    )
-    spans = [(s.start_seconds, s.end_seconds) for s in o.timeline if s.lane == "compute"]
-    assert np.array(spans) == pytest.approx(
-        np.array([[1.001 * k, 1.001 * k + 0.5] for k in range(1, 5)])
-    )
+    spans = {(s.lane, s.chunk): (s.start_seconds, s.end_seconds) for s in o.timeline}
+    for k in range(4):
+        assert spans["copy", k] == pytest.approx((1.001 * k, 1.001 * (k + 1)))
+        assert spans["compute", k] == pytest.approx((1.001 * (k + 1), 1.001 * (k + 1) + 0.5))
     slow = transfer.overlap(4_000_000, 4, link=LINK, compute_seconds=8.0)
     assert slow.seconds == pytest.approx(1.001 + 8.0)  # computes of 2 s follow each other
     shown = [
@@ -47,15 +43,12 @@ def test_a_modelled_pipeline_by_hand(approved: Any) -> None:
     assert "\n".join([lines(*shown), *evidence]) == approved
 
 
-@given(st.integers(4, 10**9), st.integers(1, 64), st.floats(0, 100))
+@given(st.integers(256, 10**9), st.integers(1, 64), st.floats(0, 100))
 def test_formula_and_timeline_agree(nbytes: int, chunks: int, compute: float) -> None:
     """The closed form and the recurrence that draws the timeline give the same end."""
-    if chunks > nbytes // 4:
-        return
     o = transfer.overlap(nbytes, chunks, link=LINK, compute_seconds=compute)
     assert transfer.pipeline_seconds(nbytes, chunks, LINK, compute) == pytest.approx(o.seconds)
     assert o.ideal_seconds <= o.seconds * (1 + 1e-9)
-    assert Overlap.from_dict(o.to_dict()) == o
 
 
 def test_launches_count_for_each_chunk() -> None:
@@ -71,46 +64,32 @@ def test_launches_count_for_each_chunk() -> None:
 )
 def test_no_gain_is_0_percent_from_either_side(seconds: float, share: str) -> None:
     """2 s and 1 s one after the other take 3: a hair more or less is "0%", never "-0%"."""
-    o = Overlap("cpu", 8, 2, 2.0, 1.0, seconds, (), (), Evidence.measured("cpu"))
-    assert o.ratio_text == share
     spans = (Span("copy", 0, 0.0, 1.0), Span("copy", 1, 1.0, 2.0), Span("compute", 0, 0.5, 1.5))
-    timed = Overlap("cpu", 8, 2, 2.0, 1.0, seconds, spans, (), Evidence.measured("cpu"))
-    assert timed.together_seconds == pytest.approx(1.0)
+    o = Overlap("cpu", 8, 2, 2.0, 1.0, seconds, spans, (), Evidence.measured("cpu"))
+    assert (o.ratio_text, o.together_seconds) == (share, pytest.approx(1.0))
 
 
-def _scripted(monkeypatch: pytest.MonkeyPatch, copies: list[float], passes: list[float]) -> Any:
-    """Let each copy on the CPU take the next of these seconds, and each pass of the default work.
-
-    The copy thread is joined before any compute begins, so that the two lanes never meet.
-    """
-    times = {"copy": itertools.cycle(copies), "work": itertools.cycle(passes)}
-    now = [0.0]
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+@pytest.mark.parametrize(
+    ("passes", "codes"), [([2.0], ["no-overlap"]), ([2.0, 0.5], ["implausible", "no-overlap"])]
+)
+def test_lanes_that_never_meet_are_noted(
+    monkeypatch: pytest.MonkeyPatch, passes: list[float], codes: list[str]
+) -> None:
+    """A copy of 1 s, joined before a work of 2 s: no gain; in 0.5 s it could not be done."""
+    now, works = [0.0], itertools.cycle(passes)
 
     def copyto(target: np.ndarray, source: np.ndarray) -> None:
-        now[0] += next(times["copy"])
+        now[0] += 1.0
 
     def work(chunk: np.ndarray) -> None:
-        now[0] += next(times["work"])
+        now[0] += next(works)
 
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
     monkeypatch.setattr(np, "copyto", copyto)
-    return work
-
-
-def test_lanes_that_never_meet_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripted on one clock, a copy of 1 s and a work of 2 s: no gain, and the note no-overlap."""
-    work = _scripted(monkeypatch, [1.0], [2.0])
     o = transfer.overlap(4096, 1, work=work, device="cpu")
-    assert (o.copy_seconds, o.compute_seconds, o.seconds) == pytest.approx((1.0, 2.0, 3.0))
-    assert (o.ratio_text, [note.code for note in o.notes]) == ("0%", ["no-overlap"])
-    assert (o.evidence.samples, o.evidence.badge) == (7, "MEASURED")
-
-
-def test_a_gain_that_cannot_be_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone a work takes 2 s, and in its chunk half a second: less than the longer lane."""
-    work = _scripted(monkeypatch, [1.0], [2.0, 0.5])
-    o = transfer.overlap(4096, 1, work=work, device="cpu")
-    assert [note.code for note in o.notes] == ["implausible", "no-overlap"]
+    assert [note.code for note in o.notes] == codes
+    assert (o.copy_seconds, o.compute_seconds, o.evidence.samples) == pytest.approx((1.0, 2.0, 7))
+    assert (o.ratio_text == "0%") == (len(codes) == 1)
 
 
 def test_threads_copy_each_chunk_before_it_is_computed() -> None:
@@ -118,13 +97,12 @@ def test_threads_copy_each_chunk_before_it_is_computed() -> None:
     seen: list[np.ndarray] = []
     o = transfer.overlap(4 * 1003, 7, work=lambda x: seen.append(x.copy()), device="cpu")
     assert all((x == 1).all() for x in seen)
-    assert len(seen[0]) == 1003  # the work alone, in one go
-    parts = [len(x) for x in seen[1:8]]
-    assert ((sum(parts), max(parts) - min(parts)), len(o.timeline)) == ((1003, 1), 14)
+    alone, *parts = [len(x) for x in seen[:8]]
+    assert (alone, sum(parts), max(parts) - min(parts)) == (1003, 1003, 1)
+    assert sorted(s.chunk for s in o.timeline) == sorted([*range(7)] * 2)
     ends = {s.chunk: s.end_seconds for s in o.timeline if s.lane == "copy"}
-    computes = [s for s in o.timeline if s.lane == "compute"]
-    assert [s.chunk for s in computes] == [*range(7)]
-    assert all(s.start_seconds >= ends[s.chunk] - 1e-4 for s in computes)
+    starts = {s.chunk: s.start_seconds for s in o.timeline if s.lane == "compute"}
+    assert all(starts[k] >= ends[k] for k in range(7))
 
 
 def test_a_stop_returns_what_was_reached() -> None:
@@ -150,6 +128,7 @@ def test_a_stop_returns_what_was_reached() -> None:
     [
         {"nbytes": 0},
         {"nbytes": 1.5},
+        {"nbytes": 2**50},
         {"chunks": 0},
         {"chunks": True},
         {"nbytes": 100, "chunks": 26},
@@ -162,19 +141,13 @@ def test_a_stop_returns_what_was_reached() -> None:
 )
 def test_what_cannot_be_overlapped_is_refused(options: dict[str, Any]) -> None:
     """Before anything runs or is allocated."""
-    with pytest.raises(InputError):
+    with pytest.raises((InputError, OutOfMemoryError)):
         transfer.overlap(**{"device": "cpu", **options})
-    with pytest.raises(OutOfMemoryError):
-        transfer.overlap(2**50, device="cpu")
-    with pytest.raises(InputError):
-        transfer.pipeline_seconds(100, 2, LINK, float("nan"))
 
 
 @pytest.mark.gpu
 def test_overlap_on_a_real_gpu() -> None:
-    """With pinned memory and two streams 256 MiB overlap; work that the host waits for does not."""
-    o = transfer.overlap(256 * 2**20, 8)
-    assert o.ratio > 0.25
-    assert not any(isinstance(note, Note) and note.code == "no-overlap" for note in o.notes)
+    """Two streams overlap copies with work; work that the host waits for does not."""
+    assert "no-overlap" not in [note.code for note in transfer.overlap(256 * 2**20, 8).notes]
     waiting = transfer.overlap(2**20, 4, work=lambda x: x.sum().item())
-    assert [note.code for note in waiting.notes if note.code == "no-overlap"]
+    assert "no-overlap" in [note.code for note in waiting.notes]
