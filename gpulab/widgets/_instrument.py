@@ -264,7 +264,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     @property
     def status(self) -> str:
-        """"idle", "running" or "stopping", as the buttons show it."""
+        """One of "idle", "running" and "stopping", as the buttons show it."""
         return str(self._panel.state)
 
     @property
@@ -278,11 +278,10 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         return self._shown
 
     def describe(self) -> dict[str, Any]:
-        """Return title, summary, buttons and controls as plain data; a control has its options or bounds, its value, whether it is shown."""
-        controls = [
-            {**c.describe(), "value": self.values[name], "on_screen": self.on_screen(c)} for name, c in self.controls.items()
-        ]
-        return {"title": self.title, "summary": self.summary, "actions": [dataclasses.asdict(a) for a in self.actions], "controls": controls}
+        """Return title, summary, buttons and controls as plain data; a control has its options or bounds, and its value."""
+        controls = [{**c.describe(), "value": self.values[name], "on_screen": self.on_screen(c)} for name, c in self.controls.items()]
+        actions = [dataclasses.asdict(action) for action in self.actions]
+        return {"title": self.title, "summary": self.summary, "actions": actions, "controls": controls}
 
     @property
     def traceback(self) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed; `make test` installs it")
-from lab_driver import CHROMIUM, SECONDS, Lab, Tab
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+from lab_driver import CHROMIUM, SECONDS, Lab, Tab, chromium_path
 
 
 @pytest.fixture(scope="session")
@@ -20,10 +17,9 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import Error, expect, sync_playwright
 
     expect.set_options(timeout=SECONDS * 1000)
-    path = next(filter(None, map(shutil.which, NAMES)), None)
     with sync_playwright() as playwright:
         try:
-            chromium = playwright.chromium.launch(executable_path=path, args=CHROMIUM)
+            chromium = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM)
         except Error as error:
             reason = str(error).splitlines()[0]
             pytest.skip(f"no Chromium could be started ({reason}); apt-get install chromium")

@@ -40,6 +40,12 @@ _COMMAND = (
 )
 
 
+def chromium_path() -> str | None:
+    """Return the path of Debian's Chromium or of Chrome; None lets playwright look for its own."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
 class Lab:
     """The server that ``gpulab lab --no-browser`` starts: ``url``, ``token``, ``root``, ``log``."""
 

@@ -421,11 +421,12 @@ def test_a_gpu_is_what_pytorch_and_the_driver_say(monkeypatch: pytest.MonkeyPatc
             3.201e9,
             6144,
             60 * MIB,
+            False,
+            (),
             pytest.approx(76.12),
             400.0,
             27.0,
-            False,
-            slowdowns=A100.slowdowns,
+            A100.slowdowns,
         ),
     )
     found = (facts.torch.kind, facts.torch.cuda, facts.torch.architectures[0])
@@ -655,12 +656,13 @@ def test_what_counters_mean(approved: Any) -> None:
     for name, changes in CHANGES.items():
         always = {k: v for k, v in changes.items() if v is None or k == "cores"}
         both[name] = dataclasses.replace(BEFORE, **always), dataclasses.replace(AFTER, **changes)
-    for name, (one, other) in GPUS.items():
-        both[name] = dataclasses.replace(BEFORE, gpu=one), dataclasses.replace(AFTER, gpu=other)
     slow = {"frequency_hertz": 1.8e9}
     both["slow from the beginning"] = (
         dataclasses.replace(BEFORE, **slow),
         dataclasses.replace(AFTER, **slow),
     )
+    for name, (one, other) in GPUS.items():
+        begin, end = dataclasses.replace(BEFORE, gpu=one), dataclasses.replace(AFTER, gpu=other)
+        both[f"GPU: {name}"] = begin, end
     text = [[f"== {name}", *disturbance.from_readings(*two)] for name, two in both.items()]
     assert "\n".join(str(line) for part in text for line in part) == approved

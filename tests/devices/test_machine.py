@@ -293,22 +293,19 @@ def test_the_doctors_report(approved: Any) -> None:
         ("2.0", "ok"),
         ("2.0.0rc1", "ok"),
         ("10.0+local", "ok"),
+        (importlib.metadata.PackageNotFoundError("numpy"), "fix"),
         (None, "fix"),
-        ("", "fix"),
     ],
 )
 def test_packages_are_held_against_the_oldest_that_works(
-    monkeypatch: pytest.MonkeyPatch, version: str | None, state: str
+    monkeypatch: pytest.MonkeyPatch, version: Any, state: str
 ) -> None:
     """Missing, half-installed and old packages are to fix; versions compare by number."""
-    real = importlib.metadata.version
 
-    def installed(name: str) -> str | None:
-        if name != "numpy":
-            return real(name)
-        if version is None:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return version or None
+    def installed(name: str) -> Any:
+        if isinstance(version, Exception):
+            raise version
+        return version
 
     monkeypatch.setattr(importlib.metadata, "version", installed)
     assert _states(READY)["numpy"] == state
@@ -322,52 +319,31 @@ def test_the_doctor_looks_for_every_package_that_the_course_needs() -> None:
     assert wanted <= set(_states(READY))
 
 
-def test_what_the_doctor_tries_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Python's age, a folder to write to, and products of PyTorch and CuPy must be right."""
-    found = _but(
-        READY,
-        accelerators=(_but(USABLE, device="cpu"),),
-        torch=GOOD.torch,
-        cupy_packages=("cupy-cuda13x",),
-    )
-    ones = torch.ones(2, 2)
-    fake = types.SimpleNamespace(float32="float32")
-    monkeypatch.setitem(sys.modules, "cupy", fake)
-    for size, state in (
-        (64, "ok"),
-        (2, "fix"),
-    ):  # a product of ones of another size has another sum
-        made = lambda *shape, n=size, **options: torch.full((n, n), 1.0)  # noqa: E731
-        fake.ones = lambda shape, dtype, n=size: _Product(n)
-        monkeypatch.setattr(torch, "ones", made)
-        states = _states(found)
-        assert (states["accelerator"], states["cupy"]) == (state, state)
-    monkeypatch.setattr(torch, "ones", lambda *shape, device: ones.to("cuda:0"))
-    assert _states(found)["accelerator"] == "fix"
+@pytest.mark.parametrize(("size", "state"), [(64, "ok"), (2, "fix")])
+def test_the_doctor_multiplies_on_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, size: int, state: str
+) -> None:
+    """Products of PyTorch and CuPy must be right: one of ones of another size has another sum."""
+    gpu = _gpu(device="cpu")
+    found = _but(READY, torch=GOOD.torch, cupy_packages=("cupy-cuda13x",), **gpu)
+    made = torch.full((size, size), 1.0)
+    product = types.SimpleNamespace(sum=lambda: types.SimpleNamespace(get=lambda: size**3))
+    ones = type("Ones", (), {"__matmul__": lambda self, other: product})
+    cupy = types.SimpleNamespace(float32="float32", ones=lambda shape, dtype: ones())
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(torch, "ones", lambda *shape, **options: made)
+    states = _states(found)
+    assert (states["accelerator"], states["cupy"]) == (state, state)
+
+
+def test_an_old_python_without_a_place_to_write(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Both are to fix; and so is an accelerator that PyTorch cannot reach."""
     monkeypatch.setattr(sys, "version_info", (3, 10, 4))
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
-    monkeypatch.setattr(Path, "cwd", lambda: folder)
-    states = _states(READY)
-    assert (states["python"], states["write access"]) == ("fix", "fix")
-
-
-class _Product:
-    """An array of CuPy's as far as the doctor asks."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __matmul__(self, other: Any) -> _Product:
-        return self
-
-    def sum(self) -> _Product:
-        return self
-
-    def get(self) -> float:
-        return float(self.n**3)
+    monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
+    states = _states(_but(READY, torch=GOOD.torch, **_gpu(device="cuda:77")))
+    assert [states[part] for part in ("python", "write access", "accelerator")] == ["fix"] * 3
 
 
 @pytest.mark.gpu

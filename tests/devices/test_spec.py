@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import operator
@@ -254,10 +255,12 @@ def test_which_arithmetic_pytorch_may_use(
 ) -> None:
     """By its settings of the moment; what has no unit of its own runs as another."""
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
-    for path, value in settings.items():
-        place = operator.attrgetter(path)(torch.backends)
-        monkeypatch.setattr(place, "fp32_precision", value)
-    assert arithmetic(dtype, kind, "matmul") == found
+    with contextlib.ExitStack() as before:
+        for path, value in settings.items():
+            place = operator.attrgetter(path)(torch.backends)
+            before.callback(setattr, place, "fp32_precision", place.fp32_precision)
+            place.fp32_precision = value
+        assert arithmetic(dtype, kind, "matmul") == found
 
 
 # Chips of GDDR or stacks of HBM, and the gigabytes of one (NVIDIA's product pages).

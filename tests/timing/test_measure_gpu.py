@@ -198,7 +198,7 @@ def test_the_working_set_is_what_the_arrays_hold(
         clock.now += nbytes / 8e12
         return fn(*given)
 
-    m = gl.measure(work, *args, device="cuda", nbytes=nbytes, clock=clock, deadline=1e-4)
+    m = gl.measure(work, *args, device="cuda", nbytes=nbytes, clock=clock, deadline=nbytes / 8e9)
     (sentence,) = (note.sentence for note in m.notes if note.code == "warm-cache")
     assert f"the {gl.units.format_bytes(shown)} fit" in sentence
 
