@@ -198,6 +198,12 @@ def old_aside() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process may use two cores, as far as it is told."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin with the same random numbers, and skip gpu tests where there is no GPU."""

@@ -135,12 +135,13 @@ def turns(suite: str, path: str, tree: Path) -> list[list[str]]:
     patterns = [name, f"test_{name}*.py", *(["notebooks"] if name == "lessons" else [])]
     near = [str(p.relative_to(tree)) for each in patterns for p in (tree / "tests").glob(each)]
     near = near or [str(p.relative_to(tree)) for p in (tree / "tests").glob("test_*.py")]
-    if path.endswith(".py"):
-        near += ["--doctest-modules", path]
+    if path.endswith(".ipynb"):
+        return [[*NO_BROWSER, *near], ["tests/browser/test_course.py", "-k", Path(path).stem]]
+    near += ["--doctest-modules", path]
     rest = ["tests", *(f"--ignore={each}" for each in near if each.startswith("tests/"))]
     asked = [["-m", "not browser and not gpu and not slow", *rest], ["-m", "slow and not browser", *rest]]
     asked = [[*NO_BROWSER, *near], *asked]
-    return [*asked, ["-m", "browser", "tests"]] if name in ("widgets", "figures", "notebooks", "lab", "html") else asked
+    return [*asked, ["-m", "browser", "tests"]] if name in ("widgets", "figures", "lab", "html") else asked
 
 
 def fails_without(tree: Path, suite: str, test: str, turn: list[str]) -> bool:

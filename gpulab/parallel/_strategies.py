@@ -161,9 +161,9 @@ def register(strategy: Strategy) -> Strategy:
 
 
 def _known() -> dict[str, Strategy]:
-    for family in _FAMILIES:
-        importlib.import_module(f"gpulab.parallel.{family}")
-    return _STRATEGIES
+    families = [importlib.import_module(f"gpulab.parallel.{family}").__name__ for family in _FAMILIES]
+    # In the order of the families, whichever of them was imported first.
+    return dict(sorted(_STRATEGIES.items(), key=lambda item: families.index(item[1].build.__module__)))
 
 
 def strategies() -> tuple[str, ...]:

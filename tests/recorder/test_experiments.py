@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 for name in ("cupy", "numba", "PIL", "torchao"):  # what is planned depends on what is installed
     pytest.importorskip(name)
 
+pytestmark = pytest.mark.usefixtures("two_cores")  # plans for one core have fewer ranks
 CPU = Device("cpu")
 H200 = SimpleNamespace(
     name="NVIDIA H200", major=9, minor=0, total_memory=141 * 2**30, multi_processor_count=132

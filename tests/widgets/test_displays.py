@@ -162,6 +162,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any], str, Any]] = {
 }
 
 
+@pytest.mark.usefixtures("two_cores")
 @pytest.mark.parametrize("case", PUBLISHED)
 def test_what_is_shown_of_a_result(case: str, approved: Any) -> None:
     """Table, verdict, badges and notes are those of the result, beside what is recorded."""
