@@ -2,7 +2,7 @@
 
 Run: ``.venv/bin/python benchmarks/parallel_failures.py [--kills 50] [--skips 12] [--ranks 2] [--seed 0] [--quick]``. Fails where a bound
 is passed: a death named within 5 s, a collective that a rank skips within 5 s after the timeout, recovery within 30 s, no process left.
-``tests/parallel/test_kills.py`` has two of them; ``make soak`` runs all.
+``tests/parallel`` has two of them; ``make soak`` runs all.
 """
 
 from __future__ import annotations

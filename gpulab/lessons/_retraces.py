@@ -17,7 +17,7 @@ from gpulab.results import Result
 from gpulab.units import format_ratio, format_seconds, plural
 
 _SOURCE = "JAX, Just-in-time compilation with jax.jit: JIT and caching"
-_KNOWN_ERROR = "none where JAX was there (tests/lessons/test_nb10.py)"
+_KNOWN_ERROR = "none where JAX was there (tests/lessons)"
 
 
 @dataclass(frozen=True)

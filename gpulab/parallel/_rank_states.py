@@ -116,7 +116,7 @@ def rank_states(model: str | GptShape, *, strategy: str, ranks: int, rank: int =
         evidence=Evidence.modelled(
             "float32 states, gradients kept until the next step begins; no activations, gathered parameters or buffers",
             "ZeRO (Rajbhandari et al., 2020), section 3.1",
-            "equal to predict_ranks' bytes between steps but for the batch (tests/parallel/test_rank_states.py)",
+            "equal to predict_ranks' bytes between steps but for the batch (tests/parallel)",
         ),
     )  # fmt: skip
 
