@@ -8,8 +8,6 @@
 - Every test begins with the same random numbers.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import random
@@ -200,7 +198,7 @@ def old_aside() -> Iterator[None]:
 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process may use two cores, as far as it is told."""
+    """Let this process believe that it may use two cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
 
 

@@ -4,8 +4,6 @@ Nothing of gpulab is replaced: the stand-ins are the clock that its functions ta
 functions of third-party libraries that reach hardware.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 import types

@@ -3,8 +3,6 @@
 Addresses and values are asked of the libraries themselves.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings

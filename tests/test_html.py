@@ -1,7 +1,5 @@
 """``gpulab html``: notebooks as pages that open from the disk, without server or internet."""
 
-from __future__ import annotations
-
 import html.parser
 import json
 import re

@@ -1,7 +1,5 @@
 """A real interrupt of a real kernel, and two kernels that keep answers in one file."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 The server itself is started in tests/browser.
 """
 
-from __future__ import annotations
-
 import datetime
 import socket
 from pathlib import Path

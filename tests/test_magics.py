@@ -1,7 +1,5 @@
 """``%gpu_time``, ``%%gpu_memory``, ``%%gpu_compile`` and ``%%needs`` in a real IPython shell."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The small models that lessons share: shapes, parameters counted by hand, pickling."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the package promises: its public names, what importing costs, and what is installed."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Units, badges and errors: the words in which every number and every refusal is written."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

@@ -1,6 +1,4 @@
-"""What tests read of a page, a table or a figure: the text alone, without mark-up, colours or places."""
-
-from __future__ import annotations
+"""What tests read of a page, a table or a figure: its text, without colors or places."""
 
 import html
 import json
@@ -39,15 +37,14 @@ def table_text(markup: str) -> str:
 
 
 def figure_text(figure: Any) -> str:
-    """Return a figure's title, axis titles, annotations and data as text: four digits of a number, no colours, no places."""
+    """Return a figure's title, axis titles, notes and data, with four digits of a number."""
     body = mimebundle(figure)[PLOTLY_MIME]
     layout = body["layout"]
     lines = [f"title: {_plain(layout.get('title', {}).get('text', ''))}"]
     for name in sorted(name for name in layout if re.fullmatch(r"[xy]axis\d*", name)):
         axis = layout[name]
-        lines.append(
-            f"{name}: {_plain(axis.get('title', {}).get('text', ''))} ({axis.get('type', 'linear')})"
-        )
+        title = _plain(axis.get("title", {}).get("text", ""))
+        lines.append(f"{name}: {title} ({axis.get('type', 'linear')})")
     lines += [f"note: {_plain(note.get('text', ''))}" for note in layout.get("annotations", ())]
     for trace in body["data"]:
         parts = (

@@ -1,7 +1,5 @@
 """One browser, one JupyterLab server and one tab for the session's browser tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

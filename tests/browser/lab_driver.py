@@ -4,8 +4,6 @@ Everything waits for a condition. ``page.js`` runs JupyterLab's own commands in 
 no test depends on its menus.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

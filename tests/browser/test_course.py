@@ -1,7 +1,5 @@
 """The course in JupyterLab: every cell of every notebook, its outputs, both themes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Instruments in JupyterLab, driven with the mouse and with the keyboard alone."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

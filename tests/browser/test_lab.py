@@ -1,7 +1,5 @@
 """``gpulab lab`` from its start to its end: token, settings, one server a folder, signals."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Every result class of the package, and an instance of each whose values all differ."""
 
-from __future__ import annotations
-
 import collections.abc
 import dataclasses
 import enum

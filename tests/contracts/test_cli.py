@@ -1,7 +1,5 @@
 """Every command of ``gpulab``: help, bad arguments, missing files, interrupt, closed pipe."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@
 further parameter that the signature names, is then replaced by every piece of junk.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import math

@@ -4,8 +4,6 @@
 never rewritten: a file that a learner kept must load in every later version.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

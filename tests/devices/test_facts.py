@@ -1,7 +1,5 @@
 """What is read from the system's files, NVIDIA's library and PyTorch, on a made-up machine."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import platform

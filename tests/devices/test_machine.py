@@ -1,7 +1,5 @@
 """What is wrong with a machine and how it is shown, over made-up facts of machines nobody owns."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.metadata
 import re

@@ -1,7 +1,5 @@
 """The most that devices can do, their sources, and what this machine has shown to reach."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

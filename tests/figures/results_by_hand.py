@@ -4,8 +4,6 @@ Devices have made-up names, dates and versions come from a recording: no number 
 machine.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

@@ -1,7 +1,5 @@
 """Every figure: what it says (approved), and what all have in common: badges, units, colors."""
 
-from __future__ import annotations
-
 import functools
 import json
 import pathlib

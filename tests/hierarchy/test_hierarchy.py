@@ -4,8 +4,6 @@ The GPU is PyTorch's and CuPy's functions, whose kernels move the test's clock; 
 are NumPy's functions, on the same clock. No time of this machine is asserted.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import types

@@ -3,8 +3,6 @@
 Nothing here calls gpulab.
 """
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import linecache

@@ -3,8 +3,6 @@
 The seeded bugs are edits of these texts, so each statement that they touch has a line of its own.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from gpulab.kernels import cuda, float32, float64, int32
 from kernel_case import Case, floats, integers, zeros

@@ -1,7 +1,5 @@
 """Kernels of the language: control flow, integers of all widths, views, functions, atomics."""
 
-from __future__ import annotations
-
 import numpy as np
 from gpulab.kernels import (
     cuda,

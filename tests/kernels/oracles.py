@@ -12,8 +12,6 @@ that replaces ``numba.cuda`` when numba is imported.
 
 # ruff: noqa: D102 - the methods have the names and the meaning of those of numba.cuda
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import operator

@@ -5,8 +5,6 @@ and 64-bit ones agree; floats see only operations that IEEE 754 rounds exactly. 
 equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 A line is named by a piece of its text that occurs once. For a race either of its two lines will do.
 """
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass, replace
 from pathlib import Path

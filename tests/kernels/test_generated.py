@@ -1,7 +1,5 @@
 """What torch.compile wrote: fused where there is a compiler, else shown with the reason."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Iterator

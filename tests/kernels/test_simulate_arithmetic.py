@@ -1,7 +1,5 @@
 """Types and values of arithmetic, against numba's compiler, Python and the PTX manual."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator

@@ -4,8 +4,6 @@ An array begins at a multiple of 32 bytes, as every allocation on a GPU does. Ho
 each line and access is compared for every kernel of the collections in test_simulate_results.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """What is found wrong: seeded bugs, and kernels whose findings have one right content."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random programs race in the simulator where vector clocks find a race, and only there."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What is refused: the error's class, line and text; arrays stay; the next kernel runs."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from typing import Any

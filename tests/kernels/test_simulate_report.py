@@ -1,7 +1,5 @@
 """What a simulation shows: listing, notes, traces, progress; and which text of a kernel counts."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """What a kernel leaves in its arrays, against Python, Numba's own simulator, and NumPy."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,7 +1,5 @@
 """Each test of the lessons has a folder and a progress file of its own, and a known machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The course as tests meet it: exercises, answers as a cell makes them, a known machine."""
 
-from __future__ import annotations
-
 import linecache
 import math
 from pathlib import Path

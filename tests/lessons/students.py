@@ -1,7 +1,5 @@
 """Made-up students, who predict and answer as in the notebooks and hand in a report."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io

@@ -1,7 +1,5 @@
 """What checks say of answers at the edge of right, and of right answers in another form."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

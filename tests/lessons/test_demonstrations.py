@@ -1,7 +1,5 @@
 """What the notebooks show: recorded figures as approved tables, live ones by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import itertools

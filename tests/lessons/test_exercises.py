@@ -1,7 +1,5 @@
 """Every exercise as the learner meets it: stub, hints, solution, wrong answers, and junk."""
 
-from __future__ import annotations
-
 import dataclasses
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Grades: every kept answer is checked again, safely, and claims do not count."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Predictions: read with their unit, kept before the measurement shows, and compared."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

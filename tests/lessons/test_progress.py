@@ -1,7 +1,5 @@
 """The learner's progress: hints, solutions and answers are kept whatever happens to the file."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

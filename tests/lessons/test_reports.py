@@ -1,7 +1,5 @@
 """Reports: what a student hands in, what reading it refuses, and what a class shows."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Every question: what a reveal takes from a cell's result, and what it says to a prediction."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools

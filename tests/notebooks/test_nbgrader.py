@@ -1,7 +1,5 @@
 """The course as an nbgrader course: its form, and a submission that nbgrader grades."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """The notebooks' form, the course's exercises in them, and the guides for teachers."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import json

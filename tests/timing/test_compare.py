@@ -1,7 +1,5 @@
 """gl.compare: whether results agree, turns between the rows, and the speed-up."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

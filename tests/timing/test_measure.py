@@ -1,7 +1,5 @@
 """gl.measure: times, intervals, notes and errors, on a clock that only the measured calls move."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import gc

@@ -3,8 +3,6 @@
 The GPU is an H200 behind PyTorch's functions, on the test's clock; tests marked ``gpu`` need one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """Intervals of the median: exact values by hand, invariants, and coverage on seeded processes."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Turns: measurements of one device run one after the other, among threads and processes."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -3,8 +3,6 @@
 The work of both sides takes scripted time on the test's clock; the search is the package's own.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from typing import Any

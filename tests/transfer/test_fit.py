@@ -1,7 +1,5 @@
 """The alpha-beta fit against links whose truth is known."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys

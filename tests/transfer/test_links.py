@@ -3,8 +3,6 @@
 The measured GPU is an H200 behind PyTorch's functions, on a clock that its copies move.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Overlap: the pipeline by hand, what counts as overlap, and the threads of a CPU."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the tests of instruments share: names, smallest settings, what is offered and shown."""
 
-from __future__ import annotations
-
 import ast
 import linecache
 from typing import Any

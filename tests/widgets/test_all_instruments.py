@@ -1,7 +1,5 @@
 """One contract for all instruments: what each offers, takes, refuses, runs, shows, and its code."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """What instruments show for given settings and results, approved: words, tables, code, pictures."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

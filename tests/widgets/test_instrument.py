@@ -1,7 +1,5 @@
 """The base of instruments, on work of the test's own: values, runs, Stop, errors, turns."""
 
-from __future__ import annotations
-
 import _thread
 import contextlib
 import subprocess

@@ -1,7 +1,5 @@
 """The SIMT microscope on kernels of one's own: steps, lanes, counts, edited cells, errors, Stop."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
