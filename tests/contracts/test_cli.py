@@ -121,28 +121,30 @@ def test_the_doctor_reports_to_scripts_too(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and pipes")
-def test_an_interrupt_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["report", "doctor"])
+def test_an_interrupt_is_one_line(command: str, tmp_path: Path) -> None:
     """Ctrl-C in the middle of a command ends it with 130 and without a traceback."""
     code = (
         "import signal, sys; from gpulab.cli import main;"
         "signal.signal(signal.SIGALRM, signal.default_int_handler);"
-        "signal.setitimer(signal.ITIMER_REAL, 0.3); sys.exit(main(['report']))"
+        f"signal.setitimer(signal.ITIMER_REAL, 0.15); sys.exit(main(['{command}']))"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    arguments = [sys.executable, "-c", code]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (130, 1)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and pipes")
-def test_a_reader_that_goes_away_is_no_error() -> None:
+@pytest.mark.parametrize("command", ["recordings", "claims", "doctor", "record --list"])
+def test_a_reader_that_goes_away_is_no_error(command: str) -> None:
     """``gpulab recordings | head -1`` shows no traceback."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        command = [*RUN, "recordings"]
+        arguments = [*RUN, *command.split()]
         done = subprocess.run(
-            command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+            arguments, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
         )
     finally:
         os.close(writer)
