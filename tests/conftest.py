@@ -16,7 +16,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Move HOME and Jupyter's folders before anything is collected, and watch nbval's kernels."""
+    """Move HOME and Jupyter's folders before anything is collected."""
     # Most of the time of an exercise's check would be this wait for the disk.
     os.fsync = lambda descriptor: None
     if os.environ.get("GPULAB_REQUIRE_GPU") != "1":
@@ -101,29 +100,6 @@ def pytest_configure(config: pytest.Config) -> None:
         GPULAB_PROGRESS=str(home / "progress.json"),
     )
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
-    _watch_kernels()
-
-
-def _watch_kernels() -> None:
-    """Make nbval notice a dead kernel within a second, not at the end of the cell's timeout."""
-    if "nbval" not in sys.modules:  # a bare GPU machine
-        return
-    from nbval.kernel import Empty, RunningKernel
-
-    original = RunningKernel.get_message
-
-    def get_message(self: RunningKernel, stream: str, timeout: float | None = None) -> object:
-        end = time.monotonic() + (float("inf") if timeout is None else timeout)
-        while True:
-            try:
-                return original(self, stream, timeout=max(0.0, min(1.0, end - time.monotonic())))
-            except Empty:
-                if not self.is_alive():
-                    raise RuntimeError("the notebook's kernel died while this cell ran") from None
-                if time.monotonic() >= end:
-                    raise
-
-    RunningKernel.get_message = get_message
 
 
 def _missing_gpu() -> str | None:

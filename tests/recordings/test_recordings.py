@@ -16,6 +16,7 @@ from gpulab import cli, recordings
 from gpulab.errors import InputError, RecordingError
 from gpulab.recordings import Entry
 from made_recordings import EARLIER, LATER, MATMUL, a_recording, a_timing, made, timed
+
 from refusals import refused
 
 SHIPPED = [path.stem for path in sorted(recordings.directory().glob("*.json"))]
