@@ -67,12 +67,12 @@ def has_browser() -> bool:
     """Return whether the browser tests can run here: playwright is installed, and it starts a Chromium."""
     if importlib.util.find_spec("playwright") is None:
         return False
-    from lab_driver import CHROMIUM_ARGUMENTS, find_chromium
+    from lab_driver import CHROMIUM, chromium_path
     from playwright.sync_api import Error, sync_playwright
 
     with sync_playwright() as playwright:
         try:
-            playwright.chromium.launch(executable_path=find_chromium(), headless=True, args=CHROMIUM_ARGUMENTS).close()
+            playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM).close()
         except Error:
             return False
     return True

@@ -124,7 +124,8 @@ class Between(nn.Module):
 
 
 CONV, LAST, SAME, TIED = nn.Conv2d(3, 6, 1), nn.Linear(6, 2), nn.Linear(4, 4), Between(torch.relu)
-TIED.two.weight = TIED.one.weight
+TIED.other = nn.Linear(4, 4)
+TIED.other.weight = TIED.one.weight
 # What stands between two layers, and the channels of the first that are left of half of them.
 CHAINS = {
     "function": (Between(torch.relu), 2), "mixed": (Between(lambda x: x.softmax(-1)), None),
@@ -182,12 +183,11 @@ def test_a_codebook_is_as_good_as_scikit_learns(clusters: int) -> None:
     means = cluster.KMeans(clusters, init=start, n_init=1, max_iter=200, tol=0)
     theirs = means.fit(values.numpy()[:, None])
     assert float((values - shared).square().sum()) == pytest.approx(theirs.inertia_, rel=1e-4)
-    distances = (values[:, None] - book).abs()
-    assert torch.equal((values - shared[0]).abs(), distances.min(1).values)
+    assert torch.equal((values - shared[0]).abs(), (values[:, None] - book).abs().min(1).values)
 
 
 def test_a_shared_value_learns_from_all_that_share_it() -> None:
-    """Its step is that of the sum of gradients; zeros, few values and ties stay."""
+    """Its step is that of the sum of gradients; few values and ties stay."""
     plain, x = nn.Sequential(nn.Linear(6, 4, bias=False)), torch.randn(5, 6)
     shared = compression.share_weights(plain, 3)
     before = plain[0].weight.data[:] = shared[0].weight.detach().clone()
@@ -197,8 +197,6 @@ def test_a_shared_value_learns_from_all_that_share_it() -> None:
     for value in before.unique():
         step = 0.1 * plain[0].weight.grad[before == value].sum()
         torch.testing.assert_close(shared[0].weight[before == value].unique(), (value - step)[None])
-    pruned = compression.share_weights(compression.prune(networks.mlp(8, 16, 4), 0.5), 4)
     tied = compression.share_weights(networks.transformer(20, 16, 2, 1, context=8, tied=True), 4)
     assert torch.equal(compression.share_weights(plain, 24)[0].weight, plain[0].weight)
-    assert compression.sparsity(pruned) == pytest.approx(0.5, abs=0.01)
     assert tied.head.weight is tied.tokens.weight

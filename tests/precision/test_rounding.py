@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gpulab import precision
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,10 +67,9 @@ def test_every_code_neighbour_and_spacing(name: str) -> None:
 
 def test_int8_is_twos_complement() -> None:
     """Halves go to the even number, the ends stay, zero has one code and no sign."""
-    codes = np.arange(256)
-    signed = [c - 256 if c > 127 else c for c in range(256)]
-    np.testing.assert_array_equal(precision.decode(codes, "int8"), signed)
-    np.testing.assert_array_equal(precision.encode(signed, "int8"), codes)
+    signed = [*range(128), *range(-128, 0)]
+    np.testing.assert_array_equal(precision.decode(range(256), "int8"), signed)
+    np.testing.assert_array_equal(precision.encode(signed, "int8"), range(256))
     halves = np.arange(-131, 131) + 0.5
     expected = [min(max(round(Fraction(h)), -128), 127) for h in halves.tolist()]
     np.testing.assert_array_equal(precision.round_to(halves, "int8"), expected)
@@ -182,13 +180,8 @@ def test_stochastic_rounding_is_unbiased_and_repeats(name: str, x: float) -> Non
 
 
 def test_formats_and_numbers_in_tables(approved: Any) -> None:
-    """The published facts of each format, and numbers of each kind; PyTorch's finfo agrees."""
+    """The published facts of each format, and numbers of each kind."""
     formats = [precision.format(name) for name in precision.formats()]
-    known = [f for f in formats if f.name not in ("tf32", "int8", "float4_e2m1fn")]
-    theirs = [torch.finfo(getattr(torch, f.name)) for f in known]
-    assert [(f.largest, f.smallest_normal, f.epsilon, f.bits) for f in known] == [
-        (info.max, info.tiny, info.eps, info.bits) for info in theirs
-    ]
     text = "".join(f"{told(f)}{f.storage_bits} {f.bias} {f.lowest}\n" for f in formats)
     cases = [
         (0.1, "float16"), (2.0**-14, "float16"),

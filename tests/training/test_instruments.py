@@ -67,8 +67,8 @@ def test_timetables_by_hand(case: str) -> None:
 def test_pipelines_in_tables(approved: Any) -> None:
     """Bound by data, copy and compute; the stall and the rate follow from the timetable."""
     data = training.model_pipeline(0.06, 0.03, copy_seconds=0.01, steps=4)
-    assert (data.step_seconds, data.stall_ratio) == (pytest.approx(0.1), pytest.approx(0.7))
-    assert data.images_per_second == pytest.approx(320)
+    figures = (data.step_seconds, data.stall_ratio, data.images_per_second)
+    assert figures == pytest.approx((0.1, 0.7, 320))
     copy = training.model_pipeline(0.01, 0.02, copy_seconds=0.05, workers=4, steps=20)
     compute = training.model_pipeline(0.06, 0.02, copy_seconds=0, workers=3, steps=40)
     sentences = "".join(f"{one.sentence}\n" for one in (data, copy, compute))
@@ -94,16 +94,14 @@ def test_the_interval_of_the_rate_by_hand() -> None:
 
 
 def test_a_replay_changes_one_thing() -> None:
-    """Loads of 0.5, 1 and 1.5 s stay as they were; the accelerator's side becomes MODELLED."""
+    """Loads of 0.5, 1 and 1.5 s stay as they were."""
     run = pipeline_of([1.0, 2.5, 4.5])
-    replays = [{}, {"compute_seconds": 0.1}, {"read_loss": False}]
-    found = [training.replay(run, **options) for options in replays]
-    assert [times(one, "compute") for one in found] == [
+    changes = ({}, {"compute_seconds": 0.1}, {"read_loss": False})
+    assert [times(training.replay(run, **options), "compute") for options in changes] == [
         [(500, 1000), (2000, 2500), (4000, 4500)],
         [(500, 600), (1600, 1700), (3200, 3300)],
         [(500, 1000), (1500, 2000), (3000, 3500)],
     ]
-    assert found[1].accelerator_evidence.badge == "MODELLED"
 
 
 @pytest.mark.slow
@@ -120,7 +118,7 @@ def test_a_real_run_has_every_step_in_each_lane(workers: int) -> None:
         assert data.end_seconds <= copy.start_seconds <= copy.end_seconds == compute.start_seconds
         assert compute.seconds == pytest.approx(0.002)
     assert [span.worker for span in lanes[0]] == ([0, 1, 0, 1, 0] if workers else [-1] * 5)
-    assert (found.batch_bytes, found.steps, seen == sorted(seen)) == (2 * 3 * 16 * 16, 5, True)
+    assert (found.batch_bytes, found.steps, seen) == (2 * 3 * 16 * 16, 5, sorted(seen))
     assert "stopped" in [note.code for note in found.notes]
 
 
@@ -137,8 +135,10 @@ def test_profiles_by_hand(approved: Any) -> None:
     costs = tuple(OperatorCost(f"op {k}", 1.5, (20 - k) * 1e-3, k * 1e-3) for k in range(15))
     found = Profile("net", "cuda:0", ((0.0, 10.0),), 9.0, spans, costs, (), HERE)
     assert (found.device_idle_ratio, found.operators_per_step) == (pytest.approx(0.7), 2)
-    steps, notes = ((0, 1), (1, 3), (3, 9)), (Note("stopped", "early."),)
-    bare = Profile("net", "cpu", steps, math.nan, (), costs[:2], notes, HERE)
+    bare = Profile(
+        "net", "cpu", ((0, 1), (1, 3), (3, 9)), math.nan, (), costs[:2],
+        (Note("stopped", "early."),), HERE,
+    )  # fmt: skip
     assert told(found, bare) == approved
 
 
@@ -177,7 +177,6 @@ def test_a_compilation_is_raced_against_the_function(monkeypatch: pytest.MonkeyP
     options = {"cold": False, "deadline": 0.3, "device": "cpu"}
     monkeypatch.setattr(torch, "compile", functools.partial(compiler, backend="eager"))
     found = training.compile_cost(*given, **options)
-    assert found.compile_seconds > found.compiled_seconds > 0
     assert (found.max_relative_difference < 1e-6, found.label, found.reason) == (True, "silu", "")
     assert found.saved_seconds == found.eager_seconds - found.compiled_seconds
     monkeypatch.setattr(torch, "compile", lambda fn: fn.no_compiler)

@@ -76,9 +76,9 @@ def test_runs_and_their_comparisons_in_tables(approved: Any) -> None:
         "digits-mlp", ("a", "b"), RUN, bare, 2.0, (1.5, 2.5), 0.02, (-0.01, 0.05), NOTES, HERE
     )
     none = replace(race, speedup_interval=None, accuracy_difference=-0.0004, second=RUN, notes=())
-    several = training.SeedsResult("digits-mlp", (3, 5), (RUN, bare), SEEDS, NOTES, HERE)
+    seeds = training.SeedsResult("digits-mlp", (3, 5), (RUN, bare), SEEDS, NOTES, HERE)
     single = replace(SEEDS, accuracies=(RIGHT,), seeds_interval=None)
-    assert told(RUN, scaled, bare, race, none, several, single, RIGHT) == approved
+    assert told(RUN, scaled, bare, race, none, seeds, single, RIGHT) == approved
 
 
 def test_a_compilation_in_a_table(approved: Any) -> None:
@@ -94,7 +94,6 @@ def test_a_compilation_in_a_table(approved: Any) -> None:
     )  # fmt: skip
     found = [replace(cost, **change) for change in changed]
     assert cost.saved_interval == pytest.approx((0.004, 0.006))
-    assert (cost.break_even_calls, cost.break_even_interval) == (400, (334, 500))
     assert "".join(f"{one.sentence}\n" for one in found) + told(*found) == approved
     calls = [(1.0, 0.25, 4), (1.01, 0.25, 5), (1e-9, 1.0, 1), (1.0, 0.0, None), (None, 1.0, None)]
     assert [training.break_even_calls(a, b) for a, b, _ in calls] == [c for *_, c in calls]
