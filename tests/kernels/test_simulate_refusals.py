@@ -294,7 +294,7 @@ def test_a_launch_that_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize(
-    "kernel", [3, None, "text", len, np.add, int, object(), [_copies]], ids=str
+    "kernel", [3, None, "text", len, np.add, int, object(), [_copies]], ids=range(8)
 )
 def test_what_is_no_python_function_is_refused(kernel: Any) -> None:
     """Numbers, types, built-in functions, and a function without a text."""
