@@ -28,8 +28,9 @@ def gone(processes: Iterable[psutil.Process]) -> bool:
 
 
 def below() -> set[psutil.Process]:
-    """All processes below this one."""
-    return set(psutil.Process().children(recursive=True))
+    """All Python processes below this one; a browser of other tests is none."""
+    children = psutil.Process().children(recursive=True)
+    return {one for one in children if one.is_running() and "python" in one.name()}
 
 
 def work(array: np.ndarray, *, tensor: torch.Tensor) -> dict[str, Any]:

@@ -309,7 +309,7 @@ sys.exit(cli.main(["record", "--only", "a long climb", "--device", "cpu", *sys.a
 def in_a_process(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run `gpulab record` with an experiment whose cases raise a signal so many times."""
     tests = Path(__file__).parents[1]
-    places = [str(tests / "recorder"), str(tests / "recordings"), str(tests.parent)]
+    places = [str(tests / "recorder"), str(tests / "recordings"), str(tests), str(tests.parent)]
     return subprocess.run(
         [sys.executable, "-c", REGISTER, *words], cwd=folder, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(places)}, timeout=120, check=False,
