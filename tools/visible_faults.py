@@ -141,7 +141,9 @@ def turns(suite: str, path: str, tree: Path) -> list[list[str]]:
     rest = ["tests", *(f"--ignore={each}" for each in near if each.startswith("tests/"))]
     asked = [["-m", "not browser and not gpu and not slow", *rest], ["-m", "slow and not browser", *rest]]
     asked = [[*NO_BROWSER, *near], *asked]
-    return [*asked, ["-m", "browser", "tests"]] if name in ("widgets", "figures", "lab", "html") else asked
+    if name in ("widgets", "figures", "lab", "html"):
+        asked.insert(1, ["tests/browser/test_journeys.py", "tests/browser/test_lab.py"])
+    return asked
 
 
 def fails_without(tree: Path, suite: str, test: str, turn: list[str]) -> bool:
