@@ -80,7 +80,7 @@ def test_an_exercise_from_stub_to_solution(exercise: Exercise, approved: Any, ca
 @pytest.mark.soak
 @pytest.mark.parametrize(("id", "number"), sorted(LONG))
 def test_a_usual_wrong_answer_that_takes_long_is_refused(id: str, number: int) -> None:
-    """As the others are."""
+    """A wrong answer whose check trains for long is refused as the others are."""
     refused(content.exercise(id), number)
 
 
