@@ -85,7 +85,7 @@ def test_steps_on_one_rank_and_on_two(ranks: Ranks, mode: str, batches: list[int
     assert two.samples_per_second == pytest.approx(2 * two.batch / two.median_seconds)
     assert (one.speedup, two.efficiency) == (1.0, two.speedup / 2)
     link = (found.latency_seconds, found.bandwidth_bytes_per_second)
-    assert min(link) > 0
+    assert (link[0] >= 0, link[1] > 0) == (True, True)  # a fit of noisy times may have no latency
     curve = models.scaling(one.median_seconds, found.parameter_bytes, *link, [1, 2], mode=mode)
     predicted = (two.predicted_seconds, two.predicted_overlapped_seconds)  # a wait hides none
     assert predicted == pytest.approx((curve.at(2).seconds,) * 2)
