@@ -193,7 +193,9 @@ def _reference(ranks: Ranks, job: Job, model: Any) -> Outcome:
     if key in _references:
         _references.move_to_end(key)
     else:
-        _references[key] = _kept(ranks.run(worker.alone, job, model)[:1])[0]
+        # Without the strategy: its code may lie in a module that only the call of ``work`` carries.
+        plain = dataclasses.replace(job, strategy="single")
+        _references[key] = _kept(ranks.run(worker.alone, plain, model)[:1])[0]
         while len(_references) > _MOST_REFERENCES:
             _references.popitem(last=False)
     return _references[key]

@@ -225,6 +225,19 @@ def test_a_function_of_ones_own_is_checked(ranks: Ranks, average: Any, agrees: b
 
 
 @pytest.mark.slow
+def test_the_difference_is_a_share_of_the_largest_parameter(ranks: Ranks) -> None:
+    """A bias of 1,000 on each class changes no loss; others reach 1, and it is a thousandth."""
+    options: dict[str, Any] = {"steps": 3, "task": "digits-mlp", "dtype": "float64"}
+    found = []
+    for bias in (1.0, 1000.0):
+        model = networks.mlp(inputs=64, hidden=8)
+        torch.nn.init.constant_(list(model.parameters())[-1], bias)
+        trained = parallel.train(ranks, forgets_all, model=model, batch_size=BATCH, **options)
+        found.append(trained.state_difference)
+    assert found[1] == pytest.approx(found[0] / 1000, rel=0.1)
+
+
+@pytest.mark.slow
 def test_other_models(ranks: Ranks) -> None:
     """Tied weights stay tied, linear layers split in pairs, batch norm is another computation."""
     tied = tiny(layers=1, tied=True)

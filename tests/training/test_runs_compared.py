@@ -81,6 +81,9 @@ def test_the_difference_of_two_models_by_hand() -> None:
         ends = (middle - 1.959964 * half / 7, middle + 1.959964 * half / 7)
         assert found.accuracy_difference == pytest.approx(sum(pair[1]) / 5 - sum(pair[0]) / 5)
         assert found.accuracy_difference_interval == pytest.approx(ends, abs=1e-5)
+    texts = [Says(np.repeat(row, 4).reshape(5, 4)) for row in rows[0]]  # four answers an item
+    found = training.race(asked(5, (4,), models=texts), {}, {"clip": 1.0}, steps=1, device="cpu")
+    assert found.accuracy_difference == pytest.approx(4 / 5 - 3 / 5)
 
 
 @pytest.mark.slow
