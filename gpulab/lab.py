@@ -79,6 +79,8 @@ def run_lab(args: argparse.Namespace) -> int:
         if args.reset is not None:
             return _reset(originals, copy, args.reset)
         changes = working_copy.update(originals, copy)
+    except BrokenPipeError:  # of the terminal, which is not the working copy
+        raise
     except OSError as error:
         raise GpulabError(
             f"lab: the working copy {copy} cannot be written ({error.strerror}: {error.filename}); expected a folder of yours "

@@ -5,9 +5,8 @@
     python tools/canonical.py FILE ...     only these
 
 Canonical: nbformat 4.5; cell ids that follow from the cell's place in the notebook; the python3 kernel and no other metadata; no
-execution counts, but a 1 where outputs are kept; those only in the cells that nbval compares (``# NBVAL_CHECK_OUTPUT``); one space of
-indentation; a newline at
-the end. Tags stay.
+execution counts, but a 1 where outputs are kept; those only in the cells that nbval compares (the tag
+``nbval-check-output``); one space of indentation; a newline at the end. Tags stay.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
-CHECKED = "NBVAL_CHECK_OUTPUT"
+CHECKED = "nbval-check-output"
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -51,7 +50,7 @@ def _cell(cell: dict[str, Any], number: int, taken: set[str]) -> dict[str, Any]:
     metadata = {key: value for key, value in cell.get("metadata", {}).items() if key in _KEPT_CELL_METADATA and value}
     made: dict[str, Any] = {"cell_type": kind, "id": name, "metadata": metadata, "source": source}
     if kind == "code":
-        outputs = cell.get("outputs", []) if CHECKED in "".join(source) else []
+        outputs = cell.get("outputs", []) if CHECKED in metadata.get("tags", []) else []
         # nbval takes a cell that has outputs and no count for one that never ran, and fails it.
         made |= {"execution_count": 1 if outputs else None, "outputs": [_output(output) for output in outputs]}
     if cell.get("attachments"):
