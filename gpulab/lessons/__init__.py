@@ -6,6 +6,7 @@ Nothing here imports a widget, a figure or IPython, so the same cells work in a 
 """
 
 from gpulab.lessons._architecture import SideBySide, gpu_curves, memory_curve, side_by_side
+from gpulab.lessons._beginners_script import beginners_script
 from gpulab.lessons._checks import CheckResult, check, hint, solution
 from gpulab.lessons._class_reading import classroom, read_report
 from gpulab.lessons._classroom import Classroom, Student
@@ -15,7 +16,9 @@ from gpulab.lessons._density import DensityRow, DensitySweep, FusionGain, arithm
 from gpulab.lessons._device import LiveDevice, accelerator
 from gpulab.lessons._feeding import Feeding, feeding
 from gpulab.lessons._five_times import FiveTimes, UsualTimings, five_times, usual_timings
+from gpulab.lessons._five_works import five_works
 from gpulab.lessons._grades import Grades, grade
+from gpulab.lessons._hangs import hang
 from gpulab.lessons._idioms import Rosetta, RosettaRun, rosetta, tongues
 from gpulab.lessons._lighter import (
     Budget,
@@ -31,12 +34,6 @@ from gpulab.lessons._lighter import (
     trained,
 )
 from gpulab.lessons._material import contest, four_claims
-from gpulab.lessons._nb03_exercises import five_works
-from gpulab.lessons._nb06_timelines import RecordedOptions, recorded_options, timeline
-from gpulab.lessons._nb08_export import torchrun
-from gpulab.lessons._nb08_strategy import ThreeCases, three_cases
-from gpulab.lessons._nb08_timelines import hang
-from gpulab.lessons._nb09_script import beginners_script
 from gpulab.lessons._passes import Passes, Spellings, numpy_passes, spellings
 from gpulab.lessons._precisions import RecordedPrecisions, RecordedProduct, products, recorded_precisions
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
@@ -69,6 +66,9 @@ from gpulab.lessons._speedup import (
     step_of_parts,
     technique_gains,
 )
+from gpulab.lessons._three_cases import ThreeCases, three_cases
+from gpulab.lessons._timelines import RecordedOptions, recorded_options, timeline
+from gpulab.lessons._torchrun import torchrun
 from gpulab.lessons._worker import WorkQueue
 
 __all__ = [

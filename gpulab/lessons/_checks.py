@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab.errors import InputError, shown
-from gpulab.lessons import _answers, _guard, _loading, _policy, _store, content
+from gpulab.lessons import _answers, _loading, _policy, _store, checking, content
 from gpulab.lessons.content import Exercise, NotAttempted, Refused
 from gpulab.results import Result
 
@@ -84,10 +84,10 @@ def check(id: str | Exercise, answer: Any = None) -> CheckResult:
 
 def _examine(exercise: Exercise, answer: Any) -> CheckResult:
     try:
-        if _guard.is_stub(answer):
+        if checking.is_stub(answer):
             return CheckResult(exercise.id, NOT_ATTEMPTED, "")
         _loading.load(exercise.loads)
-        praise = _guard.run(lambda: exercise.check(answer), exercise.limit_seconds)
+        praise = checking.run(lambda: exercise.check(answer), exercise.limit_seconds)
     except NotAttempted as nothing:
         return CheckResult(exercise.id, NOT_ATTEMPTED, str(nothing))
     except Refused as refusal:
@@ -95,7 +95,8 @@ def _examine(exercise: Exercise, answer: Any) -> CheckResult:
     except KeyboardInterrupt:
         return CheckResult(exercise.id, NOT_ATTEMPTED, "The check was interrupted; run the cell again.")
     except Exception as error:  # an answer that breaks the check is wrong, and the learner is told how
-        text = f"The check cannot use {_guard.describe(answer)}: {_guard.explain(error)}. The question says what kind of answer it expects."
+        why = checking.explain(error)
+        text = f"The check cannot use {checking.describe(answer)}: {why}. The question says what kind of answer it expects."
         return CheckResult(exercise.id, WRONG, text)
     return CheckResult(exercise.id, PASSED, praise)
 

@@ -105,9 +105,9 @@ def _limited(job: Mapping[str, Any]) -> Outcome:
     except SystemExit:
         return {"state": "wrong", "message": "Its source called exit."}
     except BaseException as error:  # all of it is the answer's
-        from gpulab.lessons import _guard
+        from gpulab.lessons import checking
 
-        return {"state": "wrong", "message": f"Its source does not run: {_guard.explain(error)}."[:_LONGEST_MESSAGE]}
+        return {"state": "wrong", "message": f"Its source does not run: {checking.explain(error)}."[:_LONGEST_MESSAGE]}
 
 
 def _limit(memory_bytes: int, seconds: float) -> None:

@@ -1,34 +1,31 @@
-"""What a lesson holds: questions to predict and exercises to solve, registered per notebook and found by their id.
+"""What a lesson holds: questions to predict and exercises to solve, read from the files of ``gpulab/course`` and found by their id.
 
-An id is the notebook's number and a running number ("02.3"), in the order of the notebook. The content modules
-(``_nb00``, ``_nb02``, ...) load on the first look-up.
+An id is the notebook's number and a running number ("02.3"), in the order of the notebook. A notebook's folder holds
+``predictions.toml``, the questions and what a usual wrong prediction points to; ``outcomes.py``, what a question takes
+from a result; and one file for each exercise, in cells that begin with a line such as ``# %% stub``:
+
+- ``exercise``: the fields of ``Exercise`` that are plain values;
+- ``stub`` and ``solution``: sources as a learner would write them;
+- ``hint``: a comment, one cell for each hint;
+- ``check``: the function ``check``, and ``seen`` where the exercise has one;
+- ``wrong: WORDS``: a usual wrong answer and the words that its refusal must hold.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
+import functools
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
 
-_MODULES = (
-    "gpulab.lessons._nb00",
-    "gpulab.lessons._nb01",
-    "gpulab.lessons._nb02",
-    "gpulab.lessons._nb03",
-    "gpulab.lessons._nb04",
-    "gpulab.lessons._nb05",
-    "gpulab.lessons._nb06",
-    "gpulab.lessons._nb07",
-    "gpulab.lessons._nb08",
-    "gpulab.lessons._nb09",
-    "gpulab.lessons._nb10",
-)
+COURSE = Path(__file__).resolve().parent.parent / "course"
 
 
 @dataclass(frozen=True)
@@ -196,9 +193,63 @@ class NotAttempted(Exception):  # noqa: N818
     """The stub is as it was, or there is no answer in it yet; the message, if any, says what is missing."""
 
 
+@functools.cache
 def lessons() -> tuple[Lesson, ...]:
     """Return every notebook's content, in the order of the course."""
-    return tuple(importlib.import_module(name).LESSON for name in _MODULES)
+    return tuple(read_lesson(folder) for folder in sorted(COURSE.iterdir()) if (folder / "predictions.toml").exists())
+
+
+def read_lesson(folder: Path) -> Lesson:
+    """Return the content of a notebook's folder."""
+    tables = tomllib.loads((folder / "predictions.toml").read_text(encoding="utf-8"))
+    notebook, file = tables.pop("notebook"), folder / "outcomes.py"
+    taken = _run(file.read_text(encoding="utf-8"), file) if file.exists() else {}
+    questions = {
+        id: Question(
+            id,
+            tuple(Reading(_condition(each["when"]), each["text"]) for each in table.pop("readings", ())),
+            *(taken.get(name, {}).get(id) for name in ("outcome", "sides")),
+            **table,
+        )
+        for id, table in tables.items()
+    }
+    found = [read_exercise(path) for path in folder.glob("*.py") if path != file]
+    return Lesson(notebook, questions, {each.id: each for each in sorted(found, key=lambda each: int(each.id.partition(".")[2]))})
+
+
+def read_exercise(path: Path) -> Exercise:
+    """Return the exercise of a file."""
+    cells: dict[str, list[tuple[str, str]]] = {}
+    kind, first, lines = "", 0, path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate([*lines, "# %%"]):
+        if line.startswith("# %%"):
+            name, _, words = kind.partition(": ")
+            # As many empty lines before it as there are lines in the file, for the line numbers of a traceback.
+            cells.setdefault(name, []).append((words, "\n" * first + "\n".join(lines[first:number]).rstrip()))
+            kind, first = line.removeprefix("# %%").strip(), number + 1
+    source = {name: each[0][1].lstrip("\n") for name, each in cells.items()}
+    checks = _run(cells["check"][0][1], path)
+    hints = (" ".join(line.removeprefix("#").strip() for line in text.split("\n")).strip() for _, text in cells["hint"])
+    usual = tuple(Usual(text.lstrip("\n"), words) for words, text in cells.get("wrong", ()))
+    return Exercise(
+        **_run(source["exercise"], path), stub=source["stub"], solution=source["solution"], hints=tuple(hints),
+        check=checks["check"], usual=usual, seen=checks.get("seen"),
+    )  # fmt: skip
+
+
+def _run(source: str, path: Path) -> dict[str, Any]:
+    """Run a part of a content file; return what it defines."""
+    # The name of a module that exists, for dataclasses; cloudpickle carries what it does not find there by value.
+    names: dict[str, Any] = {"__name__": __name__}
+    before = set(names) | {"__builtins__", "__annotations__"}
+    exec(compile(source, str(path), "exec", annotations.compiler_flag, dont_inherit=True), names)
+    return {name: value for name, value in names.items() if name not in before}
+
+
+def _condition(expression: str) -> Callable[[Any, Any], bool]:
+    """Return when a reading fits: an expression of ``predicted`` and ``measured``."""
+    code = compile(expression, expression, "eval")
+    return lambda predicted, measured: bool(eval(code, {"predicted": predicted, "measured": measured}))
 
 
 def chosen(notebook: str, who: str) -> tuple[Lesson, ...]:

@@ -68,4 +68,6 @@ def _plain(outputs: list[dict[str, Any]]) -> dict[str, Any]:
 def _text(outputs: list[dict[str, Any]]) -> str:
     """Return what a cell prints and shows, as text."""
     shown = _plain(outputs)
-    return "".join([shown.get("stdout", ""), *(d.get("text/plain", "") for _, d in shown["results"])])
+    return "".join(
+        [shown.get("stdout", ""), *(d.get("text/plain", "") for _, d in shown["results"])]
+    )

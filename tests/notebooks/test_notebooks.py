@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import canonical
-import make_misconceptions
 import nbformat
 import pytest
 from course import LESSONS, ROOT
@@ -77,7 +76,9 @@ def test_a_notebook_is_canonical_and_small(path: Path) -> None:
     for cell in notebook.cells:
         assert cell.source.strip(), f"{cell.id} is empty"
         if cell.cell_type == "code":
-            assert bool(cell.outputs) == (canonical.CHECKED in cell.metadata.get("tags", [])), cell.id
+            assert bool(cell.outputs) == (canonical.CHECKED in cell.metadata.get("tags", [])), (
+                cell.id
+            )
 
 
 @each_notebook
@@ -167,7 +168,7 @@ def test_opening_prose_and_end(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", [*PATHS.values(), *(DOCS / f"{page}.md" for page in ("teaching",
-"glossary", "misconceptions"))], ids=lambda path: path.stem)  # fmt: skip
+"glossary"))], ids=lambda path: path.stem)  # fmt: skip
 def test_links_lead_somewhere(path: Path) -> None:
     """Each names a file of the course or is the web's."""
     text = (
@@ -229,13 +230,6 @@ def test_the_guide_names_each_prediction_and_exercise(lesson: Any) -> None:
         for id, exercise in lesson.exercises.items()
         if f"| {id} {exercise.title} |" not in section
     ] == []
-
-
-@pytest.mark.slow
-def test_the_page_of_misconceptions_is_what_the_lessons_say() -> None:
-    """Where the course's content changes, the page has to be written again."""
-    page = (DOCS / "misconceptions.md").read_text(encoding="utf-8")
-    assert page == make_misconceptions.page(), "run: .venv/bin/python tools/make_misconceptions.py"
 
 
 def headings(number: str) -> dict[str, set[str]]:

@@ -1,0 +1,67 @@
+"""00.2: find the impossible timing."""
+
+# %% exercise
+id = "00.2"
+title = "find the impossible timing"
+answer_name = "impossible"
+loads = ["torch"]
+
+# %% stub
+impossible = ...  # "A", "B", "C" or "D"
+
+# %% hint
+# For each claim: how many bytes must be read, and how many written?
+
+# %% hint
+# Bytes / seconds is a rate. Compare each with what your main memory moves at most; the claims
+# show it.
+
+# %% hint
+# Adding two arrays into a third moves three arrays.
+
+# %% solution
+# Count the arrays that are read and written, and divide by the time:
+#   A reads 2 GiB; B reads and writes 4 GiB (8 GiB); C reads two and writes one of 8 GiB (24 GiB);
+#   D reads and writes 8 GiB (16 GiB). Only C lies above the ceiling.
+impossible = "C"
+
+# %% check
+from typing import Any
+from gpulab.lessons import checking, _material
+from gpulab.lessons.content import Refused
+from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
+
+
+def check(answer: Any) -> str:
+    if not isinstance(answer, str) or answer.strip().upper() not in ("A", "B", "C", "D"):
+        raise Refused(f"Your answer is {checking.describe(answer)}; the check expects one letter, 'A', 'B', 'C' or 'D'.")
+    letter = answer.strip().upper()
+    shown = _material.four_claims()
+    claim = next(each for each in shown.claims if each.letter == letter)
+    rate = claim.nbytes / claim.seconds
+    found = f"{letter} moves {format_bytes(claim.nbytes)} in {format_seconds(claim.seconds)}: {format_bytes_per_second(rate)}"
+    ceiling = format_bytes_per_second(shown.ceiling_bytes_per_second)
+    if rate > shown.ceiling_bytes_per_second:
+        return f"{found}, but your memory reaches {ceiling}. Whoever measured that stopped the clock too early."
+    order = sorted(shown.claims, key=lambda each: each.seconds)
+    why = ""
+    if claim is order[0]:
+        why = " It is the shortest time, but it also has the least to do: divide the bytes by the time."
+    elif claim is order[-1]:
+        why = " It is the longest time; what is impossible is a time too short for its bytes."
+    raise Refused(f"{found}, under your memory's {ceiling}, so it can be true.{why} Count every array that is read or written.")
+
+# %% wrong: the least to do
+impossible = "A"
+
+# %% wrong: the longest time
+impossible = "D"
+
+# %% wrong: it can be true
+impossible = "B"
+
+# %% wrong: one letter
+impossible = "none"
+
+# %% wrong: one letter
+impossible = 3

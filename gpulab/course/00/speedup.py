@@ -1,0 +1,147 @@
+"""00.9: a speed-up with its interval."""
+
+# %% exercise
+id = "00.9"
+title = "a speed-up with its interval"
+answer_name = "speedup"
+
+# %% stub
+def speedup(slow, fast):
+    """Return (ratio, low, high) of two measurements."""
+    ...  # slow.median_seconds, slow.interval_seconds, ...
+
+# %% hint
+# The ratio is the slow median over the fast median.
+
+# %% hint
+# The least speed-up that both intervals allow: the slow call was as short as it may be, the fast
+# one as long as it may be.
+
+# %% solution
+def speedup(slow, fast):
+    """Return (ratio, low, high) of two measurements."""
+    slow_low, slow_high = slow.interval_seconds
+    fast_low, fast_high = fast.interval_seconds
+    ratio = slow.median_seconds / fast.median_seconds
+    return ratio, slow_low / fast_high, slow_high / fast_low
+
+# %% check
+from typing import Any
+from gpulab.lessons import checking
+from gpulab.lessons.content import Refused
+from gpulab.timing import Measurement
+from gpulab.units import format_ratio
+
+# A right interval may be made by several rules; the exact ones differ in the second order of widths of about 5 %.
+_SECOND_ORDER = 0.01
+
+
+def _made(median: float, low: float, high: float) -> Measurement:
+    """Return a measurement with a given median and interval, for checking functions of two of them."""
+    import numpy as np
+
+    from gpulab import devices
+    from gpulab.evidence import Evidence
+
+    # Calls spread far wider than the interval of their median: who takes their ends for the interval's is found out.
+    samples = np.array([low * 0.8, low, median, high, high * 1.3])
+    evidence = Evidence.measured("an example", samples.size)
+    where = devices.environment("cpu")
+    return Measurement("example", "cpu", samples, median, (low, high), median, median, None, 1, None, None, (), evidence, where)
+
+
+# (slow, fast) as (median, low, high) in milliseconds: clearly faster, no difference, in truth slower, one of them noisy.
+_PAIRS = (
+    ((10.0, 9.5, 10.6), (2.0, 1.95, 2.06)),
+    ((5.0, 4.9, 5.1), (5.02, 4.9, 5.12)),
+    ((3.0, 2.95, 3.06), (4.0, 3.9, 4.1)),
+    ((8.0, 7.96, 8.04), (1.0, 0.94, 1.05)),
+)
+
+
+def check(answer: Any) -> str:
+    ask = checking.in_turn(answer)
+    for slow, fast in _PAIRS:
+        pair = (_made(*(value * 1e-3 for value in each)) for each in (slow, fast))
+        result = ask(f"For a slow call of {slow[0]:g} ms and a fast one of {fast[0]:g} ms", *pair)
+        _judge(checking.listed(result), slow, fast)
+    return (
+        "The ratio of the medians, with the least and the most that both intervals allow. "
+        "Where the interval holds 1, there is nothing to report."
+    )
+
+
+def _judge(result: Any, slow: tuple[float, float, float], fast: tuple[float, float, float]) -> None:
+    if not isinstance(result, (tuple, list)) or len(result) != 3:
+        found = checking.describe(result)
+        raise Refused(f"Your function returned {found}; the check expects ratio, low, high. A speed-up is not one number.")
+    ratio, low, high = (checking.number(value, "three numbers: ratio, low, high") for value in result)
+    (s, s_low, s_high), (f, f_low, f_high) = slow, fast
+    times = f"a slow call of {s:g} ms [{s_low:g}, {s_high:g}] and a fast one of {f:g} ms [{f_low:g}, {f_high:g}]"
+    case = f"For {times} you said {format_ratio(ratio)}"
+    if abs(ratio * s / f - 1) < 1e-6 and abs(s / f - 1) > 1e-6:
+        raise Refused(f"{case}: that is upside down. A speed-up is the slow time over the fast time, {format_ratio(s / f)}.")
+    if abs(ratio / (s / f) - 1) > 1e-6:
+        if format_ratio(ratio) == format_ratio(s / f):  # a rounded one: in three digits both would read alike
+            raise Refused(f"For {times} you said {ratio:.8g}; the medians' ratio is {s / f:.8g}. Return it as it is, not rounded.")
+        raise Refused(f"{case}; the medians' ratio is {format_ratio(s / f)}. Use m.median_seconds of both.")
+    said = f"{case} [{low:.3f}, {high:.3f}]"
+    if low > high:
+        raise Refused(f"{said}: low is above high.")
+    if low == high:
+        raise Refused(
+            f"{said}: an interval without a width claims to know the speed-up exactly. Both times are uncertain, so the ratio is."
+        )
+    if abs(low / (s_low / f_low) - 1) < 1e-6 or abs(high / (s_high / f_high) - 1) < 1e-6:
+        raise Refused(
+            f"{said}: low over low and high over high cancel the doubt. "
+            "The least speed-up is the slow call's low over the fast call's high."
+        )
+    least, most = s_low / f_high, s_high / f_low
+    if low < least * (1 - _SECOND_ORDER) or high > most * (1 + _SECOND_ORDER):
+        raise Refused(f"{said}, wider than both intervals allow: [{least:.3f}, {most:.3f}].")
+    if low > min(s_low / f, s / f_high) or high < max(s_high / f, s / f_low):
+        raise Refused(f"{said}, narrower than one of the two intervals alone makes it. Both times are uncertain: use both intervals.")
+
+# %% wrong: A speed-up is not one number
+def speedup(slow, fast):
+    return slow.median_seconds / fast.median_seconds
+
+# %% wrong: upside down
+def speedup(slow, fast):
+    r = fast.median_seconds / slow.median_seconds
+    return r, 0.9 * r, 1.1 * r
+
+# %% wrong: cancel the doubt
+def speedup(slow, fast):
+    (a, b), (c, d) = slow.interval_seconds, fast.interval_seconds
+    return slow.median_seconds / fast.median_seconds, a / c, b / d
+
+# %% wrong: without a width
+def speedup(slow, fast):
+    r = slow.median_seconds / fast.median_seconds
+    return r, r, r
+
+# %% wrong: wider than
+def speedup(slow, fast):
+    r = slow.median_seconds / fast.median_seconds
+    return r, 0.5 * r, 2 * r
+
+# %% wrong: narrower than
+def speedup(slow, fast):
+    r = slow.median_seconds / fast.median_seconds
+    return r, 0.999 * r, 1.001 * r
+
+# %% wrong: low is above high
+def speedup(slow, fast):
+    (a, b), (c, d) = slow.interval_seconds, fast.interval_seconds
+    return slow.median_seconds / fast.median_seconds, b / c, a / d
+
+# %% wrong: wider than both intervals allow
+def speedup(slow, fast):
+    a, b = slow.samples_seconds, fast.samples_seconds
+    return slow.median_seconds / fast.median_seconds, a.min() / b.max(), a.max() / b.min()
+
+# %% wrong: TypeError
+def speedup(slow, fast):
+    return min(slow) / min(fast)

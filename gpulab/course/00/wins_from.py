@@ -1,0 +1,89 @@
+"""00.7: from which size does the accelerator win?."""
+
+# %% exercise
+id = "00.7"
+title = "from which size does the accelerator win?"
+answer_name = "wins_from"
+loads = ["torch"]
+machine = "the times of your CPU, beside those of the accelerator that it was set against"
+
+# %% stub
+wins_from = ...  # a size of the table above, or "never"
+
+# %% hint
+# Your data begin in main memory, and you want the result there: which column counts?
+
+# %% hint
+# Go from the largest size down, as long as the accelerator with copies is ahead of the CPU.
+
+# %% solution
+import gpulab as gl
+
+wins_from = "never"
+for row in reversed(gl.lessons.contest("matmul").rows):  # from the largest size down
+    if row.with_copies_seconds >= row.cpu_seconds:
+        break
+    wins_from = row.n
+
+# %% check
+from typing import Any
+from gpulab.lessons import checking, _material
+from gpulab.lessons.content import Refused, Seen
+from gpulab.units import format_seconds
+
+
+def check(answer: Any) -> str:
+    contest = _material.contest("matmul")
+    rows = {row.n: row for row in contest.rows}
+    right = contest.wins_from
+    if isinstance(answer, str):
+        if answer.strip().lower() != "never":
+            raise Refused("The check expects a size of the table, or 'never'.")
+        if right is None:
+            return "With the copies counted, the CPU is ahead at the largest size of the table."
+        raise Refused(f"It does win: look at {contest.size_meaning} = {right}, with copies against the CPU.")
+    size = checking.number(answer, "a size of the table, or 'never'")
+    if size not in rows:
+        raise Refused(f"{size:g} is not in the table; the check expects one of {', '.join(map(str, rows))}, or 'never'.")
+    row = rows[int(size)]
+    cpu, other = format_seconds(row.cpu_seconds), format_seconds(row.with_copies_seconds)
+    times = f"at {row.n} the CPU takes {cpu} and the accelerator with copies {other}"
+    if row.n == right:
+        return f"From there on the accelerator stays ahead: {times}."
+    if row.with_copies_seconds >= row.cpu_seconds:
+        if row.accelerator_seconds < row.cpu_seconds:
+            raise Refused(f"You left out the copies: {times}. Compare the column with copies.")
+        raise Refused(f"There the CPU is faster: {times}.")
+    if right is not None and row.n > right:
+        raise Refused(f"It wins there, but not first: it already does at {right}.")
+    raise Refused(f"It wins there, but loses again at a larger size: {times}. Give the size from which it stays ahead.")
+
+
+_MATMUL = ("matmul", "float32")  # the contest's key
+seen = Seen(
+        "the contest over sizes",
+        _material.Contest,
+        lambda: _material._contests.get(_MATMUL),
+        lambda contest: _material._contests.update({_MATMUL: contest}),
+    )
+
+# %% wrong: is not in the table
+wins_from = 1000
+
+# %% wrong: There the CPU is faster
+wins_from = 32
+
+# %% wrong: You left out the copies
+wins_from = 128
+
+# %% wrong: already does at 256
+wins_from = 1024
+
+# %% wrong: It does win
+wins_from = "never"
+
+# %% wrong: or 'never'
+wins_from = "always"
+
+# %% wrong: plain number
+wins_from = True

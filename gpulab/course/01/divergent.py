@@ -1,0 +1,74 @@
+"""01.3: count the divergent warps."""
+
+# %% exercise
+id = "01.3"
+title = "count the divergent warps"
+answer_name = "divergent"
+loads = ["numba.cuda"]
+
+# %% stub
+divergent = [..., ..., ...]  # warps of a, b and c whose lanes go two ways
+
+# %% hint
+# A block of 128 threads has four warps: threads 0 to 31, 32 to 63, and so on. In how many of the
+# 16 warps do lanes disagree?
+
+# %% hint
+# 100 = 3 x 32 + 4.
+
+# %% solution
+divergent = [16, 0, 1]
+
+# %% check
+from typing import Any
+import numpy as np
+from gpulab.lessons import _architecture, checking
+from gpulab.lessons.content import Refused
+
+
+def _divergent_warps() -> list[int]:
+    from gpulab.kernels import simulate
+    from gpulab.lessons._branches import BRANCHES  # loads numba where it is installed
+
+    threads = _architecture.BRANCH_GRID * _architecture.BRANCH_BLOCK
+    return [
+        simulate(kernel, _architecture.BRANCH_GRID, _architecture.BRANCH_BLOCK, np.zeros(threads, np.int32)).totals.divergent_branches
+        for kernel in BRANCHES
+    ]
+
+
+_THREE = "three whole numbers, one a kernel"
+_WARPS = _architecture.BRANCH_GRID * _architecture.BRANCH_BLOCK // 32
+
+
+def check(answer: Any) -> str:
+    listed = checking.listed(answer)
+    if not isinstance(listed, (tuple, list)) or len(listed) != 3:
+        raise Refused(f"Your answer is {checking.describe(answer)}; the check expects {_THREE}.")
+    given = [checking.number(value, "a number of warps") for value in listed]
+    for name, mine, right in zip("abc", given, _divergent_warps(), strict=True):
+        if mine == right:
+            continue
+        if mine > _WARPS:
+            raise Refused(f"{name}: {mine:g} is more than the {_WARPS} warps that there are. Count warps, not threads.")
+        if name == "a":
+            raise Refused("a: even and odd numbers stand side by side, so look at which warps hold both kinds.")
+        if name == "b":
+            raise Refused("b: half of the warps go one way and half the other. Is there one in which lanes go different ways?")
+        raise Refused("c: only the warp in which the first hundred end can hold lanes of both kinds. Which threads does it hold?")
+    return "Right: a warp diverges where its own lanes disagree. What other warps do costs it nothing."
+
+# %% wrong: Count warps, not threads
+divergent = [256, 256, 100]
+
+# %% wrong: which warps hold both kinds
+divergent = [8, 0, 1]
+
+# %% wrong: half of the warps go one way
+divergent = [16, 8, 1]
+
+# %% wrong: the first hundred end
+divergent = [16, 0, 16]
+
+# %% wrong: three whole numbers
+divergent = 17

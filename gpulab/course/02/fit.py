@@ -1,0 +1,168 @@
+"""02.5: fit the line yourself."""
+
+# %% exercise
+id = "02.5"
+title = "fit the line yourself"
+answer_name = "fit"
+
+# %% stub
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    ...  # nbytes and seconds are NumPy arrays
+
+# %% hint
+# seconds = latency + nbytes / bandwidth is a straight line. np.polyfit(nbytes, seconds, 1)
+# returns its slope and its offset.
+
+# %% hint
+# The largest copy takes thousands of times as long as the smallest, so its noise alone outweighs
+# the latency. Weigh each point by one over its time.
+
+# %% hint
+# np.polyfit takes w=; the bandwidth is one over the slope.
+
+# %% solution
+import numpy as np
+
+
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    weights = 1 / seconds  # so that every point's relative error counts alike
+    slope, latency = np.polyfit(nbytes, seconds, 1, w=weights)
+    return latency, 1 / slope
+
+# %% check
+from typing import Any
+import numpy as np
+from gpulab.lessons import checking
+from gpulab.lessons.content import Refused
+from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
+
+# The link that exercises are checked over: one that is the same for every learner, so that a right answer is right everywhere.
+EXERCISE_LINK = "pcie4-x16"
+# (latency in seconds, bytes a second, seed): from a quick wide link to a slow narrow one.
+_LINKS = ((5e-6, 50e9, 1), (12e-6, 12e9, 2), (30e-6, 6e9, 3))
+_NOISE = 0.03
+# Between the sizes that the learner's function sees, so unseen; small ones test the latency, large ones the slope.
+_UNSEEN = (1_500, 24_000, 700_000, 96 * 2**20, 700 * 2**20)
+_OFF = 0.10
+_SMALL_BYTES = 1_000_000
+_MOST_SLOPE = 1e-8  # seconds a byte: the links have at most 2e-10, and no latency is as short
+_TWO_NUMBERS = "two numbers: latency in seconds, bytes a second"
+
+
+def check(answer: Any) -> str:
+    from gpulab import transfer
+
+    ask = checking.in_turn(answer)
+    for latency, bandwidth, seed in _LINKS:
+        link = transfer.link(EXERCISE_LINK, latency_seconds=latency, bandwidth_bytes_per_second=bandwidth)
+        points = link.sweep(noise_ratio=_NOISE, seed=seed).select()
+        nbytes = np.array([point.nbytes for point in points], dtype=float)
+        seconds = np.array([point.median_seconds for point in points])
+        truth = f"For a link with {format_seconds(latency)} and {format_bytes_per_second(bandwidth)}"
+        result = checking.listed(ask(truth, nbytes.copy(), seconds.copy()))
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
+            raise Refused(f"Your function returned {checking.describe(result)}; the check expects {_TWO_NUMBERS}.")
+        a, b = (checking.number(value, _TWO_NUMBERS) for value in result)
+        _judge_numbers(a, b, truth)
+        for size in reversed(_UNSEEN):  # a wrong slope spoils all sizes, a wrong latency only the small ones
+            _judge_size(size, (a, a + size / b, latency + size / bandwidth), transfer.fit(nbytes, seconds), truth)
+    return "Your line predicts sizes that it has not seen, on three links, within a tenth or the fit's own prediction interval."
+
+
+def _judge_numbers(a: float, b: float, truth: str) -> None:
+    if 0 < a < _MOST_SLOPE < abs(b) < 1:  # a fit that does not weigh its points may give a latency below zero
+        raise Refused(
+            f"{truth} you returned {a:.3g} and {b:.3g}: that is the slope, then the latency, as np.polyfit gives them. "
+            "Return the latency, then one over the slope."
+        )
+    if a > 1e6:
+        raise Refused(f"{truth} you returned {a:.3g} and {b:.3g}: the two are in the wrong order. Latency first, then bytes a second.")
+    if 0 < b < 1:
+        raise Refused(f"{truth} your bandwidth is {b:.3g} bytes a second. The slope is seconds a byte; the bandwidth is one over it.")
+    if b <= 0:
+        raise Refused(f"{truth} your bandwidth is {b:.3g} bytes a second; a copy never gives time back.")
+
+
+def _judge_size(size: int, line: tuple[float, float, float], best: Any, truth: str) -> None:
+    offset, mine, right = line
+    low, high = best.prediction_interval_seconds(size)
+    if abs(mine / right - 1) <= _OFF or low <= mine <= high:
+        return
+    said = f"{truth} your line gives {format_seconds(mine)} for {format_bytes(size)}; it takes {format_seconds(right)}."
+    if size > _SMALL_BYTES:
+        raise Refused(f"{said} The large copies are off: how much longer does the largest take than the next, for how many bytes more?")
+    if offset == 0:
+        raise Refused(f"{said} Small copies have a start too: what does a copy of nearly nothing take?")
+    raise Refused(
+        f"{said} The noise of the largest copies, in seconds, outweighs the small ones: let every point's share of error count alike."
+    )
+
+# %% wrong: outweighs the small ones
+import numpy as np
+
+
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    slope, latency = np.polyfit(nbytes, seconds, 1)
+    return latency, 1 / slope
+
+# %% wrong: Small copies have a start too
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    return 0.0, nbytes[-1] / seconds[-1]
+
+# %% wrong: the slope, then the latency
+import numpy as np
+
+
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    return np.polyfit(nbytes, seconds, 1)
+
+# %% wrong: Return the latency, then one over the slope
+import numpy as np
+
+
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    slope, latency = np.polyfit(nbytes, seconds, 1, w=1 / seconds)
+    return slope, latency
+
+# %% wrong: one over it
+import numpy as np
+
+
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    slope, latency = np.polyfit(nbytes, seconds, 1, w=1 / seconds)
+    return latency, slope
+
+# %% wrong: wrong order
+import numpy as np
+
+
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    slope, latency = np.polyfit(nbytes, seconds, 1, w=1 / seconds)
+    return 1 / slope, latency
+
+# %% wrong: never gives time back
+import numpy as np
+
+
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    slope, latency = np.polyfit(nbytes, seconds, 1, w=1 / seconds)
+    return latency, -1 / slope
+
+# %% wrong: The large copies are off
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    return seconds[0], nbytes[1] / seconds[1]
+
+# %% wrong: two numbers
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    return seconds[0]

@@ -1,0 +1,111 @@
+"""03.6: the batch size that pays."""
+
+# %% exercise
+id = "03.6"
+title = "the batch size that pays"
+answer_name = "rows"
+machine = "the ridge of your device"
+
+# %% stub
+rows = ...  # a whole number, or "never"
+
+# %% hint
+# With n rows each weight is read once and used n times: how many FLOPs a byte is that, if the
+# weights are most of the bytes?
+
+# %% hint
+# A weight has 4 bytes and does a multiply-add, 2 FLOP, for each row: n / 2 FLOP a byte. Set that
+# equal to your ridge.
+
+# %% solution
+import math
+
+import gpulab as gl
+
+ridge = gl.lessons.roof().ridge_flops_per_byte("float32")
+f = 4096
+# 2 n f^2 FLOP over 4 (f^2 + 2 n f) bytes = ridge, solved for n:
+rest = 2 * f**2 - 8 * f * ridge
+rows = max(1, math.ceil(4 * ridge * f**2 / rest)) if rest > 0 else "never"
+
+# %% check
+import math
+from typing import Any
+from gpulab import models
+from gpulab.lessons import _density, checking
+from gpulab.lessons.content import Refused, Seen
+
+_WITHIN = 1.5
+_ROOF = Seen("the roofs of your device", models.Roofline, lambda: _density._kept, lambda roof: setattr(_density, "_kept", roof))
+_ROUNDING = 1 + 1e-9  # exactly 1.5 is within 1.5
+FEATURES = 4096
+
+
+def _crossing(ridge: float) -> float:
+    """The batch size at which a linear layer has the ridge's intensity; infinite where it never has.
+
+    With n rows: 2 n f^2 FLOPs, and 4 (f^2 + 2 n f) bytes.
+    """
+    rest = 2 * FEATURES**2 - 8 * FEATURES * ridge
+    return 4 * ridge * FEATURES**2 / rest if rest > 0 else math.inf
+
+
+def check(answer: Any) -> str:
+    ridge = _density.roof().ridge_flops_per_byte("float32")
+    right = _crossing(ridge)
+    where = f"your ridge is at {ridge:.3g} FLOP a byte"
+    if isinstance(answer, str):
+        if answer.strip().lower() != "never":
+            raise Refused("The check expects a number of rows, or 'never'.")
+        if right == math.inf:
+            return f"Right: {where}, more than this layer has at any batch size."
+        raise Refused(f"It does turn: {where}, and with enough rows each weight is used often enough.")
+    said = checking.number(answer, "a number of rows, or 'never'")
+    if said < 1 or said != int(said):
+        raise Refused(f"{said:g} rows is no batch; the check expects a whole number from 1, or 'never'.")
+    if right == math.inf:
+        raise Refused(f"It never does: {where}. Rows of {FEATURES} numbers must be read and written too.")
+    least = max(1.0, right)
+    if least / _WITHIN / _ROUNDING <= said <= math.ceil(least) * _WITHIN * _ROUNDING:
+        return f"From about {math.ceil(least)} rows on: {where}, and a weight of 4 bytes does 2 FLOP a row."
+    intensity = 2 * said * FEATURES**2 / (4 * (FEATURES**2 + 2 * said * FEATURES))
+    text = f"With {said:g} row{'' if said == 1 else 's'} the layer has {intensity:.3g} FLOP a byte; {where}."
+    if said < least:
+        raise Refused(f"{text} That is still under the ridge: each weight has 4 bytes, and does 2 FLOP for each row.")
+    raise Refused(f"{text} That is well beyond the ridge: a multiply-add counts two, so fewer rows are enough.")
+
+
+seen = _ROOF
+
+# %% wrong: still under the ridge
+import math
+
+import gpulab as gl
+
+ridge = gl.lessons.roof().ridge_flops_per_byte("float32")
+rows = max(1, round(ridge))
+
+# %% wrong: still under the ridge
+import math
+
+import gpulab as gl
+
+ridge = gl.lessons.roof().ridge_flops_per_byte("float32")
+rows = max(1, round(ridge / 2))
+
+# %% wrong: well beyond the ridge
+import math
+
+import gpulab as gl
+
+ridge = gl.lessons.roof().ridge_flops_per_byte("float32")
+rows = 8 * math.ceil(ridge)
+
+# %% wrong: It does turn
+rows = "never"
+
+# %% wrong: no batch
+rows = 0
+
+# %% wrong: or 'never'
+rows = "many"

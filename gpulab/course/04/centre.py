@@ -1,0 +1,187 @@
+"""04.4: from 32 sectors to 4."""
+
+# %% exercise
+id = "04.4"
+title = "from 32 sectors to 4"
+answer_name = "centre"
+
+# %% stub
+def centre(a, mean, out):
+    """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
+    row = cuda.grid(1)
+    if row < a.shape[0]:
+        for column in range(a.shape[1]):
+            out[row, column] = a[row, column] - mean[column]
+
+# %% hint
+# Coalescing is about the 32 lanes of a warp at one moment: which index differs between
+# neighbouring lanes?
+
+# %% hint
+# Neighbouring lanes should have neighbouring columns. A thread may work on many rows.
+
+# %% hint
+# Number the elements: k from cuda.grid(1) to a.size in steps of cuda.gridsize(1); row = k //
+# a.shape[1], column = k % a.shape[1].
+
+# %% solution
+from gpulab.kernels import cuda, float32
+
+
+def centre(a, mean, out):
+    """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
+    for k in range(cuda.grid(1), a.size, cuda.gridsize(1)):
+        row, column = k // a.shape[1], k % a.shape[1]
+        out[row, column] = a[row, column] - mean[column]
+
+# %% check
+from typing import Any
+import numpy as np
+from gpulab.lessons.kernel_checks import Trial, run_trials
+from gpulab.lessons.content import Refused
+
+
+def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Return whole numbers as float32: their sums are exact, so results can be compared for equality."""
+    return rng.integers(-9, 10, shape).astype(np.float32)
+
+
+def held(like: np.ndarray) -> np.ndarray:
+    """Return an array for results that holds other numbers before: what is not written, or only added to, shows."""
+    return np.full_like(like, 77)
+
+
+_CENTRE = '''\
+def centre(a, mean, out):
+    """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
+'''
+_CENTRE_STUB = (
+    _CENTRE
+    + """\
+    row = cuda.grid(1)
+    if row < a.shape[0]:
+        for column in range(a.shape[1]):
+            out[row, column] = a[row, column] - mean[column]"""
+)
+_MOST_SECTORS = 4.05
+# Few lanes touch few sectors; the last rows and columns may leave some of a warp idle, but not half of it.
+LEAST_LANES = 16
+_CENTRE_SHAPES = ((128, 64), (100, 96), (33, 256))  # of whole warps, whose requests are counted
+_UNEVEN_SHAPE = (70, 50)  # where a warp that takes neighbours runs into the next row: only the results count
+
+
+def _centre_trials() -> list[Trial]:
+    trials = []
+    for seed, (rows, columns) in enumerate((*_CENTRE_SHAPES, _UNEVEN_SHAPE)):
+        rng = np.random.default_rng(seed)
+        a, mean = whole(rng, rows, columns), whole(rng, columns)
+        words = f"for {rows} x {columns} elements in blocks of 64 threads"
+        trials.append(Trial(-(-rows // 64), 64, (a, mean, held(a)), {2: a - mean}, words))
+    return trials
+
+
+def check(answer: Any) -> str:
+    found = run_trials(answer, _CENTRE_STUB, _centre_trials)[: len(_CENTRE_SHAPES)]
+    worst = max(s.totals.sectors_per_request or 0.0 for s in found)
+    if worst > _MOST_SECTORS:
+        raise Refused(
+            f"The results are right, but a request touches {worst:.1f} sectors; 4 are possible. Look at one warp: the 32 lanes that run "
+            "the same line together should take 32 neighbours. What each thread takes one after the other does not matter."
+        )
+    lanes = min(s.totals.global_bytes_requested / 4 / max(s.totals.global_requests, 1) for s in found)
+    if lanes < LEAST_LANES:
+        raise Refused(
+            f"The results are right, but only {lanes:.1f} of a warp's 32 lanes take part in a request, and few lanes touch few sectors. "
+            "Let all threads of the launch share the work."
+        )
+    return f"{worst:.1f} sectors for each request, as few as 32 floats can take: the lanes of a warp take neighbours."
+
+# %% wrong: Let all threads of the launch share
+from gpulab.kernels import cuda, float32
+
+
+def centre(a, mean, out):
+    """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
+    warp, lane = cuda.grid(1) // 32, cuda.grid(1) % 32
+    if lane < 4:
+        for row in range(warp, a.shape[0], cuda.gridsize(1) // 32):
+            for column in range(lane, a.shape[1], 4):
+                out[row, column] = a[row, column] - mean[column]
+
+# %% wrong: sectors; 4 are possible
+from gpulab.kernels import cuda, float32
+
+
+def centre(a, mean, out):
+    """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
+    row = cuda.grid(1)
+    if row < a.shape[0]:
+        for k in range(a.shape[1]):
+            column = a.shape[1] - 1 - k
+            out[row, column] = a[row, column] - mean[column]
+
+# %% wrong: sectors; 4 are possible
+from gpulab.kernels import cuda, float32
+
+
+def centre(a, mean, out):
+    """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
+    each = (a.size + cuda.gridsize(1) - 1) // cuda.gridsize(1)
+    first = each * cuda.grid(1)
+    for k in range(first, min(first + each, a.size)):
+        row, column = k // a.shape[1], k % a.shape[1]
+        out[row, column] = a[row, column] - mean[column]
+
+# %% wrong: The result is wrong
+from gpulab.kernels import cuda, float32
+
+
+def centre(a, mean, out):
+    """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
+    k = cuda.grid(1)
+    if k < a.size:
+        row, column = k // a.shape[1], k % a.shape[1]
+        out[row, column] = a[row, column] - mean[column]
+
+# %% wrong: The result is wrong for 70 x 50 elements in blocks of 64 threads: 1,260 of 3,500 elements
+from gpulab.kernels import cuda, float32
+
+
+def centre(a, mean, out):
+    """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
+    warp, lane = cuda.grid(1) // 32, cuda.grid(1) % 32
+    for row in range(warp, a.shape[0], cuda.gridsize(1) // 32):
+        for k in range(a.shape[1] // 32):
+            column = 32 * k + lane
+            out[row, column] = a[row, column] - mean[column]
+
+# %% wrong: The result is wrong for 128 x 64 elements
+from gpulab.kernels import cuda, float32
+
+
+def centre(a, mean, out):
+    """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
+    for k in range(cuda.grid(1), a.size, cuda.gridsize(1)):
+        row, column = k // a.shape[1], k % a.shape[1]
+        out[row, column] += a[row, column] - mean[column]
+
+# %% wrong: out of an array's bounds
+from gpulab.kernels import cuda, float32
+
+
+def centre(a, mean, out):
+    """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
+    column = cuda.grid(1)
+    for row in range(a.shape[0]):
+        out[row, column] = a[row, column] - mean[column]
+
+# %% wrong: Your kernel changes a, which others may still need; only out may change
+from gpulab.kernels import cuda, float32
+
+
+def centre(a, mean, out):
+    """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
+    for k in range(cuda.grid(1), a.size, cuda.gridsize(1)):
+        row, column = k // a.shape[1], k % a.shape[1]
+        a[row, column] -= mean[column]
+        out[row, column] = a[row, column]

@@ -1,0 +1,165 @@
+"""04.7: a barrier for all."""
+
+# %% exercise
+id = "04.7"
+title = "a barrier for all"
+answer_name = "rotate"
+
+# %% stub
+def rotate(x, out):
+    """Turn each block of 64 elements by one place; x may end inside a block."""
+    tile = cuda.shared.array(64, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    size = min(64, x.size - 64 * cuda.blockIdx.x)
+    if i < x.size:
+        tile[t] = x[i]
+        cuda.syncthreads()
+        out[i] = tile[(t + 1) % size]
+
+# %% hint
+# In the last block some threads have no element. Do they reach the barrier?
+
+# %% hint
+# A barrier waits for all threads of the block, so it stands outside every if whose condition
+# differs between them.
+
+# %% hint
+# Two ifs, and cuda.syncthreads() between them.
+
+# %% solution
+from gpulab.kernels import cuda, float32
+
+
+def rotate(x, out):
+    """Turn each block of 64 elements by one place; x may end inside a block."""
+    tile = cuda.shared.array(64, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    size = min(64, x.size - 64 * cuda.blockIdx.x)
+    if i < x.size:
+        tile[t] = x[i]
+    cuda.syncthreads()
+    if i < x.size:
+        out[i] = tile[(t + 1) % size]
+
+# %% check
+from typing import Any
+import numpy as np
+from gpulab.lessons.kernel_checks import Trial, returns, run_trials, totals
+
+
+def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Return whole numbers as float32: their sums are exact, so results can be compared for equality."""
+    return rng.integers(-9, 10, shape).astype(np.float32)
+
+
+def held(like: np.ndarray) -> np.ndarray:
+    """Return an array for results that holds other numbers before: what is not written, or only added to, shows."""
+    return np.full_like(like, 77)
+
+
+# Without a barrier of the block, and with no race found, no warp can have read what another one wrote.
+_NO_BARRIER = "Right, and without a barrier: no warp reads from shared memory what another one wrote."
+_ROTATE = '''\
+def rotate(x, out):
+    """Turn each block of 64 elements by one place; x may end inside a block."""
+    tile = cuda.shared.array(64, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    size = min(64, x.size - 64 * cuda.blockIdx.x)
+'''
+_ROTATE_STUB = (
+    _ROTATE
+    + """\
+    if i < x.size:
+        tile[t] = x[i]
+        cuda.syncthreads()
+        out[i] = tile[(t + 1) % size]"""
+)
+
+
+def _rotate_trials() -> list[Trial]:
+    trials = []
+    for seed, n in enumerate((128, 100, 65, 30)):
+        x = whole(np.random.default_rng(seed), n)
+        turned = np.concatenate([np.roll(x[k : k + 64], -1) for k in range(0, n, 64)])
+        trials.append(Trial(-(-n // 64), 64, (x, held(x)), {1: turned}, f"for {n} elements"))
+    return trials
+
+
+def check(answer: Any) -> str:
+    found = run_trials(answer, _ROTATE_STUB, _rotate_trials)
+    if not totals(found, "barriers"):
+        return _NO_BARRIER
+    ended = " (or have ended before it)" if returns(answer) else ""
+    return f"All threads of a block reach the barrier{ended}, also those without an element, and the order of writing and reading is kept."
+
+# %% wrong: There is a race
+from gpulab.kernels import cuda, float32
+
+
+def rotate(x, out):
+    """Turn each block of 64 elements by one place; x may end inside a block."""
+    tile = cuda.shared.array(64, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    size = min(64, x.size - 64 * cuda.blockIdx.x)
+    if i < x.size:
+        tile[t] = x[i]
+        out[i] = tile[(t + 1) % size]
+
+# %% wrong: barrier is not reached by all threads
+from gpulab.kernels import cuda, float32
+
+
+def rotate(x, out):
+    """Turn each block of 64 elements by one place; x may end inside a block."""
+    tile = cuda.shared.array(64, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    size = min(64, x.size - 64 * cuda.blockIdx.x)
+    if i < x.size:
+        tile[t] = x[i]
+        cuda.syncthreads()
+        out[i] = tile[(t + 1) % 64]
+
+# %% wrong: nothing was written to
+from gpulab.kernels import cuda, float32
+
+
+def rotate(x, out):
+    """Turn each block of 64 elements by one place; x may end inside a block."""
+    tile = cuda.shared.array(64, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    size = min(64, x.size - 64 * cuda.blockIdx.x)
+    if i < x.size:
+        tile[t] = x[i]
+    cuda.syncthreads()
+    if i < x.size:
+        out[i] = tile[(t + 1) % 64]
+
+# %% wrong: The result is wrong
+from gpulab.kernels import cuda, float32
+
+
+def rotate(x, out):
+    """Turn each block of 64 elements by one place; x may end inside a block."""
+    tile = cuda.shared.array(64, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    size = min(64, x.size - 64 * cuda.blockIdx.x)
+    if i < x.size:
+        tile[t] = x[i]
+    cuda.syncthreads()
+    if i < x.size:
+        out[i] = tile[(t + size - 1) % size]
+
+# %% wrong: The result is wrong for 128 elements: 128 of 128 elements.
+from gpulab.kernels import cuda, float32
+
+
+def rotate(x, out):
+    """Turn each block of 64 elements by one place; x may end inside a block."""
+    tile = cuda.shared.array(64, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    size = min(64, x.size - 64 * cuda.blockIdx.x)
+    if i < x.size:
+        tile[t] = x[i]
+    cuda.syncthreads()
+    if i < x.size:
+        out[i] += tile[(t + 1) % size]

@@ -1,0 +1,186 @@
+"""04.8: a running sum."""
+
+# %% exercise
+id = "04.8"
+title = "a running sum"
+answer_name = "scan"
+
+# %% stub
+def scan(x, out):
+    """out[i] = the sum of x from the first element of i's block up to i; blocks of 128 threads."""
+    ...  # cuda.shared.array(128, float32), cuda.syncthreads()
+
+# %% hint
+# After the step of 1 each place holds the sum of 2 elements, after the step of 2 of 4, after the
+# step of 4 of 8, and so on.
+
+# %% hint
+# In a step every thread reads the place `step` before its own, and adds it to its own. Who still
+# reads what you overwrite?
+
+# %% hint
+# Read into a variable, wait, add it to your place, wait. Seven steps: 1, 2, 4, ... 64.
+
+# %% solution
+from gpulab.kernels import cuda, float32
+
+
+def scan(x, out):
+    """out[i] = the sum of x from the first element of i's block up to i; blocks of 128 threads."""
+    tile = cuda.shared.array(128, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    tile[t] = x[i] if i < x.size else float32(0)
+    cuda.syncthreads()
+    step = 1
+    while step < 128:
+        before = tile[t - step] if t >= step else float32(0)
+        cuda.syncthreads()  # all have read before anyone writes
+        tile[t] += before
+        cuda.syncthreads()
+        step *= 2
+    if i < x.size:
+        out[i] = tile[t]
+
+# %% check
+from collections.abc import Sequence
+from typing import Any
+import numpy as np
+from gpulab.kernels import Simulation
+from gpulab.lessons.kernel_checks import Trial, run_trials, totals
+from gpulab.lessons.kernel_checks import held, whole
+from gpulab.lessons.content import Refused
+from gpulab.units import format_bytes
+
+
+def _loaded(simulations: Sequence[Simulation]) -> int:
+    """Return the bytes that were loaded from global memory."""
+    return _requested(simulations, "load")
+
+
+def _requested(simulations: Sequence[Simulation], kind: str, array: str = "") -> int:
+    """Return the bytes of one kind of access to global memory; of one array, by the kernel's own name for it, or of all."""
+    return sum(
+        a.bytes_requested for s in simulations for a in s.accesses if a.space == "global" and a.kind == kind and array in ("", a.array)
+    )
+
+
+_SCAN = '''\
+def scan(x, out):
+    """out[i] = the sum of x from the first element of i's block up to i; blocks of 128 threads."""
+'''
+_SCAN_SIZES = (128, 384, 200)
+# Seven steps of three accesses by four warps, and the ends, are under 100. One thread alone needs some 400, and some 320 are needed if
+# each thread walks over all that lies before it.
+_MOST_SHARED = 200
+
+
+def _scan_trials() -> list[Trial]:
+    trials = []
+    for seed, n in enumerate(_SCAN_SIZES):
+        x = whole(np.random.default_rng(seed), n)
+        sums = np.concatenate([np.cumsum(x[k : k + 128]) for k in range(0, n, 128)])
+        trials.append(Trial(-(-n // 128), 128, (x, held(x)), {1: sums}, f"for {n} elements"))
+    return trials
+
+
+def check(answer: Any) -> str:
+    found = run_trials(answer, _SCAN + "    ...", _scan_trials)
+    needed = 4 * sum(_SCAN_SIZES)
+    if _loaded(found) > needed:
+        raise Refused(
+            f"The results are right, but {format_bytes(_loaded(found))} are loaded from global memory where {format_bytes(needed)} would "
+            "do: load each element once, and meet in shared memory."
+        )
+    shared, blocks = totals(found, "shared_requests"), sum(-(-n // 128) for n in _SCAN_SIZES)
+    if shared > _MOST_SHARED * blocks:
+        raise Refused(
+            f"The results are right, but a block asks shared memory {shared / blocks:.0f} times; seven steps for all threads need about "
+            "90. Whether one thread adds up everything, or each thread walks over all that lies before it: the last one makes 127 "
+            "additions in a row. In each step every thread adds *one* place, 1, 2, 4, ... before it."
+        )
+    return f"Each element is loaded once, and a block asks shared memory {shared / blocks:.0f} times: the steps grow with the logarithm."
+
+# %% wrong: There is a race
+from gpulab.kernels import cuda, float32
+
+
+def scan(x, out):
+    """out[i] = the sum of x from the first element of i's block up to i; blocks of 128 threads."""
+    tile = cuda.shared.array(128, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    tile[t] = x[i] if i < x.size else float32(0)
+    cuda.syncthreads()
+    step = 1
+    while step < 128:
+        if t >= step:
+            tile[t] += tile[t - step]
+        cuda.syncthreads()
+        step *= 2
+    if i < x.size:
+        out[i] = tile[t]
+
+# %% wrong: load each element once
+from gpulab.kernels import cuda, float32
+
+
+def scan(x, out):
+    """out[i] = the sum of x from the first element of i's block up to i; blocks of 128 threads."""
+    i = cuda.grid(1)
+    if i < x.size:
+        total = float32(0)
+        for k in range(128 * cuda.blockIdx.x, i + 1):
+            total += x[k]
+        out[i] = total
+
+# %% wrong: 127 additions in a row
+from gpulab.kernels import cuda, float32
+
+
+def scan(x, out):
+    """out[i] = the sum of x from the first element of i's block up to i; blocks of 128 threads."""
+    tile = cuda.shared.array(128, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    tile[t] = x[i] if i < x.size else float32(0)
+    cuda.syncthreads()
+    if t == 0:
+        for k in range(1, 128):
+            tile[k] += tile[k - 1]
+    cuda.syncthreads()
+    if i < x.size:
+        out[i] = tile[t]
+
+# %% wrong: each thread walks over all that lies before it
+from gpulab.kernels import cuda, float32
+
+
+def scan(x, out):
+    """out[i] = the sum of x from the first element of i's block up to i; blocks of 128 threads."""
+    tile = cuda.shared.array(128, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    tile[t] = x[i] if i < x.size else float32(0)
+    cuda.syncthreads()
+    total = float32(0)
+    for k in range(t + 1):
+        total += tile[k]
+    if i < x.size:
+        out[i] = total
+
+# %% wrong: The result is wrong
+from gpulab.kernels import cuda, float32
+
+
+def scan(x, out):
+    """out[i] = the sum of x from the first element of i's block up to i; blocks of 128 threads."""
+    tile = cuda.shared.array(128, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    tile[t] = x[i] if i < x.size else float32(0)
+    cuda.syncthreads()
+    step = 1
+    while step < 64:
+        before = tile[t - step] if t >= step else float32(0)
+        cuda.syncthreads()
+        tile[t] += before
+        cuda.syncthreads()
+        step *= 2
+    if i < x.size:
+        out[i] = tile[t]

@@ -1,0 +1,219 @@
+"""05.7: the smallest scale that rescues, the largest that does not overflow."""
+
+# %% exercise
+id = "05.7"
+title = "the smallest scale that rescues, the largest that does not overflow"
+answer_name = "scales"
+
+# %% stub
+def scales(gradients):
+    ...  # (lowest, highest): powers of two at which no gradient becomes zero or infinite in float16
+
+# %% hint
+# Only two of the gradients matter: the smallest that is not zero, and the largest.
+
+# %% hint
+# Start with a tiny power of two and double it until the smallest gradient times the scale no
+# longer rounds to zero. What rounds to zero is half of the smallest number and less.
+
+# %% hint
+# The smallest number of float16 is 2^-24, so times the scale the smallest gradient must be above
+# 2^-25; the largest must stay under 65,520, which is where rounding ends at infinity.
+
+# %% solution
+import numpy as np
+
+
+def scales(gradients):
+    sizes = np.abs(gradients[gradients != 0])
+    low = 2.0 ** -40
+    while sizes.min() * low <= 2.0**-25:
+        low *= 2
+    high = 2.0**40
+    while sizes.max() * high >= 65520:
+        high /= 2
+    return low, high
+
+# %% check
+import math
+from typing import Any
+import numpy as np
+from gpulab import precision
+from gpulab.lessons import checking
+from gpulab.lessons.content import Refused
+
+_INFINITE_FROM = 65_520  # in float16: half-way from 65,504 to 2^16
+
+
+def _gradient_sets() -> list[np.ndarray]:
+    """Gradients as a network has them: of both signs, some exactly zero; the ends differ from set to set.
+
+    Of each set the smallest and the largest lie beside a power of two: a thousandth away; exactly at it, where half of the smallest number
+    still becomes zero; and so close below it that 65,520 is passed before 2^16 is. Either may be the negative one.
+    """
+    rng = np.random.default_rng(5)
+    sets = []
+    for low, high, smallest, largest in (
+        (-34, -4, -1.001, 0.999), (-29, 3, 1.001, -0.999), (-40, -18, -1.0, 0.999), (-26, 9, 1.001, 0.9999),
+    ):  # fmt: skip
+        powers = rng.uniform(low + 2.5, high - 2.5, 500)
+        values = rng.choice([-1.0, 1.0], 500) * 2.0**powers
+        values[:40] = 0.0
+        values[40:42] = smallest * 2.0**low, largest * 2.0**high
+        sets.append(values)
+    return sets
+
+
+def check(answer: Any) -> str:
+    ask = checking.in_turn(answer)
+    for gradients in _gradient_sets():
+        sizes = np.abs(gradients[gradients != 0])
+        ends = f"for gradients from {sizes.min():.2g} to {sizes.max():.2g}"
+        said = checking.listed(ask(ends.capitalize(), gradients.copy()))
+        if not isinstance(said, (tuple, list)) or len(said) != 2:
+            raise Refused(f"Your function gives {checking.describe(said)}; the check expects (lowest, highest).")
+        low, high = (checking.number(each, "a scale") for each in said)
+        for name, scale in (("lowest", low), ("highest", high)):
+            if math.frexp(scale)[0] != 0.5:
+                raise Refused(f"Your {name} scale {ends} is {scale:g}; the check expects a power of two, which changes no digit.")
+        window = precision.gradient_window(gradients, "float16", low, tolerance=0.0)
+        if window.vanishing_share > 0:
+            raise Refused(
+                f"At your lowest scale, {low:g}, {ends}, some gradients still become zero: half of the smallest float16 number, 2^-25, "
+                "and less rounds to zero. Take the sizes without their sign, and leave out those that are zero anyway."
+            )
+        if low > (window.lowest_scale or 0.0):
+            raise Refused(
+                f"Your lowest scale {ends} is {low:g}, and half of it would do: what is above half of the smallest number, 2^-25, "
+                "does not become zero."
+            )
+        top = precision.gradient_window(gradients, "float16", high, tolerance=0.0)
+        if top.overflowing_share > 0:
+            signed = float(gradients.max()) * high < _INFINITE_FROM
+            largest = (-1 if signed else 1) * sizes.max() * high
+            why = "A negative one: take the sizes without their sign." if signed else "Rounding ends at infinity from 65,520 on."
+            raise Refused(f"At your highest scale, {high:g}, {ends}, the largest becomes {largest:.6g}: beyond 65,504, infinite. {why}")
+        if high < (top.highest_scale or 0.0):
+            raise Refused(f"Your highest scale {ends} is {high:g}, and twice as much would still not overflow.")
+    return (
+        "Between the two nothing becomes zero or infinite. They are not equally good: near the lowest the small gradients are subnormal "
+        "and keep few digits. That is why a scaler looks for a large one, and halves it when something overflows."
+    )
+
+# %% wrong: half of it would do
+import numpy as np
+
+
+def scales(gradients):
+    sizes = np.abs(gradients[gradients != 0])
+    low = 2.0 ** -40
+    while sizes.min() * low <= 2.0**-24:
+        low *= 2
+    high = 2.0**40
+    while sizes.max() * high >= 65520:
+        high /= 2
+    return low, high
+
+# %% wrong: half of it would do
+import numpy as np
+
+
+def scales(gradients):
+    sizes = np.abs(gradients[gradients != 0])
+    low = 2.0 ** -40
+    while sizes.min() * low <= 2.0**-14:
+        low *= 2
+    high = 2.0**40
+    while sizes.max() * high >= 65520:
+        high /= 2
+    return low, high
+
+# %% wrong: without their sign
+import numpy as np
+
+
+def scales(gradients):
+    sizes = gradients[gradients > 0]
+    low = 2.0 ** -40
+    while sizes.min() * low <= 2.0**-25:
+        low *= 2
+    high = 2.0**40
+    while sizes.max() * high >= 65520:
+        high /= 2
+    return low, high
+
+# %% wrong: twice as much
+import numpy as np
+
+
+def scales(gradients):
+    sizes = np.abs(gradients[gradients != 0])
+    low = 2.0 ** -40
+    while sizes.min() * low <= 2.0**-25:
+        low *= 2
+    return low, low
+
+# %% wrong: infinite
+import numpy as np
+
+
+def scales(gradients):
+    sizes = np.abs(gradients[gradients != 0])
+    low = 2.0 ** -40
+    while sizes.min() * low <= 2.0**-25:
+        low *= 2
+    return low, 2.0**40
+
+# %% wrong: A negative one
+import numpy as np
+
+
+def scales(gradients):
+    sizes = np.abs(gradients[gradients != 0])
+    low = 2.0 ** -40
+    while sizes.min() * low <= 2.0**-25:
+        low *= 2
+    high = 2.0**40
+    while gradients.max() * high >= 65520:
+        high /= 2
+    return low, high
+
+# %% wrong: the largest becomes 65529.4: beyond 65,504
+import numpy as np
+
+
+def scales(gradients):
+    sizes = np.abs(gradients[gradients != 0])
+    low = 2.0 ** -40
+    while sizes.min() * low <= 2.0**-25:
+        low *= 2
+    high = 2.0**40
+    while sizes.max() * high >= 65536:
+        high /= 2
+    return low, high
+
+# %% wrong: 2^-25, and less rounds to zero
+import numpy as np
+
+
+def scales(gradients):
+    sizes = np.abs(gradients[gradients != 0])
+    low = 2.0 ** -40
+    while sizes.min() * low < 2.0**-25:
+        low *= 2
+    high = 2.0**40
+    while sizes.max() * high >= 65520:
+        high /= 2
+    return low, high
+
+# %% wrong: a power of two
+import numpy as np
+
+
+def scales(gradients):
+    sizes = np.abs(gradients[gradients != 0])
+    return 2.0**-25 / sizes.min(), 65504 / sizes.max()
+
+# %% wrong: (lowest, highest)
+def scales(gradients):
+    return 65536.0

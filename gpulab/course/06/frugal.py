@@ -1,0 +1,250 @@
+"""06.7: wait once."""
+
+# %% exercise
+id = "06.7"
+title = "wait once"
+answer_name = "frugal"
+limit_seconds = 60.0
+loads = ["torch", "torch.optim", "torch._dynamo"]
+
+# %% stub
+def frugal(model, optimizer, batches):
+    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    ...  # as epoch above, but read nothing inside the loop
+
+# %% hint
+# A sum of tensors is a tensor. Nothing waits until somebody reads it.
+
+# %% hint
+# total = total + loss.detach() in the loop; total.item() once, behind it. The same for the right
+# answers.
+
+# %% solution
+import torch
+
+
+def frugal(model, optimizer, batches):
+    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    total, right = 0.0, 0  # tensors from the first sum on, wherever the losses lie
+    for inputs, labels in batches:
+        optimizer.zero_grad()
+        scores = model(inputs)
+        loss = torch.nn.functional.cross_entropy(scores, labels)
+        loss.backward()
+        optimizer.step()
+        total = total + loss.detach()
+        right = right + (scores.argmax(1) == labels).sum()
+    return total.item(), right.item()
+
+# %% check
+import math
+from typing import Any
+from gpulab import devices
+from gpulab.lessons import checking
+from gpulab.lessons.content import Refused
+from gpulab.training import hidden_waits
+from gpulab.training._settings import threads
+from gpulab.units import plural
+
+_BATCHES = 8
+_MOST_WAITS = 3
+_MORE_EPOCHS = 16  # as one long epoch: a loop that reads every 100th loss waits but once in 8 steps
+
+
+def _training() -> tuple[Any, Any, Any]:
+    """Return a model, its optimizer and some batches, the same ones each time."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+        batches = [(torch.randn(16, 8), torch.randint(0, 3, (16,))) for _ in range(_BATCHES)]
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), batches
+
+
+def wasteful_epoch(model: Any, optimizer: Any, batches: Any) -> tuple[float, int]:
+    """Train for an epoch as the notebook first writes it; return the sum of the losses and the count of right answers."""
+    import torch
+
+    total, right = 0.0, 0
+    for inputs, labels in batches:
+        optimizer.zero_grad()
+        scores = model(inputs)
+        loss = torch.nn.functional.cross_entropy(scores, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        total += loss.item()
+        right += int((scores.argmax(1) == labels).sum())
+    return total, right
+
+
+def check(answer: Any) -> str:
+    with threads(1, devices.Device("cpu")):  # beside a busy neighbour such small steps take thirty times as long on two
+        return _frugal(answer)
+
+
+def _frugal(answer: Any) -> str:
+    import torch
+
+    mine, mine_optimizer, batches = _training()
+    result = checking.call(answer, mine, mine_optimizer, batches)
+    model, optimizer, batches = _training()
+    before = [p.detach().clone() for p in model.parameters()]
+    expected = wasteful_epoch(model, optimizer, batches)
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        raise Refused(f"Your function returned {checking.describe(result)}; the check expects the sum of the losses and the right answers.")
+    if any(isinstance(value, torch.Tensor) for value in result):
+        raise Refused("What you return are still tensors: whoever uses them has to wait. Read both, once, at the end.")
+    if all(torch.equal(a, b) for a, b in zip(before, mine.parameters(), strict=True)):
+        raise Refused("Your loop does not train: the parameters are as before. Keep backward() and the optimizer's step.")
+    total, right = (checking.number(value, "two plain numbers") for value in result)
+    if not all(torch.allclose(a, b) for a, b in zip(model.parameters(), mine.parameters(), strict=True)):
+        raise Refused("The model is not the one that the loop trains. Only the reading may change, not the training.")
+    if not math.isclose(total, expected[0], rel_tol=1e-3) or right != expected[1]:
+        raise Refused(
+            f"You returned {total:.4g} and {right:g}; the losses add up to {expected[0]:.4g}, and {expected[1]} answers are right."
+        )
+    waits = hidden_waits(answer, *_training(), device="cpu", count_to_cpu=True)  # the batches lie where the model does
+    if waits.count > _MOST_WAITS:
+        raise Refused(
+            f"The host would wait {waits.count} times in {_BATCHES} steps, most often at `{waits.sites[0].line.partition(': ')[2]}`. "
+            "Add up tensors in the loop, and read them behind it."
+        )
+    mine, mine_optimizer, batches = _training()
+    longer = hidden_waits(answer, mine, mine_optimizer, batches * _MORE_EPOCHS, device="cpu", count_to_cpu=True)
+    if longer.count > _MOST_WAITS:
+        raise Refused(
+            f"In {_BATCHES} steps the host would wait {plural(waits.count, 'time')}, in {_BATCHES * _MORE_EPOCHS} steps "
+            f"{longer.count} times, most often at `{longer.sites[0].line.partition(': ')[2]}`. What is read every so many steps waits "
+            "more often in a longer epoch."
+        )
+    return f"{plural(waits.count, 'wait')} in all instead of {2 * _BATCHES}, with the same numbers: the accelerator never runs dry."
+
+# %% wrong: would wait 16 times
+import torch
+
+
+def frugal(model, optimizer, batches):
+    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    total, right = 0.0, 0
+    for inputs, labels in batches:
+        optimizer.zero_grad()
+        scores = model(inputs)
+        loss = torch.nn.functional.cross_entropy(scores, labels)
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+        right += int((scores.argmax(1) == labels).sum())
+    return total, right
+
+# %% wrong: would wait 16 times
+import torch
+
+
+def frugal(model, optimizer, batches):
+    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    total, right = 0.0, 0
+    for inputs, labels in batches:
+        optimizer.zero_grad()
+        scores = model(inputs)
+        loss = torch.nn.functional.cross_entropy(scores, labels)
+        loss.backward()
+        optimizer.step()
+        with torch.inference_mode():
+            total += loss.item()
+            right += int((scores.argmax(1) == labels).sum())
+    return total, right
+
+# %% wrong: would wait 16 times
+import torch
+
+
+def frugal(model, optimizer, batches):
+    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    total, right = 0.0, 0
+    for inputs, labels in batches:
+        optimizer.zero_grad()
+        scores = model(inputs)
+        loss = torch.nn.functional.cross_entropy(scores, labels)
+        loss.backward()
+        optimizer.step()
+        total += loss.detach().to("cpu").numpy()
+        right += (scores.argmax(1) == labels).sum().to("cpu").numpy()
+    return float(total), int(right)
+
+# %% wrong: still tensors
+import torch
+
+
+def frugal(model, optimizer, batches):
+    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    total, right = 0.0, 0
+    for inputs, labels in batches:
+        optimizer.zero_grad()
+        scores = model(inputs)
+        loss = torch.nn.functional.cross_entropy(scores, labels)
+        loss.backward()
+        optimizer.step()
+        total = total + loss.detach()
+        right = right + (scores.argmax(1) == labels).sum()
+    return total, right
+
+# %% wrong: the losses add up to
+import torch
+
+
+def frugal(model, optimizer, batches):
+    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    right = 0
+    for inputs, labels in batches:
+        optimizer.zero_grad()
+        scores = model(inputs)
+        loss = torch.nn.functional.cross_entropy(scores, labels)
+        loss.backward()
+        optimizer.step()
+        right = right + (scores.argmax(1) == labels).sum()
+    return loss.item(), right.item()
+
+# %% wrong: In 8 steps the host would wait 3 times, in 128 steps 4 times, most often at
+import torch
+
+
+def frugal(model, optimizer, batches):
+    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    total, right, step = 0.0, 0, 0
+    for inputs, labels in batches:
+        optimizer.zero_grad()
+        scores = model(inputs)
+        loss = torch.nn.functional.cross_entropy(scores, labels)
+        loss.backward()
+        optimizer.step()
+        total = total + loss.detach()
+        right = right + (scores.argmax(1) == labels).sum()
+        if step % 100 == 0:
+            print(loss.item())
+        step += 1
+    return total.item(), right.item()
+
+# %% wrong: does not train
+import torch
+
+
+def frugal(model, optimizer, batches):
+    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    return 8.7, 40
+
+# %% wrong: not the one that the loop trains
+import torch
+
+
+def frugal(model, optimizer, batches):
+    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    total, right = 0.0, 0
+    for inputs, labels in batches:
+        scores = model(inputs)
+        loss = torch.nn.functional.cross_entropy(scores, labels)
+        loss.backward()
+        optimizer.step()
+        total = total + loss.detach()
+        right = right + (scores.argmax(1) == labels).sum()
+    return total.item(), right.item()

@@ -1,0 +1,284 @@
+"""06.14: recover without a restart."""
+
+# %% exercise
+id = "06.14"
+title = "recover without a restart"
+answer_name = "recover"
+limit_seconds = 60.0
+loads = ["torch", "torch.optim", "torch._dynamo"]
+
+# %% stub
+def recover(step, batch):
+    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    ...  # the error is torch.OutOfMemoryError
+
+# %% hint
+# What is still alive while Python is inside the except block? Do the next try behind it.
+
+# %% hint
+# A while loop as long as batch >= 1: try to step and return; except: pass; then, below, batch //=
+# 2. And behind the loop?
+
+# %% solution
+import torch
+
+
+def recover(step, batch):
+    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    while batch >= 1:
+        try:
+            step(batch)
+            return batch
+        except torch.OutOfMemoryError:
+            pass  # nothing here: the error, and what it holds, end with this block
+        batch //= 2
+    raise torch.OutOfMemoryError("not even one item fits")
+
+# %% check
+from collections.abc import Callable
+from typing import Any
+from gpulab import _given, memory
+from gpulab.errors import InputError
+from gpulab.lessons import checking
+from gpulab.lessons.content import Refused
+from gpulab.units import format_bytes, plural
+
+_MIB = 2**20
+_ROOM = 8 * _MIB
+_ROW_BYTES = 8192  # what one item of the batch takes in each of the step's tensors
+_MOST_STEPS = 100  # halving needs 13 from 4096 down to 1
+
+
+class _Attempts:
+    """A training step that needs memory, and a diary of how it was called."""
+
+    def __init__(self, room: int = _ROOM) -> None:
+        self.room = memory.limit(room, "cpu", on_top=True)
+        self.batches: list[int] = []
+        self.held: list[int] = []  # what was there already when a step began
+        self.done: list[int] = []
+
+    def step(self, batch: int) -> None:
+        """Take a step on so many items; four tensors of its size are alive at the end."""
+        import torch
+
+        if not isinstance(batch, bool) and batch == 0:
+            raise Refused(
+                "Where not even one item fits, your function calls step(0). A step on no items needs no memory: it succeeds, with a loss "
+                "of nan. End at 1, and raise the error."
+            )
+        if len(self.batches) >= _MOST_STEPS:
+            raise Refused(
+                f"Your function called step more than {_MOST_STEPS} times, at last with {batch}. What does not fit once never will."
+            )
+        if not _given.is_whole(batch) or batch < 1:
+            raise InputError(f"step: a batch of {batch!r}; expected a whole number from 1. Halve with //.")
+        batch = int(batch)
+        self.batches.append(batch)
+        self.held.append(self.room.live_bytes)
+        kept = [torch.zeros(batch, _ROW_BYTES // 4)]
+        for _ in range(3):
+            kept.append(kept[-1].clone())
+        self.done.append(batch)
+
+
+def check(answer: Any) -> str:
+    import torch
+
+    if not callable(answer):
+        raise Refused(f"Your answer is {checking.describe(answer)}; the check expects a function to call.")
+    for first, right in ((1024, 256), (100, 100), (4096, 256), (1000, 250)):
+        diary = _Attempts()
+        said = f"Begun with a batch of {first}, in {format_bytes(_ROOM)},"
+        try:
+            with diary.room:
+                result = checking.call(answer, diary.step, first)
+        except Refused as error:
+            if any(diary.held[1:]):
+                raise Refused(
+                    f"{said} your function ended with an error: it tried again inside `except`, where the failed step's tensors are "
+                    "still alive."
+                ) from error
+            if isinstance(error.__cause__, torch.OutOfMemoryError):
+                raise Refused(f"{said} your function ended with the error: it gave up.") from error
+            raise
+        if any(diary.held[1:]):
+            raise Refused(
+                f"{said} a step began while {format_bytes(max(diary.held))} of a failed one were still alive: the error was kept. "
+                "Leave the except block first, and keep no name for the error."
+            )
+        if not diary.done:
+            raise Refused(f"{said} no step was finished. Try again with a smaller batch, until one fits.")
+        if isinstance(result, bool) or result != diary.done[-1]:
+            raise Refused(
+                f"{said} a batch of {diary.done[-1]} fitted, and you returned {checking.describe(result)}. Return the batch that fitted."
+            )
+        if diary.done[-1] != right:
+            raise Refused(f"{said} a batch of {right} fits when you halve; your last step had {diary.done[-1]}.")
+    _check_hopeless(answer)
+    _check_another(answer)
+    return (
+        "Begun with 1,024 and with 4,096 it ends at 256, which fits, and with 1,000 at 250; 100 fits at once; and nothing of the failed "
+        "steps was left alive."
+    )
+
+
+def _tried(answer: Any, step: Callable[[int], None], batch: int) -> tuple[bool, Any]:
+    """Return whether a recovery came to its end without an error, and what it returned then; what the step itself refuses is raised."""
+    try:
+        return True, answer(step, batch)
+    except Refused:
+        raise
+    except Exception:  # the step's own, or what the answer made of it
+        return False, None
+
+
+def _check_hopeless(answer: Any) -> None:
+    """Refuse a recovery that does not end with an error where not even one item fits."""
+    diary = _Attempts(_ROW_BYTES)  # of the four tensors of one item, one fits
+    with diary.room:
+        fitted, result = _tried(answer, diary.step, 4)
+    if fitted:
+        raise Refused(
+            f"In {format_bytes(_ROW_BYTES)} not even one item fits, and you returned {checking.describe(result)}. Raise an error there."
+        )
+
+
+def _check_another(answer: Any) -> None:
+    """Refuse a recovery that takes any error for one of memory: a mistake in the step would be tried again with ever smaller batches."""
+    asked: list[int] = []
+
+    def mistaken(batch: int) -> None:
+        asked.append(batch)
+        if len(asked) > _MOST_STEPS:
+            raise Refused(f"Your function called step more than {_MOST_STEPS} times, though its error was not one of memory.")
+        raise RuntimeError("the shapes of the step do not fit")
+
+    _tried(answer, mistaken, 8)
+    if len(asked) != 1:
+        raise Refused(
+            f"A step whose error is not one of memory (a RuntimeError: shapes that do not fit) was called {plural(len(asked), 'time')}. A "
+            "smaller batch does not mend that: catch torch.OutOfMemoryError alone, and let any other error pass."
+        )
+
+# %% wrong: inside `except`
+import torch
+
+
+def recover(step, batch):
+    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    try:
+        step(batch)
+        return batch
+    except torch.OutOfMemoryError:
+        return recover(step, batch // 2)
+
+# %% wrong: it gave up
+def recover(step, batch):
+    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    step(batch)
+    return batch
+
+# %% wrong: no step was finished
+import torch
+
+
+def recover(step, batch):
+    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    try:
+        step(batch)
+    except torch.OutOfMemoryError:
+        pass
+    return batch
+
+# %% wrong: your last step had 1
+def recover(step, batch):
+    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    step(1)
+    return 1
+
+# %% wrong: Begun with a batch of 1000, in 8.00 MiB, a batch of 250 fits when you halve; your last step had 232
+import torch
+
+
+def recover(step, batch):
+    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    while batch >= 1:
+        try:
+            step(batch)
+            return batch
+        except torch.OutOfMemoryError:
+            pass
+        batch -= 256
+    raise torch.OutOfMemoryError('none fits')
+
+# %% wrong: Return the batch that fitted
+import torch
+
+
+def recover(step, batch):
+    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    while True:
+        try:
+            step(batch)
+            return 0
+        except torch.OutOfMemoryError:
+            pass
+        batch //= 2
+
+# %% wrong: with a loss of nan
+import torch
+
+
+def recover(step, batch):
+    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    while True:
+        try:
+            step(batch)
+            return batch
+        except torch.OutOfMemoryError:
+            pass
+        batch //= 2
+
+# %% wrong: never will
+import torch
+
+
+def recover(step, batch):
+    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    while True:
+        try:
+            step(batch)
+            return batch
+        except torch.OutOfMemoryError:
+            pass
+        batch = max(1, batch // 2)
+
+# %% wrong: Raise an error there
+import torch
+
+
+def recover(step, batch):
+    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    while batch >= 1:
+        try:
+            step(batch)
+            return batch
+        except torch.OutOfMemoryError:
+            pass
+        batch //= 2
+
+# %% wrong: catch torch.OutOfMemoryError alone
+import torch
+
+
+def recover(step, batch):
+    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    while batch >= 1:
+        try:
+            step(batch)
+            return batch
+        except Exception:
+            pass
+        batch //= 2
+    raise torch.OutOfMemoryError('none fits')

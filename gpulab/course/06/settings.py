@@ -1,0 +1,72 @@
+"""06.5: bring the stall under 10 %."""
+
+# %% exercise
+id = "06.5"
+title = "bring the stall under 10 %"
+answer_name = "settings"
+
+# %% stub
+settings = {"workers": ..., "prefetch": ...}
+
+# %% hint
+# With k workers on cores of their own, a batch arrives every 120 / k ms. How often must one
+# arrive?
+
+# %% hint
+# More workers than needed cost memory: workers times prefetch batches wait in it.
+
+# %% solution
+settings = {"workers": 5, "prefetch": 2}  # 120 ms / 5 = 24 ms a batch, less than a step; 10 batches ahead
+
+# %% check
+from collections.abc import Mapping
+from typing import Any
+from gpulab.errors import InputError
+from gpulab.lessons import checking
+from gpulab.lessons.content import NotAttempted, Refused
+from gpulab.training import model_pipeline
+from gpulab.training._pipeline_results import BUSY_STALL_RATIO
+from gpulab.units import format_seconds
+
+_HOST = {"loading_seconds": 0.12, "compute_seconds": 0.03, "copy_seconds": 0.002, "cores": 8, "steps": 200}
+_MOST_AHEAD = 12  # batches that the host's memory has room for
+
+
+def check(answer: Any) -> str:
+    if not isinstance(answer, Mapping) or set(answer) != {"workers", "prefetch"}:
+        raise Refused(f'Your answer is {checking.describe(answer)}; the check expects {{"workers": ..., "prefetch": ...}}.')
+    if any(checking.is_stub(value) for value in answer.values()):
+        raise NotAttempted
+    try:
+        chosen = {name: checking.plain(value) for name, value in answer.items()}
+        p = model_pipeline(**_HOST, **chosen)  # type: ignore[arg-type]
+    except InputError as error:
+        raise Refused(str(error)) from error
+    ahead, several = p.workers * p.prefetch, p.workers != 1
+    if p.workers == 0:
+        raise Refused(f"Without workers the training loads by itself, and the accelerator waits {p.stall_ratio:.0%} of the time.")
+    if ahead > _MOST_AHEAD:
+        raise Refused(
+            f"{p.workers} workers, each {p.prefetch} ahead, are {ahead} batches in the host's memory; there is room for {_MOST_AHEAD}."
+            if several
+            else f"1 worker, {p.prefetch} ahead, makes {ahead} batches in the host's memory; there is room for {_MOST_AHEAD}."
+        )
+    if p.stall_ratio >= BUSY_STALL_RATIO:
+        raise Refused(
+            f"The accelerator still waits {p.stall_ratio:.0%} of the time: {p.workers} {'workers hand' if several else 'worker hands'} "
+            f"over a batch every {format_seconds(p.loading_seconds / p.workers)}, and a step takes "
+            f"{format_seconds(p.compute_seconds)}."
+        )
+    return f"{p.workers} workers, each {p.prefetch} ahead: the accelerator waits {p.stall_ratio:.1%} of the time (MODELLED)."
+
+# %% wrong: loads by itself
+settings = {"workers": 0, "prefetch": 2}
+
+# %% wrong: still waits
+settings = {"workers": 2, "prefetch": 6}
+
+# %% wrong: batches in the host's memory
+settings = {"workers": 8, "prefetch": 2}
+
+# %% wrong: whole number
+settings = {"workers": 4.5, "prefetch": 2}

@@ -1,0 +1,173 @@
+"""07.6: round a weight."""
+
+# %% exercise
+id = "07.6"
+title = "round a weight"
+answer_name = "quantise"
+loads = ["torch"]
+
+# %% stub
+import torch
+
+
+def quantise(weight, bits):
+    """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
+    ...
+
+# %% hint
+# With b bits the largest code is 2**(b-1) - 1. Which weight of a row should get it?
+
+# %% hint
+# scales = weight.abs().amax(1, keepdim=True) / most. Then divide, and round to the nearest.
+
+# %% hint
+# A row of zeros has a scale of zero, and 0 / 0 is nan: clamp_min(1e-30) keeps it above.
+
+# %% solution
+import torch
+
+
+def quantise(weight, bits):
+    """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
+    most = 2 ** (bits - 1) - 1
+    scales = weight.abs().amax(1, keepdim=True).clamp_min(1e-30) / most
+    codes = (weight / scales).round()
+    return codes, scales
+
+# %% check
+from typing import Any
+from gpulab.lessons import checking
+from gpulab.lessons.content import Refused
+
+
+def _weights() -> list[Any]:
+    import torch
+
+    generator = torch.Generator().manual_seed(7)
+    plain = torch.randn(6, 20, generator=generator)
+    spread = plain * torch.tensor([1.0, 0.01, 10.0, 0.1, 1.0, 0.001])[:, None]
+    shifted = torch.rand(4, 30, generator=generator) + 0.5
+    dead = plain.clone()
+    dead[2] = 0.0
+    return [dead, plain, spread, shifted, -spread]  # the one with zeros first: what an offset does to them is the first thing to say
+
+
+def check(answer: Any) -> str:
+    import torch
+
+    ask = checking.in_turn(answer)
+    for weight in _weights():
+        for bits in (8, 4, 2):
+            given = weight.clone()
+            result = ask(f"For a weight of {len(weight)} rows and {bits} bits", given, bits)
+            if not isinstance(result, (tuple, list)) or len(result) != 2 or not all(isinstance(each, torch.Tensor) for each in result):
+                raise Refused(f"Your function returned {checking.describe(result)}; the check expects two tensors: codes, scales.")
+            codes, scales = (each.detach().double() for each in result)
+            _judge(codes, scales, weight.double(), bits)
+            if not torch.equal(given, weight):
+                raise Refused("Your function changes the weight itself. Compute new tensors.")
+    return "No weight moved by more than half a step of its own row, and the narrowest row kept as many codes as the widest."
+
+
+def _judge(codes: Any, scales: Any, weight: Any, bits: int) -> None:
+    import torch
+
+    most = 2 ** (bits - 1) - 1
+    if codes.shape != weight.shape:
+        raise Refused(f"codes have the shape {tuple(codes.shape)}; the check expects that of the weight, {tuple(weight.shape)}.")
+    if scales.numel() == 1:
+        raise Refused(
+            "There is one scale for the whole layer. Give each row (output channel) its own: a narrow row has nothing left otherwise."
+        )
+    if scales.numel() != len(weight):
+        raise Refused(f"There are {scales.numel()} scales; the check expects one for each of the {len(weight)} rows.")
+    if not bool(torch.isfinite(scales).all()) or not bool(torch.isfinite(codes).all()):
+        raise Refused("For a row of zeros something is not finite: 0 / 0. Keep the scale above zero there, with clamp_min.")
+    if not torch.equal(codes, codes.round()):
+        raise Refused("The codes are not whole numbers. Round them.")
+    if float(codes.abs().max()) > most:
+        raise Refused(f"A code of {bits} bits is {codes.abs().max():.0f}; expected from -{most} to {most}, so that 0 stays in the middle.")
+    if bool((codes[weight == 0] != 0).any()):
+        raise Refused("A weight of zero has another code than 0. What was pruned must stay zero: no offset.")
+    scales = scales.reshape(-1, 1)
+    error = (codes * scales - weight).abs()
+    largest = weight.abs().amax(1, keepdim=True)
+    # A row of zeros may have any scale: its codes are zero, and each guard against 0 / 0 puts another number there.
+    if bool(((scales > 1.001 * largest / most) & (largest > 0)).any()):
+        raise Refused(f"With {bits} bits a row's steps are wider than they need be: its largest magnitude should get the code {most}.")
+    if bool((error > 1.01 * scales).any()):
+        raise Refused("A weight was cut off at the end of the codes. The largest magnitude of the row must fit: negative ones count too.")
+    if bool((error > 0.501 * scales).any()):
+        raise Refused("A weight moved by more than half a step. Take the nearest code; conversion to an integer type cuts off instead.")
+
+# %% wrong: one scale for the whole
+import torch
+
+
+def quantise(weight, bits):
+    """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
+    most = 2 ** (bits - 1) - 1
+    s = weight.abs().max() / most
+    return (weight / s).round(), s
+
+# %% wrong: more than half a step
+import torch
+
+
+def quantise(weight, bits):
+    """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
+    most = 2 ** (bits - 1) - 1
+    scales = weight.abs().amax(1, keepdim=True).clamp_min(1e-30) / most
+    return (weight / scales).to(torch.int8), scales
+
+# %% wrong: 0 stays in the middle
+import torch
+
+
+def quantise(weight, bits):
+    """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
+    most = 2 ** (bits - 1)
+    scales = weight.abs().amax(1, keepdim=True).clamp_min(1e-30) / most
+    return (weight / scales).round(), scales
+
+# %% wrong: 0 stays in the middle
+import torch
+
+
+def quantise(weight, bits):
+    """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
+    most = 2 ** (bits - 1) - 1
+    scales = weight.amax(1, keepdim=True).clamp_min(1e-30) / most
+    return (weight / scales).round(), scales
+
+# %% wrong: not finite
+import torch
+
+
+def quantise(weight, bits):
+    """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
+    most = 2 ** (bits - 1) - 1
+    scales = weight.abs().amax(1, keepdim=True) / most
+    return (weight / scales).round(), scales
+
+# %% wrong: no offset
+import torch
+
+
+def quantise(weight, bits):
+    """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
+    most = 2 ** (bits - 1) - 1
+    low = weight.amin(1, keepdim=True)
+    span = weight.amax(1, keepdim=True) - low
+    scales = span.clamp_min(1e-30) / (2 * most)
+    return ((weight - low) / scales).round() - most, scales
+
+# %% wrong: not whole numbers
+import torch
+
+
+def quantise(weight, bits):
+    """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
+    most = 2 ** (bits - 1) - 1
+    scales = weight.abs().amax(1, keepdim=True).clamp_min(1e-30) / most
+    return weight / scales, scales

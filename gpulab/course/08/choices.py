@@ -1,0 +1,119 @@
+"""08.12: three models, three machines."""
+
+# %% exercise
+id = "08.12"
+title = "three models, three machines"
+answer_name = "choices"
+limit_seconds = 240.0
+loads = ["torch", "torch.optim", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "ipyparallel"]
+
+# %% stub
+choices = {"A": ..., "B": ..., "C": ...}  # of "ddp", "zero1", "zero2", "zero3", "tensor"
+
+# %% hint
+# 16 bytes for each parameter without sharding; exercise 08.10 has what each stage leaves. Begin
+# with the one that sends least.
+
+# %% hint
+# ddp and zero2 send the same. zero3 sends 1.5 times as much, and so does zero1 as PyTorch has it.
+# Tensor parallelism sends inside every layer.
+
+# %% solution
+choices = {"A": "ddp", "B": "zero2", "C": "zero3"}
+
+# %% check
+import functools
+from collections.abc import Mapping
+from typing import Any
+from gpulab import networks, parallel
+from gpulab.lessons import checking
+from gpulab.lessons._three_cases import CASES, CONTEXT, HEADS, LAYERS, VOCABULARY, Case
+from gpulab.lessons.content import NotAttempted, Refused
+from gpulab.parallel.rank_results import RankMemory
+from gpulab.units import format_bytes
+
+STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor")
+# Those that send no more than an all-reduce of the gradients; the one that holds most first.
+_CHEAP = ("ddp", "zero2")
+
+
+@functools.cache
+def rank_memory(letter: str, strategy: str) -> RankMemory:
+    """Return what a rank's step takes: one sequence of 1,024 tokens for each rank's part, float32, Adam; MODELLED."""
+    import torch
+
+    case = CASES[letter]
+    tokens = torch.zeros(1, CONTEXT, dtype=torch.int64)
+    return parallel.predict_ranks(
+        lambda: networks.transformer(VOCABULARY, case.width, HEADS, LAYERS, context=CONTEXT), tokens, tokens,
+        strategy=strategy, ranks=case.gpus,
+    )  # fmt: skip
+
+
+def needed_bytes(letter: str, strategy: str) -> int:
+    """Return what a GPU must have for it, with the margin."""
+    return rank_memory(letter, strategy).needed_bytes()
+
+
+def _sum(letter: str, strategy: str) -> str:
+    """Return what that is made of."""
+    memory = rank_memory(letter, strategy)
+    states = sum(memory.peak_by_category[part] for part in ("parameters", "gradients", "optimizer"))
+    margin = memory.needed_bytes() - memory.peak_bytes - memory.scratch_bytes
+    parts = (states, memory.peak_bytes - states, memory.scratch_bytes, margin)
+    return (
+        "{} for parameters, gradients and Adam, {} for activations and what is on its way, up to {} inside operators, and {} of margin for "
+        "what no prediction sees"
+    ).format(*map(format_bytes, parts))
+
+
+def check(answer: Any) -> str:
+    if not isinstance(answer, Mapping) or set(answer) != set(CASES):
+        raise Refused(f'Your answer is {checking.describe(answer)}; the check expects {{"A": ..., "B": ..., "C": ...}}.')
+    if any(checking.is_stub(each) for each in answer.values()):
+        raise NotAttempted
+    for letter in CASES:
+        if not isinstance(answer[letter], str) or answer[letter] not in STRATEGIES:
+            raise Refused(f"For {letter} you gave {checking.describe(answer[letter])}; the check expects one of {', '.join(STRATEGIES)}.")
+    return " ".join(_judged(CASES[letter], answer[letter]) for letter in CASES)
+
+
+def _judged(case: Case, strategy: str) -> str:
+    """Return a sentence on a choice that is right; refuse one that does not fit, or that sends what it need not."""
+    if strategy == "tensor" and case.link != "NVLink":
+        raise Refused(
+            f"{case.letter}: tensor parallelism makes every layer wait for sums over all GPUs, which nothing hides; over {case.link} that "
+            "is most of a step. Keep it for models that need it, and for fast links such as NVLink."
+        )
+    needed, there = needed_bytes(case.letter, strategy), case.gpu_bytes
+    said = f"{case.letter}: with {strategy} each of {case.gpus} GPUs needs {format_bytes(needed)} of {format_bytes(there)}"
+    if needed > there:
+        raise Refused(f"{said}: {_sum(case.letter, strategy)}. So it does not fit. What of it does the next stage split?")
+    if strategy == "zero1":  # right by its definition, which needs no more than an all-reduce's traffic
+        return f"{said}. (PyTorch's zero1 sends 1.5 times as much as ddp; zero2 sends as much as ddp.)"
+    if strategy not in _CHEAP:
+        lighter = next((name for name in _CHEAP if needed_bytes(case.letter, name) <= there), None)
+        if lighter is not None:
+            raise Refused(
+                f"{said}. It fits, but {lighter} fits as well ({format_bytes(needed_bytes(case.letter, lighter))}) and sends less: "
+                "do not pay in traffic for memory that you have."
+            )
+    return f"{said}."
+
+# %% wrong: do not pay in traffic
+choices = {"A": "zero3", "B": "zero1", "C": "zero3"}
+
+# %% wrong: of margin
+choices = {"A": "ddp", "B": "ddp", "C": "zero3"}
+
+# %% wrong: it does not fit
+choices = {"A": "zero1", "B": "zero1", "C": "zero2"}
+
+# %% wrong: every layer wait
+choices = {"A": "tensor", "B": "zero1", "C": "zero3"}
+
+# %% wrong: one of ddp
+choices = {"A": "fsdp", "B": "zero1", "C": "zero3"}
+
+# %% wrong: the check expects
+choices = 'ddp'

@@ -1,0 +1,151 @@
+"""08.10: memory per rank."""
+
+# %% exercise
+id = "08.10"
+title = "memory per rank"
+answer_name = "rank_bytes"
+
+# %% stub
+def rank_bytes(parameters, activations, ranks, stage):
+    """Return the bytes that each rank holds: float32, Adam, ZeRO stage 0 (none) to 3 (FSDP)."""
+    ...
+
+# %% hint
+# Count the numbers for each parameter: itself, its gradient, and what Adam keeps. Which does a
+# stage split over the ranks?
+
+# %% hint
+# Stage 1 divides Adam's two numbers by the ranks, stage 2 the gradients too, stage 3 also the
+# parameters. And the activations?
+
+# %% solution
+def rank_bytes(parameters, activations, ranks, stage):
+    """Return the bytes that each rank holds: float32, Adam, ZeRO stage 0 (none) to 3 (FSDP)."""
+    state = 8 * parameters / (ranks if stage >= 1 else 1)
+    gradients = 4 * parameters / (ranks if stage >= 2 else 1)
+    weights = 4 * parameters / (ranks if stage >= 3 else 1)
+    return weights + gradients + state + activations  # activations are each rank's own
+
+# %% check
+from typing import Any
+from gpulab.lessons import checking
+from gpulab.lessons.content import Refused
+from gpulab.units import format_bytes, plural
+
+_FLOAT = 4  # bytes of a float32
+# (parameters, bytes of activations, ranks, stage); stage 1 first, since there the parts of a wrong answer can be told apart.
+_RUNS = (
+    (1_200_000_000, 3_000_000_000, 8, 1),
+    (1_200_000_000, 3_000_000_000, 8, 0),
+    (1_200_000_000, 3_000_000_000, 8, 3),
+    (1_200_000_000, 3_000_000_000, 8, 2),
+    (64_000_000, 0, 64, 3),
+    (1_000_000, 500_000, 1, 3),
+)
+_NAMES = ("no sharding", "ZeRO-1", "ZeRO-2", "ZeRO-3 (FSDP)")
+
+
+def rank_bytes(parameters: int, activations: float, ranks: int, stage: int) -> float:
+    """What a rank holds in float32 with Adam: parameters, gradients, two numbers of state for each; a shard of what the stage splits."""
+    state = 2 * _FLOAT * parameters / (ranks if stage >= 1 else 1)
+    gradients = _FLOAT * parameters / (ranks if stage >= 2 else 1)
+    weights = _FLOAT * parameters / (ranks if stage >= 3 else 1)
+    return weights + gradients + state + activations
+
+
+def check(answer: Any) -> str:
+    ask = checking.in_turn(answer)
+    for parameters, activations, ranks, stage in _RUNS:
+        where = f"{parameters:,} parameters on {plural(ranks, 'rank')}, {_NAMES[stage]}"
+        said = checking.number(ask(f"For {where}", parameters, activations, ranks, stage), "one number of bytes")
+        right = rank_bytes(parameters, activations, ranks, stage)
+        if _near(said, right):
+            continue
+        raise Refused(f"{where}: you say {said:,.0f} bytes. {_why_memory(said, parameters, activations, ranks, stage)}")
+    whole, sharded = (rank_bytes(*_RUNS[0][:3], stage) for stage in (0, 3))
+    return (
+        f"1.2 billion parameters on 8 ranks: {format_bytes(whole)} a rank become {format_bytes(sharded)}, "
+        f"and {format_bytes(_RUNS[0][1])} of that are activations that no stage splits."
+    )
+
+
+def _near(said: float, other: float) -> bool:
+    """Within a cache line: a shard that is rounded up is as right."""
+    return abs(said - other) <= 64
+
+
+def _why_memory(said: float, parameters: int, activations: float, ranks: int, stage: int) -> str:
+    right = rank_bytes(parameters, activations, ranks, stage)
+    model = right - activations
+    if _near(said, right / _FLOAT):
+        return "Those are numbers. A float32 takes 4 bytes."
+    if _near(said, model):
+        return "The activations are missing."
+    if _near(said, model + activations / ranks):
+        return "The activations are not sharded: each rank computes its own part of the batch and keeps all that it computed."
+    if _near(said, rank_bytes(parameters, activations, ranks, 0)):
+        return "Nothing is split yet. ZeRO-1 splits Adam's state, ZeRO-2 the gradients too, ZeRO-3 also the parameters."
+    if _near(said, rank_bytes(parameters, activations, ranks, 3)):
+        return f"With {_NAMES[stage]} not all of it is split. ZeRO-1: Adam's state; ZeRO-2: the gradients too; ZeRO-3: also the parameters."
+    for less, what in ((_FLOAT, "Adam keeps two numbers for each parameter, not one"), (2 * _FLOAT, "Adam's state is missing")):
+        shard = ranks if stage >= 1 else 1
+        if _near(said, right - less * parameters / shard):
+            return f"{what}."
+    if _near(said, right - _FLOAT * parameters):  # with ZeRO-1: elsewhere a gradient has as many bytes as one number of the state
+        return "The gradients are missing: one number for each parameter."
+    return "Four numbers for each parameter: itself, its gradient and two of Adam's. Which of them does this stage split?"
+
+# %% wrong: not all of it is split
+def rank_bytes(parameters, activations, ranks, stage):
+    """Return the bytes that each rank holds: float32, Adam, ZeRO stage 0 (none) to 3 (FSDP)."""
+    return 16 * parameters / ranks + activations
+
+# %% wrong: not sharded
+def rank_bytes(parameters, activations, ranks, stage):
+    """Return the bytes that each rank holds: float32, Adam, ZeRO stage 0 (none) to 3 (FSDP)."""
+    state = 8 * parameters / (ranks if stage >= 1 else 1)
+    gradients = 4 * parameters / (ranks if stage >= 2 else 1)
+    weights = 4 * parameters / (ranks if stage >= 3 else 1)
+    return weights + gradients + state + activations / ranks
+
+# %% wrong: activations are missing
+def rank_bytes(parameters, activations, ranks, stage):
+    """Return the bytes that each rank holds: float32, Adam, ZeRO stage 0 (none) to 3 (FSDP)."""
+    state = 8 * parameters / (ranks if stage >= 1 else 1)
+    gradients = 4 * parameters / (ranks if stage >= 2 else 1)
+    weights = 4 * parameters / (ranks if stage >= 3 else 1)
+    return weights + gradients + state
+
+# %% wrong: not one
+def rank_bytes(parameters, activations, ranks, stage):
+    """Return the bytes that each rank holds: float32, Adam, ZeRO stage 0 (none) to 3 (FSDP)."""
+    state = 8 * parameters / (ranks if stage >= 1 else 1)
+    gradients = 4 * parameters / (ranks if stage >= 2 else 1)
+    weights = 4 * parameters / (ranks if stage >= 3 else 1)
+    return weights + gradients + state / 2 + activations
+
+# %% wrong: Adam's state is missing
+def rank_bytes(parameters, activations, ranks, stage):
+    """Return the bytes that each rank holds: float32, Adam, ZeRO stage 0 (none) to 3 (FSDP)."""
+    state = 8 * parameters / (ranks if stage >= 1 else 1)
+    gradients = 4 * parameters / (ranks if stage >= 2 else 1)
+    weights = 4 * parameters / (ranks if stage >= 3 else 1)
+    return weights + gradients + activations
+
+# %% wrong: gradients are missing
+def rank_bytes(parameters, activations, ranks, stage):
+    """Return the bytes that each rank holds: float32, Adam, ZeRO stage 0 (none) to 3 (FSDP)."""
+    state = 8 * parameters / (ranks if stage >= 1 else 1)
+    gradients = 4 * parameters / (ranks if stage >= 2 else 1)
+    weights = 4 * parameters / (ranks if stage >= 3 else 1)
+    return weights + state + activations
+
+# %% wrong: Nothing is split yet
+def rank_bytes(parameters, activations, ranks, stage):
+    """Return the bytes that each rank holds: float32, Adam, ZeRO stage 0 (none) to 3 (FSDP)."""
+    return 16 * parameters + activations
+
+# %% wrong: plain number
+def rank_bytes(parameters, activations, ranks, stage):
+    """Return the bytes that each rank holds: float32, Adam, ZeRO stage 0 (none) to 3 (FSDP)."""
+    return 'less'

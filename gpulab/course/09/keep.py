@@ -1,0 +1,65 @@
+"""09.7: three that are enough."""
+
+# %% exercise
+id = "09.7"
+title = "three that are enough"
+answer_name = "keep"
+
+# %% stub
+keep = (..., ..., ...)  # names from the table
+
+# %% hint
+# Do not take the three with the largest single gains: look at which part each of them mends.
+
+# %% hint
+# Loading, starting and arithmetic are large. What leaves least of each?
+
+# %% solution
+keep = ("data on the device", "CUDA graph", "bfloat16")  # one for each large part
+
+# %% check
+import math
+from typing import Any
+from gpulab.lessons import checking
+from gpulab.lessons._speedup import LEAVES, PARTS, speed_of
+from gpulab.lessons.content import NotAttempted, Refused
+
+_MOST_KEPT, _WANTED = 3, 4.0
+
+
+def check(answer: Any) -> str:
+    if not isinstance(answer, (tuple, list, set, frozenset)):
+        raise Refused(f"Your answer is {checking.describe(answer)}; the check expects the names of up to {_MOST_KEPT} techniques.")
+    names = list(answer)
+    if any(checking.is_stub(name) for name in names):
+        raise NotAttempted
+    for name in names:
+        if not isinstance(name, str) or name not in LEAVES:
+            raise Refused(f"{checking.describe(name)} is no technique of the table; the check expects some of {', '.join(LEAVES)}.")
+    if len(set(names)) < len(names):
+        raise Refused("One technique is there twice. Applied a second time it finds nothing to do.")
+    if len(names) > _MOST_KEPT:
+        raise Refused(f"These are {len(names)} techniques; choose at most {_MOST_KEPT}.")
+    speed = speed_of(PARTS, [LEAVES[name] for name in names])
+    if speed < _WANTED:
+        rest = {part: ms * math.prod(LEAVES[name].get(part, 1.0) for name in names) for part, ms in PARTS.items()}
+        largest = max(rest, key=lambda part: rest[part])
+        twice = next((part for part in PARTS if sum(part in LEAVES[name] for name in names) > 1), None)
+        both = f" Two of yours mend {twice}, and the second finds little left." if twice == "loading" else ""
+        raise Refused(f"Together these make the step {speed:.2f}x as fast.{both} The largest part that is left is {largest}.")
+    return f"{speed:.2f}x with {len(names)} techniques, one for each large part (MODELLED)."
+
+# %% wrong: Two of yours mend loading
+keep = ("data on the device", "prefetch", "compile")
+
+# %% wrong: The largest part that is left is arithmetic
+keep = ("data on the device", "CUDA graph", "compile")
+
+# %% wrong: choose at most 3
+keep = ("data on the device", "CUDA graph", "bfloat16", "fewer waits")
+
+# %% wrong: The largest part that is left is loading
+keep = ("bfloat16", "CUDA graph", "fewer waits")
+
+# %% wrong: no technique of the table
+keep = ("larger batch", "CUDA graph", "bfloat16")

@@ -1,0 +1,335 @@
+"""10.4: translate a MATLAB script."""
+
+# %% exercise
+id = "10.4"
+title = "translate a MATLAB script"
+answer_name = "translated"
+loads = ["torch"]
+
+# %% stub
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    ...  # gl.to_device, torch or NumPy, gl.to_host
+
+# %% hint
+# mean, std and max go down the columns in MATLAB: dim=0. A product of matrices is @.
+
+# %% hint
+# MATLAB and PyTorch divide a variance by n - 1, NumPy by n unless you say ddof=1.
+
+# %% hint
+# i counts from 1, and s(1:i) holds s(i): with i = argmax + 1 the slice is s[:i].
+
+# %% solution
+import numpy as np
+import torch
+
+import gpulab as gl
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = gl.to_device(x)
+    Y = (X - X.mean(dim=0)) / X.std(dim=0)
+    C = Y.T @ Y / (X.shape[0] - 1)
+    i = int(C[1:, 0].argmax()) + 1
+    s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
+    return gl.to_host(s[:i])
+
+# %% check
+from collections.abc import Callable
+from typing import Any
+import numpy as np
+from gpulab.lessons import checking
+from gpulab.lessons.content import Refused
+from gpulab.units import plural
+
+_ROWS = 40  # few, so that dividing by n and by n - 1 are far apart
+_CLOSE = 1e-3
+
+
+def _matlab(x: np.ndarray, how: str = "") -> np.ndarray:
+    """Return what the script gives, in float64; ``how`` names a slip.
+
+    The smallest of C come first: the largest are the ones on its diagonal, whose sums are right in whatever way they are sorted.
+    """
+    x = x.astype(np.float64)
+    mean = x.mean() if how == "mean" else x.mean(axis=0)
+    spread = x.std(ddof=1) if how == "std of all" else x.std(axis=0, ddof=0 if how == "std" else 1)
+    y = (x - mean) / spread
+    c = y.T @ y / (x.shape[0] - (0 if how == "rows" else 1))
+    place = int(np.argmax(c[1:, 0])) + 1
+    if how == "counting":
+        place -= 1
+    elif how == "row 1":
+        place = int(np.argmax(c[0:, 0])) + 1
+    axis = {"columns": 0, "lines": 1}.get(how)
+    values = np.sort(c, axis).reshape(-1)  # of all numbers with None
+    values = values[::-1] if how == "descending" else values
+    return np.asarray(values[:place] if how == "cumsum" else np.cumsum(values)[:place])
+
+
+_SLIPS = {
+    "mean": "mean(X) is one number for each column; yours is one number of all.",
+    "std of all": "std(X) is one number for each column; yours is one number of all.",
+    "std": "MATLAB's std divides by n - 1, NumPy's by n unless you say ddof=1.",
+    "rows": "The script divides by size(X, 1) - 1, one less than the number of rows.",
+    "counting": "It is one element short: i counts from 1 in MATLAB, and s(1:i) holds s(i).",
+    "row 1": "C(2:end, 1) leaves out the first row, and i counts from there.",
+    "descending": "sort(...) puts the smallest first, unless it is told otherwise.",
+    "columns": "C(:) makes one column of all numbers, and sort goes over all of them; yours went down each column.",
+    "lines": "C(:) makes one column of all numbers, and sort goes over all of them; yours went along each row.",
+    "cumsum": "These are the sorted numbers themselves; cumsum adds them up as it goes.",
+}
+
+
+def _table(seed: int, place: int) -> np.ndarray:
+    """Six columns, of which column ``place`` + 1 goes with the first one; their means are far from zero and from one another."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((_ROWS, 6))
+    x[:, place] = 0.9 * x[:, 0] + 0.3 * x[:, place]
+    return (x * rng.uniform(1, 9, 6) + rng.uniform(5, 50, 6)).astype(np.float32)
+
+
+def check(answer: Any) -> str:
+    ask = checking.in_turn(answer)
+    for number, (seed, place) in enumerate(((1, 3), (2, 5), (3, 2)), 1):
+        x = _table(seed, place)
+        given = x.copy()
+        found = ask(f"For table {number}", given)
+        if not isinstance(found, np.ndarray):
+            raise Refused(
+                f"Your function returned {checking.describe(found)}; gather brings the result to main memory. Return a NumPy array."
+            )
+        right = _matlab(x)
+        if found.ndim == 2 and 1 in found.shape:  # a column as MATLAB's, or a row
+            found = found.ravel()
+        if found.ndim != 1:
+            raise Refused(f"Your result has the shape {found.shape}; s(1:i) is one column of numbers: return them in one dimension.")
+        if not _same(found, right):
+            raise Refused(next((words for how, words in _SLIPS.items() if _same(found, _matlab(x, how))), _unknown(found, right)))
+        if not np.array_equal(given, x):
+            _check_copied(ask, number, x)
+    return "Three tables, the same numbers as the script gives, in main memory."
+
+
+def _check_copied(ask: Callable[..., Any], number: int, x: np.ndarray) -> None:
+    """Refuse what changes the caller's table on any machine: gl.to_device copies one that is read-only, as it copies each to a GPU."""
+    sealed = x.copy()
+    sealed.flags.writeable = False
+    try:
+        ask(f"For table {number}", sealed)
+        if np.array_equal(sealed, x):
+            return
+    except Refused:  # NumPy's own, that it cannot be written to
+        pass
+    raise Refused(
+        "The numbers are right, but the caller's x was changed: on a CPU a tensor may lie over the array's own memory, where MATLAB's "
+        "gpuArray is a copy. Leave x as it is, and give what you compute another name."
+    )
+
+
+def _same(found: np.ndarray, right: np.ndarray) -> bool:
+    return found.shape == right.shape and bool(np.allclose(found.astype(np.float64), right, rtol=_CLOSE, atol=_CLOSE))
+
+
+def _unknown(found: np.ndarray, right: np.ndarray) -> str:
+    if found.shape != right.shape:
+        return f"Your result has {plural(found.size, 'number')}, the script's {right.size}. What is i there, and what does 1:i hold?"
+    return (
+        f"Your numbers differ from the script's by up to {np.max(np.abs(found - right)):.3g}. Go through it line by line: which way does "
+        "each function go, and what does it divide by?"
+    )
+
+# %% wrong: for each column
+import numpy as np
+import torch
+
+import gpulab as gl
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = gl.to_device(x)
+    Y = (X - X.mean()) / X.std(dim=0)
+    C = Y.T @ Y / (X.shape[0] - 1)
+    i = int(C[1:, 0].argmax()) + 1
+    s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
+    return gl.to_host(s[:i])
+
+# %% wrong: divides by n - 1
+import numpy as np
+import torch
+
+import gpulab as gl
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = gl.to_device(x)
+    Y = (X - X.mean(dim=0)) / X.std(dim=0, correction=0)
+    C = Y.T @ Y / (X.shape[0] - 1)
+    i = int(C[1:, 0].argmax()) + 1
+    s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
+    return gl.to_host(s[:i])
+
+# %% wrong: one element short
+import numpy as np
+import torch
+
+import gpulab as gl
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = gl.to_device(x)
+    Y = (X - X.mean(dim=0)) / X.std(dim=0)
+    C = Y.T @ Y / (X.shape[0] - 1)
+    i = int(C[1:, 0].argmax())
+    s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
+    return gl.to_host(s[:i])
+
+# %% wrong: smallest first
+import numpy as np
+import torch
+
+import gpulab as gl
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = gl.to_device(x)
+    Y = (X - X.mean(dim=0)) / X.std(dim=0)
+    C = Y.T @ Y / (X.shape[0] - 1)
+    i = int(C[1:, 0].argmax()) + 1
+    s = torch.cumsum(torch.sort(C.reshape(-1), descending=True).values, dim=0)
+    return gl.to_host(s[:i])
+
+# %% wrong: down each column
+import numpy as np
+import torch
+
+import gpulab as gl
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = gl.to_device(x)
+    Y = (X - X.mean(dim=0)) / X.std(dim=0)
+    C = Y.T @ Y / (X.shape[0] - 1)
+    i = int(C[1:, 0].argmax()) + 1
+    s = torch.cumsum(torch.sort(C, dim=0).values.reshape(-1), dim=0)
+    return gl.to_host(s[:i])
+
+# %% wrong: along each row
+import numpy as np
+import torch
+
+import gpulab as gl
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = gl.to_device(x)
+    Y = (X - X.mean(dim=0)) / X.std(dim=0)
+    C = Y.T @ Y / (X.shape[0] - 1)
+    i = int(C[1:, 0].argmax()) + 1
+    s = torch.cumsum(torch.sort(C).values.reshape(-1), dim=0)
+    return gl.to_host(s[:i])
+
+# %% wrong: leaves out the first row
+import numpy as np
+import torch
+
+import gpulab as gl
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = gl.to_device(x)
+    Y = (X - X.mean(dim=0)) / X.std(dim=0)
+    C = Y.T @ Y / (X.shape[0] - 1)
+    i = int(C[:, 0].argmax()) + 1
+    s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
+    return gl.to_host(s[:i])
+
+# %% wrong: gather brings
+import numpy as np
+import torch
+
+import gpulab as gl
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = gl.to_device(x)
+    Y = (X - X.mean(dim=0)) / X.std(dim=0)
+    C = Y.T @ Y / (X.shape[0] - 1)
+    i = int(C[1:, 0].argmax()) + 1
+    s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
+    return s[:i]
+
+# %% wrong: one column of numbers: return them in one dimension
+import numpy as np
+import torch
+
+import gpulab as gl
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = gl.to_device(x)
+    Y = (X - X.mean(dim=0)) / X.std(dim=0)
+    C = Y.T @ Y / (X.shape[0] - 1)
+    i = int(C[1:, 0].argmax()) + 1
+    s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
+    return gl.to_host(C)[:i]
+
+# %% wrong: For table 2 your function returned nothing
+import numpy as np
+import torch
+
+import gpulab as gl
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = gl.to_device(x)
+    Y = (X - X.mean(dim=0)) / X.std(dim=0)
+    C = Y.T @ Y / (X.shape[0] - 1)
+    i = int(C[1:, 0].argmax()) + 1
+    s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
+    return gl.to_host(s[:i]) if i < 5 else None
+
+# %% wrong: RuntimeError
+import numpy as np
+import torch
+
+import gpulab as gl
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = gl.to_device(x)
+    Y = (X - X.mean(dim=0)) / X.std(dim=0)
+    C = Y.T * Y / (X.shape[0] - 1)
+    i = int(C[1:, 0].argmax()) + 1
+    s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
+    return gl.to_host(s[:i])
+
+# %% wrong: the caller's x was changed
+import numpy as np
+import torch
+
+import gpulab as gl
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = torch.from_numpy(x)
+    X -= 0 * X + 1
+    Y = (X - X.mean(dim=0)) / X.std(dim=0)
+    C = Y.T @ Y / (X.shape[0] - 1)
+    i = int(C[1:, 0].argmax()) + 1
+    s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
+    return gl.to_host(s[:i])

@@ -1,0 +1,151 @@
+"""Check a learner's kernel in the microscope: on several seeds and sizes, its findings first, then results, then counts.
+
+The microscope runs on any machine and finds what luck would hide on a GPU, so a right answer is right everywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpulab.errors import InputError, KernelError
+from gpulab.kernels import Finding, Simulation, simulate
+from gpulab.kernels._simulate._source import plain_function, read_source
+from gpulab.lessons import checking
+from gpulab.lessons.content import NotAttempted, Refused
+from gpulab.units import plural
+
+# A right answer takes some hundred statements, one thread that does all the work 10,000; what goes on beyond this has no end, and is
+# told so with its line, before the check's own time is up.
+_MOST_STEPS = 20_000
+_WORDS = {
+    "bounds": "It goes out of an array's bounds.",
+    "race": "There is a race: two threads touch one place with no order between them, so the result is luck.",
+    "barrier": "A barrier is not reached by all threads of its block, so on a GPU the block waits for ever or goes wrong.",
+    "uninitialised": "It reads shared memory that nothing was written to.",
+    "shuffle": "A shuffle or a vote names, or asks, a lane that takes no part.",
+}
+
+
+# Few lanes touch few sectors; the last rows and columns may leave some of a warp idle, but not half of it.
+LEAST_LANES = 16
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One launch that a learner's kernel must pass.
+
+    Attributes
+    ----------
+    grid, block : int or tuple of int
+    arguments : tuple
+        Fresh for this trial.
+    expected : mapping of int to ndarray
+        By position of the argument, what it must hold afterwards.
+    words : str
+        The case, as the refusal names it: "for 1,000 elements".
+    tolerance : float
+        Relative to the largest expected value; 0 asks for equality.
+    """
+
+    grid: Any
+    block: Any
+    arguments: tuple[Any, ...]
+    expected: Mapping[int, np.ndarray]
+    words: str
+    tolerance: float = 0.0
+
+
+def run_trials(answer: Any, stub: str, trials: Callable[[], Sequence[Trial]]) -> list[Simulation]:
+    """Run the learner's kernel in each trial; return what was counted.
+
+    Raises
+    ------
+    NotAttempted
+        If it is the stub.
+    Refused
+        If it cannot run, has a finding, changes what it is only to read, or leaves wrong results.
+    """
+    if checking.is_stub(answer):
+        raise NotAttempted
+    if not isinstance(plain_function(answer), types.FunctionType):
+        raise Refused(f"Your answer is {checking.describe(answer)}; the check expects a kernel: the function, not its call.")
+    try:
+        source = read_source(answer)
+    except KernelError as error:
+        raise Refused(f"The microscope cannot read it: {error}") from error
+    given = ast.parse(textwrap.dedent(stub)).body[-1]
+    assert isinstance(given, ast.FunctionDef)
+    names = [argument.arg for argument in given.args.args]
+    if _body(source.tree) in ([], _body(given)):
+        raise NotAttempted
+    if len(source.parameters) != len(names):
+        raise Refused(f"It takes {plural(len(source.parameters), 'argument')}; it is launched with {len(names)}: {', '.join(names)}.")
+    return [_run(answer, trial, names) for trial in trials()]
+
+
+def _body(tree: ast.FunctionDef) -> list[str]:
+    """Return the statements as text without places, comments, docstrings and dots."""
+    return [ast.dump(node) for node in tree.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
+
+
+def returns(answer: Any) -> bool:
+    """Return whether a kernel has a ``return``, with which a thread may end before the others."""
+    return any(isinstance(node, ast.Return) for node in ast.walk(read_source(answer).tree))
+
+
+def _run(answer: Any, trial: Trial, names: Sequence[str]) -> Simulation:
+    given = {k: each.copy() for k, each in enumerate(trial.arguments) if k not in trial.expected}
+    try:
+        found = simulate(answer, trial.grid, trial.block, *trial.arguments, max_steps=_MOST_STEPS)
+    except (KernelError, InputError) as error:
+        raise Refused(f"The microscope cannot run it {trial.words}: {error}") from error
+    if found.findings:
+        raise Refused(_sentence(found.findings, trial))
+    for number, before in given.items():
+        if not np.array_equal(trial.arguments[number], before):
+            results = " and ".join(names[k] for k in trial.expected)
+            raise Refused(f"Your kernel changes {names[number]}, which others may still need; only {results} may change.")
+    for number, expected in trial.expected.items():
+        _compare(trial, np.asarray(trial.arguments[number]), expected)
+    return found
+
+
+def _sentence(findings: Sequence[Finding], trial: Trial) -> str:
+    first = min(findings, key=lambda finding: list(_WORDS).index(finding.kind))
+    is_variable = first.kind == "uninitialised" and not first.index
+    said = "It reads a variable that some threads have given no value." if is_variable else _WORDS[first.kind]
+    return f"{said} {trial.words[0].upper()}{trial.words[1:]}: {first}"
+
+
+def _compare(trial: Trial, given: np.ndarray, expected: np.ndarray) -> None:
+    room = trial.tolerance * float(np.abs(expected).max(initial=0.0))
+    wrong = ~(np.abs(given.astype(np.float64) - expected) <= room)
+    if wrong.any():
+        place = tuple(int(k) for k in np.argwhere(wrong)[0])
+        where = place[0] if len(place) == 1 else place
+        raise Refused(
+            f"The result is wrong {trial.words}: {int(wrong.sum()):,} of {wrong.size:,} elements. The first is element {where}: "
+            f"{given[place]:g}, and {expected[place]:g} is right."
+        )
+
+
+def totals(simulations: Sequence[Simulation], name: str) -> int:
+    """Return the sum of a count over all trials."""
+    return int(sum(getattr(s.totals, name) for s in simulations))
+
+
+def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Return whole numbers as float32: their sums are exact, so results can be compared for equality."""
+    return rng.integers(-9, 10, shape).astype(np.float32)
+
+
+def held(like: np.ndarray) -> np.ndarray:
+    """Return an array for results that holds other numbers before: what is not written, or only added to, shows."""
+    return np.full_like(like, 77)
