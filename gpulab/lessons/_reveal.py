@@ -20,6 +20,8 @@ from gpulab.units import format_ratio
 _WEAKEST_FIRST = (Badge.MODELLED, Badge.RECORDED, Badge.MEASURED)
 # What is typed or read from a file may be 5e-324: past these, a ratio or its inverse is 0 or infinite.
 _SMALLEST_RATIO = 1e-300
+# What makes a measured time too long.
+_DISTURBED = ("contended", "stalled", "throttled", "unstable")
 _NOT_ASKED = "This kernel does not know the question, so nothing is compared. Run the cell with gl.lessons.predict first."
 _NEVER = "You gave a number, and on this machine there is none. The text below says why."
 
@@ -91,7 +93,10 @@ def _rest(evidence: Evidence) -> str:
     return evidence.sentence.removeprefix(str(evidence.badge)).strip(" ·")
 
 
-def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | Mapping[str, Evidence] | None = None) -> Reveal:
+def reveal(
+    id: str, measured: Any, reason: str = "", evidence: Evidence | Mapping[str, Evidence] | None = None, *,
+    interval: tuple[float, float] | None = None, warning: str = "",
+) -> Reveal:  # fmt: skip
     """Show the prediction and the measurement side by side; without a prediction, say so and go on.
 
     An answer that was kept tells its question, also where the cell of the question did not run in this kernel.
@@ -108,6 +113,11 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | Mappin
     evidence : Evidence or mapping of str to Evidence, optional
         Where a plain number came from; by default that of ``measured`` itself, else MEASURED on this CPU. For an answer that
         compares two things, the evidence of each by name.
+    interval : (float, float), optional
+        The 95 % interval of a plain number, in base units; a measurement has its own. It is shown beside the answer, with a
+        warning where it is wider than what counts as close.
+    warning : str
+        Why the answer may be off, such as a busy machine; shown below it. A measurement's own notes give one.
 
     Raises
     ------
@@ -126,12 +136,15 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | Mappin
         if recalled is not None or not isinstance(measured, str):
             raise
         value, text, never = measured, measured, False  # one of the choices of a question that was not asked here
+    if isinstance(value, float):
+        text, warning = _with_doubt(asked, known, measured, text, interval, warning)
     if value is None and not never:  # what was measured answers nothing, so no badge may stand beside "not measured"
         sides, source = {}, None
     kept = asked.answer
     ratio = _ratio(kept.value if kept else None, value)
     verdict = _verdict_of_never(kept) if never else _verdict(kept, value, ratio, known)
     sentence = _NEVER if never and kept else _sentence(verdict, kept, value, ratio, known)
+    sentence = f"{sentence} {warning}".rstrip()
     unknown = kept is not None and recalled is None  # a file of an earlier version: without unit and choices no verdict is safe
     if unknown:
         ratio, verdict, sentence = None, "not measured", _NOT_ASKED
@@ -162,6 +175,22 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | Mappin
         _store.change(edit)
         _predictions.tell(asked)
     return shown
+
+
+def _with_doubt(
+    asked: Prediction, known: content.Question, measured: Any, text: str, interval: tuple[float, float] | None, warning: str
+) -> tuple[str, str]:
+    """Return an answer's text with its interval, and the warning that belongs to it."""
+    if known.outcome is None:
+        interval = interval or getattr(measured, "interval_seconds", None)
+        notes = [note for note in getattr(measured, "notes", ()) if note.code in _DISTURBED]
+        warning = warning or (f"The machine was disturbed: {notes[0].sentence}" if notes else "")
+    if interval is None:
+        return text, warning
+    low, high = sorted(float(end) for end in interval)
+    if not warning and high > low * known.close_ratio**2:
+        warning = "The times vary too widely for a verdict: run the cell above again when the machine is quiet."
+    return f"{text} ({asked.quantity.format(low)} to {asked.quantity.format(high)})", warning
 
 
 def _evidence(known: content.Question, measured: Any, given: Any) -> tuple[dict[str, Evidence], Evidence | None]:

@@ -216,6 +216,14 @@ def test_a_reveal_carries_its_badges(evidence: Any, name: str, approved: Any) ->
     assert "\n".join([str(shown.evidence.badge), shown.table()[0][-1], *lines, ""]) == approved
 
 
+def test_an_answer_shows_how_sure_it_is(approved: Any) -> None:
+    """A number stands with its interval; a wide one, and what disturbed it, give a warning."""
+    lessons.predict("90.3", "How long?", unit="us").submit(3)
+    doubts: Any = ({"interval": (2e-6, 4e-6)}, {"interval": (1e-6, 9e-6)}, {"warning": "A note."})
+    shown = [repr(lessons.reveal("90.3", 3e-6, **doubt)) for doubt in doubts]
+    assert "\n".join([*shown, ""]) == approved
+
+
 RESTART = """
 import sys
 from gpulab import lessons
