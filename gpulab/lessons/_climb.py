@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpulab import devices
+from gpulab import _given, devices
 from gpulab.errors import GpulabError, MissingLibraryError
 from gpulab.evidence import Evidence
 from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python
@@ -30,6 +31,44 @@ _RUNG_SECONDS = 0.3
 _LONGEST_LAUNCH_SECONDS = 0.5
 # Of the free memory: the page's earlier arrays are still there, and others may share the GPU.
 _SHARE_OF_FREE = 0.25
+# What makes a recorded or measured time worth a second look; shown beside it.
+_SHOWN_NOTES = ("throttled", "unstable", "contended", "no-interval")
+
+
+def _mean(space: str, kind: str, what: str) -> Callable[[Simulation], str]:
+    """Return what gives the mean of a count over the requests of one kind, loads and stores apart."""
+
+    def words(simulation: Simulation) -> str:
+        found = [a for a in simulation.accesses if (a.space, a.kind) == (space, kind)]
+        requests = sum(a.requests for a in found)
+        return f"{sum(getattr(a, what) for a in found) / requests:.3g}" if requests else ""
+
+    return words
+
+
+def _atomics(simulation: Simulation) -> str:
+    return f"{sum(a.requests for a in simulation.accesses if (a.space, a.kind) == ('global', 'atomic')):,}"
+
+
+_COUNTS: Mapping[str, Callable[[Simulation], str]] = {
+    "sectors a load": _mean("global", "load", "sectors"),
+    "sectors a store": _mean("global", "store", "sectors"),
+    "wavefronts a shared load": _mean("shared", "load", "wavefronts"),
+    "wavefronts a shared store": _mean("shared", "store", "wavefronts"),
+    "divergent branches": lambda s: f"{s.totals.divergent_branches:,}",
+    "atomics on global memory": _atomics,
+    "moved": lambda s: format_bytes(s.totals.global_bytes_moved),
+    "shared wavefronts": lambda s: f"{s.totals.shared_wavefronts:,}",
+}
+# The counts in which a ladder's rungs differ; the others are in each rung's own simulation.
+_COLUMNS = {
+    "elementwise": ("sectors a load", "sectors a store"),
+    "reduction": ("divergent branches", "wavefronts a shared load"),
+    "transpose": ("sectors a load", "sectors a store", "wavefronts a shared load", "wavefronts a shared store"),
+    "histogram": ("atomics on global memory",),
+    "softmax": ("moved",),
+    "matmul": ("moved", "shared wavefronts"),
+}
 
 
 @dataclass(frozen=True)
@@ -45,6 +84,8 @@ class Climb(Result):
         For one launch at the size of ``LadderTable.timed_n``.
     flops, nbytes : float
         Of that size: what has to be computed, and read and written at least once.
+    notes : tuple of str
+        Codes of the time's notes that say why it may be off, such as "throttled".
     """
 
     rung: str
@@ -53,6 +94,7 @@ class Climb(Result):
     seconds: float | None
     flops: float
     nbytes: float
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,19 +140,18 @@ class LadderTable(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a rung."""
         time = "time" if self.times is None else f"{self.times.badge}: time, n = {self.timed_n:,}"
-        headers = ("rung", "what is new", "sectors a request", "moved", "shared wavefronts", "conflicts", "divergent branches", time)
-        return headers, [self._cells(row) for row in self.rows]
+        return ("rung", "what is new", *self._columns, time), [self._cells(row) for row in self.rows]
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        """The counts that differ between the rungs; none where no rung is counted."""
+        return _COLUMNS[self.family] if any(row.simulation is not None for row in self.rows) else ()
 
     def _cells(self, row: Climb) -> tuple[str, ...]:
-        time = "not recorded yet" if row.seconds is None else f"{format_seconds(row.seconds)}, {self._reached(row, row.seconds)}"
-        name = row.rung.removeprefix(f"{self.family}-")
-        if row.simulation is None:
-            return name, row.summary, "", "", "", "", "", time
-        t = row.simulation.totals
-        ways = t.conflict_words
-        sectors = f"{t.sectors_per_request:.1f}" if t.sectors_per_request is not None else ""
-        return (name, row.summary, sectors, format_bytes(t.global_bytes_moved), f"{t.shared_wavefronts:,}" if ways else "", ways,
-                f"{t.divergent_branches:,}", time)  # fmt: skip
+        notes = f" ({', '.join(row.notes)})" if row.notes else ""
+        time = "not recorded yet" if row.seconds is None else f"{format_seconds(row.seconds)}, {self._reached(row, row.seconds)}{notes}"
+        counts = ("" if row.simulation is None else _COUNTS[name](row.simulation) for name in self._columns)
+        return row.rung.removeprefix(f"{self.family}-"), row.summary, *counts, time
 
     def _reached(self, row: Climb, seconds: float) -> str:
         """The rate that decides: of a matmul FLOPs, and the share of the library's rate; of the other ladders the bytes needed."""
@@ -129,13 +170,15 @@ class LadderTable(Result):
 
     def caption(self) -> str:
         """Return the evidence of the counts and of the times, a line for each."""
+        if not self._columns:
+            return self.caption_of_times()
         return f"{self.evidence.sentence} · counted at n = {self.n:,}\n{self.caption_of_times()}"
 
     def _repr_html_(self) -> str:
         return with_captions(self)
 
 
-def climb(family: str, n: int | None = None) -> LadderTable:
+def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> LadderTable:
     """Run a ladder's kernels under the microscope, and time them where this machine has a GPU or a recorded one had them.
 
     Parameters
@@ -144,6 +187,8 @@ def climb(family: str, n: int | None = None) -> LadderTable:
         One of ``gl.kernels.ladder.families()``.
     n : int, optional
         The size under the microscope; None takes the ladder's smallest.
+    rungs : sequence of str
+        Only these, as the table names them ("tiled"); all by default. The library's product stays, to compare with.
 
     Returns
     -------
@@ -152,25 +197,38 @@ def climb(family: str, n: int | None = None) -> LadderTable:
     Raises
     ------
     InputError
-        If there is no such ladder, or a rung does not take this size.
+        If there is no such ladder or rung, or a rung does not take this size.
+
+    Notes
+    -----
+    A time is that of the rung's source as it stands; ``tuning`` shows its other settings.
     """
     from gpulab.kernels import ladder  # its kernels load numba
 
-    rungs = ladder.family(family)
-    size = rungs[0].sizes[0] if n is None else n
-    timed_n, seconds, times = _times(rungs[0])
-    rows = [Climb(r.name, r.summary, r.simulate(size), seconds.get(r.name), r.flops(timed_n), r.nbytes(timed_n)) for r in rungs]
+    whole = ladder.family(family)
+    every: list[Any] = [*whole, *(ladder.CUDA_RUNGS if family == "matmul" else ())]
+    short = {one.name.removeprefix(f"{family}-"): one for one in every}
+    chosen = [short[_given.word("climb", "rungs", name, list(short))] for name in _given.items("climb", "rungs", rungs) or short]
+    first = whole[0]
+    size = first.sizes[0] if n is None else n
+    timed_n, found, times = _times(first)
+
+    def row(name: str, summary: str, simulation: Simulation | None, rung: Any) -> Climb:
+        timing = found.get(name)
+        notes = () if timing is None else tuple(code for code in _SHOWN_NOTES if code in {note.code for note in timing.notes})
+        seconds = None if timing is None else timing.median_seconds
+        return Climb(name, summary, simulation, seconds, rung.flops(timed_n), rung.nbytes(timed_n), notes)
+
+    rows = [row(one.name, one.summary, one.simulate(size) if hasattr(one, "simulate") else None, one) for one in chosen]
     if family == "matmul":
-        rows += [Climb(r.name, r.summary, None, seconds.get(r.name), r.flops(timed_n), r.nbytes(timed_n)) for r in ladder.CUDA_RUNGS]
-        work = rungs[0].flops(timed_n), rungs[0].nbytes(timed_n)
-        rows.append(Climb(_LIBRARY, "the library's own", None, seconds.get(_LIBRARY), *work))
-    counted = rows[0].simulation
-    assert counted is not None
-    return LadderTable(family, int(size), timed_n, tuple(rows), counted.evidence, times)
+        rows.append(row(_LIBRARY, "the library's own", None, first))
+    counted = next((one.simulation.evidence for one in rows if one.simulation is not None), None)
+    evidence = counted or times or Evidence.modelled("nothing: the microscope does not read CUDA C++", "no time is recorded yet")
+    return LadderTable(family, int(size), timed_n, tuple(rows), evidence, times)
 
 
-def _times(first: Rung) -> tuple[int, Mapping[str, float], Evidence | None]:
-    """Return the size, the seconds by rung and their evidence: measured here, or recorded; none where there is neither.
+def _times(first: Rung) -> tuple[int, Mapping[str, Any], Evidence | None]:
+    """Return the size, the timings by rung and their evidence: measured here, or recorded; none where there is neither.
 
     Both are of the largest size, of those recorded with the most rungs or of those that this GPU can do: starting a kernel hides what the
     rungs differ in at small ones.
@@ -182,31 +240,27 @@ def _times(first: Rung) -> tuple[int, Mapping[str, float], Evidence | None]:
         if found[1]:  # empty where every rung was refused: numba-cuda is installed and cannot run beside this driver
             return found
     for recording in recorded_gpus().values():
-        by_size = {n: _recorded_seconds(recording, family, n) for n in sizes}
+        by_size = {n: _recorded(recording, family, n) for n in sizes}
         n = max(sizes, key=lambda size: (len(by_size[size]), size))
         if by_size[n]:
             return n, by_size[n], recording.evidence()
     return sizes[0], {}, None
 
 
-def _recorded_seconds(recording: Recording, family: str, n: int) -> dict[str, float]:
-    """Return the best time of each rung that was recorded at a size; a recording that was cut short may hold only the first of them."""
-    best: dict[str, float] = {}
-    for entry in recording.select(EXPERIMENT, family=family, n=n):
-        if entry.timing is not None:
-            name = str(entry.params["rung"])
-            best[name] = min(entry.timing.median_seconds, best.get(name, math.inf))
-    return best
+def _recorded(recording: Recording, family: str, n: int) -> dict[str, Any]:
+    """Return the timing of each rung's source as it stands; a recording that was cut short may hold only the first of them."""
+    entries = [entry for entry in recording.select(EXPERIMENT, family=family, n=n) if not entry.params.get("options")]
+    return {str(entry.params["rung"]): entry.timing for entry in entries if entry.timing is not None}
 
 
-def _measured(first: Rung, where: devices.Device) -> tuple[int, Mapping[str, float], Evidence | None]:
+def _measured(first: Rung, where: devices.Device) -> tuple[int, Mapping[str, Any], Evidence | None]:
     """Time the rungs at the largest size that this GPU does while the learner waits; begin with the first rung, at the smallest."""
     (experiment,) = experiments([EXPERIMENT])
     cases = [case for case in experiment.cases(where) if case.params["family"] == first.family]
     trial = _timed(cases, first.sizes[1], only=first.name)
-    n = _largest(first, trial.get(first.name, math.inf), where)
-    best = _timed(cases, n)
-    return n, best, Evidence.measured(where.name) if best else None
+    n = _largest(first, trial[first.name].median_seconds if trial else math.inf, where)
+    found = _timed(cases, n)
+    return n, found, Evidence.measured(where.name) if found else None
 
 
 def _largest(first: Rung, seconds: float, where: devices.Device) -> int:
@@ -224,18 +278,15 @@ def _largest(first: Rung, seconds: float, where: devices.Device) -> int:
     return smallest
 
 
-def _timed(cases: Sequence[Case], n: int, only: str = "") -> dict[str, float]:
-    """Return the seconds at one size by rung, the best of a rung's options."""
-    best: dict[str, float] = {}
+def _timed(cases: Sequence[Case], n: int, only: str = "") -> dict[str, Any]:
+    """Return the timings at one size by rung, each of the source as it stands."""
+    found: dict[str, Any] = {}
     for case in cases:
         rung = str(case.params["rung"])
-        if case.params["n"] == n and only in ("", rung):
-            try:
-                seconds = case.time(_RUNG_SECONDS).median_seconds
-            except GpulabError:  # one rung that this GPU refuses leaves its row empty; `make gpu-check` tells why
-                continue
-            best[rung] = min(seconds, best.get(rung, math.inf))
-    return best
+        if case.params["n"] == n and only in ("", rung) and not case.params.get("options"):
+            with contextlib.suppress(GpulabError):  # one rung that this GPU refuses leaves its row empty; `make gpu-check` says why
+                found[rung] = case.time(_RUNG_SECONDS)
+    return found
 
 
 @dataclass(frozen=True)

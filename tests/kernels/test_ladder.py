@@ -189,7 +189,7 @@ int main(int, char** names) {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rung", CUDA_RUNGS[:2], ids=lambda rung: rung.name)
+@pytest.mark.parametrize("rung", CUDA_RUNGS[:3], ids=lambda rung: rung.name)
 def test_cuda_rungs_are_right_as_plain_cpp(rung, tmp_path):
     """Their text, compiled for the CPU, gives the product of two matrices; n = 256 has 4 blocks."""
     compiler = shutil.which("g++") or pytest.skip("no g++ here; the gpu tests run the kernels")

@@ -1,4 +1,4 @@
-"""The ladder's last rungs in CUDA C++: loads of four floats, tiles for warps, Tensor Cores.
+"""The ladder's last rungs in CUDA C++: the last Python rung again, loads of four floats, tiles for warps, Tensor Cores.
 
 All take C = A B for square float32 matrices of multiples of 128, and have no guards.
 """
@@ -12,6 +12,33 @@ import numpy as np
 
 from gpulab._given import is_whole
 from gpulab.errors import InputError, shown
+
+_REGISTERS = r"""
+// The work of the Python rung registers-2d, loop by loop; only the language and its compiler are new.
+extern "C" __global__ void __launch_bounds__(256) matmul_registers_2d(const float* a, const float* b, float* c, int n) {
+    __shared__ float tile_a[128][8];
+    __shared__ float tile_b[8][128];
+    int t = threadIdx.x, ty = t / 16, tx = t % 16, row = 128 * blockIdx.y, column = 128 * blockIdx.x;
+    float totals[8][8] = {};
+    for (int first = 0; first < n; first += 8) {
+        for (int k = 0; k < 128; k += 32) tile_a[k + t / 8][t % 8] = a[(size_t)(row + k + t / 8) * n + first + t % 8];
+        for (int k = 0; k < 8; k += 2) tile_b[k + t / 128][t % 128] = b[(size_t)(first + k + t / 128) * n + column + t % 128];
+        __syncthreads();
+        for (int k = 0; k < 8; k++) {
+            float left[8], right[8];
+            for (int m = 0; m < 8; m++) {
+                left[m] = tile_a[ty + 16 * m][k];
+                right[m] = tile_b[k][tx + 16 * m];
+            }
+            for (int m = 0; m < 8; m++)
+                for (int j = 0; j < 8; j++) totals[m][j] += left[m] * right[j];
+        }
+        __syncthreads();
+    }
+    for (int m = 0; m < 8; m++)
+        for (int j = 0; j < 8; j++) c[(size_t)(row + ty + 16 * m) * n + column + tx + 16 * j] = totals[m][j];
+}
+"""
 
 _VECTORISED = r"""
 // A block takes 128 x 128 of C, each of its 256 threads 8 x 8 of them; loads and stores move four floats at once.
@@ -198,6 +225,7 @@ class CudaRung:
 
 # TF32 keeps 10 bits: each factor may be off by 2^-11, and the products' errors partly cancel in a sum.
 CUDA_RUNGS = (
+    CudaRung("matmul-registers-2d-cuda", "matmul", "CUDA C++: 64 results for each thread", _REGISTERS, "matmul_registers_2d"),
     CudaRung("matmul-vectorised", "matmul", "CUDA C++: four floats at once", _VECTORISED, "matmul_vectorised"),
     CudaRung("matmul-warp-tiled", "matmul", "CUDA C++: a tile for each warp", _WARP_TILED, "matmul_warp_tiled",
              ((), ("-DDEPTH=8",), ("-DDEPTH=32",))),
