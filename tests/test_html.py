@@ -131,6 +131,8 @@ def test_figures_have_data_and_words(site: Path) -> None:
     stored = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
     assert stored
     assert all({"data", "layout"} <= set(json.loads(each)) for each in stored)
+    drawn = re.findall(r'class="plot-here".*?style="height:(\d+)px"', text, re.DOTALL)
+    assert list(map(int, drawn)) == [json.loads(each)["layout"]["height"] for each in stored]
 
 
 def test_only_and_solutions(site: Path, tmp_path: Path) -> None:

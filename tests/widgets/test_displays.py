@@ -172,6 +172,15 @@ def test_what_is_shown_of_a_result(case: str, approved: Any) -> None:
     assert text == approved
 
 
+def test_a_run_without_workers_sets_the_modelled_loading_time() -> None:
+    """64 ms for a batch of 32 images are 2 ms an image."""
+    instrument = make("PipelineTimeline")
+    instrument.publish("run", training.model_pipeline(0.064, 0.03, workers=0, batch_size=32))
+    instrument.ended("run")
+    assert instrument.values["loading_ms"] == 2.0
+    instrument.close()
+
+
 @pytest.mark.pins
 @pytest.mark.slow
 def test_predicted_memory_is_compared_with_capacities(approved: Any) -> None:
