@@ -30,6 +30,10 @@ class StandIn:
         """Return the function itself: it is read by ``simulate``, and compiled only where numba-cuda is installed."""
         return function if callable(function) else lambda plain: plain
 
+    def is_available(self) -> bool:
+        """Return False: without numba-cuda no kernel in Python runs on a GPU."""
+        return False
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
             f"cuda{self.path} has a meaning inside a kernel only; run the kernel by gpulab.kernels.simulate(kernel, grid, block, ...)"

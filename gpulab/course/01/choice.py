@@ -9,11 +9,12 @@ answer_name = "choice"
 choice = (..., ...)  # threads of a block, and "warps", "registers", "shared" or "blocks"
 
 # %% hint
-# gl.models.occupancy(256, 48, 0, "8.6") shows what each resource allows. Try several sizes.
+# gl.models.occupancy(256, 48, 0, "8.6") shows how many blocks each resource allows. Try several
+# sizes.
 
 # %% hint
-# A very small block meets the limit of blocks; a very large one leaves room that no whole block
-# fits into.
+# Very small blocks reach the limit of blocks for each SM. Very large blocks leave room in which no
+# whole block fits.
 
 # %% solution
 choice = (128, "registers")
@@ -39,10 +40,10 @@ def check(answer: Any) -> str:
         raise Refused(f"Your answer is {checking.describe(answer)}; the check expects {_PAIR}.")
     word = answer[1].strip().lower()
     if word not in _LIMITERS:
-        raise Refused(f"{answer[1][:40]!r} is no limiter; the check expects one of {', '.join(_LIMITERS)}.")
+        raise Refused(f"{answer[1][:40]!r} is not a limiter; the check expects one of {', '.join(_LIMITERS)}.")
     size = checking.number(answer[0], "the threads of a block")
     if size != int(size) or not 1 <= size <= 1024:
-        raise Refused(f"A block of {size:g} threads cannot be launched; a block has 1 to 1,024 threads.")
+        raise Refused(f"A block of {size:g} threads cannot be launched. A block has 1 to 1,024 threads.")
     o = models.occupancy(int(size), _REGISTERS, 0, _CAPABILITY)
     if size % 32:
         raise Refused(
@@ -50,12 +51,12 @@ def check(answer: Any) -> str:
             "is not full. Take a multiple of 32."
         )
     if o.warps_per_sm < _MOST_WARPS:
-        raise Refused(f"{size:g} threads reach {o.ratio:.0%}: {o.explanation} Another block size holds more warps.")
+        raise Refused(f"{size:g} threads reach {o.ratio:.0%}: {o.explanation} With another block size, an SM holds more warps.")
     if word not in o.limiters:
         raise Refused(
-            f"The block size is a best one, but {answer[1][:40]!r} is not what limits it: which row of the table allows the fewest blocks?"
+            f"No block size holds more warps, but {answer[1][:40]!r} is not its limiter. Which row of the table allows the fewest blocks?"
         )
-    return f"{o.blocks_per_sm} blocks, {o.warps_per_sm} of {o.sm.warps} warps, limited by {' and '.join(o.limiters)}, the most of all."
+    return f"{o.blocks_per_sm} blocks, {o.warps_per_sm} of {o.sm.warps} warps, limited by {' and '.join(o.limiters)}. No block size holds more."
 
 # %% wrong: 1024 threads reach 67%
 choice = (1024, "registers")

@@ -10,11 +10,11 @@ loads = ["numba.cuda"]
 divergent = [..., ..., ...]  # warps of a, b and c whose lanes go two ways
 
 # %% hint
-# A block of 128 threads has four warps: threads 0 to 31, 32 to 63, and so on. In how many of the
-# 16 warps do lanes disagree?
+# A block of 128 threads has four warps: threads 0 to 31, 32 to 63, and so on. In which warps is
+# the test true for some lanes and false for others?
 
 # %% hint
-# 100 = 3 x 32 + 4.
+# 100 = 3 x 32 + 4. So thread 100 is in the middle of a warp.
 
 # %% solution
 divergent = [16, 0, 1]
@@ -37,7 +37,7 @@ def _divergent_warps() -> list[int]:
     ]
 
 
-_THREE = "three whole numbers, one a kernel"
+_THREE = "three whole numbers, one for each kernel"
 _WARPS = _architecture.BRANCH_GRID * _architecture.BRANCH_BLOCK // 32
 
 
@@ -50,24 +50,24 @@ def check(answer: Any) -> str:
         if mine == right:
             continue
         if mine > _WARPS:
-            raise Refused(f"{name}: {mine:g} is more than the {_WARPS} warps that there are. Count warps, not threads.")
+            raise Refused(f"{name}: {mine:g} is more than the {_WARPS} warps of the launch. Count warps, not threads.")
         if name == "a":
-            raise Refused("a: even and odd numbers stand side by side, so look at which warps hold both kinds.")
+            raise Refused("a: even and odd threads are neighbors. Which warps hold both kinds?")
         if name == "b":
-            raise Refused("b: half of the warps go one way and half the other. Is there one in which lanes go different ways?")
-        raise Refused("c: only the warp in which the first hundred end can hold lanes of both kinds. Which threads does it hold?")
+            raise Refused("b: half of the warps go one way and half go the other. Is there a warp whose own lanes differ?")
+        raise Refused("c: only one warp can hold threads below 100 and threads from 100 on. Threads 96 to 127 are that warp.")
     return "Right: a warp diverges where its own lanes disagree. What other warps do costs it nothing."
 
 # %% wrong: Count warps, not threads
 divergent = [256, 256, 100]
 
-# %% wrong: which warps hold both kinds
+# %% wrong: Which warps hold both kinds
 divergent = [8, 0, 1]
 
 # %% wrong: half of the warps go one way
 divergent = [16, 8, 1]
 
-# %% wrong: the first hundred end
+# %% wrong: Threads 96 to 127
 divergent = [16, 0, 16]
 
 # %% wrong: three whole numbers

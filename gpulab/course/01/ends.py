@@ -11,14 +11,13 @@ machine = "the caches of your processor"
 ends = [..., ...]  # working sets in bytes at which your curve leaves a level, smallest first
 
 # %% hint
-# Look for the flat parts: each is a level. Where does one end and the curve go up?
+# Each flat part of the curve is a level. Where does a flat part end and the curve rise?
 
 # %% hint
-# Take the size in the middle of each rise. There are as many as your curve has steps: two, three
-# or four.
+# Take the size in the middle of each rise. Most curves have two, three or four rises.
 
 # %% hint
-# curve.levels() finds them too; compare with what you read off.
+# curve.levels() finds them too. Read them off first, then compare.
 
 # %% solution
 import gpulab as gl
@@ -33,7 +32,7 @@ from gpulab.errors import GpulabError
 from gpulab.hierarchy import Latency
 from gpulab.lessons import _architecture, checking
 from gpulab.lessons.content import Refused, Seen
-from gpulab.units import format_bytes, format_ratio, format_seconds, parse_bytes
+from gpulab.units import format_bytes, format_seconds, parse_bytes
 
 _SIZES = "sizes in bytes, such as [32 * 1024, 2**20]"
 # Reading a logarithmic axis by eye is good to a factor of two each way.
@@ -50,9 +49,9 @@ def check(answer: Any) -> str:
         try:
             given.append(float(parse_bytes(value)) if isinstance(value, str) else checking.number(value, _SIZES))
         except GpulabError as error:
-            raise Refused(f"The check cannot read {value[:40]!r} as a size; it expects {_SIZES}.") from error
+            raise Refused(f"The check cannot read {value[:40]!r} as a size. It expects {_SIZES}.") from error
     if any(b <= a for a, b in itertools.pairwise(given)):
-        raise Refused("The sizes must go up: the first cache is the smallest.")
+        raise Refused("The sizes must go up, because the first cache is the smallest.")
     curve = _architecture.memory_curve()
     sizes = np.array([p.nbytes for p in curve.points], dtype=float)
     times = np.minimum.accumulate(np.array([p.least_seconds for p in curve.points])[::-1])[::-1]
@@ -64,15 +63,15 @@ def check(answer: Any) -> str:
         before, after = _at(low, sizes, times), _at(high, sizes, times)
         if after < _STEP_AT_LEAST * before:
             raise Refused(
-                f"Around {format_bytes(size)} your curve is flat: {format_seconds(before)} a hop at {format_bytes(low)}, "
-                f"{format_seconds(after)} at {format_bytes(high)}. What the maker prints is of the whole chip; read the size off the curve."
+                f"Around {format_bytes(size)} your curve is flat: a load takes {format_seconds(before)} at {format_bytes(low)} and "
+                f"{format_seconds(after)} at {format_bytes(high)}. A data sheet counts the cache of the whole chip; read the size off the curve."
             )
         windows += [low, high]
     edges = [sizes[0], *windows, sizes[-1]]
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         _refuse_missed(start, end, sizes, times)
     found = ", ".join(format_bytes(size) for size in given)
-    return f"Your curve rises at {found}. Compare with what the system says, in the table of levels."
+    return f"Your curve rises at {found}. Compare with the sizes that the system reports, in the table of levels."
 
 
 def _window(size: float, rises: list[tuple[float, float]]) -> tuple[float, float]:
@@ -91,8 +90,8 @@ def _refuse_missed(start: float, end: float, sizes: np.ndarray, times: np.ndarra
         rise = _at(to, sizes, times) / _at(at, sizes, times)
         if rise >= _MISSED_AT_LEAST:
             raise Refused(
-                f"From {format_bytes(at)} to {format_bytes(to)} a hop gets {format_ratio(rise)} as long; your list has no level's "
-                "end there. Every step of the curve is the end of a level."
+                f"From {format_bytes(at)} to {format_bytes(to)} the time of a load grows by a factor of {rise:.2g}, and your list has no "
+                "end of a level there. Every rise of the curve is the end of a level."
             )
 
 
@@ -102,7 +101,7 @@ def _refuse_outside(size: float, sizes: np.ndarray) -> None:
     if not sizes[0] <= size <= sizes[-1]:
         raise Refused(
             f"{format_bytes(size)} is not on your curve, which goes from {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}. "
-            "The check expects where a level ends."
+            "The check expects the sizes at which a level ends."
         )
 
 
@@ -123,7 +122,7 @@ ends = [32, 512, 8192]
 # %% wrong: must go up
 ends = [2**22, 2**19, 2**15]
 
-# %% wrong: no level's end there
+# %% wrong: no end of a level there
 ends = [2**15]
 
 # %% wrong: your curve is flat

@@ -12,10 +12,10 @@ fitted = (..., ...)  # registers of a thread, bytes of shared memory of a block
 # 75 % of 64 warps are 48 warps: six blocks of eight.
 
 # %% hint
-# Divide the 65,536 registers by six blocks and 256 threads, then round down to a multiple of 8.
+# Divide the 65,536 registers by six blocks and 256 threads. Round down to a multiple of 8.
 
 # %% hint
-# Divide the 228 KiB by six, and leave 1 KiB of each share to the driver.
+# Divide the 228 KiB by six. The driver takes 1 KiB of each share.
 
 # %% solution
 fitted = (40, 37 * 1024)
@@ -48,23 +48,23 @@ def check(answer: Any) -> str:
 
     if ratio(r, 0) < _WANTED:
         raise Refused(
-            f"With {r} registers it is {ratio(r, 0):.0%} even without shared memory. A warp gets registers in steps of 256, "
-            "eight for each thread."
+            f"With {r} registers the occupancy is {ratio(r, 0):.0%}, even without shared memory. A warp gets registers in steps of 256, "
+            "which is eight for each thread."
         )
     if ratio(r, b) < _WANTED:
-        raise Refused(f"With {format_bytes(b)} it is {ratio(r, b):.0%}. From 8.0 on the driver takes 1 KiB more of each block, for itself.")
+        raise Refused(f"With {format_bytes(b)} the occupancy is {ratio(r, b):.0%}. From 8.0 on, the driver takes 1 KiB more for each block.")
     if ratio(r + 1, b) >= _WANTED:
         raise Refused(
-            f"{plural(r, 'register')} {'keeps' if r == 1 else 'keep'} {_WANTED:.0%}, but so do {r + 1}. The task is the most of both."
+            f"{plural(r, 'register')} {'keeps' if r == 1 else 'keep'} {_WANTED:.0%}, but so do {r + 1}. Use as many as possible."
         )
     if ratio(r, b + 1024) >= _WANTED:
-        raise Refused(f"{format_bytes(b)} keep {_WANTED:.0%}, but so do {format_bytes(b + 1024)}. The task is the most of both.")
-    return f"{r} registers and {format_bytes(b)} keep {_WANTED:.0%} on {_SM}: one register or one KiB more, and a whole block less fits."
+        raise Refused(f"{format_bytes(b)} keep {_WANTED:.0%}, but so do {format_bytes(b + 1024)}. Use as much as possible.")
+    return f"{r} registers and {format_bytes(b)} keep {_WANTED:.0%} on {_SM}. With one register or one KiB more, one block fewer fits."
 
 # %% wrong: in steps of 256
 fitted = (42, 37 * 1024)
 
-# %% wrong: 1 KiB more
+# %% wrong: 1 KiB more for each block
 fitted = (40, 38 * 1024)
 
 # %% wrong: but so do 33
