@@ -10,11 +10,11 @@ loads = ["torch", "torch.optim", "torch._dynamo", "torch._inductor", "torch.util
 autocast_runs = {"linear": ..., "relu": ..., "layer_norm": ..., "softmax": ..., "cross_entropy": ...}
 
 # %% hint
-# Which of these is a matrix product? Which one adds up many numbers, or takes exponentials or
-# logarithms of them?
+# Which of these is a matrix product? Which ones add up many numbers, or take exponentials or
+# logarithms?
 
 # %% hint
-# Look at the two policies above: `cpu.row("softmax").policy`, and the same of `cuda`.
+# Ask the two tables above: `cpu.row("softmax").policy`, and the same with `cuda`.
 
 # %% solution
 autocast_runs = {"linear": ("lower", "lower"), "relu": ("inputs", "inputs"), "layer_norm": ("inputs", "float32"), "softmax": ("inputs", "float32"), "cross_entropy": ("float32", "float32")}
@@ -29,11 +29,11 @@ from gpulab.lessons.content import NotAttempted, Refused
 OPERATORS = ("linear", "relu", "layer_norm", "softmax", "cross_entropy")
 _CHOICES = ("lower", "float32", "inputs")
 _WHY = {
-    "linear": "a product: that is what autocast is for",
+    "linear": "a matrix product: autocast is made for those",
     "relu": "it is on no list, so it runs in the type that it is given",
     "layer_norm": "it sums squares over a row: CUDA's list keeps it in float32, the CPU's list leaves it alone",
-    "softmax": "exponentials overflow early: CUDA's list keeps it in float32, the CPU's list leaves it alone",
-    "cross_entropy": "a loss: small differences of logarithms, in float32 on both",
+    "softmax": "exponentials overflow early in float16: CUDA's list keeps it in float32, the CPU's list leaves it alone",
+    "cross_entropy": "a loss, with small differences of logarithms: both lists keep it in float32",
 }
 
 
@@ -50,7 +50,7 @@ def check(answer: Any) -> str:
         raise Refused(f"Your answer is {checking.describe(answer)}; the check expects a dict from each operator to two words.")
     missing = [name for name in OPERATORS if name not in answer]
     if missing:
-        raise Refused(f"{', '.join(missing)}: not there. The check expects all of {', '.join(OPERATORS)}.")
+        raise Refused(f"{', '.join(missing)}: missing. The check expects all of {', '.join(OPERATORS)}.")
     truth = _truth()
     for name in OPERATORS:
         said = answer[name]
@@ -64,15 +64,15 @@ def check(answer: Any) -> str:
         for where, word, right in zip(("the CPU", "CUDA"), said, truth[name], strict=True):
             if word != right:
                 raise Refused(f"{name} on {where} is not {word!r}. {_hint(name, word, right)}")
-    return "All ten are right. Why: " + "; ".join(f"{name}, {_WHY[name]}" for name in OPERATORS) + "."
+    return "All ten are right. " + " ".join(f"{name}: {_WHY[name]}." for name in OPERATORS)
 
 
 def _hint(name: str, word: str, right: str) -> str:
     if word == "lower":
         return "Autocast does not convert the model: only the operators on its list run in the lower precision, products above all."
     if right == "inputs":
-        return f"Ask the policy: it is on no list there. {_WHY[name].capitalize()}."
-    return f"Ask the policy: {_WHY[name]}."
+        return f"Ask the table: it is on no list there. {_WHY[name][0].upper() + _WHY[name][1:]}."
+    return f"Ask the table. {_WHY[name][0].upper() + _WHY[name][1:]}."
 
 # %% wrong: does not convert the model
 autocast_runs = {"linear": ("lower", "lower"), "relu": ("lower", "lower"), "layer_norm": ("lower", "lower"), "softmax": ("lower", "lower"), "cross_entropy": ("lower", "lower")}
@@ -83,10 +83,10 @@ autocast_runs = {"linear": ("lower", "lower"), "relu": ("inputs", "inputs"), "la
 # %% wrong: CUDA's list keeps it in float32
 autocast_runs = {"linear": ("lower", "lower"), "relu": ("inputs", "inputs"), "layer_norm": ("inputs", "inputs"), "softmax": ("inputs", "inputs"), "cross_entropy": ("float32", "float32")}
 
-# %% wrong: a loss
+# %% wrong: A loss
 autocast_runs = {"linear": ("lower", "lower"), "relu": ("inputs", "inputs"), "layer_norm": ("inputs", "float32"), "softmax": ("inputs", "float32"), "cross_entropy": ("inputs", "inputs")}
 
-# %% wrong: not there
+# %% wrong: missing
 autocast_runs = {"linear": ("lower", "lower")}
 
 # %% wrong: a dict

@@ -12,15 +12,15 @@ bytes_a_parameter = {
 }
 
 # %% hint
-# Four things live as long as the model trains: the weight, its gradient, and Adam's two averages.
-# How many bytes has each?
+# Four numbers belong to each parameter while the model trains: the weight, its gradient, and Adam's
+# two averages. How many bytes is each?
 
 # %% hint
-# Autocast converts what it multiplies, for as long as it multiplies. What does it leave as it is?
+# Autocast casts a copy of what a product reads. Which of the four numbers does it change?
 
 # %% hint
-# With master weights there are two copies of each weight, one of 2 bytes and one of 4; Adam works
-# on the float32 side.
+# With master weights there are two copies of each weight, one of 2 bytes and one of 4. Adam's
+# averages are float32.
 
 # %% solution
 bytes_a_parameter = {"float32": 4 + 4 + 8, "autocast": 4 + 4 + 8, "pure bfloat16": 2 + 2 + 4, "bfloat16 with master weights": 2 + 2 + 8 + 4}
@@ -46,21 +46,21 @@ def check(answer: Any) -> str:
         raise Refused(f"Your answer is {checking.describe(answer)}; the check expects a dict from each setting to bytes.")
     missing = [name for name in SETTINGS if name not in answer]
     if missing:
-        raise Refused(f"{', '.join(missing)}: not there. The check expects all of {', '.join(SETTINGS)}.")
+        raise Refused(f"{', '.join(missing)}: missing. The check expects all of {', '.join(SETTINGS)}.")
     for name in SETTINGS:
         said, right = checking.number(answer[name], f"bytes for {name!r}"), sum(_PARTS[name])
         if said == right:
             continue
         if name == "autocast" and said < right:
-            raise Refused(f"autocast: {said:g} bytes. It converts no weight: the model, its gradients and Adam's state stay float32.")
+            raise Refused(f"autocast: {said:g} bytes. Autocast converts no weight: the model, its gradients and Adam's state stay float32.")
         if name == "bfloat16 with master weights" and said < right:
-            raise Refused(f"{name}: {said:g} bytes. The float32 copy of the weights and Adam's float32 state come on top of what is short.")
+            raise Refused(f"{name}: {said:g} bytes. The float32 copy of the weights and Adam's float32 state come on top of the 16-bit numbers.")
         if said == right / 2 or said == 4:
             raise Refused(f"{name}: {said:g} bytes. Besides the weight there is its gradient, and Adam keeps two numbers for each weight.")
         raise Refused(f"{name}: {said:g} bytes; count the weight, its gradient and Adam's two numbers, each with the bytes of its format.")
-    return "Right: with Adam, mixed precision saves nothing on the parameters' side. What it saves is activations, and time."
+    return "Right. With Adam, mixed precision saves nothing on weights, gradients and optimizer state. It saves activations, and time."
 
-# %% wrong: It converts no weight
+# %% wrong: Autocast converts no weight
 bytes_a_parameter = {"float32": 16, "autocast": 8, "pure bfloat16": 8, "bfloat16 with master weights": 16}
 
 # %% wrong: come on top
@@ -78,7 +78,7 @@ bytes_a_parameter = {"float32": 8, "autocast": 16, "pure bfloat16": 8, "bfloat16
 # %% wrong: each with the bytes of its format
 bytes_a_parameter = {"float32": 16, "autocast": 16, "pure bfloat16": 16, "bfloat16 with master weights": 16}
 
-# %% wrong: not there
+# %% wrong: missing
 bytes_a_parameter = {"float32": 16}
 
 # %% wrong: a dict

@@ -10,15 +10,15 @@ def choose(largest, smallest, error):
     ...  # the name of the narrowest float format that holds such numbers with such an error
 
 # %% hint
-# Three questions for each format, from the narrowest on: is its range large enough, does it go
-# down far enough with all its digits, is its rounding fine enough?
+# Ask three questions about each format, starting with the narrowest. Is its largest number large
+# enough? Is its smallest normal number small enough? Is its rounding fine enough?
 
 # %% hint
 # `f = gl.precision.format(name)` has `f.largest`, `f.smallest_normal` and `f.epsilon`.
 
 # %% hint
-# Rounding to nearest moves a number by half of the spacing at most: relative to it, by `f.epsilon
-# / 2`.
+# Rounding to nearest moves a number by at most half of the spacing. The relative error is at most
+# `f.epsilon / 2`.
 
 # %% solution
 import gpulab as gl
@@ -65,16 +65,16 @@ def check(answer: Any) -> str:
             raise Refused(f"{where} gives {checking.describe(said)}; the check expects one of {', '.join(CANDIDATES)}.")
         one = precision.format(said)
         if largest > one.largest:
-            raise Refused(f"{where}: {said} ends at {one.largest:.4g}; {largest:g} does not fit.")
+            raise Refused(f"{where}: the largest number of {said} is {one.largest:.4g}; {largest:g} does not fit.")
         if smallest < one.smallest_normal:
             raise Refused(f"{where}: below {one.smallest_normal:.2g} the numbers of {said} are subnormal and lose digits.")
         if error < one.epsilon / 2:
-            raise Refused(f"{where}: {said} rounds by up to half of its epsilon, {one.epsilon / 2:.2g} of a number: more than {error:g}.")
+            raise Refused(f"{where}: {said} rounds by up to half of its epsilon, {one.epsilon / 2:.2g} of a number, and only {error:g} is allowed.")
         least = min(precision.format(name).bits for name in CANDIDATES if _fits(precision.format(name), largest, smallest, error))
         if one.bits > least:
-            close = " (rounding to nearest is off by half of epsilon at most)" if error < 1e-3 else ""
-            raise Refused(f"{where}: {said} would do, but so would a format of {least} bits{close}. The check expects the narrowest.")
-    return "Range decides as often as precision does: the same 16 bits are float16 for the one task and bfloat16 for the other."
+            close = " (rounding to nearest is off by at most half of epsilon)" if error < 1e-3 else ""
+            raise Refused(f"{where}: {said} fits, but so does a format of {least} bits{close}. The check expects the narrowest.")
+    return "Right. Range decides as often as precision does: one 16-bit task needs float16, another needs bfloat16."
 
 # %% wrong: the narrowest
 import gpulab as gl
@@ -113,7 +113,7 @@ def choose(largest, smallest, error):
         if largest <= f.largest and smallest >= f.smallest_normal:
             return name
 
-# %% wrong: half of epsilon at most
+# %% wrong: at most half of epsilon
 import gpulab as gl
 
 

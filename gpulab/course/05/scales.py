@@ -10,15 +10,16 @@ def scales(gradients):
     ...  # (lowest, highest): powers of two at which no gradient becomes zero or infinite in float16
 
 # %% hint
-# Only two of the gradients matter: the smallest that is not zero, and the largest.
+# Only two gradients matter: the smallest that is not zero, and the largest. Take their sizes
+# without the sign.
 
 # %% hint
-# Start with a tiny power of two and double it until the smallest gradient times the scale no
-# longer rounds to zero. What rounds to zero is half of the smallest number and less.
+# Start with a tiny power of two, and double it until the smallest gradient times the scale no
+# longer rounds to zero. At most half of the smallest float16 number rounds to zero.
 
 # %% hint
-# The smallest number of float16 is 2^-24, so times the scale the smallest gradient must be above
-# 2^-25; the largest must stay under 65,520, which is where rounding ends at infinity.
+# The smallest number of float16 is 2^-24, so the smallest gradient times the scale must be above
+# 2^-25. The largest times the scale must stay below 65,520: from there on, rounding gives infinity.
 
 # %% solution
 import numpy as np
@@ -80,24 +81,24 @@ def check(answer: Any) -> str:
         if window.vanishing_share > 0:
             raise Refused(
                 f"At your lowest scale, {low:g}, {ends}, some gradients still become zero: half of the smallest float16 number, 2^-25, "
-                "and less rounds to zero. Take the sizes without their sign, and leave out those that are zero anyway."
+                "and less rounds to zero. Take the sizes without their sign, and leave out the gradients that are exactly zero."
             )
         if low > (window.lowest_scale or 0.0):
             raise Refused(
-                f"Your lowest scale {ends} is {low:g}, and half of it would do: what is above half of the smallest number, 2^-25, "
-                "does not become zero."
+                f"Your lowest scale {ends} is {low:g}, and half of it would do: only what is at most half of the smallest "
+                "number, 2^-25, becomes zero."
             )
         top = precision.gradient_window(gradients, "float16", high, tolerance=0.0)
         if top.overflowing_share > 0:
             signed = float(gradients.max()) * high < _INFINITE_FROM
             largest = (-1 if signed else 1) * sizes.max() * high
-            why = "A negative one: take the sizes without their sign." if signed else "Rounding ends at infinity from 65,520 on."
+            why = "It is a negative one: take the sizes without their sign." if signed else "From 65,520 on, rounding gives infinity."
             raise Refused(f"At your highest scale, {high:g}, {ends}, the largest becomes {largest:.6g}: beyond 65,504, infinite. {why}")
         if high < (top.highest_scale or 0.0):
             raise Refused(f"Your highest scale {ends} is {high:g}, and twice as much would still not overflow.")
     return (
-        "Between the two nothing becomes zero or infinite. They are not equally good: near the lowest the small gradients are subnormal "
-        "and keep few digits. That is why a scaler looks for a large one, and halves it when something overflows."
+        "Right. Between the two, nothing becomes zero or infinite. Large scales are better: near the lowest, small gradients are subnormal "
+        "and keep few digits. So a scaler starts with a large scale, and halves it when something overflows."
     )
 
 # %% wrong: half of it would do
@@ -164,7 +165,7 @@ def scales(gradients):
         low *= 2
     return low, 2.0**40
 
-# %% wrong: A negative one
+# %% wrong: It is a negative one
 import numpy as np
 
 

@@ -12,12 +12,12 @@ def train(model, batches):
     ...  # the loop above, under autocast, with loss scaling
 
 # %% hint
-# Three steps: multiply the loss before the backward pass, divide the gradients before the
-# optimizer's step, and skip the step if one of them overflowed.
+# Three things are needed: multiply the loss before the backward pass, divide the gradients before
+# the optimizer's step, and skip the step if a gradient overflowed.
 
 # %% hint
-# torch.amp.GradScaler("cpu") does all three: scaler.scale(loss).backward(),
-# scaler.step(optimizer), scaler.update().
+# torch.amp.GradScaler("cpu") does all three. Create it once, before the loop. In the loop:
+# scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update().
 
 # %% solution
 import torch
@@ -46,7 +46,7 @@ from gpulab.lessons.content import NotAttempted, Refused
 _WEIGHT = 1e-6
 _RATE = 0.1 / _WEIGHT
 _BATCH, _BATCHES = 64, 40
-# Shares of the way that the weights go in float32: gradients of zero move them by nothing, and a scaler by nearly all of it.
+# Shares of the distance that the weights move in float32: with gradients of zero they do not move, with a scaler by nearly all of it.
 _HARDLY, _ELSEWHERE = 0.2, 0.3
 
 
@@ -101,7 +101,7 @@ def check(answer: Any) -> str:
         raise NotAttempted
     if seen != {"torch.float16"}:
         raise Refused(
-            f"The layers ran in {', '.join(sorted(seen))}. Keep the forward pass under autocast to float16: rescue it, do not avoid it."
+            f"The layers ran in {', '.join(sorted(seen))}. Keep the forward pass under autocast to float16: the task is to save the float16 run, not to avoid it."
         )
     steps.check()
     after = list(model.parameters())
@@ -115,15 +115,15 @@ def check(answer: Any) -> str:
     if moved < _HARDLY * wanted:
         raise Refused(
             "The weights hardly moved: the gradients are still zero. Multiply the loss before backward(), by scaler.scale(loss). If you "
-            'do: torch.amp.GradScaler() is made for CUDA and switches itself off without it; write torch.amp.GradScaler("cpu").'
+            'do that already: torch.amp.GradScaler() is for CUDA and switches itself off without it; write torch.amp.GradScaler("cpu").'
         )
     if off > _ELSEWHERE * wanted:
         raise Refused(
-            f"The weights moved {moved / wanted:.3g} times as far as in float32, and elsewhere. Divide the gradients by the scale before "
-            "the step: scaler.step(optimizer) does, and skips a step that overflowed. And keep the loss and the rate as they are."
+            f"The weights moved {moved / wanted:.3g} times as far as in float32, to another place. Divide the gradients by the scale "
+            "before the step: scaler.step(optimizer) does, and skips a step that overflowed. Keep the loss and the rate as they are."
         )
     right = training.evaluate(model, task).ratio
-    return f"Rescued: the weights went the way of float32 (off by {off / wanted:.1%} of it), and {right:.0%} of the test digits are right."
+    return f"Saved: the weights end where float32 takes them (off by {off / wanted:.1%} of the distance), and {right:.0%} of the test digits are right."
 
 
 def _apart(ones: Sequence[Any], others: Sequence[Any]) -> float:
@@ -134,7 +134,7 @@ def _apart(ones: Sequence[Any], others: Sequence[Any]) -> float:
 class _Steps:
     """Note which optimizers step a model's weights and at what rate, also from within ``GradScaler.step``.
 
-    By their weights alone, a run whose loss is no longer a millionth, at a rate of 0.1, would pass: nothing is rescued there.
+    By their weights alone, a run whose loss is no longer a millionth, at a rate of 0.1, would pass: that saves nothing.
     """
 
     def __init__(self, model: Any) -> None:
@@ -161,12 +161,12 @@ class _Steps:
         for kind, rate in self._made:
             if not issubclass(kind, torch.optim.SGD):
                 raise Refused(
-                    f"Your optimizer is {kind.__name__}; it stays SGD, as in the loop above. Mend the gradients, not the optimizer."
+                    f"Your optimizer is {kind.__name__}; it stays SGD, as in the loop above. Repair the gradients, not the optimizer."
                 )
             if not math.isclose(rate, _RATE, rel_tol=0.01):
                 raise Refused(
                     f"Your optimizer's rate is {rate:g}; it stays 0.1 / 1e-6, and the loss stays a millionth. "
-                    "Mend the gradients, not the loss."
+                    "Repair the gradients, not the loss."
                 )
 
 
@@ -226,7 +226,7 @@ def train(model, batches):
         scaler.scale(loss).backward()
         optimizer.step()
 
-# %% wrong: do not avoid it
+# %% wrong: not to avoid it
 import torch
 from torch.nn.functional import cross_entropy
 
