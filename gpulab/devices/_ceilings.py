@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -222,8 +223,11 @@ def _best(first: Ceilings, second: Ceilings) -> Ceilings:
 
 
 def _stream_threads() -> int:
+    """Return one thread a core, but no more than PyTorch is set to: the streams and the products then use the same cores."""
     processor = _cpu.probe()
-    return max(1, min(_MOST_THREADS, math.floor(min(processor.usable_cores, processor.quota_cores or math.inf))))
+    torch = sys.modules.get("torch")
+    limit = math.inf if torch is None else torch.get_num_threads()
+    return max(1, min(_MOST_THREADS, math.floor(min(processor.usable_cores, processor.quota_cores or math.inf, limit))))
 
 
 def _disturbances(before: Readings, after: Readings) -> list[Note]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -80,10 +81,10 @@ def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Tell two tensors apart by what they see of which memory; fake ones, which have no address, by themselves."""
     if tensor.layout is not torch.strided:
         return (id(tensor),)
-    try:
-        where: Any = tensor.data_ptr()
-    except RuntimeError:
-        where = tensor.untyped_storage()._cdata
+    if tensor.is_meta or isinstance(tensor, FakeTensor):  # their data_ptr() is 0, or a warning
+        where: Any = (tensor.untyped_storage()._cdata, tensor.storage_offset())
+    else:
+        where = tensor.data_ptr()
     return where, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
 
 

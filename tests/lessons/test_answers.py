@@ -46,7 +46,7 @@ EDGES: dict[str, list[Any]] = {
     + [
         BY_HAND | {name: BY_HAND[name] * factor}
         for name, factor in (
-            ("add", 1.49), ("add", 1 / 1.49), ("add", 1.51), ("add", 0.66), ("matmul", 0.54),
+            ("add", 1.29), ("add", 1 / 1.29), ("add", 1.31), ("add", 0.66), ("matmul", 0.54),
             ("matmul", 0.46), ("matmul", 0.56), ("sum", 0.27),
             ("sum", 0.28), ("softmax", 0.46), ("softmax", 0.44), ("one row", 0),
         )

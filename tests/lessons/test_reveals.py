@@ -12,20 +12,16 @@ from typing import Any
 import gpulab as gl
 import numpy as np
 import pytest
-from course import HERE, MODELLED, QUESTIONS, ROOF, ROOT, contest
+from course import HERE, MODELLED, QUESTIONS, ROOT, contest
 from gpulab import lessons, training
 from gpulab.compression import Weighing
 from gpulab.compression.results import WeighedModel
 from gpulab.devices import environment
-from gpulab.errors import RankDiedError, RankError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.kernels import cuda
-from gpulab.memory import MemoryTrace, Traffic
-from gpulab.models import RooflinePoint
-from gpulab.parallel import StrategyResult
-from gpulab.parallel.results import RankSpan, RankTimeline
+from gpulab.memory import MemoryTrace
 from gpulab.timing import Measurement
-from gpulab.training import CompileCost, FitResult, Gain, LadderResult, RaceResult, StepSpan
+from gpulab.training import CompileCost, Gain, LadderResult, RaceResult, StepSpan
 
 THERE = Evidence(Badge.RECORDED, "A GPU", date="2026-01-02")
 
@@ -80,12 +76,6 @@ def ran(kernel: Any, threads: int, length: int = 64) -> Any:
     return gl.kernels.simulate(kernel, 1, threads, np.zeros(length, np.float32))
 
 
-def lanes(*spans: tuple[int, str, float, float]) -> RankTimeline:
-    """Two ranks with spans of (rank, kind, begin, end), over ten seconds."""
-    parts = tuple(RankSpan(rank, kind, "work", begin, end) for rank, kind, begin, end in spans)
-    return RankTimeline("x", 2, parts, (0.0,), 10.0, (), HERE)
-
-
 def steps(step: float, spread: float, count: int = 24) -> Any:
     """A pipeline whose means over four steps are 1 - spread and 1 + spread times a step."""
     ends, spans = 0.0, []
@@ -93,17 +83,6 @@ def steps(step: float, spread: float, count: int = 24) -> Any:
         ends += step * (1 + spread * (-1) ** (k // 4)) if k else step
         spans.append(StepSpan("compute", k, 0, ends - step / 2, ends))
     return dataclasses.replace(training.model_pipeline(0.06, 0.02), spans=tuple(spans))
-
-
-def raised(cause: Exception | None) -> RankError:
-    """The error of a rank."""
-    error = RankError("run: rank 2 raised", (2,))
-    error.__cause__ = cause
-    return error
-
-
-class CollectiveTimeoutError(Exception):
-    """As ranks raise it that waited for another."""
 
 
 def gains(first: Gain, second: Gain, **fields: Any) -> Any:
@@ -172,12 +151,7 @@ COST = CompileCost(
 )
 """2 s of compiling over 5 ms saved: 400 calls."""
 LINK = SimpleNamespace(seconds=lambda nbytes: 10 + nbytes)  # 10 s a copy and a second a byte
-FULL, MIXED = (made(gl.memory.Prediction, peak_bytes=n, evidence=MODELLED) for n in (100, 60))
 ROWS = ((8, 1.0, 9.0, 9.0), (16, 1.0, 2.0, 6.0))
-RING = [
-    made(StrategyResult, reports=tuple(SimpleNamespace(ring_bytes=n) for n in sent))
-    for sent in ((2, 4), (6, 3), (0, 0))
-]
 CPU = SimpleNamespace(median_seconds=4.0, notes=(), evidence=HERE)
 PAIR = {"the CPU": CPU, "the GPU": SimpleNamespace(total_seconds=5.0, evidence=MODELLED)}
 
@@ -186,11 +160,6 @@ def slower(seconds: float, code: str) -> dict[str, Any]:
     """02.1: the CPU took so long, with a note of that code."""
     cpu = SimpleNamespace(median_seconds=seconds, notes=(Note(code, "Words."),), evidence=HERE)
     return {**PAIR, "the CPU": cpu}
-
-
-def operators(*flops: float | None) -> Any:
-    """Operators of ten bytes each."""
-    return made(Traffic, operators=tuple(SimpleNamespace(flops=n, nbytes=10) for n in flops))
 
 
 @functools.cache
@@ -290,22 +259,13 @@ def results() -> dict[str, list[Any]]:
         "07.12": [8.0],
         "08.1": [1.12e11],
         "08.2": [2.0],
-        "08.4": [([1.0, 0.5], [1.0000001, 0.5]), ([1.0, 0.9], [1.0, 0.5]), ([1.0, 0.2], [1.0,
-        0.5])],
-        "08.5": [
-            lanes((0, "compute", 0, 8), (0, "communication", 5, 9)), lanes((0, "compute", 0, 5), (0,
-            "communication", 5, 9)),
-            lanes((0, "compute", 0, 5)),
-        ],
+        "08.4": ["the same, but for rounding"],
+        "08.5": ["as soon as the last layer has its gradients"],
         "08.6": [45.0],
-        "08.7": [lanes((0, "compute", 0, 4), (1, "compute", 4, 6))],
-        "08.9": [(RING[0], RING[1]), (RING[2], RING[0])],
+        "08.7": [24.5],
+        "08.9": [1.5],
         "08.11": [6.4],
-        "08.13": [
-            None, CollectiveTimeoutError(), ValueError(), raised(None), raised(NameError("torch")),
-            raised(RuntimeError("Connection closed by peer")),
-            RankDiedError("run: rank 1 died", (1,)),
-        ],
+        "08.13": ["all wait, until a timeout"],
         "09.1": [gains(SURE, OPEN), gains(SURE, OPEN, together=NONE), gains(SURE, OPEN,
         together=Gain(2.5, (1.9, 2.6)))],
         "09.2": [

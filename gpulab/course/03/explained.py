@@ -6,18 +6,18 @@ title = "explain a point far under the roof"
 answer_name = "explained"
 
 # %% stub
-explained = (..., ...)  # "call", "lines", "arithmetic" or "core"; and the bytes that memory really moves
+explained = (..., ...)  # a cause, and the bytes that memory really moves
 
 # %% hint
-# Neighbours in the column are 256 bytes apart in memory. What comes along when the processor
-# fetches one of them?
+# Neighbors in the column are 256 bytes apart in memory. What else does the processor receive when
+# it fetches one of them?
 
 # %% hint
-# Caches hold lines of 64 bytes (128 on Apple's processors). Each of the 2^20 numbers lies in a
-# line of its own.
+# Memory moves whole cache lines, of 64 bytes on most processors (128 on Apple's). Each of the 2^20
+# numbers lies in a line of its own.
 
 # %% solution
-# Each number of the column lies in a cache line of its own, and memory moves whole lines (of 64 bytes):
+# Each number of the column lies in its own cache line, and memory moves whole lines of 64 bytes:
 explained = ("lines", 64 * 2**20)
 
 # %% check
@@ -25,13 +25,13 @@ import math
 from typing import Any
 from gpulab.lessons import _density, checking
 from gpulab.lessons.content import NotAttempted, Refused
-from gpulab.units import format_bytes, format_ratio
+from gpulab.units import format_bytes
 
 _CAUSES = {
-    "call": "Starting one call takes microseconds",
+    "call": "Starting one call takes a few microseconds, and this sum takes far longer",
     "lines": "",
-    "arithmetic": "There is one addition for each 4 bytes, and the roof above this intensity is the memory's",
-    "core": "The work is divided among your cores as for any other sum of this length",
+    "arithmetic": "There is one addition for each 4 bytes: at this intensity the memory is the roof",
+    "core": "This sum runs on as many threads as the copy that gave the roof of the memory",
 }
 # A cache line has 64 bytes on x86 and most ARM processors, 128 on Apple's; processors may also fetch lines in pairs.
 _LINES = (64, 128)
@@ -47,34 +47,34 @@ def check(answer: Any) -> str:
         raise Refused(f"The cause is {checking.describe(cause)}; the check expects one of {', '.join(_CAUSES)}.")
     key = cause.strip().lower()
     if key != "lines":
-        raise Refused(f"{_CAUSES[key]}; that does not explain what is missing here. What does memory send when you ask for 4 bytes?")
-    said = checking.number(nbytes, "the bytes that memory moves")
+        raise Refused(f"{_CAUSES[key]}. It does not explain the gap. What does memory send when you ask for 4 bytes?")
+    given = checking.number(nbytes, "the bytes that memory moves")
     rows, width = _density.COLUMN_ROWS, _density.COLUMN_WIDTH
-    if any(math.isclose(said, line * rows, rel_tol=0.01) for line in _LINES):
+    if any(math.isclose(given, line * rows, rel_tol=0.01) for line in _LINES):
         return (
-            f"{format_bytes(said)} travel for {format_bytes(4 * rows)} that are used: "
-            f"{format_ratio(said / (4 * rows))} as much. Counted so, the point moves up by that factor."
+            f"Memory moves {format_bytes(given)} for {format_bytes(4 * rows)} that are used, a factor of "
+            f"{given / (4 * rows):g}. With these bytes counted, the point lies higher by that factor."
         )
-    if said < 3.96 * rows:
+    if given < 3.96 * rows:
         raise Refused(
-            f"{format_bytes(max(said, 0.0))} is less than the {format_bytes(4 * rows)} that you asked for. The check expects bytes."
+            f"{format_bytes(max(given, 0.0))} is less than the {format_bytes(4 * rows)} that the program asks for. The check expects a number of bytes."
         )
-    if said <= 4.04 * rows:
-        raise Refused("Those are the bytes that you asked for. Memory moves whole cache lines: how long is one, and how many are touched?")
-    if math.isclose(said, 4 * rows * width, rel_tol=0.01):
-        raise Refused("That is the whole matrix. A row has 256 bytes, which is several cache lines, and only one of them is touched.")
-    raise Refused(f"{format_bytes(said)} is not it: one cache line for each of the {rows:,} rows.")
+    if given <= 4.04 * rows:
+        raise Refused("Those are the bytes that the program asks for. Memory moves whole cache lines: how long is a line, and how many does the column touch?")
+    if math.isclose(given, 4 * rows * width, rel_tol=0.01):
+        raise Refused("That is the whole matrix. A row of 256 bytes fills several cache lines, and the column touches only one of them.")
+    raise Refused(f"{format_bytes(given)} does not fit: memory moves one cache line for each of the {rows:,} rows. How long is a line?")
 
-# %% wrong: the roof above this intensity is the memory's
+# %% wrong: at this intensity the memory is the roof
 explained = ("arithmetic", 64 * 2**20)
 
 # %% wrong: Starting one call
 explained = ("call", 4 * 2**20)
 
-# %% wrong: divided among your cores
+# %% wrong: as many threads as the copy
 explained = ("core", 64 * 2**20)
 
-# %% wrong: the bytes that you asked for
+# %% wrong: the bytes that the program asks for
 explained = ("lines", 4 * 2**20)
 
 # %% wrong: less than the 4.00 MiB

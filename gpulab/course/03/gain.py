@@ -7,18 +7,19 @@ answer_name = "gain"
 
 # %% stub
 def gain(flops, nbytes, copied, cpu, gpu, link):
-    """Return at most how many times as fast the GPU is; cpu and gpu are (FLOP/s, bytes/s), link is bytes/s."""
+    """Return the largest possible speed-up. cpu and gpu: (FLOP/s, bytes/s); link: bytes/s."""
     ...
 
 # %% hint
-# What is the least time that each processor's roofs allow? The gain is the CPU's over the GPU's.
+# What is the least time on each processor? The speed-up is the CPU's time divided by the GPU's.
 
 # %% hint
-# max(flops / peak, nbytes / bandwidth) on each side; the copies add copied / link to the GPU's.
+# The least time is max(flops / peak, nbytes / bandwidth). The copies add copied / link seconds to
+# the GPU's time.
 
 # %% solution
 def gain(flops, nbytes, copied, cpu, gpu, link):
-    """Return at most how many times as fast the GPU is; cpu and gpu are (FLOP/s, bytes/s), link is bytes/s."""
+    """Return the largest possible speed-up. cpu and gpu: (FLOP/s, bytes/s); link: bytes/s."""
     here = max(flops / cpu[0], nbytes / cpu[1])
     there = max(flops / gpu[0], nbytes / gpu[1]) + copied / link
     return here / there
@@ -37,9 +38,9 @@ _WORK = (
     ("a sum of two arrays that stay on the GPU", 1e8, 1.2e9, 0.0),
     ("a large matrix product that stays on the GPU", 1e12, 1.2e9, 0.0),
     ("a thin matrix product that stays on the GPU", 1e10, 1e9, 0.0),
-    ("a sum of two arrays that begin and end in main memory", 1e8, 1.2e9, 1.2e9),
-    ("a large matrix product that begins and ends in main memory", 1e12, 1.2e9, 1.2e9),
-    ("a sum of two arrays that begin in main memory, and whose result stays on the GPU", 1e8, 1.2e9, 0.8e9),
+    ("a sum of two arrays that start and end in main memory", 1e8, 1.2e9, 1.2e9),
+    ("a large matrix product that starts and ends in main memory", 1e12, 1.2e9, 1.2e9),
+    ("a sum of two arrays that start in main memory and whose result stays on the GPU", 1e8, 1.2e9, 0.8e9),
 )
 _SAME = 0.01
 
@@ -52,29 +53,29 @@ def _gain(flops: float, nbytes: float, copied: float) -> float:
 def check(answer: Any) -> str:
     ask = checking.in_turn(answer)
     for what, flops, nbytes, copied in _WORK:
-        said = checking.number(ask(f"For {what}", flops, nbytes, copied, _CPU, _GPU, _LINK), "one number, the gain")
+        given = checking.number(ask(f"For {what}", flops, nbytes, copied, _CPU, _GPU, _LINK), "one number, the speed-up")
         right = _gain(flops, nbytes, copied)
-        if math.isclose(said, right, rel_tol=_SAME):
+        if math.isclose(given, right, rel_tol=_SAME):
             continue
-        raise Refused(f"For {what} you say {said:.3g} times. {_why_gain(said, right, flops, nbytes, copied)}")
+        raise Refused(f"For {what} your function returns {given:.3g}. {_why_gain(given, right, flops, nbytes, copied)}")
     return (
-        f"A sum gains at most {format_ratio(_gain(*_WORK[0][1:]))} and a product {format_ratio(_gain(*_WORK[1][1:]))} on these processors; "
-        f"with the copies it is {format_ratio(_gain(*_WORK[3][1:]))} and {format_ratio(_gain(*_WORK[4][1:]))}."
+        f"On these processors the speed-up of a sum is at most {format_ratio(_gain(*_WORK[0][1:]))}, that of a product "
+        f"{format_ratio(_gain(*_WORK[1][1:]))}. With the copies it is {format_ratio(_gain(*_WORK[3][1:]))} and {format_ratio(_gain(*_WORK[4][1:]))}."
     )
 
 
-def _why_gain(said: float, right: float, flops: float, nbytes: float, copied: float) -> str:
-    if math.isclose(said, 1 / right, rel_tol=_SAME):
-        return "That is upside down: the gain is the CPU's time over the GPU's."
-    if copied and math.isclose(said, _gain(flops, nbytes, 0.0), rel_tol=_SAME):
-        return "That leaves out the copies: they take copied / link seconds before and after."
-    if math.isclose(said, _GPU[0] / _CPU[0], rel_tol=_SAME):
-        return "That is the ratio of the peaks of arithmetic, which counts only where arithmetic binds on both."
-    if math.isclose(said, _GPU[1] / _CPU[1], rel_tol=_SAME):
-        return "That is the ratio of the bandwidths, which counts only where memory binds on both."
+def _why_gain(given: float, right: float, flops: float, nbytes: float, copied: float) -> str:
+    if math.isclose(given, 1 / right, rel_tol=_SAME):
+        return "That is upside down: the speed-up is the CPU's time divided by the GPU's."
+    if copied and math.isclose(given, _gain(flops, nbytes, 0.0), rel_tol=_SAME):
+        return "That leaves out the copies, which take copied / link seconds."
+    if math.isclose(given, _GPU[0] / _CPU[0], rel_tol=_SAME):
+        return "That is the ratio of the peaks. It is right only where the work is compute-bound on both processors."
+    if math.isclose(given, _GPU[1] / _CPU[1], rel_tol=_SAME):
+        return "That is the ratio of the bandwidths. It is right only where the work is memory-bound on both processors."
     if copied:
-        return "Add the copies to the GPU's time: copied / link seconds."
-    return "On each processor the longer of flops / peak and nbytes / bandwidth counts; they need not be bound by the same."
+        return "Copies and work follow each other: add copied / link seconds to the GPU's time."
+    return "On each processor the longer of flops / peak and nbytes / bandwidth counts. The two processors need not have the same limit."
 
 # %% wrong: ratio of the peaks
 def gain(flops, nbytes, copied, cpu, gpu, link):
@@ -96,7 +97,7 @@ def gain(flops, nbytes, copied, cpu, gpu, link):
 def gain(flops, nbytes, copied, cpu, gpu, link):
     return (flops / cpu[0] + nbytes / cpu[1]) / (flops / gpu[0] + nbytes / gpu[1] + copied / link)
 
-# %% wrong: whose result stays on the GPU you say 1.24 times. Add the copies to the GPU's time: copied / link seconds.
+# %% wrong: whose result stays on the GPU your function returns 1.24. Copies and work follow each other
 def gain(flops, nbytes, copied, cpu, gpu, link):
     there = max(flops / gpu[0], nbytes / gpu[1]) + (nbytes / link if copied else 0)
     return max(flops / cpu[0], nbytes / cpu[1]) / there

@@ -10,12 +10,12 @@ machine = "the ridge of your device"
 rows = ...  # a whole number, or "never"
 
 # %% hint
-# With n rows each weight is read once and used n times: how many FLOPs a byte is that, if the
-# weights are most of the bytes?
+# With n rows each weight is read once and used n times. How many FLOP per byte is that, if nearly
+# all bytes are weights?
 
 # %% hint
-# A weight has 4 bytes and does a multiply-add, 2 FLOP, for each row: n / 2 FLOP a byte. Set that
-# equal to your ridge.
+# A weight has 4 bytes and takes part in one multiply-add (2 FLOP) for each row: n / 2 FLOP per
+# byte. Set this equal to your ridge.
 
 # %% solution
 import math
@@ -53,31 +53,31 @@ def _crossing(ridge: float) -> float:
 def check(answer: Any) -> str:
     ridge = _density.roof().ridge_flops_per_byte("float32")
     right = _crossing(ridge)
-    where = f"your ridge is at {ridge:.3g} FLOP a byte"
+    where = f"your ridge is at {ridge:.3g} FLOP per byte"
     if isinstance(answer, str):
         if answer.strip().lower() != "never":
             raise Refused("The check expects a number of rows, or 'never'.")
         if right == math.inf:
-            return f"Right: {where}, more than this layer has at any batch size."
-        raise Refused(f"It does turn: {where}, and with enough rows each weight is used often enough.")
-    said = checking.number(answer, "a number of rows, or 'never'")
-    if said < 1 or said != int(said):
-        raise Refused(f"{said:g} rows is no batch; the check expects a whole number from 1, or 'never'.")
+            return f"Right: {where}, more than this layer reaches at any batch size."
+        raise Refused(f"The layer does become compute-bound: {where}, and with enough rows each weight is used often enough.")
+    given = checking.number(answer, "a number of rows, or 'never'")
+    if given < 1 or given != int(given):
+        raise Refused(f"Your answer is {given:g} rows; the check expects a whole number from 1, or 'never'.")
     if right == math.inf:
-        raise Refused(f"It never does: {where}. Rows of {FEATURES} numbers must be read and written too.")
+        raise Refused(f"The layer never becomes compute-bound: {where}. The rows of {FEATURES} numbers must be read and written too.")
     least = max(1.0, right)
-    if least / _WITHIN / _ROUNDING <= said <= math.ceil(least) * _WITHIN * _ROUNDING:
-        return f"From about {math.ceil(least)} rows on: {where}, and a weight of 4 bytes does 2 FLOP a row."
-    intensity = 2 * said * FEATURES**2 / (4 * (FEATURES**2 + 2 * said * FEATURES))
-    text = f"With {said:g} row{'' if said == 1 else 's'} the layer has {intensity:.3g} FLOP a byte; {where}."
-    if said < least:
-        raise Refused(f"{text} That is still under the ridge: each weight has 4 bytes, and does 2 FLOP for each row.")
-    raise Refused(f"{text} That is well beyond the ridge: a multiply-add counts two, so fewer rows are enough.")
+    if least / _WITHIN / _ROUNDING <= given <= math.ceil(least) * _WITHIN * _ROUNDING:
+        return f"Compute-bound from about {math.ceil(least)} rows: {where}, and a weight of 4 bytes does 2 FLOP per row."
+    intensity = 2 * given * FEATURES**2 / (4 * (FEATURES**2 + 2 * given * FEATURES))
+    text = f"With {given:g} row{'' if given == 1 else 's'} the layer has {intensity:.3g} FLOP per byte; {where}."
+    if given < least:
+        raise Refused(f"{text} That is still below the ridge: each weight has 4 bytes and does 2 FLOP for each row.")
+    raise Refused(f"{text} That is well above the ridge: a multiply-add counts as two FLOP, so fewer rows are enough.")
 
 
 seen = _ROOF
 
-# %% wrong: still under the ridge
+# %% wrong: still below the ridge
 import math
 
 import gpulab as gl
@@ -85,7 +85,7 @@ import gpulab as gl
 ridge = gl.lessons.roof().ridge_flops_per_byte("float32")
 rows = max(1, round(ridge))
 
-# %% wrong: still under the ridge
+# %% wrong: still below the ridge
 import math
 
 import gpulab as gl
@@ -93,7 +93,7 @@ import gpulab as gl
 ridge = gl.lessons.roof().ridge_flops_per_byte("float32")
 rows = max(1, round(ridge / 2))
 
-# %% wrong: well beyond the ridge
+# %% wrong: well above the ridge
 import math
 
 import gpulab as gl
@@ -101,10 +101,10 @@ import gpulab as gl
 ridge = gl.lessons.roof().ridge_flops_per_byte("float32")
 rows = 8 * math.ceil(ridge)
 
-# %% wrong: It does turn
+# %% wrong: does become compute-bound
 rows = "never"
 
-# %% wrong: no batch
+# %% wrong: Your answer is 0 rows
 rows = 0
 
 # %% wrong: or 'never'

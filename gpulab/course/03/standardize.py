@@ -3,25 +3,25 @@
 # %% exercise
 id = "03.8"
 title = "half of the traffic"
-answer_name = "standardise"
+answer_name = "standardize"
 limit_seconds = 90.0
 loads = ["torch", "torch.optim", "torch._dynamo", "torch._inductor", "torch.utils.data", "torch.utils.flop_counter"]
 
 # %% stub
-def standardise(x, mean, scale, gain, shift):
+def standardize(x, mean, scale, gain, shift):
     ...  # (x - mean) / scale * gain + shift, with at most half of the bytes
 
 # %% hint
-# mean, scale, gain and shift are plain numbers. Which of these operations need the array at all?
+# mean, scale, gain and shift are plain numbers. Which operations need the array at all?
 
 # %% hint
-# (x - mean) / scale * gain + shift is a straight line in x: x * a + b. Work out a and b before
-# you touch x.
+# (x - mean) / scale * gain + shift is a straight line in x: x * a + b. Compute a and b before you
+# use x.
 
 # %% solution
-def standardise(x, mean, scale, gain, shift):
+def standardize(x, mean, scale, gain, shift):
     a = gain / scale  # numbers, not arrays: computed once
-    return x * a + (shift - mean * a)  # two passes over the array in place of four
+    return x * a + (shift - mean * a)  # two passes over the array instead of four
 
 # %% check
 from typing import Any
@@ -37,7 +37,7 @@ _CLOSE = 1e-4
 _HALF = 0.5
 
 
-def standardise(x: Any, mean: float, scale: float, gain: float, shift: float) -> Any:
+def standardize(x: Any, mean: float, scale: float, gain: float, shift: float) -> Any:
     """The expression of exercise 03.8, as it is written first."""
     return (x - mean) / scale * gain + shift
 
@@ -53,14 +53,14 @@ def check(answer: Any) -> str:
     for setting in _SETTINGS:
         given = x.clone()
         result = ask(f"For mean, scale, gain, shift = {setting}", given, *setting)
-        expected = standardise(x.double(), *setting)
+        expected = standardize(x.double(), *setting)
         if not isinstance(result, torch.Tensor):
             raise Refused(f"Your function returned {checking.describe(result)}; the check expects a tensor.")
         if result.shape != x.shape or not torch.allclose(result.double(), expected, rtol=_CLOSE, atol=_CLOSE):
-            raise Refused(f"The result is another one for mean, scale, gain, shift = {setting}. Only the traffic may change.")
+            raise Refused(f"The result differs for mean, scale, gain, shift = {setting}. Only the traffic may change.")
         if not torch.equal(given, x):
-            raise Refused("Your function changes x itself. Who called it may need x again; leave it as it is.")
-    slow, slow_short = (memory.traffic(standardise, part, *_SETTINGS[0]) for part in (x, x[: _ELEMENTS // 2]))
+            raise Refused("Your function changes x itself. The caller may need x again, so leave it unchanged.")
+    slow, slow_short = (memory.traffic(standardize, part, *_SETTINGS[0]) for part in (x, x[: _ELEMENTS // 2]))
     try:
         fast, fast_short = (memory.traffic(answer, part.clone(), *_SETTINGS[0]) for part in (x, x[: _ELEMENTS // 2]))
     except InputError as error:
@@ -70,46 +70,46 @@ def check(answer: Any) -> str:
     if fast.nbytes < fast.compulsory_bytes:
         raise Refused(
             f"PyTorch moved only {format_bytes(fast.nbytes)}, less than reading x and writing the result: "
-            "you compute where it is not counted. Use PyTorch's operators."
+            "your function computes where the bytes are not counted. Use PyTorch's operators."
         )
     count = len(fast.operators)
     moved = f"{format_bytes(slow.nbytes)} became {format_bytes(fast.nbytes)} in {count} operator{'s' if count != 1 else ''}"
     if ratio <= _HALF:
-        return f"{moved}: {ratio:.0%} of the traffic, the same numbers."
+        return f"{moved}: {ratio:.0%} of the traffic and the same numbers."
     if any(each.name.partition(".")[2].partition(".")[0].endswith("_") for each in fast.operators) and ratio > 1 - 1e-9:
-        raise Refused(f"{moved}. In place saves memory, not traffic: the array is still read and written by every operator.")
-    raise Refused(f"{moved}: {ratio:.0%} is left. Each operator that passes over the array reads it and writes it; how few do you need?")
+        raise Refused(f"{moved}. In-place operators save memory, not traffic: every operator still reads and writes the array.")
+    raise Refused(f"{moved}: {ratio:.0%} is left. Each operator on the array reads it and writes it. How few operators do you need?")
 
-# %% wrong: In place saves memory, not traffic
-def standardise(x, mean, scale, gain, shift):
+# %% wrong: In-place operators save memory, not traffic
+def standardize(x, mean, scale, gain, shift):
     y = x.clone()
     y.sub_(mean).div_(scale).mul_(gain).add_(shift)
     return y
 
 # %% wrong: is left
-def standardise(x, mean, scale, gain, shift):
+def standardize(x, mean, scale, gain, shift):
     return (x - mean) * (gain / scale) + shift
 
 # %% wrong: 100% is left
-def standardise(x, mean, scale, gain, shift):
+def standardize(x, mean, scale, gain, shift):
     return (x - mean) / scale * gain + shift
 
-# %% wrong: another one
-def standardise(x, mean, scale, gain, shift):
+# %% wrong: The result differs
+def standardize(x, mean, scale, gain, shift):
     return x * (gain / scale) + shift
 
 # %% wrong: changes x itself
-def standardise(x, mean, scale, gain, shift):
+def standardize(x, mean, scale, gain, shift):
     a = gain / scale
     return x.mul_(a).add_(shift - mean * a)
 
-# %% wrong: where it is not counted
+# %% wrong: where the bytes are not counted
 import torch
 
 
-def standardise(x, mean, scale, gain, shift):
+def standardize(x, mean, scale, gain, shift):
     return torch.from_numpy((x.numpy() - mean) / scale * gain + shift)
 
 # %% wrong: expects a tensor
-def standardise(x, mean, scale, gain, shift):
+def standardize(x, mean, scale, gain, shift):
     return 3
