@@ -14,16 +14,16 @@ def all_reduce(x, rank, n):
 
 # %% hint
 # Cut x into n parts (tensor_split allows different sizes). In each step every rank sends one part
-# to rank + 1 and receives another from rank - 1: first to add it, later to keep it.
+# to rank + 1 and receives another from rank - 1. In the first n - 1 steps it adds what it receives
+# to its own part; in the last n - 1 steps it replaces its own part.
 
 # %% hint
-# In step s, rank r sends part (r - s) % n and receives part (r - s - 1) % n. In the first n - 1
-# steps it adds what comes to its own; then each rank has one part whole, and n - 1 more steps
-# hand these around.
+# In step s, rank r sends part (r - s) % n and receives part (r - s - 1) % n. After n - 1 steps each
+# rank has the complete sum of one part. The other n - 1 steps pass these sums around.
 
 # %% hint
-# dist.send waits until the other one receives. Begin with sending = dist.isend(part, right), then
-# dist.recv(buffer, left), then sending.wait().
+# dist.send waits until the other rank receives. Start with sending = dist.isend(part, right), then
+# call dist.recv(buffer, left), then sending.wait().
 
 # %% solution
 import torch
@@ -104,21 +104,21 @@ def check(answer: Any) -> str:
         except CollectiveTimeoutError as error:
             ranks.recover()
             raise Refused(
-                "Your ranks wait for each other, and nobody goes on. `send` returns when the other rank receives: if all send first, "
-                "nobody is there to receive. Begin to send (`isend`), receive, and then wait for what you sent."
+                "Your ranks wait for each other. `send` returns only when the other rank receives: if all send first, "
+                "none of them receives. Start the send with `isend`, receive, and then wait for the send."
             ) from error
         except RankDiedError as error:
             ranks.recover()
             raise Refused(
-                f"{error} A message larger than its buffer ends the process: sender and receiver must mean the same part, "
-                "and a buffer takes x's dtype (torch.empty_like)."
+                f"{error} A message larger than its buffer ends the process: sender and receiver must agree on the part, "
+                "and the buffer needs the dtype of x (torch.empty_like)."
             ) from error
         except GpulabError as error:
             ranks.recover()
-            raise Refused(f"On the ranks your function failed: {error}") from error
+            raise Refused(f"Your function failed on the ranks: {error}") from error
     for case in _CASES:
         _judge(*case, [each for report in reports for each in report if (each["n"], each["size"], each["dtype"]) == case])
-    return f"The same sums as dist.all_reduce, on 2, 3 and 4 ranks, and with {RANKS} ranks each sent 1.5 times the data: a ring."
+    return f"The same sums as dist.all_reduce on 2, 3 and 4 ranks. With {RANKS} ranks each sends at most 1.5 times the data, as in a ring."
 
 
 def _screen(answer: Any) -> None:
@@ -149,23 +149,23 @@ def _judge(n: int, size: int, dtype: str, reports: Sequence[dict[str, Any]]) -> 
         if not each["shape"]:
             one = each["kind"] == "Tensor"  # of no dimension: x.sum()
             got = "a tensor of one number" if one else with_article(each["kind"])
-            why = " The sum goes over the ranks, place by place, and so has the shape of x." if one else ""
+            why = " The sum goes over the ranks, element by element, so it has the shape of x." if one else ""
             raise Refused(f"{where}: rank {each['rank']} got {got}; the check expects a tensor with the sums, on every rank.{why}")
         if each["shape"] != (size,):
             raise Refused(
                 f"{where}: rank {each['rank']} returned the shape {each['shape']}; the check expects ({size},). "
-                f"{n} does not divide {size}: do the parts of different sizes fit together again?"
+                f"{n} does not divide {size}, so the parts have different sizes: are they put together again in order?"
             )
     wrong = [each["rank"] for each in reports if not each["equal"]]
     if wrong:
         if dtype == _NARROW:  # as many float64 were right
-            why = "With float64 they were right: do your buffers take the dtype of x, as torch.empty_like makes them?"
+            why = "With float64 they were right: do your buffers take the dtype of x, as those of torch.empty_like do?"
         elif all(each["own"] for each in reports):
-            why = "Each rank has its own x still."
+            why = "Each rank returns its own x still."
         elif len(wrong) < n:
-            why = "The sum has to reach every rank: after adding up, each part goes around once more."
+            why = "The sum has to reach every rank: after the sums are complete, each part goes around once more."
         else:
-            why = "Which part does a rank send in a step, which one does it receive, and is that one added or already the result?"
+            why = "Which part does a rank send in a step? Which part does it receive, and is that to be added, or is it already the result?"
         raise Refused(f"{where}: on rank{'s' if len(wrong) > 1 else ''} {', '.join(map(str, wrong))} the sums are wrong. {why}")
     data = size * _BYTES[dtype]
     most = 2 * (n - 1) * math.ceil(size / n) * _BYTES[dtype]  # both rounds of a ring, with the largest part
@@ -173,7 +173,7 @@ def _judge(n: int, size: int, dtype: str, reports: Sequence[dict[str, Any]]) -> 
     if greedy["sent"] > most:
         raise Refused(
             f"{where}: the sums are right, but rank {greedy['rank']} sends {greedy['sent']:,} bytes, "
-            f"{greedy['sent'] / data:.2f} times the data. In a ring nobody sends more than {most:,}: only one part at a time."
+            f"{greedy['sent'] / data:.2f} times the data. In a ring no rank sends more than {most:,}: one part in each step."
         )
 
 # %% wrong: times the data

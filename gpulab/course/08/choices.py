@@ -11,12 +11,12 @@ loads = ["torch", "torch.optim", "torch._dynamo", "torch.distributed.fsdp", "tor
 choices = {"A": ..., "B": ..., "C": ...}  # of "ddp", "zero1", "zero2", "zero3", "tensor"
 
 # %% hint
-# 16 bytes for each parameter without sharding; exercise 08.10 has what each stage leaves. Begin
-# with the one that sends least.
+# Without sharding each parameter takes 16 bytes; exercise 08.10 shows what each stage leaves. Start
+# with the strategy that sends least.
 
 # %% hint
-# ddp and zero2 send the same. zero3 sends 1.5 times as much, and so does zero1 as PyTorch has it.
-# Tensor parallelism sends inside every layer.
+# ddp and zero2 send the same number of bytes. zero3 sends 1.5 times that, and so does PyTorch's
+# zero1. Tensor parallelism sends inside every layer.
 
 # %% solution
 choices = {"A": "ddp", "B": "zero2", "C": "zero3"}
@@ -62,7 +62,7 @@ def _sum(letter: str, strategy: str) -> str:
     margin = memory.needed_bytes() - memory.peak_bytes - memory.scratch_bytes
     parts = (states, memory.peak_bytes - states, memory.scratch_bytes, margin)
     return (
-        "{} for parameters, gradients and Adam, {} for activations and what is on its way, up to {} inside operators, and {} of margin for "
+        "{} for parameters, gradients and Adam, {} for activations and communication, up to {} inside operators, and {} of margin for "
         "what no prediction sees"
     ).format(*map(format_bytes, parts))
 
@@ -82,21 +82,21 @@ def _judged(case: Case, strategy: str) -> str:
     """Return a sentence on a choice that is right; refuse one that does not fit, or that sends what it need not."""
     if strategy == "tensor" and case.link != "NVLink":
         raise Refused(
-            f"{case.letter}: tensor parallelism makes every layer wait for sums over all GPUs, which nothing hides; over {case.link} that "
-            "is most of a step. Keep it for models that need it, and for fast links such as NVLink."
+            f"{case.letter}: tensor parallelism makes every layer wait for sums over all GPUs, and nothing hides that wait. Over {case.link} "
+            "it is most of a step. Use it with fast links such as NVLink, for models that need it."
         )
     needed, there = needed_bytes(case.letter, strategy), case.gpu_bytes
     said = f"{case.letter}: with {strategy} each of {case.gpus} GPUs needs {format_bytes(needed)} of {format_bytes(there)}"
     if needed > there:
-        raise Refused(f"{said}: {_sum(case.letter, strategy)}. So it does not fit. What of it does the next stage split?")
+        raise Refused(f"{said}: {_sum(case.letter, strategy)}. So it does not fit. Which part does the next stage split?")
     if strategy == "zero1":  # right by its definition, which needs no more than an all-reduce's traffic
-        return f"{said}. (PyTorch's zero1 sends 1.5 times as much as ddp; zero2 sends as much as ddp.)"
+        return f"{said}. (PyTorch's zero1 sends 1.5 times the bytes of ddp; zero2 sends the bytes of ddp.)"
     if strategy not in _CHEAP:
         lighter = next((name for name in _CHEAP if needed_bytes(case.letter, name) <= there), None)
         if lighter is not None:
             raise Refused(
                 f"{said}. It fits, but {lighter} fits as well ({format_bytes(needed_bytes(case.letter, lighter))}) and sends less: "
-                "do not pay in traffic for memory that you have."
+                "do not pay in traffic for memory that you do not need."
             )
     return f"{said}."
 

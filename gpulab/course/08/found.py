@@ -13,16 +13,15 @@ found = {  # the rank, and the collective at which it leaves the others (or "slo
 }
 
 # %% hint
-# Who waits is not who did it. At the right end, look for the one lane that differs from the three
-# others.
+# The ranks that wait are usually not at fault. Look at the right end: which lane differs from the
+# three others?
 
 # %% hint
-# Write down each lane's collectives in their order and lay the lists beside each other: where
-# does one differ first?
+# Write down the collectives of each lane in order and compare the lists. Where does one of them
+# differ first?
 
 # %% hint
-# If all lists are the same and come to their end, nobody hangs: look for the lane that never
-# waits.
+# If all lists are the same and complete, nothing hangs. Then look for the lane that never waits.
 
 # %% solution
 found = {"A": (2, "all_reduce layer 2"), "B": (3, "slow"), "C": (0, "barrier")}
@@ -36,14 +35,14 @@ from gpulab.lessons._hangs import CASES, NAMES, RANKS
 from gpulab.lessons.content import NotAttempted, Refused
 
 _LOOK = {
-    "A": "Look at the right end of A: three ranks wait in one collective, and one waits in another. Which one is not in its lane?",
-    "B": "B comes to its end. Whose lane is full of compute, while the others wait for it in every step?",
-    "C": "Look at the right end of C: one rank waits in a collective that the others never call. In whose program does it stand?",
+    "A": "Look at the right end of A: three ranks wait in one collective, and one waits in another. Which collective is missing in its lane?",
+    "B": "B comes to its end. Which lane is full of compute, while the others wait for it in every step?",
+    "C": "Look at the right end of C: one rank waits in a collective that the others never call. Which rank is it?",
 }
 _VICTIM = {
-    "A": "That rank waits, and so do two others in the same collective: they do what the program says, and are the victims.",
+    "A": "That rank waits in the same collective as two others. They do what the program says, and are the victims.",
     "B": "That rank waits for another one in each step.",
-    "C": "That rank has gone on to the next step, like two others: they do what the program says.",
+    "C": "That rank is in the next step, like two others: they do what the program says.",
 }
 
 
@@ -66,16 +65,16 @@ def check(answer: Any) -> str:
         if not isinstance(what, str):
             raise Refused(f"For {letter} you gave {checking.describe(what)}; the check expects a collective's name, or 'slow'.")
         if rank != culprit:
-            raise Refused(f"{letter}: it is not rank {rank}. {_VICTIM[letter]} {_LOOK[letter]}")
+            raise Refused(f"{letter}: not rank {rank}. {_VICTIM[letter]} {_LOOK[letter]}")
         if _plainly(what) not in map(_plainly, NAMES):
             raise Refused(
-                f"{letter}: rank {rank} it is, but {what.strip()[:40]!r} is no collective of these timelines; write it as they do, such as "
+                f"{letter}: rank {rank} is right, but {what.strip()[:40]!r} is no collective of these timelines. Write it as they do, for example "
                 "'all_reduce layer 3'."
             )
         if _plainly(what) != _plainly(wanted):
-            raise Refused(f"{letter}: rank {rank} it is, but not {what.strip()[:40]!r}. {_say_what(letter, what)}")
+            raise Refused(f"{letter}: rank {rank} is right, but not {what.strip()[:40]!r}. {_say_what(letter, what)}")
     return (
-        "A: rank 2 left out a collective, and everybody waits. B: nobody hangs, rank 3 is slow, and all move at its pace. "
+        "A: rank 2 skips a collective, and all wait. B: nothing hangs; rank 3 is slow, and all move at its pace. "
         "C: rank 0 waits in a barrier that only it calls."
     )
 
@@ -88,10 +87,10 @@ def _plainly(name: str) -> str:
 
 def _say_what(letter: str, what: str) -> str:
     if letter == "A":
-        return "That is where it waits, or another one. Which one do the others wait in, that its lane has not?"
+        return "That is where it waits, or another one. In which collective do the others wait that its lane does not have?"
     if letter == "B":
-        return "Every collective comes to its end here. What is the word for a rank that only takes longer?"
-    return "Slowness ends at some time; this does not. In which collective does that rank stand at the right end?"
+        return "Every collective comes to its end here. Which word does the task give for a rank that only takes longer?"
+    return "Slowness ends at some time; this wait does not. In which collective is that rank at the right end?"
 
 # %% wrong: are the victims
 found = {"A": (0, "all_reduce layer 2"), "B": (3, "slow"), "C": (0, "barrier")}

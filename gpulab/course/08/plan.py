@@ -46,15 +46,15 @@ def check(answer: Any) -> str:
     plan = pipeline_schedule(STAGES, count, schedule)
     if plan.bubble_ratio >= _MOST_BUBBLE:
         raise Refused(
-            f"With {count} microbatch{'es' if count > 1 else ''} the bubble is {plan.bubble_ratio:.1%}: however many there are, each stage "
-            f"waits for the time of {STAGES - 1} of them, before its first and after its last. What makes that a smaller share?"
+            f"With {count} microbatch{'es' if count > 1 else ''} the bubble is {plan.bubble_ratio:.1%}. Each stage waits for the time of "
+            f"{STAGES - 1} microbatches in all, before its first and after its last one. What makes that a smaller share?"
         )
     if BATCH // count < LEAST_SAMPLES:
-        raise Refused(f"Microbatches of {BATCH // count} sample leave each stage too little to do at a time; keep {LEAST_SAMPLES} or more.")
+        raise Refused(f"With microbatches of {BATCH // count} sample a stage has too little to do at a time; use {LEAST_SAMPLES} samples or more.")
     if max(plan.held) > ROOM:
         raise Refused(
             f"{schedule} keeps the activations of {max(plan.held):g} microbatches until their backward passes; there is room for {ROOM}. "
-            "Which schedule begins with the backward passes earlier?"
+            "Which schedule starts the backward passes earlier?"
         )
     return (
         f"{count} microbatches: a bubble of {plan.bubble_ratio:.1%}, and at most {max(plan.held):g} microbatches held at once (MODELLED)."

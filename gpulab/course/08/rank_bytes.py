@@ -11,8 +11,8 @@ def rank_bytes(parameters, activations, ranks, stage):
     ...
 
 # %% hint
-# Count the numbers for each parameter: itself, its gradient, and what Adam keeps. Which does a
-# stage split over the ranks?
+# Count the numbers for each parameter: itself, its gradient, and what Adam keeps. Which of them
+# does a stage split over the ranks?
 
 # %% hint
 # Stage 1 divides Adam's two numbers by the ranks, stage 2 the gradients too, stage 3 also the
@@ -33,7 +33,7 @@ from gpulab.lessons.content import Refused
 from gpulab.units import format_bytes, plural
 
 _FLOAT = 4  # bytes of a float32
-# (parameters, bytes of activations, ranks, stage); stage 1 first, since there the parts of a wrong answer can be told apart.
+# (parameters, bytes of activations, ranks, stage); stage 1 first, since it shows best which part of a wrong answer is wrong.
 _RUNS = (
     (1_200_000_000, 3_000_000_000, 8, 1),
     (1_200_000_000, 3_000_000_000, 8, 0),
@@ -51,6 +51,12 @@ def rank_bytes(parameters: int, activations: float, ranks: int, stage: int) -> f
     gradients = _FLOAT * parameters / (ranks if stage >= 2 else 1)
     weights = _FLOAT * parameters / (ranks if stage >= 3 else 1)
     return weights + gradients + state + activations
+
+
+def mixed_bytes(parameters: int, activations: float, ranks: int, stage: int) -> float:
+    """What a rank holds in mixed precision: 2 + 2 bytes, and 12 of the optimizer with its float32 copy of the parameters."""
+    parts = ((12, 1), (2, 2), (2, 3))  # bytes for each parameter, and the stage from which on they are split
+    return activations + sum(nbytes * parameters / (ranks if stage >= first else 1) for nbytes, first in parts)
 
 
 def check(answer: Any) -> str:
@@ -78,22 +84,27 @@ def _why_memory(said: float, parameters: int, activations: float, ranks: int, st
     right = rank_bytes(parameters, activations, ranks, stage)
     model = right - activations
     if _near(said, right / _FLOAT):
-        return "Those are numbers. A float32 takes 4 bytes."
+        return "That is the count of numbers. A float32 takes 4 bytes."
     if _near(said, model):
         return "The activations are missing."
     if _near(said, model + activations / ranks):
-        return "The activations are not sharded: each rank computes its own part of the batch and keeps all that it computed."
+        return "The activations are not sharded: each rank keeps all activations of its own part of the batch."
     if _near(said, rank_bytes(parameters, activations, ranks, 0)):
         return "Nothing is split yet. ZeRO-1 splits Adam's state, ZeRO-2 the gradients too, ZeRO-3 also the parameters."
     if _near(said, rank_bytes(parameters, activations, ranks, 3)):
         return f"With {_NAMES[stage]} not all of it is split. ZeRO-1: Adam's state; ZeRO-2: the gradients too; ZeRO-3: also the parameters."
+    if _near(said, mixed_bytes(parameters, activations, ranks, stage)):
+        return (
+            "That is mixed precision: 2 bytes for a parameter, 2 for its gradient, and 12 for Adam's two numbers and a float32 copy. "
+            "Here everything is float32: 4 bytes for a parameter, 4 for its gradient, 8 for Adam."
+        )
     for less, what in ((_FLOAT, "Adam keeps two numbers for each parameter, not one"), (2 * _FLOAT, "Adam's state is missing")):
         shard = ranks if stage >= 1 else 1
         if _near(said, right - less * parameters / shard):
             return f"{what}."
     if _near(said, right - _FLOAT * parameters):  # with ZeRO-1: elsewhere a gradient has as many bytes as one number of the state
         return "The gradients are missing: one number for each parameter."
-    return "Four numbers for each parameter: itself, its gradient and two of Adam's. Which of them does this stage split?"
+    return "Each parameter takes four numbers: itself, its gradient and Adam's two. Which of them does this stage split?"
 
 # %% wrong: not all of it is split
 def rank_bytes(parameters, activations, ranks, stage):
@@ -107,6 +118,14 @@ def rank_bytes(parameters, activations, ranks, stage):
     gradients = 4 * parameters / (ranks if stage >= 2 else 1)
     weights = 4 * parameters / (ranks if stage >= 3 else 1)
     return weights + gradients + state + activations / ranks
+
+# %% wrong: mixed precision
+def rank_bytes(parameters, activations, ranks, stage):
+    """Return the bytes that each rank holds: float32, Adam, ZeRO stage 0 (none) to 3 (FSDP)."""
+    state = 12 * parameters / (ranks if stage >= 1 else 1)
+    gradients = 2 * parameters / (ranks if stage >= 2 else 1)
+    weights = 2 * parameters / (ranks if stage >= 3 else 1)
+    return weights + gradients + state + activations
 
 # %% wrong: activations are missing
 def rank_bytes(parameters, activations, ranks, stage):

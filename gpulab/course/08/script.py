@@ -12,12 +12,12 @@ answer_is_file = True
 script = ...  # ranks.export_script("my_training.py", your_function)
 
 # %% hint
-# data_parallel returns on each rank the losses of that rank's part. What is the loss of the whole
-# batch?
+# data_parallel returns on each rank the losses of that rank's part. How do you get the loss of the
+# whole batch from them?
 
 # %% hint
-# Write a function that calls data_parallel, makes a tensor of the list, adds it up over the ranks
-# (dist.all_reduce), divides by dist.get_world_size() and returns .tolist().
+# Write a function that calls data_parallel and makes a tensor of the list. Add it up over the ranks
+# with dist.all_reduce, divide by dist.get_world_size(), and return .tolist().
 
 # %% solution
 import torch
@@ -102,16 +102,16 @@ def check(answer: Any) -> str:
     except (OSError, ValueError) as error:
         raise Refused(f"There is no script {shown(os.fspath(answer), 60)}. ranks.export_script(path, function) writes one.") from error
     if "--results" not in text or "init_process_group" not in text:
-        raise Refused(f"{Path(answer).name} is no script of ranks.export_script: write it with that, so that torchrun can start it.")
+        raise Refused(f"{Path(answer).name} is no script of ranks.export_script. Write it with that function, so that torchrun can start it.")
     _judge(_results(answer, 2))
     alone = _results(answer, 1)
     try:
         _judge(alone)
     except Refused as error:
-        raise Refused("On 2 processes the losses are right, on 1 they are not: take the number from dist.get_world_size().") from error
+        raise Refused("On 2 processes the losses are right, on 1 they are not: take the number of ranks from dist.get_world_size().") from error
     return (
-        f"On 2 processes and on 1, started as torchrun does it, the same {STEPS} losses as without. "
-        "Nothing of the notebook was needed: this script runs wherever torchrun does."
+        f"On 2 processes and on 1 the script gives the same {STEPS} losses as one process in the notebook. "
+        "It needs nothing of the notebook: it runs wherever torchrun does."
     )
 
 
@@ -129,19 +129,19 @@ def _judge(results: Sequence[Any]) -> None:
     lists = [_losses(rank, each) for rank, each in enumerate(results)]
     if any(not _same(lists[0], other) for other in lists[1:]):
         raise Refused(
-            "The ranks return different losses: each says that of its own part of the batch. The loss of the whole batch is their mean: "
+            "The ranks return different losses: each returns that of its own part of the batch. The loss of the whole batch is their mean: "
             "add them up over the ranks and divide."
         )
     wanted = reference()
     if not _near(lists[0][0], wanted[0]):
         raise Refused(
-            f"Already the first loss is {lists[0][0]:.4f} in place of {wanted[0]:.4f}: on 2 processes, do the parts make up the whole "
+            f"The first loss is {lists[0][0]:.4f}; the check expects {wanted[0]:.4f}. Do the parts of the processes make up the whole "
             "batch, and do all begin with the weights of seed 0?"
         )
     first = next((step for step, (mine, one) in enumerate(zip(lists[0], wanted, strict=True)) if not _near(mine, one)), None)
     if first is not None:
         raise Refused(
-            f"From step {first} on the loss differs: {lists[0][first]:.4f} in place of {wanted[first]:.4f}. The data are the same; are the "
+            f"From step {first} on the loss differs: {lists[0][first]:.4f}; the check expects {wanted[first]:.4f}. Are the "
             "gradients averaged over the ranks before each step of the optimizer?"
         )
 
