@@ -71,7 +71,7 @@ def check(answer: Any) -> str:
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         _refuse_missed(start, end, sizes, times)
     found = ", ".join(format_bytes(size) for size in given)
-    return f"Your curve rises at {found}. Compare with the sizes that the system reports, in the table of levels."
+    return f"Your curve rises at {found}. Compare with the dashed lines, which are the sizes that the system reports."
 
 
 def _window(size: float, rises: list[tuple[float, float]]) -> tuple[float, float]:
