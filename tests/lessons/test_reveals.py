@@ -13,15 +13,14 @@ import gpulab as gl
 import numpy as np
 import pytest
 from course import HERE, MODELLED, QUESTIONS, ROOT, contest
-from gpulab import lessons, training
+from gpulab import lessons
 from gpulab.compression import Weighing
 from gpulab.compression.results import WeighedModel
 from gpulab.devices import environment
 from gpulab.evidence import Badge, Evidence, Note
-from gpulab.kernels import cuda
 from gpulab.memory import MemoryTrace
 from gpulab.timing import Measurement
-from gpulab.training import CompileCost, Gain, LadderResult, RaceResult, StepSpan
+from gpulab.training import Gain, LadderResult
 
 THERE = Evidence(Badge.RECORDED, "A GPU", date="2026-01-02")
 
@@ -62,27 +61,6 @@ def measured(seconds: float, **fields: Any) -> Measurement:
         HERE, environment("cpu"),
     )  # fmt: skip
     return dataclasses.replace(one, **fields)
-
-
-def chunks(out: Any) -> None:
-    """04.3: each lane loads 32 floats, 128 bytes, from its neighbour's."""
-    i = cuda.grid(1)
-    if i < 32:
-        out[i] = out[32 * i]
-
-
-def ran(kernel: Any, threads: int, length: int = 64) -> Any:
-    """The kernel under the microscope."""
-    return gl.kernels.simulate(kernel, 1, threads, np.zeros(length, np.float32))
-
-
-def steps(step: float, spread: float, count: int = 24) -> Any:
-    """A pipeline whose means over four steps are 1 - spread and 1 + spread times a step."""
-    ends, spans = 0.0, []
-    for k in range(count):
-        ends += step * (1 + spread * (-1) ** (k // 4)) if k else step
-        spans.append(StepSpan("compute", k, 0, ends - step / 2, ends))
-    return dataclasses.replace(training.model_pipeline(0.06, 0.02), spans=tuple(spans))
 
 
 def gains(first: Gain, second: Gain, **fields: Any) -> Any:
@@ -146,10 +124,6 @@ def raced(*rows: tuple[float, float, Any]) -> Any:
 
 
 SURE, OPEN, NONE = Gain(1.5, (1.4, 1.6)), Gain(1.1, (0.9, 1.3)), Gain(3.0, None)
-COST = CompileCost(
-    "it", "cpu", 0.0, 2.0, 0.01, 0.005, (0.0095, 0.0105), (0.0045, 0.0055), 0.0, "", (), HERE
-)
-"""2 s of compiling over 5 ms saved: 400 calls."""
 LINK = SimpleNamespace(seconds=lambda nbytes: 10 + nbytes)  # 10 s a copy and a second a byte
 ROWS = ((8, 1.0, 9.0, 9.0), (16, 1.0, 2.0, 6.0))
 CPU = SimpleNamespace(median_seconds=4.0, notes=(), evidence=HERE)
@@ -188,49 +162,14 @@ def results() -> dict[str, list[Any]]:
         "03.5": [32],
         "03.7": [2.46],
         "03.9": [3.18],
-        "04.1": [lessons.numpy_passes(lambda x: 0.5 * (1 + np.tanh(0.8 * x)), np.ones(64,
-        np.float32))],
-        "04.3": [ran(chunks, 32, 1024)],
-        "04.17": [gl.models.access_pattern(stride_elements=3)],
-        "04.5": [lessons.climb("reduction")],
-        "04.9": [lessons.climb("transpose")],
-        "04.11": [lessons.climb("histogram")],
-        "04.13": [lessons.climb("matmul")],
-        "04.15": [SimpleNamespace(kernels={"k": SimpleNamespace(registers=31)}, evidence=MODELLED)],
-        "04.16": [gl.models.occupancy(256, 127, 0, compute_capability="9.0")],
+        "04.1": [5.5], "04.3": [32.0], "04.17": [12.0], "04.5": [8.0], "04.9": [32.0],
+        "04.11": [16.0], "04.13": [17.9], "04.15": [127.0], "04.16": [25.0],
         "05.1": ["the loss becomes nan within a few steps"], "05.2": [2048.0], "05.4": [77.1],
         "05.5": ["no, whatever the scale"], "05.6": [28.7], "05.8": ["it learns nothing"],
         "05.10": ["in float32 on CUDA, in the lower precision on a CPU"], "05.12": [74.5],
         "05.14": [99.95],
-        # 60 ms of loading before 20 of computing: 75 % waiting; half the step gives 80 / 70.
-        "06.1": [training.model_pipeline(0.06, 0.02, copy_seconds=0)],
-        "06.2": [(p, training.replay(p,
-        compute_seconds=0.01)) for p in [training.model_pipeline(0.06,
-        0.02, copy_seconds=0)]],
-        "06.3": [(steps(0.08, 0.0), steps(0.04, 0.0)), (steps(0.08, 0.4), steps(0.04, 0.4)),
-        (steps(0.08, 0.0), steps(0.04, 0.0, 8))],
-        "06.6": [3.0],
-        "06.8": [
-            COST, dataclasses.replace(COST, compiled_seconds=0.02, compiled_interval=(0.019,
-            0.021)),
-            dataclasses.replace(COST, eager_interval=None),
-            dataclasses.replace(COST, compile_seconds=None, compiled_seconds=None,
-            reason="there is no g++"),
-            dataclasses.replace(COST, notes=(Note("contended", "others"), Note("disagree",
-            "The result differs."))),
-            dataclasses.replace(COST, compiled_seconds=0.009, compiled_interval=(0.0080, 0.0099),
-            eager_interval=(0.0091, 0.011)),
-            dataclasses.replace(COST, compiled_interval=(0.001, 0.0085)),
-        ],
-        "06.10": [
-            made(MemoryTrace, peak_by_category={"parameters": 2, "gradients": 3, "optimizer": 4,
-            "activations": 9, "other": 99}),
-            made(MemoryTrace, peak_by_category={"optimizer": 4, "parameters": 3}),
-        ],
-        "06.11": [made(RaceResult, speedup=0.75, speedup_interval=interval) for interval in ((0.72,
-        0.78), None, (0.5, 1.1))]
-        + [made(RaceResult, speedup=None, speedup_interval=None)],
-        "06.13": ["it fits"],
+        "06.1": [75.0], "06.2": [1.14], "06.3": [2.0], "06.6": [3.0], "06.8": [400],
+        "06.10": ["activations"], "06.11": [1.33], "06.13": ["it fits"],
         "07.1": [weighed(3.9, (3.6, 4.2)), weighed(3.9, None), weighed(3.9, (1.0, 9.0)),
         weighed(None,
         None)],

@@ -9,23 +9,23 @@ loads = ["torch", "torch.optim", "torch._dynamo"]
 
 # %% stub
 def frugal(model, optimizer, batches):
-    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    """Train for an epoch; return two plain numbers: the sum of the losses and the count of right answers."""
     ...  # as epoch above, but read nothing inside the loop
 
 # %% hint
-# A sum of tensors is a tensor. Nothing waits until somebody reads it.
+# A sum of tensors is a tensor. The host waits only when the program reads its value.
 
 # %% hint
-# total = total + loss.detach() in the loop; total.item() once, behind it. The same for the right
-# answers.
+# In the loop: total = total + loss.detach(). After the loop: total.item(), once. The same for the
+# right answers.
 
 # %% solution
 import torch
 
 
 def frugal(model, optimizer, batches):
-    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
-    total, right = 0.0, 0  # tensors from the first sum on, wherever the losses lie
+    """Train for an epoch; return two plain numbers: the sum of the losses and the count of right answers."""
+    total, right = 0.0, 0  # they become tensors with the first sum, on the device of the losses
     for inputs, labels in batches:
         optimizer.zero_grad()
         scores = model(inputs)
@@ -92,14 +92,14 @@ def _frugal(answer: Any) -> str:
     before = [p.detach().clone() for p in model.parameters()]
     expected = wasteful_epoch(model, optimizer, batches)
     if not isinstance(result, (tuple, list)) or len(result) != 2:
-        raise Refused(f"Your function returned {checking.describe(result)}; the check expects the sum of the losses and the right answers.")
+        raise Refused(f"Your function returned {checking.describe(result)}; the check expects two numbers: the sum of the losses and the count of right answers.")
     if any(isinstance(value, torch.Tensor) for value in result):
-        raise Refused("What you return are still tensors: whoever uses them has to wait. Read both, once, at the end.")
+        raise Refused("You return tensors, so the next reader has to wait for them. Read both once, at the end.")
     if all(torch.equal(a, b) for a, b in zip(before, mine.parameters(), strict=True)):
-        raise Refused("Your loop does not train: the parameters are as before. Keep backward() and the optimizer's step.")
+        raise Refused("Your loop does not train: the parameters have not changed. Keep backward() and optimizer.step().")
     total, right = (checking.number(value, "two plain numbers") for value in result)
     if not all(torch.allclose(a, b) for a, b in zip(model.parameters(), mine.parameters(), strict=True)):
-        raise Refused("The model is not the one that the loop trains. Only the reading may change, not the training.")
+        raise Refused("Your loop trains another model than epoch does. Change only the reading, not the training.")
     if not math.isclose(total, expected[0], rel_tol=1e-3) or right != expected[1]:
         raise Refused(
             f"You returned {total:.4g} and {right:g}; the losses add up to {expected[0]:.4g}, and {expected[1]} answers are right."
@@ -108,24 +108,24 @@ def _frugal(answer: Any) -> str:
     if waits.count > _MOST_WAITS:
         raise Refused(
             f"The host would wait {waits.count} times in {_BATCHES} steps, most often at `{waits.sites[0].line.partition(': ')[2]}`. "
-            "Add up tensors in the loop, and read them behind it."
+            "Add up tensors in the loop, and read them after it."
         )
     mine, mine_optimizer, batches = _training()
     longer = hidden_waits(answer, mine, mine_optimizer, batches * _MORE_EPOCHS, device="cpu", count_to_cpu=True)
     if longer.count > _MOST_WAITS:
         raise Refused(
             f"In {_BATCHES} steps the host would wait {plural(waits.count, 'time')}, in {_BATCHES * _MORE_EPOCHS} steps "
-            f"{longer.count} times, most often at `{longer.sites[0].line.partition(': ')[2]}`. What is read every so many steps waits "
-            "more often in a longer epoch."
+            f"{longer.count} times, most often at `{longer.sites[0].line.partition(': ')[2]}`. A value that is read "
+            "every n steps makes a longer epoch wait more often."
         )
-    return f"{plural(waits.count, 'wait')} in all instead of {2 * _BATCHES}, with the same numbers: the accelerator never runs dry."
+    return f"{plural(waits.count, 'wait')} in all instead of {2 * _BATCHES}, with the same numbers: the accelerator always has work in its queue."
 
 # %% wrong: would wait 16 times
 import torch
 
 
 def frugal(model, optimizer, batches):
-    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    """Train for an epoch; return two plain numbers: the sum of the losses and the count of right answers."""
     total, right = 0.0, 0
     for inputs, labels in batches:
         optimizer.zero_grad()
@@ -142,7 +142,7 @@ import torch
 
 
 def frugal(model, optimizer, batches):
-    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    """Train for an epoch; return two plain numbers: the sum of the losses and the count of right answers."""
     total, right = 0.0, 0
     for inputs, labels in batches:
         optimizer.zero_grad()
@@ -160,7 +160,7 @@ import torch
 
 
 def frugal(model, optimizer, batches):
-    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    """Train for an epoch; return two plain numbers: the sum of the losses and the count of right answers."""
     total, right = 0.0, 0
     for inputs, labels in batches:
         optimizer.zero_grad()
@@ -172,12 +172,12 @@ def frugal(model, optimizer, batches):
         right += (scores.argmax(1) == labels).sum().to("cpu").numpy()
     return float(total), int(right)
 
-# %% wrong: still tensors
+# %% wrong: You return tensors
 import torch
 
 
 def frugal(model, optimizer, batches):
-    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    """Train for an epoch; return two plain numbers: the sum of the losses and the count of right answers."""
     total, right = 0.0, 0
     for inputs, labels in batches:
         optimizer.zero_grad()
@@ -194,7 +194,7 @@ import torch
 
 
 def frugal(model, optimizer, batches):
-    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    """Train for an epoch; return two plain numbers: the sum of the losses and the count of right answers."""
     right = 0
     for inputs, labels in batches:
         optimizer.zero_grad()
@@ -210,7 +210,7 @@ import torch
 
 
 def frugal(model, optimizer, batches):
-    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    """Train for an epoch; return two plain numbers: the sum of the losses and the count of right answers."""
     total, right, step = 0.0, 0, 0
     for inputs, labels in batches:
         optimizer.zero_grad()
@@ -230,15 +230,15 @@ import torch
 
 
 def frugal(model, optimizer, batches):
-    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    """Train for an epoch; return two plain numbers: the sum of the losses and the count of right answers."""
     return 8.7, 40
 
-# %% wrong: not the one that the loop trains
+# %% wrong: another model than epoch
 import torch
 
 
 def frugal(model, optimizer, batches):
-    """Train for an epoch; return the sum of the losses and the count of right answers, two plain numbers."""
+    """Train for an epoch; return two plain numbers: the sum of the losses and the count of right answers."""
     total, right = 0.0, 0
     for inputs, labels in batches:
         scores = model(inputs)

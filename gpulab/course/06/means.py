@@ -11,15 +11,16 @@ loads = ["torch", "torch.optim", "torch._dynamo", "torch._inductor", "torch.util
 means = {"accumulate": ..., "checkpoint": ..., "precision": ...}
 
 # %% hint
-# Activations grow with what is computed at once. Four parts need about a quarter of them.
+# Activations grow with the windows that are computed at once. A quarter of the batch needs about a
+# quarter of the activations.
 
 # %% hint
-# Half precision stores the activations in two bytes; checkpointing keeps only those between the
-# layers.
+# Half precision stores an activation in two bytes instead of four. Checkpointing keeps only the
+# activations between the layers.
 
 # %% hint
-# One means is not enough here; four parts and one more are. gl.memory.predict tells before you
-# run anything.
+# One technique alone is not enough here; four parts and one more technique are. gl.memory.predict
+# shows the peak before you run anything.
 
 # %% solution
 means = {"accumulate": 4, "checkpoint": True, "precision": "float32"}
@@ -72,13 +73,13 @@ def check(answer: Any) -> str:
     needed = predicted_peak_bytes(part, checkpoint, precision)
     said = f"Parts of {part} windows, {precision}, {'with' if checkpoint else 'without'} checkpointing need {format_bytes(needed)}"
     if needed > BUDGET_BYTES:
-        more = "one of the means alone does not reach; take a second." if (parts > 1) + checkpoint + (precision != "float32") == 1 else (
+        more = "one technique alone is not enough; add a second." if (parts > 1) + checkpoint + (precision != "float32") == 1 else (
             "nothing is saved yet." if parts == 1 and not checkpoint and precision == "float32" else "cut the batch into more parts."
         )  # fmt: skip
-        raise Refused(f"{said}, and there are {format_bytes(BUDGET_BYTES)}: {more}")
-    return f"{said} (MODELLED), within {format_bytes(BUDGET_BYTES)}, and every update still learns from {BATCH} windows."
+        raise Refused(f"{said}, and the budget is {format_bytes(BUDGET_BYTES)}: {more}")
+    return f"{said} (MODELLED), within the budget of {format_bytes(BUDGET_BYTES)}, and every update still learns from {BATCH} windows."
 
-# %% wrong: take a second
+# %% wrong: add a second
 means = {"accumulate": 4, "checkpoint": False, "precision": "float32"}
 
 # %% wrong: more parts

@@ -7,22 +7,22 @@ answer_name = "pays_after"
 
 # %% stub
 def pays_after(compile_seconds, eager_seconds, compiled_seconds):
-    """After how many calls has compiling paid? None if never."""
-    ...  # the seconds of compiling, of a call before, and of a call after
+    """The smallest whole number of calls that save as much as compiling cost. None if no number does."""
+    ...  # the seconds of compiling, of an eager call, and of a compiled call
 
 # %% hint
-# Each call gives back a little of what compiling took. How much?
+# Each call earns back a small part of the seconds that compiling took. Which part?
 
 # %% hint
-# compile_seconds / (eager_seconds - compiled_seconds), rounded up; and if a call saves nothing,
-# never.
+# compile_seconds / (eager_seconds - compiled_seconds), rounded up with math.ceil. If a call saves
+# nothing, return None.
 
 # %% solution
 import math
 
 
 def pays_after(compile_seconds, eager_seconds, compiled_seconds):
-    """After how many calls has compiling paid? None if never."""
+    """The smallest whole number of calls that save as much as compiling cost. None if no number does."""
     saved = eager_seconds - compiled_seconds
     return math.ceil(compile_seconds / saved) if saved > 0 else None
 
@@ -33,25 +33,34 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.units import format_seconds
 
-# (seconds to compile, a call as it is, a call compiled, after how many calls that has paid)
-_COSTS = ((10.0, 0.005, 0.002, 3334), (8.0, 0.050, 0.010, 200), (0.5, 2.0, 0.25, 1), (30.0, 0.0625, 0.0615234375, 30_720))
+# (seconds to compile, an eager call, a compiled call, the calls): the last two divide without a rest, so one call more is right as well.
+_COSTS = (
+    (10.0, 0.005, 0.002, (3334,)), (0.5, 2.0, 0.25, (1,)), (8.0, 0.050, 0.010, (200, 201)),
+    (30.0, 0.0625, 0.0615234375, (30_720, 30_721)),
+)  # fmt: skip
 _NEVER = ((10.0, 0.004, 0.005), (3.0, 0.01, 0.01))
 
 
 def check(answer: Any) -> str:
     ask = checking.in_turn(answer)
     for compile_seconds, eager, compiled, right in _COSTS:
-        case = f"{format_seconds(compile_seconds)} to compile, {format_seconds(eager)} a call before and {format_seconds(compiled)} after"
+        case = f"{format_seconds(compile_seconds)} to compile, {format_seconds(eager)} for an eager call and {format_seconds(compiled)} compiled"
         value, said = checking.number(ask(f"For {case}", compile_seconds, eager, compiled), "a number of calls"), f"With {case}"
-        if abs(value - right) <= 1:  # rounding down is as right
+        if value in right:
             continue
         if math.isclose(value, compile_seconds / eager, rel_tol=0.01) or math.isclose(value, compile_seconds / compiled, rel_tol=0.01):
-            raise Refused(f"{said} you say {value:g}. Compiling is paid back with what a call saves, not with what it takes.")
-        if 0 < value < 1:
+            raise Refused(f"{said} you return {value:g}. Divide by what a call saves, not by what a call takes.")
+        exact = compile_seconds / (eager - compiled)
+        if value != int(value) and math.isclose(value, exact, rel_tol=0.01):
+            raise Refused(f"{said} you return {value:.6g}. The calls are a whole number: round up.")
+        if value == math.floor(exact):
+            saved = value * (eager - compiled)
             raise Refused(
-                f"{said} you say {value:g} calls. It is the cost over the saving, not the other way round, and at least one call."
+                f"{said} you return {value:,.0f} calls. They save {saved:.4g} s, less than the {compile_seconds:g} s of compiling: round up."
             )
-        raise Refused(f"{said} you say {value:g} calls; it is {right:,}.")
+        if 0 < value < 1:
+            raise Refused(f"{said} you return {value:g} calls. Divide the cost by the saving, not the saving by the cost.")
+        raise Refused(f"{said} you return {value:g} calls; it is {right[0]:,}.")
     for compile_seconds, eager, compiled in _NEVER:
         try:
             value = checking.call(answer, compile_seconds, eager, compiled)
@@ -60,32 +69,45 @@ def check(answer: Any) -> str:
         if value == math.inf:
             continue
         raise Refused(
-            f"A call takes {format_seconds(eager)} before and {format_seconds(compiled)} after compiling: that never pays, and you say "
-            f"{checking.describe(value)}. Return None there."
+            f"An eager call takes {format_seconds(eager)} and a compiled call {format_seconds(compiled)}: that never pays off, and you "
+            f"return {checking.describe(value)}. Return None there."
         )
-    return "Right in six cases, the two in which compiling never pays among them."
+    return "Right in six cases; in two of them compiling never pays off."
 
-# %% wrong: not with what it takes
+# %% wrong: not by what a call takes
 def pays_after(compile_seconds, eager_seconds, compiled_seconds):
-    """After how many calls has compiling paid? None if never."""
+    """The smallest whole number of calls that save as much as compiling cost. None if no number does."""
     return compile_seconds / eager_seconds
 
-# %% wrong: not with what it takes
+# %% wrong: not by what a call takes
 def pays_after(compile_seconds, eager_seconds, compiled_seconds):
-    """After how many calls has compiling paid? None if never."""
+    """The smallest whole number of calls that save as much as compiling cost. None if no number does."""
     return compile_seconds / compiled_seconds
 
-# %% wrong: never pays
+# %% wrong: less than the 10 s of compiling
 def pays_after(compile_seconds, eager_seconds, compiled_seconds):
-    """After how many calls has compiling paid? None if never."""
-    return max(1, round(compile_seconds / (eager_seconds - compiled_seconds + 1e-12)))
+    """The smallest whole number of calls that save as much as compiling cost. None if no number does."""
+    return int(compile_seconds / (eager_seconds - compiled_seconds)) if eager_seconds > compiled_seconds else None
 
-# %% wrong: not the other way round
+# %% wrong: a whole number
 def pays_after(compile_seconds, eager_seconds, compiled_seconds):
-    """After how many calls has compiling paid? None if never."""
+    """The smallest whole number of calls that save as much as compiling cost. None if no number does."""
+    return compile_seconds / (eager_seconds - compiled_seconds) if eager_seconds > compiled_seconds else None
+
+# %% wrong: never pays off
+import math
+
+
+def pays_after(compile_seconds, eager_seconds, compiled_seconds):
+    """The smallest whole number of calls that save as much as compiling cost. None if no number does."""
+    return math.ceil(compile_seconds / (eager_seconds - compiled_seconds + 1e-12))
+
+# %% wrong: not the saving by the cost
+def pays_after(compile_seconds, eager_seconds, compiled_seconds):
+    """The smallest whole number of calls that save as much as compiling cost. None if no number does."""
     return (eager_seconds - compiled_seconds) / compile_seconds
 
 # %% wrong: it is 3,334
 def pays_after(compile_seconds, eager_seconds, compiled_seconds):
-    """After how many calls has compiling paid? None if never."""
+    """The smallest whole number of calls that save as much as compiling cost. None if no number does."""
     return 100

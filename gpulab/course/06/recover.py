@@ -9,28 +9,29 @@ loads = ["torch", "torch.optim", "torch._dynamo"]
 
 # %% stub
 def recover(step, batch):
-    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    """Call step(batch); after an out-of-memory error, try half the batch, until it fits. Return the batch that fits."""
     ...  # the error is torch.OutOfMemoryError
 
 # %% hint
-# What is still alive while Python is inside the except block? Do the next try behind it.
+# What is still alive while Python is inside the except block? Start the next attempt after the
+# block.
 
 # %% hint
-# A while loop as long as batch >= 1: try to step and return; except: pass; then, below, batch //=
-# 2. And behind the loop?
+# while batch >= 1: try the step and return; except torch.OutOfMemoryError: pass; after the block,
+# batch //= 2. And after the loop?
 
 # %% solution
 import torch
 
 
 def recover(step, batch):
-    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    """Call step(batch); after an out-of-memory error, try half the batch, until it fits. Return the batch that fits."""
     while batch >= 1:
         try:
             step(batch)
             return batch
         except torch.OutOfMemoryError:
-            pass  # nothing here: the error, and what it holds, end with this block
+            pass  # nothing here: the error and what it holds end with this block
         batch //= 2
     raise torch.OutOfMemoryError("not even one item fits")
 
@@ -50,7 +51,7 @@ _MOST_STEPS = 100  # halving needs 13 from 4096 down to 1
 
 
 class _Attempts:
-    """A training step that needs memory, and a diary of how it was called."""
+    """A training step that needs memory, and a record of how it was called."""
 
     def __init__(self, room: int = _ROOM) -> None:
         self.room = memory.limit(room, "cpu", on_top=True)
@@ -65,11 +66,11 @@ class _Attempts:
         if not isinstance(batch, bool) and batch == 0:
             raise Refused(
                 "Where not even one item fits, your function calls step(0). A step on no items needs no memory: it succeeds, with a loss "
-                "of nan. End at 1, and raise the error."
+                "of nan. End at 1, and raise an error."
             )
         if len(self.batches) >= _MOST_STEPS:
             raise Refused(
-                f"Your function called step more than {_MOST_STEPS} times, at last with {batch}. What does not fit once never will."
+                f"Your function called step more than {_MOST_STEPS} times, the last time with {batch}. A batch that does not fit once does not fit later either."
             )
         if not _given.is_whole(batch) or batch < 1:
             raise InputError(f"step: a batch of {batch!r}; expected a whole number from 1. Halve with //.")
@@ -89,37 +90,37 @@ def check(answer: Any) -> str:
         raise Refused(f"Your answer is {checking.describe(answer)}; the check expects a function to call.")
     for first, right in ((1024, 256), (100, 100), (4096, 256), (1000, 250)):
         diary = _Attempts()
-        said = f"Begun with a batch of {first}, in {format_bytes(_ROOM)},"
+        said = f"Started with a batch of {first} and {format_bytes(_ROOM)} of memory,"
         try:
             with diary.room:
                 result = checking.call(answer, diary.step, first)
         except Refused as error:
             if any(diary.held[1:]):
                 raise Refused(
-                    f"{said} your function ended with an error: it tried again inside `except`, where the failed step's tensors are "
-                    "still alive."
+                    f"{said} your function ended with an error: it tried again inside `except`, where the tensors of the failed "
+                    "step are still alive."
                 ) from error
             if isinstance(error.__cause__, torch.OutOfMemoryError):
                 raise Refused(f"{said} your function ended with the error: it gave up.") from error
             raise
         if any(diary.held[1:]):
             raise Refused(
-                f"{said} a step began while {format_bytes(max(diary.held))} of a failed one were still alive: the error was kept. "
+                f"{said} a step began while {format_bytes(max(diary.held))} of a failed step were still alive: the error was kept. "
                 "Leave the except block first, and keep no name for the error."
             )
         if not diary.done:
-            raise Refused(f"{said} no step was finished. Try again with a smaller batch, until one fits.")
+            raise Refused(f"{said} no step was finished. Try a smaller batch, until one fits.")
         if isinstance(result, bool) or result != diary.done[-1]:
             raise Refused(
-                f"{said} a batch of {diary.done[-1]} fitted, and you returned {checking.describe(result)}. Return the batch that fitted."
+                f"{said} a batch of {diary.done[-1]} fits, and you returned {checking.describe(result)}. Return the batch that fits."
             )
         if diary.done[-1] != right:
-            raise Refused(f"{said} a batch of {right} fits when you halve; your last step had {diary.done[-1]}.")
+            raise Refused(f"{said} halving ends at a batch of {right}; your last step had {diary.done[-1]}.")
     _check_hopeless(answer)
     _check_another(answer)
     return (
-        "Begun with 1,024 and with 4,096 it ends at 256, which fits, and with 1,000 at 250; 100 fits at once; and nothing of the failed "
-        "steps was left alive."
+        "From 1,024 and from 4,096 it ends at 256, from 1,000 at 250, and 100 fits at once. No tensor of a failed step was still alive "
+        "when the next one began."
     )
 
 
@@ -151,14 +152,14 @@ def _check_another(answer: Any) -> None:
     def mistaken(batch: int) -> None:
         asked.append(batch)
         if len(asked) > _MOST_STEPS:
-            raise Refused(f"Your function called step more than {_MOST_STEPS} times, though its error was not one of memory.")
+            raise Refused(f"Your function called step more than {_MOST_STEPS} times, though the error was not an out-of-memory error.")
         raise RuntimeError("the shapes of the step do not fit")
 
     _tried(answer, mistaken, 8)
     if len(asked) != 1:
         raise Refused(
-            f"A step whose error is not one of memory (a RuntimeError: shapes that do not fit) was called {plural(len(asked), 'time')}. A "
-            "smaller batch does not mend that: catch torch.OutOfMemoryError alone, and let any other error pass."
+            f"A step that fails for another reason (a RuntimeError: shapes that do not fit) was called {plural(len(asked), 'time')}. A "
+            "smaller batch does not repair that: catch only torch.OutOfMemoryError, and let every other error pass."
         )
 
 # %% wrong: inside `except`
@@ -166,7 +167,7 @@ import torch
 
 
 def recover(step, batch):
-    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    """Call step(batch); after an out-of-memory error, try half the batch, until it fits. Return the batch that fits."""
     try:
         step(batch)
         return batch
@@ -175,7 +176,7 @@ def recover(step, batch):
 
 # %% wrong: it gave up
 def recover(step, batch):
-    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    """Call step(batch); after an out-of-memory error, try half the batch, until it fits. Return the batch that fits."""
     step(batch)
     return batch
 
@@ -184,7 +185,7 @@ import torch
 
 
 def recover(step, batch):
-    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    """Call step(batch); after an out-of-memory error, try half the batch, until it fits. Return the batch that fits."""
     try:
         step(batch)
     except torch.OutOfMemoryError:
@@ -193,16 +194,16 @@ def recover(step, batch):
 
 # %% wrong: your last step had 1
 def recover(step, batch):
-    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    """Call step(batch); after an out-of-memory error, try half the batch, until it fits. Return the batch that fits."""
     step(1)
     return 1
 
-# %% wrong: Begun with a batch of 1000, in 8.00 MiB, a batch of 250 fits when you halve; your last step had 232
+# %% wrong: Started with a batch of 1000 and 8.00 MiB of memory, halving ends at a batch of 250; your last step had 232
 import torch
 
 
 def recover(step, batch):
-    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    """Call step(batch); after an out-of-memory error, try half the batch, until it fits. Return the batch that fits."""
     while batch >= 1:
         try:
             step(batch)
@@ -212,12 +213,12 @@ def recover(step, batch):
         batch -= 256
     raise torch.OutOfMemoryError('none fits')
 
-# %% wrong: Return the batch that fitted
+# %% wrong: Return the batch that fits
 import torch
 
 
 def recover(step, batch):
-    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    """Call step(batch); after an out-of-memory error, try half the batch, until it fits. Return the batch that fits."""
     while True:
         try:
             step(batch)
@@ -231,7 +232,7 @@ import torch
 
 
 def recover(step, batch):
-    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    """Call step(batch); after an out-of-memory error, try half the batch, until it fits. Return the batch that fits."""
     while True:
         try:
             step(batch)
@@ -240,12 +241,12 @@ def recover(step, batch):
             pass
         batch //= 2
 
-# %% wrong: never will
+# %% wrong: does not fit later either
 import torch
 
 
 def recover(step, batch):
-    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    """Call step(batch); after an out-of-memory error, try half the batch, until it fits. Return the batch that fits."""
     while True:
         try:
             step(batch)
@@ -259,7 +260,7 @@ import torch
 
 
 def recover(step, batch):
-    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    """Call step(batch); after an out-of-memory error, try half the batch, until it fits. Return the batch that fits."""
     while batch >= 1:
         try:
             step(batch)
@@ -268,12 +269,12 @@ def recover(step, batch):
             pass
         batch //= 2
 
-# %% wrong: catch torch.OutOfMemoryError alone
+# %% wrong: catch only torch.OutOfMemoryError
 import torch
 
 
 def recover(step, batch):
-    """Call step(batch); after an out-of-memory error with half the batch, until it fits. Return the batch that fitted."""
+    """Call step(batch); after an out-of-memory error, try half the batch, until it fits. Return the batch that fits."""
     while batch >= 1:
         try:
             step(batch)

@@ -9,14 +9,14 @@ answer_name = "settings"
 settings = {"workers": ..., "prefetch": ...}
 
 # %% hint
-# With k workers on cores of their own, a batch arrives every 120 / k ms. How often must one
+# With k workers, each on its own core, a batch arrives every 120 / k ms. How often must one
 # arrive?
 
 # %% hint
-# More workers than needed cost memory: workers times prefetch batches wait in it.
+# workers x prefetch batches wait in the host's memory, and there is room for 12.
 
 # %% solution
-settings = {"workers": 5, "prefetch": 2}  # 120 ms / 5 = 24 ms a batch, less than a step; 10 batches ahead
+settings = {"workers": 5, "prefetch": 2}  # 120 ms / 5 = 24 ms a batch, less than a step; 10 batches in memory
 
 # %% check
 from collections.abc import Mapping
@@ -28,7 +28,8 @@ from gpulab.training import model_pipeline
 from gpulab.training._pipeline_results import BUSY_STALL_RATIO
 from gpulab.units import format_seconds
 
-_HOST = {"loading_seconds": 0.12, "compute_seconds": 0.03, "copy_seconds": 0.002, "cores": 8, "steps": 200}
+_CORES = 8
+_HOST = {"loading_seconds": 0.12, "compute_seconds": 0.03, "copy_seconds": 0.002, "cores": _CORES, "steps": 200}
 _MOST_AHEAD = 12  # batches that the host's memory has room for
 
 
@@ -44,29 +45,37 @@ def check(answer: Any) -> str:
         raise Refused(str(error)) from error
     ahead, several = p.workers * p.prefetch, p.workers != 1
     if p.workers == 0:
-        raise Refused(f"Without workers the training loads by itself, and the accelerator waits {p.stall_ratio:.0%} of the time.")
+        raise Refused(f"With 0 workers the training process loads each batch itself, and the accelerator waits {p.stall_ratio:.0%} of the time.")
+    if p.workers > _CORES:
+        raise Refused(
+            f"The host has {_CORES} cores, and you start {p.workers} workers. They take turns on the cores, so none of them loads faster; "
+            "each one costs memory."
+        )
     if ahead > _MOST_AHEAD:
         raise Refused(
-            f"{p.workers} workers, each {p.prefetch} ahead, are {ahead} batches in the host's memory; there is room for {_MOST_AHEAD}."
+            f"{p.workers} workers with {p.prefetch} batches each put {ahead} batches into the host's memory; there is room for {_MOST_AHEAD}."
             if several
-            else f"1 worker, {p.prefetch} ahead, makes {ahead} batches in the host's memory; there is room for {_MOST_AHEAD}."
+            else f"1 worker with {p.prefetch} batches puts {ahead} batches into the host's memory; there is room for {_MOST_AHEAD}."
         )
     if p.stall_ratio >= BUSY_STALL_RATIO:
         raise Refused(
-            f"The accelerator still waits {p.stall_ratio:.0%} of the time: {p.workers} {'workers hand' if several else 'worker hands'} "
-            f"over a batch every {format_seconds(p.loading_seconds / p.workers)}, and a step takes "
+            f"The accelerator still waits {p.stall_ratio:.0%} of the time: {p.workers} {'workers deliver' if several else 'worker delivers'} "
+            f"a batch every {format_seconds(p.loading_seconds / p.workers)}, and a step takes "
             f"{format_seconds(p.compute_seconds)}."
         )
-    return f"{p.workers} workers, each {p.prefetch} ahead: the accelerator waits {p.stall_ratio:.1%} of the time (MODELLED)."
+    return f"{p.workers} workers with {p.prefetch} batches each: the accelerator waits {p.stall_ratio:.1%} of the time (MODELLED)."
 
-# %% wrong: loads by itself
+# %% wrong: loads each batch itself
 settings = {"workers": 0, "prefetch": 2}
 
 # %% wrong: still waits
 settings = {"workers": 2, "prefetch": 6}
 
-# %% wrong: batches in the host's memory
+# %% wrong: batches into the host's memory
 settings = {"workers": 8, "prefetch": 2}
+
+# %% wrong: take turns on the cores
+settings = {"workers": 12, "prefetch": 1}
 
 # %% wrong: whole number
 settings = {"workers": 4.5, "prefetch": 2}
