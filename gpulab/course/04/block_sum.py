@@ -18,7 +18,7 @@ def block_sum(x, sums):
         sums[cuda.blockIdx.x] = tile[0]
 
 # %% hint
-# tile[t + step] was written by another thread. What makes sure that it has written?
+# Another thread writes tile[t + step]. What makes sure that it has written before you read?
 
 # %% hint
 # Two places: between filling the tile and the first step, and between one step and the next.
@@ -65,7 +65,7 @@ _SUM_LOOP = "    for step in ({steps}):\n        if t < step:\n            tile[
 _STEPS = "128, 64, 32, 16, 8, 4, 2, 1"
 _SUM_END = "    if t == 0:\n        sums[cuda.blockIdx.x] = tile[0]"
 # Without a barrier of the block, and with no race found, no warp can have read what another one wrote.
-_NO_BARRIER = "Right, and without a barrier: no warp reads from shared memory what another one wrote."
+_NO_BARRIER = "Right, and without a barrier: no warp reads from shared memory what another warp wrote."
 
 
 def _sum_text(before: str = "", inside: str = "", steps: str = _STEPS) -> str:
@@ -93,7 +93,7 @@ def check(answer: Any) -> str:
     if not totals(found, "barriers"):
         return _NO_BARRIER
     return (
-        "No race is left: each thread waits before it reads what another one wrote, and before it overwrites what another one still reads."
+        "No race is left: each thread waits before it reads what another thread wrote, and before it overwrites what another still reads."
     )
 
 # %% wrong: There is a race

@@ -7,11 +7,11 @@ answer_name = "blur"
 
 # %% stub
 def blur(a, out):
-    """out[y, x] = a[y, x] + its four neighbours, 0 beyond the edge; blocks of 16 x 16 threads."""
+    """out[y, x] = a[y, x] + its four neighbors, 0 beyond the edge; blocks of 16 x 16 threads."""
     ...  # cuda.shared.array((18, 18), float32): the block and a border of one
 
 # %% hint
-# A tile of 18 x 18 holds the block's elements and their neighbours. It has 324 places, and the
+# A tile of 18 x 18 holds the block's elements and their neighbors. It has 324 places, and the
 # block has 256 threads.
 
 # %% hint
@@ -19,15 +19,15 @@ def blur(a, out):
 # column k % 18 of the tile.
 
 # %% hint
-# Beyond the edge of a the tile gets 0: test the four bounds before you load. Then a barrier, then
-# five places of the tile.
+# Beyond the edge of a, the tile gets 0: test the four bounds before you load. Then come a barrier
+# and the sum of five places of the tile.
 
 # %% solution
 from gpulab.kernels import cuda, float32
 
 
 def blur(a, out):
-    """out[y, x] = a[y, x] + its four neighbours, 0 beyond the edge; blocks of 16 x 16 threads."""
+    """out[y, x] = a[y, x] + its four neighbors, 0 beyond the edge; blocks of 16 x 16 threads."""
     tile = cuda.shared.array((18, 18), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     for k in range(tx + 16 * ty, 18 * 18, 256):  # 324 places, 256 threads
@@ -65,7 +65,7 @@ def _requested(simulations: Sequence[Simulation], kind: str, array: str = "") ->
 
 _BLUR = '''\
 def blur(a, out):
-    """out[y, x] = a[y, x] + its four neighbours, 0 beyond the edge; blocks of 16 x 16 threads."""
+    """out[y, x] = a[y, x] + its four neighbors, 0 beyond the edge; blocks of 16 x 16 threads."""
 '''
 _BLUR_SHAPES = ((48, 48), (40, 50), (16, 5))
 # A tile with its border is 18 x 18 for 16 x 16 results: 1.27 loads a result. Straight from global memory it is 5.
@@ -91,14 +91,14 @@ def check(answer: Any) -> str:
             f"The results are right, but each element is loaded {ratio:.2f} times from global memory; at most {_MOST_LOADS} are allowed. "
             "Load the block's 16 x 16 elements and a border of one into shared memory first."
         )
-    return f"Each element is loaded {ratio:.2f} times instead of five: the border is all that blocks load twice."
+    return f"Each element is loaded {ratio:.2f} times on average instead of five: only the border is loaded by two blocks."
 
 # %% wrong: times from global memory
 from gpulab.kernels import cuda, float32
 
 
 def blur(a, out):
-    """out[y, x] = a[y, x] + its four neighbours, 0 beyond the edge; blocks of 16 x 16 threads."""
+    """out[y, x] = a[y, x] + its four neighbors, 0 beyond the edge; blocks of 16 x 16 threads."""
     x, y = cuda.grid(2)
     if y < a.shape[0] and x < a.shape[1]:
         total = a[y, x]
@@ -117,7 +117,7 @@ from gpulab.kernels import cuda, float32
 
 
 def blur(a, out):
-    """out[y, x] = a[y, x] + its four neighbours, 0 beyond the edge; blocks of 16 x 16 threads."""
+    """out[y, x] = a[y, x] + its four neighbors, 0 beyond the edge; blocks of 16 x 16 threads."""
     tile = cuda.shared.array((18, 18), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     for k in range(tx + 16 * ty, 18 * 18, 256):  # 324 places, 256 threads
@@ -135,7 +135,7 @@ from gpulab.kernels import cuda, float32
 
 
 def blur(a, out):
-    """out[y, x] = a[y, x] + its four neighbours, 0 beyond the edge; blocks of 16 x 16 threads."""
+    """out[y, x] = a[y, x] + its four neighbors, 0 beyond the edge; blocks of 16 x 16 threads."""
     tile = cuda.shared.array((18, 18), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     x, y = cuda.grid(2)
@@ -152,7 +152,7 @@ from gpulab.kernels import cuda, float32
 
 
 def blur(a, out):
-    """out[y, x] = a[y, x] + its four neighbours, 0 beyond the edge; blocks of 16 x 16 threads."""
+    """out[y, x] = a[y, x] + its four neighbors, 0 beyond the edge; blocks of 16 x 16 threads."""
     tile = cuda.shared.array((18, 18), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     for k in range(tx + 16 * ty, 18 * 18, 256):  # 324 places, 256 threads
@@ -171,7 +171,7 @@ from gpulab.kernels import cuda, float32
 
 
 def blur(a, out):
-    """out[y, x] = a[y, x] + its four neighbours, 0 beyond the edge; blocks of 16 x 16 threads."""
+    """out[y, x] = a[y, x] + its four neighbors, 0 beyond the edge; blocks of 16 x 16 threads."""
     tile = cuda.shared.array((18, 18), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     for k in range(tx + 16 * ty, 18 * 18, 256):  # 324 places, 256 threads
@@ -190,7 +190,7 @@ from gpulab.kernels import cuda, float32
 
 
 def blur(a, out):
-    """out[y, x] = a[y, x] + its four neighbours, 0 beyond the edge; blocks of 16 x 16 threads."""
+    """out[y, x] = a[y, x] + its four neighbors, 0 beyond the edge; blocks of 16 x 16 threads."""
     tile = cuda.shared.array((18, 18), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     for k in range(tx + 16 * ty, 18 * 18, 256):  # 324 places, 256 threads

@@ -68,7 +68,7 @@ def _difference_trials() -> list[Trial]:
 def check(answer: Any) -> str:
     run_trials(answer, _DIFFERENCE_STUB, _difference_trials)
     return (
-        "No access out of bounds at four sizes, and every element is right: the guard fits what the thread reads, not only what it writes."
+        "No access is out of bounds at four sizes, and every element is right. The guard fits what a thread reads, not only what it writes."
     )
 
 # %% wrong: out of an array's bounds

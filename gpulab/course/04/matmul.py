@@ -19,12 +19,12 @@ def matmul(a, b, c):
 # How many threads of the block read a[i, k]? How many read b[k, j]?
 
 # %% hint
-# Walk along k in steps of 16: each thread brings one element of a and one of b into two tiles,
-# then all use the tiles 16 times.
+# Walk along k in steps of 16. Each thread loads one element of a and one of b into two tiles. Then
+# all threads use the tiles, 16 products each.
 
 # %% hint
-# Two barriers: before the tiles are read, and before they are overwritten. Beyond the edge a tile
-# holds 0.
+# Two barriers: one before the tiles are read, and one before they are overwritten. Beyond the edge
+# a tile holds 0.
 
 # %% solution
 from gpulab.kernels import cuda, float32
@@ -108,19 +108,19 @@ def check(answer: Any) -> str:
         if count.global_bytes_requested <= _MOST_MOVED:
             raise Refused(
                 f"{words} Your threads ask for {format_bytes(count.global_bytes_requested)}, which is little enough, but a request touches "
-                f"{count.sectors_per_request:.1f} sectors where 4 are possible. Neighbouring tx should take neighbouring columns of a, b "
+                f"{count.sectors_per_request:.1f} sectors where 4 are possible. Neighboring tx should take neighboring columns of a, b "
                 "and c (as in 04.4)."
             )
         again = _requested(found[:1], "load", read_source(answer).parameters[2])
         if again and moved - again <= _MOST_MOVED:
             raise Refused(
-                f"{words} {format_bytes(again)} of them are c itself, which is loaded to be added to: c may hold anything before. Begin "
+                f"{words} {format_bytes(again)} of them are loads of c, to add to it. But c may hold anything before the launch. Begin "
                 "the sum at 0, and store it with =."
             )
         stored = _requested(found[:1], "store")
         if stored > 2 * _STORED:  # twice: a zero first, then the sum
             raise Refused(
-                f"{words} {format_bytes(stored)} are stored where {format_bytes(_STORED)} would do: c is written again for each part of "
+                f"{words} {format_bytes(stored)} are stored where {format_bytes(_STORED)} are enough: c is written again for each part of "
                 "the sum. Add up in a variable, and store it once, at the end."
             )
         raise Refused(f"{words} Let the block bring a tile of a and one of b into shared memory, and use each element 16 times.")
@@ -182,7 +182,7 @@ def matmul(a, b, c):
     if i < c.shape[0] and j < c.shape[1]:
         c[i, j] += total
 
-# %% wrong: 80.0 KiB are stored where 16.0 KiB would do
+# %% wrong: 80.0 KiB are stored where 16.0 KiB are enough
 from gpulab.kernels import cuda, float32
 
 
@@ -205,7 +205,7 @@ def matmul(a, b, c):
     if i < c.shape[0] and j < c.shape[1]:
         c[i, j] = total
 
-# %% wrong: neighbouring columns of a
+# %% wrong: neighboring columns of a
 from gpulab.kernels import cuda, float32
 
 
@@ -227,7 +227,7 @@ def matmul(a, b, c):
     if i < c.shape[0] and j < c.shape[1]:
         c[i, j] = total
 
-# %% wrong: 16.0 KiB of them are c itself, which is loaded to be added to
+# %% wrong: 16.0 KiB of them are loads of c, to add to it
 from gpulab.kernels import cuda, float32
 
 

@@ -7,7 +7,7 @@ answer_name = "rotate"
 
 # %% stub
 def rotate(x, out):
-    """Turn each block of 64 elements by one place; x may end inside a block."""
+    """Move the elements of each block of 64 one place to the left, the first to the end."""
     tile = cuda.shared.array(64, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     size = min(64, x.size - 64 * cuda.blockIdx.x)
@@ -31,7 +31,7 @@ from gpulab.kernels import cuda, float32
 
 
 def rotate(x, out):
-    """Turn each block of 64 elements by one place; x may end inside a block."""
+    """Move the elements of each block of 64 one place to the left, the first to the end."""
     tile = cuda.shared.array(64, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     size = min(64, x.size - 64 * cuda.blockIdx.x)
@@ -58,10 +58,10 @@ def held(like: np.ndarray) -> np.ndarray:
 
 
 # Without a barrier of the block, and with no race found, no warp can have read what another one wrote.
-_NO_BARRIER = "Right, and without a barrier: no warp reads from shared memory what another one wrote."
+_NO_BARRIER = "Right, and without a barrier: no warp reads from shared memory what another warp wrote."
 _ROTATE = '''\
 def rotate(x, out):
-    """Turn each block of 64 elements by one place; x may end inside a block."""
+    """Move the elements of each block of 64 one place to the left, the first to the end."""
     tile = cuda.shared.array(64, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     size = min(64, x.size - 64 * cuda.blockIdx.x)
@@ -90,14 +90,14 @@ def check(answer: Any) -> str:
     if not totals(found, "barriers"):
         return _NO_BARRIER
     ended = " (or have ended before it)" if returns(answer) else ""
-    return f"All threads of a block reach the barrier{ended}, also those without an element, and the order of writing and reading is kept."
+    return f"All threads of a block reach the barrier{ended}, also those without an element, so every write comes before its read."
 
 # %% wrong: There is a race
 from gpulab.kernels import cuda, float32
 
 
 def rotate(x, out):
-    """Turn each block of 64 elements by one place; x may end inside a block."""
+    """Move the elements of each block of 64 one place to the left, the first to the end."""
     tile = cuda.shared.array(64, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     size = min(64, x.size - 64 * cuda.blockIdx.x)
@@ -110,7 +110,7 @@ from gpulab.kernels import cuda, float32
 
 
 def rotate(x, out):
-    """Turn each block of 64 elements by one place; x may end inside a block."""
+    """Move the elements of each block of 64 one place to the left, the first to the end."""
     tile = cuda.shared.array(64, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     size = min(64, x.size - 64 * cuda.blockIdx.x)
@@ -124,7 +124,7 @@ from gpulab.kernels import cuda, float32
 
 
 def rotate(x, out):
-    """Turn each block of 64 elements by one place; x may end inside a block."""
+    """Move the elements of each block of 64 one place to the left, the first to the end."""
     tile = cuda.shared.array(64, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     size = min(64, x.size - 64 * cuda.blockIdx.x)
@@ -139,7 +139,7 @@ from gpulab.kernels import cuda, float32
 
 
 def rotate(x, out):
-    """Turn each block of 64 elements by one place; x may end inside a block."""
+    """Move the elements of each block of 64 one place to the left, the first to the end."""
     tile = cuda.shared.array(64, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     size = min(64, x.size - 64 * cuda.blockIdx.x)
@@ -154,7 +154,7 @@ from gpulab.kernels import cuda, float32
 
 
 def rotate(x, out):
-    """Turn each block of 64 elements by one place; x may end inside a block."""
+    """Move the elements of each block of 64 one place to the left, the first to the end."""
     tile = cuda.shared.array(64, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     size = min(64, x.size - 64 * cuda.blockIdx.x)

@@ -89,16 +89,16 @@ def check(answer: Any) -> str:
     if _loaded(found) > needed:
         raise Refused(
             f"The results are right, but {format_bytes(_loaded(found))} are loaded from global memory where {format_bytes(needed)} would "
-            "do: load each element once, and meet in shared memory."
+            "be enough. Load each element once, and exchange the numbers in shared memory."
         )
     shared, blocks = totals(found, "shared_requests"), sum(-(-n // 128) for n in _SCAN_SIZES)
     if shared > _MOST_SHARED * blocks:
         raise Refused(
-            f"The results are right, but a block asks shared memory {shared / blocks:.0f} times; seven steps for all threads need about "
-            "90. Whether one thread adds up everything, or each thread walks over all that lies before it: the last one makes 127 "
-            "additions in a row. In each step every thread adds *one* place, 1, 2, 4, ... before it."
+            f"The results are right, but a block makes {shared / blocks:.0f} requests to shared memory; seven steps need about 90. If one "
+            "thread adds everything, or if each thread walks over all that lies before it, the last thread makes 127 additions in a row. "
+            "In each step every thread adds *one* place: the one that lies 1, 2, 4, ... places before its own."
         )
-    return f"Each element is loaded once, and a block asks shared memory {shared / blocks:.0f} times: the steps grow with the logarithm."
+    return f"Each element is loaded once, and a block makes {shared / blocks:.0f} requests to shared memory: 128 elements take seven steps."
 
 # %% wrong: There is a race
 from gpulab.kernels import cuda, float32
@@ -119,7 +119,7 @@ def scan(x, out):
     if i < x.size:
         out[i] = tile[t]
 
-# %% wrong: load each element once
+# %% wrong: Load each element once
 from gpulab.kernels import cuda, float32
 
 
@@ -149,7 +149,7 @@ def scan(x, out):
     if i < x.size:
         out[i] = tile[t]
 
-# %% wrong: each thread walks over all that lies before it
+# %% wrong: if each thread walks over all that lies before it
 from gpulab.kernels import cuda, float32
 
 

@@ -8,18 +8,18 @@ answer_name = "softmax"
 # %% stub
 def softmax(x, y):
     """y[row] = exp(x[row] - its largest) / the sum of these; one block of 128 threads for each row."""
-    ...  # math.exp, max, and what you know of reductions
+    ...  # math.exp, max, and two reductions as in 04.6
 
 # %% hint
 # Three parts: the largest element, the sum of the exponentials, the quotients. The first two are
 # reductions of the block.
 
 # %% hint
-# Each thread first takes elements t, t + 128, t + 256, ... alone; then the 128 results meet in
-# shared memory, as in 04.6.
+# Each thread first takes elements t, t + 128, t + 256, ... alone. Then the 128 results are combined
+# in shared memory, as in 04.6.
 
 # %% hint
-# If you use one tile for both reductions: everyone must have read the largest before anyone
+# If you use one tile for both reductions, all threads must have read the largest before any thread
 # overwrites it.
 
 # %% solution
@@ -63,10 +63,12 @@ def softmax(x, y):
 from collections.abc import Sequence
 from typing import Any
 import numpy as np
-from gpulab.kernels import Simulation
+from gpulab.errors import GpulabError
+from gpulab.kernels import Simulation, compile_python
 from gpulab.lessons.kernel_checks import Trial, run_trials, totals
 from gpulab.lessons.kernel_checks import LEAST_LANES, held
 from gpulab.lessons.content import Refused
+from gpulab.units import plural
 
 
 def _loaded(simulations: Sequence[Simulation]) -> int:
@@ -90,7 +92,7 @@ _SOFTMAX_ROWS = (
     (3, 1000, 0, ""),
     (2, 100, 0, ""),
     (2, 320, 1000, "whose exponentials overflow unless the largest is subtracted first"),
-    (2, 200, -1000, "whose exponentials all vanish unless the largest is subtracted first: it is one of the row's, and not 0"),
+    (2, 200, -1000, "whose exponentials all become 0 unless the largest is subtracted first: it is one of the row's elements, and not 0"),
 )
 
 
@@ -114,14 +116,31 @@ def check(answer: Any) -> str:
         words = f"The results are right, but warps load {loads:,} times; three walks over the rows need at most {most:,}."
         if _loaded(found) / 4 / loads >= LEAST_LANES:
             raise Refused(
-                f"{words} Your warps share the row, but these are {walks:.1f} walks over the rows: reading y again counts as one. Keep the "
+                f"{words} Your warps share the row, but they walk over it {walks:.1f} times, since reading y again counts as a walk. Keep the "
                 "exponential in a variable until you have stored it and added it."
             )
         raise Refused(f"{words} Share the row among the block: thread t takes elements t, t + 128, t + 256, ...")
     right = "Right, also where exponentials would overflow; each row is loaded"
     if round(walks) <= 1:
-        return f"{right} once, and kept."
-    return f"{right} {walks:.0f} times. Kept in shared memory it would be once."
+        return f"{right} once, and kept.{_wide(answer)}"
+    return f"{right} {walks:.0f} times. Kept in shared memory it would be once.{_wide(answer)}"
+
+
+def _wide(answer: Any) -> str:
+    """Return what to say of float64 arithmetic in the compiled kernel; "" where there is none, or no compiler to ask."""
+    x = np.zeros((1, 128), np.float32)
+    try:
+        ptx = compile_python(answer, x, x.copy()).ptx
+    except GpulabError:
+        return ""
+    # Where a number becomes float64, and every operation on it, has the type in its name.
+    found = sum(".f64" in line and not line.strip().startswith((".reg", ".param")) for line in ptx.splitlines())
+    if not found:
+        return ""
+    return (
+        f" But {plural(found, 'instruction')} of the compiled kernel {'is' if found == 1 else 'are'} float64: a constant or a sum that "
+        "begins as 0.0 makes them so. Write float32(0) before you run it on a GPU."
+    )
 
 # %% wrong: overflow unless the largest is subtracted
 import math
@@ -289,7 +308,7 @@ def softmax(x, y):
         for k in range(x.shape[1]):
             y[row, k] = math.exp(x[row, k] - largest) / total
 
-# %% wrong: reading y again counts as one
+# %% wrong: reading y again counts as a walk
 import math
 
 from gpulab.kernels import cuda, float32

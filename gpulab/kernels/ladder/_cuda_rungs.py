@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul_registers_2d(const floa
 _VECTORISED = r"""
 // A block takes 128 x 128 of C, each of its 256 threads 8 x 8 of them; loads and stores move four floats at once.
 extern "C" __global__ void __launch_bounds__(256) matmul_vectorised(const float* a, const float* b, float* c, int n) {
-    __shared__ __align__(16) float tile_a[8][128];  // turned, so that neighbours in a column lie side by side
+    __shared__ __align__(16) float tile_a[8][128];  // turned, so that neighbors in a column lie side by side
     __shared__ __align__(16) float tile_b[8][128];
     int t = threadIdx.x, ty = t / 16, tx = t % 16;
     a += (size_t)blockIdx.y * 128 * n;

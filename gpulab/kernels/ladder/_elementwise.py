@@ -31,7 +31,7 @@ def gate_grid_stride(x, y):
 
 
 def gate_chunks(x, y):
-    """Compute the same with 32 neighbours for each thread, as one would share work among CPU cores."""
+    """Compute the same with 32 neighbors for each thread, as one would share work among CPU cores."""
     first = 32 * cuda.grid(1)
     for i in range(first, min(first + 32, x.size)):
         v = x[i]
@@ -54,7 +54,7 @@ def _rung(name: str, summary: str, kernel: Any, extents: Any) -> Rung:
 
 
 RUNGS = (
-    _rung("elementwise-chunks", "32 neighbours for each thread", gate_chunks, lambda n: (-(-n // (32 * BLOCK)), BLOCK)),
+    _rung("elementwise-chunks", "32 neighbors for each thread", gate_chunks, lambda n: (-(-n // (32 * BLOCK)), BLOCK)),
     _rung("elementwise-each", "one thread for each element", gate_each, lambda n: (-(-n // BLOCK), BLOCK)),
     _rung(
         "elementwise-grid-stride", "a grid of 128 blocks strides over all", gate_grid_stride, lambda n: (min(128, -(-n // BLOCK)), BLOCK)

@@ -16,7 +16,7 @@ from gpulab.kernels.ladder._rung import Rung
 
 
 def matmul_naive(a, b, c):
-    """One thread for each element; neighbours in x have neighbouring rows, so they walk down A side by side."""
+    """One thread for each element; neighbors in x have neighboring rows, so they walk down A side by side."""
     i, j = cuda.grid(2)
     if i < c.shape[0] and j < c.shape[1]:
         total = float32(0)
@@ -26,7 +26,7 @@ def matmul_naive(a, b, c):
 
 
 def matmul_coalesced(a, b, c):
-    """The same with the two exchanged: neighbours in x have neighbouring columns."""
+    """The same with the two exchanged: neighbors in x have neighboring columns."""
     j, i = cuda.grid(2)
     if i < c.shape[0] and j < c.shape[1]:
         total = float32(0)

@@ -17,7 +17,7 @@ EACH = 8
 
 
 def sum_interleaved(x, sums):
-    """Neighbours add first: every second thread works, then every fourth, and each warp diverges."""
+    """Neighbors add first: every second thread works, then every fourth, and each warp diverges."""
     tile = cuda.shared.array(256, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     tile[t] = x[i] if i < x.size else float32(0)
@@ -50,7 +50,7 @@ def sum_strided(x, sums):
 
 
 def sum_sequential(x, sums):
-    """Halves are added: the first threads work, and neighbours read neighbours."""
+    """Halves are added: the first threads work, and neighbors read neighbors."""
     tile = cuda.shared.array(256, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     tile[t] = x[i] if i < x.size else float32(0)
@@ -147,7 +147,7 @@ def _rung(form: str, summary: str, kernel: Any) -> Rung:
 
 
 RUNGS = (
-    _rung("interleaved", "neighbours add first", sum_interleaved),
+    _rung("interleaved", "neighbors add first", sum_interleaved),
     _rung("strided", "the same pairs, by the first threads", sum_strided),
     _rung("sequential", "halves are added", sum_sequential),
     _rung("shuffle", "a warp adds in registers", sum_shuffle),

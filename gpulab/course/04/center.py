@@ -3,10 +3,10 @@
 # %% exercise
 id = "04.4"
 title = "from 32 sectors to 4"
-answer_name = "centre"
+answer_name = "center"
 
 # %% stub
-def centre(a, mean, out):
+def center(a, mean, out):
     """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
     row = cuda.grid(1)
     if row < a.shape[0]:
@@ -14,11 +14,11 @@ def centre(a, mean, out):
             out[row, column] = a[row, column] - mean[column]
 
 # %% hint
-# Coalescing is about the 32 lanes of a warp at one moment: which index differs between
-# neighbouring lanes?
+# Coalescing is about the 32 lanes of a warp at one moment. Which index differs between neighboring
+# lanes: the row or the column?
 
 # %% hint
-# Neighbouring lanes should have neighbouring columns. A thread may work on many rows.
+# Neighboring lanes should have neighboring columns. A thread may work on many rows.
 
 # %% hint
 # Number the elements: k from cuda.grid(1) to a.size in steps of cuda.gridsize(1); row = k //
@@ -28,7 +28,7 @@ def centre(a, mean, out):
 from gpulab.kernels import cuda, float32
 
 
-def centre(a, mean, out):
+def center(a, mean, out):
     """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
     for k in range(cuda.grid(1), a.size, cuda.gridsize(1)):
         row, column = k // a.shape[1], k % a.shape[1]
@@ -51,12 +51,12 @@ def held(like: np.ndarray) -> np.ndarray:
     return np.full_like(like, 77)
 
 
-_CENTRE = '''\
-def centre(a, mean, out):
+_CENTER = '''\
+def center(a, mean, out):
     """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
 '''
-_CENTRE_STUB = (
-    _CENTRE
+_CENTER_STUB = (
+    _CENTER
     + """\
     row = cuda.grid(1)
     if row < a.shape[0]:
@@ -66,13 +66,13 @@ _CENTRE_STUB = (
 _MOST_SECTORS = 4.05
 # Few lanes touch few sectors; the last rows and columns may leave some of a warp idle, but not half of it.
 LEAST_LANES = 16
-_CENTRE_SHAPES = ((128, 64), (100, 96), (33, 256))  # of whole warps, whose requests are counted
-_UNEVEN_SHAPE = (70, 50)  # where a warp that takes neighbours runs into the next row: only the results count
+_CENTER_SHAPES = ((128, 64), (100, 96), (33, 256))  # of whole warps, whose requests are counted
+_UNEVEN_SHAPE = (70, 50)  # where a warp that takes neighbors runs into the next row: only the results count
 
 
-def _centre_trials() -> list[Trial]:
+def _center_trials() -> list[Trial]:
     trials = []
-    for seed, (rows, columns) in enumerate((*_CENTRE_SHAPES, _UNEVEN_SHAPE)):
+    for seed, (rows, columns) in enumerate((*_CENTER_SHAPES, _UNEVEN_SHAPE)):
         rng = np.random.default_rng(seed)
         a, mean = whole(rng, rows, columns), whole(rng, columns)
         words = f"for {rows} x {columns} elements in blocks of 64 threads"
@@ -81,26 +81,26 @@ def _centre_trials() -> list[Trial]:
 
 
 def check(answer: Any) -> str:
-    found = run_trials(answer, _CENTRE_STUB, _centre_trials)[: len(_CENTRE_SHAPES)]
+    found = run_trials(answer, _CENTER_STUB, _center_trials)[: len(_CENTER_SHAPES)]
     worst = max(s.totals.sectors_per_request or 0.0 for s in found)
     if worst > _MOST_SECTORS:
         raise Refused(
             f"The results are right, but a request touches {worst:.1f} sectors; 4 are possible. Look at one warp: the 32 lanes that run "
-            "the same line together should take 32 neighbours. What each thread takes one after the other does not matter."
+            "the same line together should take 32 neighbors. The order in which one thread takes its own elements does not matter."
         )
     lanes = min(s.totals.global_bytes_requested / 4 / max(s.totals.global_requests, 1) for s in found)
     if lanes < LEAST_LANES:
         raise Refused(
-            f"The results are right, but only {lanes:.1f} of a warp's 32 lanes take part in a request, and few lanes touch few sectors. "
-            "Let all threads of the launch share the work."
+            f"The results are right, but only {lanes:.1f} of a warp's 32 lanes take part in a request. The sectors are few because the lanes "
+            "are few. Let all threads of the launch share the work."
         )
-    return f"{worst:.1f} sectors for each request, as few as 32 floats can take: the lanes of a warp take neighbours."
+    return f"{worst:.1f} sectors for each request, as few as 32 floats can take: the lanes of a warp take neighbors."
 
 # %% wrong: Let all threads of the launch share
 from gpulab.kernels import cuda, float32
 
 
-def centre(a, mean, out):
+def center(a, mean, out):
     """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
     warp, lane = cuda.grid(1) // 32, cuda.grid(1) % 32
     if lane < 4:
@@ -112,7 +112,7 @@ def centre(a, mean, out):
 from gpulab.kernels import cuda, float32
 
 
-def centre(a, mean, out):
+def center(a, mean, out):
     """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
     row = cuda.grid(1)
     if row < a.shape[0]:
@@ -124,7 +124,7 @@ def centre(a, mean, out):
 from gpulab.kernels import cuda, float32
 
 
-def centre(a, mean, out):
+def center(a, mean, out):
     """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
     each = (a.size + cuda.gridsize(1) - 1) // cuda.gridsize(1)
     first = each * cuda.grid(1)
@@ -136,7 +136,7 @@ def centre(a, mean, out):
 from gpulab.kernels import cuda, float32
 
 
-def centre(a, mean, out):
+def center(a, mean, out):
     """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
     k = cuda.grid(1)
     if k < a.size:
@@ -147,7 +147,7 @@ def centre(a, mean, out):
 from gpulab.kernels import cuda, float32
 
 
-def centre(a, mean, out):
+def center(a, mean, out):
     """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
     warp, lane = cuda.grid(1) // 32, cuda.grid(1) % 32
     for row in range(warp, a.shape[0], cuda.gridsize(1) // 32):
@@ -159,7 +159,7 @@ def centre(a, mean, out):
 from gpulab.kernels import cuda, float32
 
 
-def centre(a, mean, out):
+def center(a, mean, out):
     """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
     for k in range(cuda.grid(1), a.size, cuda.gridsize(1)):
         row, column = k // a.shape[1], k % a.shape[1]
@@ -169,7 +169,7 @@ def centre(a, mean, out):
 from gpulab.kernels import cuda, float32
 
 
-def centre(a, mean, out):
+def center(a, mean, out):
     """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
     column = cuda.grid(1)
     for row in range(a.shape[0]):
@@ -179,7 +179,7 @@ def centre(a, mean, out):
 from gpulab.kernels import cuda, float32
 
 
-def centre(a, mean, out):
+def center(a, mean, out):
     """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
     for k in range(cuda.grid(1), a.size, cuda.gridsize(1)):
         row, column = k // a.shape[1], k % a.shape[1]
