@@ -11,11 +11,11 @@ def flops(source, wide, kernel, groups, side):
     ...
 
 # %% hint
-# Count the numbers of the output. How many inputs does each of them look at?
+# How many numbers does the output have? How many inputs does each of them read?
 
 # %% hint
-# Each of wide * side**2 outputs takes (source / groups) * kernel**2 multiply-adds, of two FLOP
-# each.
+# Each of the wide * side**2 outputs takes (source / groups) * kernel**2 multiply-adds. A
+# multiply-add is two FLOP.
 
 # %% solution
 def flops(source, wide, kernel, groups, side):
@@ -43,19 +43,19 @@ def check(answer: Any) -> str:
         if math.isclose(said, right, rel_tol=1e-9):
             continue
         raise Refused(f"{where}: {said:,.0f}. {_why_grouped(said / right, groups, side)}")
-    return "Depthwise, 128 channels: 1/128 of the FLOPs. The bytes of the images in and out are the same as before."
+    return "Depthwise with 128 channels has 1/128 of the FLOPs. The images that it reads and writes have as many bytes as before."
 
 
 def _why_grouped(ratio: float, groups: int, side: int) -> str:
     if math.isclose(ratio, 0.5):
-        return "Those are multiply-adds: each is two FLOP."
+        return "Those are multiply-adds. Each of them is two FLOP."
     if math.isclose(ratio, groups):
-        return "In groups, an output channel looks only at the input channels of its own group."
+        return "In a grouped convolution an output channel reads only the input channels of its own group."
     if math.isclose(ratio, 1 / groups):
-        return "You divided by the groups twice: fewer inputs for each output, but as many outputs as before."
+        return "You divided by the groups twice. Each output reads fewer inputs, but there are as many outputs as before."
     if math.isclose(ratio * side**2, 1):
-        return "Those are the FLOPs of one pixel of the output; all of them are computed."
-    return "Two for each weight that is read: outputs x (source / groups) x kernel x kernel, where outputs = wide x side x side."
+        return "Those are the FLOPs for one pixel of the output. All side x side pixels are computed."
+    return "It is 2 x outputs x (source / groups) x kernel x kernel, where outputs = wide x side x side."
 
 # %% wrong: of its own group
 def flops(source, wide, kernel, groups, side):

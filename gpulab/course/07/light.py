@@ -10,23 +10,23 @@ machine = "the time of a call on your processor"
 unkept = "a trained model is larger than what is kept"
 
 # %% stub
-light = ...  # a model: begin with gl.lessons.trained()
+light = ...  # a model; begin with gl.lessons.trained()
 
 # %% hint
-# Which technique of this notebook leaves work out on any processor? Begin with it, and fine-tune.
+# Which technique of this notebook saves time on any processor? Begin with it, then fine-tune.
 
 # %% hint
-# Removing channels saves time and bytes at once. How much of the accuracy comes back when you
-# fine-tune for some epochs?
+# Removing channels saves time and bytes. Remove more than half of them, and fine-tune for some
+# epochs to win the accuracy back.
 
 # %% hint
-# If the file is still too large, set weights to zero on top (and fine-tune), or store 8 bits.
+# If the file is still too large, also set weights to zero (and fine-tune), or store 8 bits.
 
 # %% solution
 import gpulab as gl
 
 light = gl.lessons.trained()
-light = gl.compression.prune(light, 0.6, structured=True)  # channels: what saves time
+light = gl.compression.prune(light, 0.6, structured=True)  # removing channels saves time
 gl.training.fit("digits-cnn", model=light, epochs=5, device="cpu")
 
 # %% check
@@ -50,19 +50,19 @@ def check(answer: Any) -> str:
     nbytes = compression.size_on_disk(model)
     found = f"{100 * right.ratio:.1f} % right, {nbytes:,} bytes"
     if right.ratio < limits.least_accuracy:
-        raise Refused(f"{found}: less than {limits.least_accuracy:.0%} right. Did you fine-tune after each step that loses something?")
+        raise Refused(f"{found}: less than {limits.least_accuracy:.0%} right. Did you fine-tune after each step that loses accuracy?")
     if nbytes > limits.largest_file:
-        raise Refused(f"{found}: the file is over {limits.largest_file:,} bytes. Zeros, fewer bits, fewer channels: which of them is left?")
+        raise Refused(f"{found}: the file is over {limits.largest_file:,} bytes. Zeros, fewer bits and fewer channels make it smaller. Which did you not use yet?")
     share, sure = _share_of_time(model, limits)
-    took = f"{found}, {share:.2f} of the time"
+    took = f"{found}, {share:.2f} of the original time"
     if not sure:
-        took += " (the middle of several measurements: your machine was busy, or it is close to the limit)"
+        took += " (the median of several measurements, because your machine was busy or the time is close to the limit)"
     if share > limits.longest_time:
         raise Refused(
-            f"{took}: longer than {limits.longest_time:g} of it. Zeros and rounded weights save bytes; what saves time on your machine?"
+            f"{took}: more than the limit of {limits.longest_time:g}. Zeros and rounded weights save bytes. What saves time on your machine?"
         )
     before = compression.size_on_disk(_lighter.trained())
-    return f"{took}: within the budget. {format_ratio(1 / share)} as fast, with {format_bytes(nbytes)} in place of {format_bytes(before)}."
+    return f"{took}: within the budget. A speed-up of {format_ratio(1 / share)}, and {format_bytes(nbytes)} instead of {format_bytes(before)}."
 
 
 _ROUND_SECONDS = (0.25, 0.5, 1.0, 2.0)  # each longer than the one before: a short disturbance is a smaller part of it

@@ -6,17 +6,17 @@ title = "the order that keeps accuracy"
 answer_name = "steps"
 
 # %% stub
-steps = [...]  # of "train", "prune channels", "prune weights", "fine-tune", "quantise"
+steps = [...]  # of "train", "prune channels", "prune weights", "fine-tune", "quantize"
 
 # %% hint
-# Which steps lose accuracy, and which one wins it back? A step may come more than once.
+# Which steps lose accuracy, and which step wins it back? You may use a step more than once.
 
 # %% hint
-# Whatever loses is followed by fine-tuning. Which loss cannot be trained away any more, so that
-# it must come last?
+# Fine-tune after each step that loses accuracy. After which step is fine-tuning no longer
+# possible, so that it comes last?
 
 # %% solution
-steps = ["train", "prune channels", "fine-tune", "prune weights", "fine-tune", "quantise"]
+steps = ["train", "prune channels", "fine-tune", "prune weights", "fine-tune", "quantize"]
 
 # %% check
 import itertools
@@ -24,7 +24,7 @@ from typing import Any
 from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 
-_STEPS = ("train", "prune channels", "prune weights", "fine-tune", "quantise")
+_STEPS = ("train", "prune channels", "prune weights", "fine-tune", "quantize")
 
 
 def check(answer: Any) -> str:
@@ -32,42 +32,42 @@ def check(answer: Any) -> str:
         raise Refused(f"Your answer is {checking.describe(answer)}; the check expects a list of steps.")
     if any(checking.is_stub(each) for each in answer):
         raise NotAttempted
-    steps = [" ".join(each.lower().split()) for each in answer]
+    steps = [" ".join(each.lower().split()).replace("quantise", "quantize") for each in answer]  # either spelling
     unknown = [each for each in steps if each not in _STEPS]
     if unknown:
-        raise Refused(f"{unknown[0]!r} is no step of these: {', '.join(_STEPS)}.")
+        raise Refused(f"{unknown[0]!r} is not one of the steps: {', '.join(_STEPS)}.")
     missing = [each for each in _STEPS if each not in steps]
     if missing:
-        raise Refused(f"{missing[0]!r} is missing; the recipe needs each step at least once.")
+        raise Refused(f"{missing[0]!r} is missing; use each step at least once.")
     if steps[0] != "train" or steps.count("train") > 1:
-        raise Refused("Training comes first, and once: the size of an untrained weight says nothing about what it is worth.")
-    if steps[-1] != "quantise" or steps.count("quantise") > 1:
+        raise Refused("Training comes first, and once. The size of an untrained weight does not show how important it is.")
+    if steps[-1] != "quantize" or steps.count("quantize") > 1:
         raise Refused(
-            "Quantise once, at the end: an optimizer's small steps are lost on integers, and what is moved must be rounded again."
+            "Quantize once, at the end. An optimizer's small steps cannot change integers, and weights that move must be rounded again."
         )
     if "prune channels" in steps[steps.index("prune weights") :]:
         raise Refused(
-            "Remove channels before single weights: a channel that goes takes its weights along, and where the others lie changes."
+            "Remove channels before single weights. A removed channel takes all its weights with it, also those that you chose to keep."
         )
     for step, after in itertools.pairwise(steps):
         if step.startswith("prune") and after != "fine-tune":
-            raise Refused(f"After {step!r} comes {after!r}: the damage is not mended before more is done. Fine-tune after each loss.")
-    return "Each loss is mended before the next one, channels go before weights, and rounding comes last."
+            raise Refused(f"After {step!r} comes {after!r}, so the lost accuracy is not repaired first. Fine-tune after each step that loses accuracy.")
+    return "Each loss is repaired before the next step, channels go before weights, and rounding comes last."
 
-# %% wrong: not mended before more
-steps = ["train", "prune channels", "prune weights", "fine-tune", "quantise"]
+# %% wrong: not repaired first
+steps = ["train", "prune channels", "prune weights", "fine-tune", "quantize"]
 
 # %% wrong: at the end
-steps = ["train", "quantise", "prune channels", "fine-tune", "prune weights", "fine-tune"]
+steps = ["train", "quantize", "prune channels", "fine-tune", "prune weights", "fine-tune"]
 
 # %% wrong: before single weights
-steps = ["train", "prune weights", "fine-tune", "prune channels", "fine-tune", "quantise"]
+steps = ["train", "prune weights", "fine-tune", "prune channels", "fine-tune", "quantize"]
 
 # %% wrong: Training comes first
-steps = ["prune channels", "fine-tune", "prune weights", "fine-tune", "train", "quantise"]
+steps = ["prune channels", "fine-tune", "prune weights", "fine-tune", "train", "quantize"]
 
 # %% wrong: 'fine-tune' is missing
-steps = ["train", "prune channels", "prune weights", "quantise"]
+steps = ["train", "prune channels", "prune weights", "quantize"]
 
-# %% wrong: no step of these
+# %% wrong: not one of the steps
 steps = ["train", "pray"]

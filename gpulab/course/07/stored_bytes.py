@@ -7,20 +7,20 @@ answer_name = "stored_bytes"
 
 # %% stub
 def stored_bytes(n, zeros, bits):
-    """Return the bytes of n weights of so many bits, a share of which is zero."""
+    """Return the bytes of n weights of `bits` bits each; the share `zeros` of them is zero."""
     ...
 
 # %% hint
-# How many bytes does the mask have, with one bit for each weight? And the weights that are not
-# zero?
+# The mask has one bit for each weight. How many bytes is that? How many bytes do the weights take
+# that are not zero?
 
 # %% hint
-# n / 8 bytes of mask, and (1 - zeros) * n * bits / 8 bytes of weights. When is n * bits / 8,
-# without a mask, smaller?
+# The mask takes n / 8 bytes, the weights (1 - zeros) * n * bits / 8 bytes. Without a mask, all
+# weights take n * bits / 8 bytes. When is that smaller?
 
 # %% solution
 def stored_bytes(n, zeros, bits):
-    """Return the bytes of n weights of so many bits, a share of which is zero."""
+    """Return the bytes of n weights of `bits` bits each; the share `zeros` of them is zero."""
     plain = n * bits / 8
     masked = n / 8 + (1 - zeros) * n * bits / 8  # a bit for each weight, then those that are not zero
     return min(plain, masked)
@@ -48,49 +48,49 @@ def check(answer: Any) -> str:
         right = stored_bytes(n, zeros, bits)
         if abs(said - right) <= _BYTES:
             continue
-        raise Refused(f"{where} you say {said:,.0f} bytes. {_why_bytes(said, n, zeros, bits)}")
-    return "90 % zeros make a file of float32 weights 7.6 times smaller, not 10 times: the mask is a bit for each weight, zero or not."
+        raise Refused(f"{where} your answer is {said:,.0f} bytes. {_why_bytes(said, n, zeros, bits)}")
+    return "With 90 % zeros the weights in float32 take 7.6 times fewer bytes, not 10 times: every weight, zero or not, costs one bit of mask."
 
 
 def _why_bytes(said: float, n: int, zeros: float, bits: int) -> str:
     if abs(said - 8 * stored_bytes(n, zeros, bits)) <= 8 * _BYTES:
         return "Those are bits. A byte has 8."
     if abs(said - (1 - zeros) * n * bits / 8) <= _BYTES:
-        return "That stores the weights that are not zero, but not where they belong: one bit a weight says so."
+        return "That stores the weights that are not zero, but not where they belong. The mask adds one bit for each weight."
     if abs(said - n * bits / 8) <= _BYTES:
-        return "That stores every zero in full. One bit a weight can say which are not zero."
+        return "That stores every zero in full. A mask of one bit for each weight is cheaper here."
     if abs(said - (n / 8 + (1 - zeros) * n * bits / 8)) <= _BYTES:
-        return "With so few zeros the mask costs more than it saves: take the smaller of both forms."
+        return "With so few zeros the mask costs more than it saves. Return the smaller of the two forms."
     if abs(said - (n / 8 + zeros * n * bits / 8)) <= _BYTES:
-        return "You stored the zeros and left out the others: (1 - zeros) of them are not zero."
-    return "It is the smaller of two: all weights in full, or a bit for each weight and then those that are not zero."
+        return "That stores the zeros and leaves out the others. The share that is not zero is 1 - zeros."
+    return "Return the smaller of two: all weights in full, or one bit for each weight plus the weights that are not zero."
 
 # %% wrong: where they belong
 def stored_bytes(n, zeros, bits):
-    """Return the bytes of n weights of so many bits, a share of which is zero."""
+    """Return the bytes of n weights of `bits` bits each; the share `zeros` of them is zero."""
     return (1 - zeros) * n * bits / 8
 
 # %% wrong: costs more than it saves
 def stored_bytes(n, zeros, bits):
-    """Return the bytes of n weights of so many bits, a share of which is zero."""
+    """Return the bytes of n weights of `bits` bits each; the share `zeros` of them is zero."""
     return n / 8 + (1 - zeros) * n * bits / 8
 
 # %% wrong: Those are bits
 def stored_bytes(n, zeros, bits):
-    """Return the bytes of n weights of so many bits, a share of which is zero."""
+    """Return the bytes of n weights of `bits` bits each; the share `zeros` of them is zero."""
     return min(n * bits, n + (1 - zeros) * n * bits)
 
 # %% wrong: every zero in full
 def stored_bytes(n, zeros, bits):
-    """Return the bytes of n weights of so many bits, a share of which is zero."""
+    """Return the bytes of n weights of `bits` bits each; the share `zeros` of them is zero."""
     return n * bits / 8
 
-# %% wrong: left out the others
+# %% wrong: leaves out the others
 def stored_bytes(n, zeros, bits):
-    """Return the bytes of n weights of so many bits, a share of which is zero."""
+    """Return the bytes of n weights of `bits` bits each; the share `zeros` of them is zero."""
     return min(n * bits / 8, n / 8 + zeros * n * bits / 8)
 
 # %% wrong: plain number
 def stored_bytes(n, zeros, bits):
-    """Return the bytes of n weights of so many bits, a share of which is zero."""
+    """Return the bytes of n weights of `bits` bits each; the share `zeros` of them is zero."""
     return 'less'

@@ -15,8 +15,8 @@ def weights(source, wide, kernel, side):
 # channel. Does side matter?
 
 # %% hint
-# The linear layer has source * side**2 inputs and wide * side**2 outputs, and a weight for each
-# pair of them.
+# The linear layer has source * side**2 inputs and wide * side**2 outputs, and one weight for each
+# pair of an input and an output.
 
 # %% solution
 def weights(source, wide, kernel, side):
@@ -42,7 +42,7 @@ def check(answer: Any) -> str:
             raise Refused(f"Your function returned {checking.describe(result)}; the check expects two numbers: convolution, linear layer.")
         said = [checking.number(each, "a number of weights") for each in result]
         right = source * wide * kernel**2, source * side**2 * wide * side**2
-        where = f"{case} you say"
+        where = f"{case} your answer is"
         if said[0] != right[0]:
             raise Refused(f"{where} {said[0]:,.0f} weights for the convolution. {_why_convolution(said[0], *shape)}")
         if said[1] != right[1]:
@@ -50,13 +50,13 @@ def check(answer: Any) -> str:
     source, wide, kernel, side = _SHAPES[0]
     ratio = side**4 / kernel**2
     return (
-        f"A convolution has 1/{ratio:,.0f} of the linear layer's weights at {side}x{side}: the same few at each place, and none from afar."
+        f"At {side}x{side} pixels a convolution has 1/{ratio:,.0f} of the linear layer's weights: it uses the same few at every pixel."
     )
 
 
 def _why_convolution(said: float, source: int, wide: int, kernel: int, side: int) -> str:
     if said == source * wide * kernel**2 * side**2:
-        return "It has the same weights at each of the pixels: they count once."
+        return "A convolution uses the same weights at every pixel, so they count once."
     if said == wide * kernel**2:
         return "Each output channel looks at every input channel."
     if said == source * wide * kernel:
@@ -66,8 +66,8 @@ def _why_convolution(said: float, source: int, wide: int, kernel: int, side: int
 
 def _why_linear(said: float, source: int, wide: int, kernel: int, side: int) -> str:
     if said == source * wide * side**2:
-        return "Each output number, one a pixel and channel, has a weight for each input number, one a pixel and channel."
-    return "Flatten both images: every one of the outputs has a weight for every one of the inputs (no bias)."
+        return "Each output number (one for each pixel and channel) has a weight for each input number, not only for those of its own pixel."
+    return "Flatten both images: every output has one weight for every input (no bias)."
 
 # %% wrong: they count once
 def weights(source, wide, kernel, side):

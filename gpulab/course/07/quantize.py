@@ -3,31 +3,33 @@
 # %% exercise
 id = "07.6"
 title = "round a weight"
-answer_name = "quantise"
+answer_name = "quantize"
 loads = ["torch"]
 
 # %% stub
 import torch
 
 
-def quantise(weight, bits):
+def quantize(weight, bits):
     """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
     ...
 
 # %% hint
-# With b bits the largest code is 2**(b-1) - 1. Which weight of a row should get it?
+# With b bits the largest code is 2**(b-1) - 1. Which weight of a row gets that code?
 
 # %% hint
-# scales = weight.abs().amax(1, keepdim=True) / most. Then divide, and round to the nearest.
+# scales = weight.abs().amax(1, keepdim=True) / most. Divide by the scales, then round to the
+# nearest whole number.
 
 # %% hint
-# A row of zeros has a scale of zero, and 0 / 0 is nan: clamp_min(1e-30) keeps it above.
+# A row of zeros has a scale of zero, and 0 / 0 is nan. clamp_min(1e-30) keeps the largest
+# magnitude above zero.
 
 # %% solution
 import torch
 
 
-def quantise(weight, bits):
+def quantize(weight, bits):
     """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
     most = 2 ** (bits - 1) - 1
     scales = weight.abs().amax(1, keepdim=True).clamp_min(1e-30) / most
@@ -49,7 +51,7 @@ def _weights() -> list[Any]:
     shifted = torch.rand(4, 30, generator=generator) + 0.5
     dead = plain.clone()
     dead[2] = 0.0
-    return [dead, plain, spread, shifted, -spread]  # the one with zeros first: what an offset does to them is the first thing to say
+    return [dead, plain, spread, shifted, -spread]  # the one with zeros first: an offset shows there
 
 
 def check(answer: Any) -> str:
@@ -66,7 +68,7 @@ def check(answer: Any) -> str:
             _judge(codes, scales, weight.double(), bits)
             if not torch.equal(given, weight):
                 raise Refused("Your function changes the weight itself. Compute new tensors.")
-    return "No weight moved by more than half a step of its own row, and the narrowest row kept as many codes as the widest."
+    return "No weight moved by more than half a step of its own row, and the row with the smallest weights uses as many codes as the others."
 
 
 def _judge(codes: Any, scales: Any, weight: Any, bits: int) -> None:
@@ -77,34 +79,34 @@ def _judge(codes: Any, scales: Any, weight: Any, bits: int) -> None:
         raise Refused(f"codes have the shape {tuple(codes.shape)}; the check expects that of the weight, {tuple(weight.shape)}.")
     if scales.numel() == 1:
         raise Refused(
-            "There is one scale for the whole layer. Give each row (output channel) its own: a narrow row has nothing left otherwise."
+            "There is one scale for the whole layer. Give each row (output channel) its own: otherwise a row of small weights is rounded to zero."
         )
     if scales.numel() != len(weight):
         raise Refused(f"There are {scales.numel()} scales; the check expects one for each of the {len(weight)} rows.")
     if not bool(torch.isfinite(scales).all()) or not bool(torch.isfinite(codes).all()):
-        raise Refused("For a row of zeros something is not finite: 0 / 0. Keep the scale above zero there, with clamp_min.")
+        raise Refused("For a row of zeros the result is not finite, because it divides 0 by 0. Keep the scale above zero there, with clamp_min.")
     if not torch.equal(codes, codes.round()):
         raise Refused("The codes are not whole numbers. Round them.")
     if float(codes.abs().max()) > most:
-        raise Refused(f"A code of {bits} bits is {codes.abs().max():.0f}; expected from -{most} to {most}, so that 0 stays in the middle.")
+        raise Refused(f"With {bits} bits there is a code of magnitude {codes.abs().max():.0f}; expected -{most} to {most}, so that 0 stays in the middle.")
     if bool((codes[weight == 0] != 0).any()):
-        raise Refused("A weight of zero has another code than 0. What was pruned must stay zero: no offset.")
+        raise Refused("A weight of zero has a code that is not 0. A pruned weight must stay zero, so there is no offset here.")
     scales = scales.reshape(-1, 1)
     error = (codes * scales - weight).abs()
     largest = weight.abs().amax(1, keepdim=True)
     # A row of zeros may have any scale: its codes are zero, and each guard against 0 / 0 puts another number there.
     if bool(((scales > 1.001 * largest / most) & (largest > 0)).any()):
-        raise Refused(f"With {bits} bits a row's steps are wider than they need be: its largest magnitude should get the code {most}.")
+        raise Refused(f"With {bits} bits the steps of a row are wider than necessary. Its largest magnitude gets the code {most}.")
     if bool((error > 1.01 * scales).any()):
-        raise Refused("A weight was cut off at the end of the codes. The largest magnitude of the row must fit: negative ones count too.")
+        raise Refused("A weight lies outside the range of the codes and was cut off. The largest magnitude must fit, also when that weight is negative.")
     if bool((error > 0.501 * scales).any()):
-        raise Refused("A weight moved by more than half a step. Take the nearest code; conversion to an integer type cuts off instead.")
+        raise Refused("A weight moved by more than half a step. Round to the nearest code; converting to an integer type cuts the fraction off.")
 
 # %% wrong: one scale for the whole
 import torch
 
 
-def quantise(weight, bits):
+def quantize(weight, bits):
     """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
     most = 2 ** (bits - 1) - 1
     s = weight.abs().max() / most
@@ -114,7 +116,7 @@ def quantise(weight, bits):
 import torch
 
 
-def quantise(weight, bits):
+def quantize(weight, bits):
     """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
     most = 2 ** (bits - 1) - 1
     scales = weight.abs().amax(1, keepdim=True).clamp_min(1e-30) / most
@@ -124,7 +126,7 @@ def quantise(weight, bits):
 import torch
 
 
-def quantise(weight, bits):
+def quantize(weight, bits):
     """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
     most = 2 ** (bits - 1)
     scales = weight.abs().amax(1, keepdim=True).clamp_min(1e-30) / most
@@ -134,7 +136,7 @@ def quantise(weight, bits):
 import torch
 
 
-def quantise(weight, bits):
+def quantize(weight, bits):
     """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
     most = 2 ** (bits - 1) - 1
     scales = weight.amax(1, keepdim=True).clamp_min(1e-30) / most
@@ -144,7 +146,7 @@ def quantise(weight, bits):
 import torch
 
 
-def quantise(weight, bits):
+def quantize(weight, bits):
     """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
     most = 2 ** (bits - 1) - 1
     scales = weight.abs().amax(1, keepdim=True) / most
@@ -154,7 +156,7 @@ def quantise(weight, bits):
 import torch
 
 
-def quantise(weight, bits):
+def quantize(weight, bits):
     """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
     most = 2 ** (bits - 1) - 1
     low = weight.amin(1, keepdim=True)
@@ -166,7 +168,7 @@ def quantise(weight, bits):
 import torch
 
 
-def quantise(weight, bits):
+def quantize(weight, bits):
     """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
     most = 2 ** (bits - 1) - 1
     scales = weight.abs().amax(1, keepdim=True).clamp_min(1e-30) / most
