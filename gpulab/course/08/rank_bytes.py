@@ -53,9 +53,9 @@ def rank_bytes(parameters: int, activations: float, ranks: int, stage: int) -> f
     return weights + gradients + state + activations
 
 
-def mixed_bytes(parameters: int, activations: float, ranks: int, stage: int) -> float:
-    """What a rank holds in mixed precision: 2 + 2 bytes, and 12 of the optimizer with its float32 copy of the parameters."""
-    parts = ((12, 1), (2, 2), (2, 3))  # bytes for each parameter, and the stage from which on they are split
+def mixed_bytes(parameters: int, activations: float, ranks: int, stage: int, gradient: int) -> float:
+    """What a rank holds in mixed precision: bfloat16 parameters, gradients of so many bytes, and Adam with a float32 copy, 12 bytes."""
+    parts = ((12, 1), (gradient, 2), (2, 3))  # bytes for each parameter, and the stage from which on they are split
     return activations + sum(nbytes * parameters / (ranks if stage >= first else 1) for nbytes, first in parts)
 
 
@@ -93,11 +93,21 @@ def _why_memory(said: float, parameters: int, activations: float, ranks: int, st
         return "Nothing is split yet. ZeRO-1 splits Adam's state, ZeRO-2 the gradients too, ZeRO-3 also the parameters."
     if _near(said, rank_bytes(parameters, activations, ranks, 3)):
         return f"With {_NAMES[stage]} not all of it is split. ZeRO-1: Adam's state; ZeRO-2: the gradients too; ZeRO-3: also the parameters."
-    if _near(said, mixed_bytes(parameters, activations, ranks, stage)):
+    if stage == 1 and _near(said, mixed_bytes(parameters, activations, ranks, stage, 2)):  # both give 4 + 12 / ranks bytes a parameter
         return (
-            "That is mixed precision: 2 bytes for a parameter, 2 for its gradient, and 12 for Adam's two numbers and a float32 copy. "
-            "Here everything is float32: 4 bytes for a parameter, 4 for its gradient, 8 for Adam."
+            "Do you count mixed precision, 2 bytes for a parameter, 2 for its gradient and 12 for Adam's two numbers and a float32 copy? "
+            "Here everything is float32: 4, 4 and 8 bytes. Or do you split the gradients already? ZeRO-1 splits Adam's state only."
         )
+    gradient = next((n for n in (2, 4) if _near(said, mixed_bytes(parameters, activations, ranks, stage, n))), None)
+    if gradient is not None:
+        return (
+            f"That is mixed precision: 2 bytes for a parameter, {gradient} for its gradient, and 12 for Adam's two numbers and a float32 "
+            "copy. Here everything is float32: 4 bytes for a parameter, 4 for its gradient, 8 for Adam."
+        )
+    if 0 < said < 1000:
+        return "Return bytes, not GB."
+    if _near(said, right * ranks):
+        return f"That is {ranks} times too much. The check expects the bytes of one rank."
     for less, what in ((_FLOAT, "Adam keeps two numbers for each parameter, not one"), (2 * _FLOAT, "Adam's state is missing")):
         shard = ranks if stage >= 1 else 1
         if _near(said, right - less * parameters / shard):
