@@ -225,7 +225,7 @@ def stand_in(account: Account) -> Any:
         to_device=to_device, device_array=device_array, device_array_like=device_array_like, pinned_array=pinned_array,
         pinned_array_like=lambda ary: pinned_array(ary.shape, ary.dtype), synchronize=lambda: None, stream=Stream,
         default_stream=Stream, pinned=lambda *arrays: contextlib.nullcontext(), is_available=lambda: True,
-        current_context=lambda: Stream(), defer_cleanup=contextlib.nullcontext,
+        current_context=Stream, defer_cleanup=contextlib.nullcontext,
     )  # fmt: skip
 
 

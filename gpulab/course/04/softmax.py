@@ -138,8 +138,8 @@ def _wide(answer: Any) -> str:
     if not found:
         return ""
     return (
-        f" But {plural(found, 'instruction')} of the compiled kernel {'is' if found == 1 else 'are'} float64: a constant or a sum that "
-        "begins as 0.0 makes them so. Write float32(0) before you run it on a GPU."
+        f" But {plural(found, 'line')} of its PTX {'is' if found == 1 else 'are'} float64. A bare constant such as 0.0 or 1 causes "
+        "that: write float32(0) or float32(1)."
     )
 
 # %% wrong: overflow unless the largest is subtracted
