@@ -15,7 +15,7 @@ def scales(gradients):
 
 # %% hint
 # Start with a tiny power of two, and double it until the smallest gradient times the scale no
-# longer rounds to zero. At most half of the smallest float16 number rounds to zero.
+# longer rounds to zero. Half of the smallest float16 number rounds to zero, and so does all below.
 
 # %% hint
 # The smallest number of float16 is 2^-24, so the smallest gradient times the scale must be above
