@@ -126,7 +126,15 @@ def _epoch(answer: Any, name: str, sizes: tuple[int, ...]) -> None:
     loader = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]  # with a length, and read once, as a learner's own
     seen: list[int] = []  # images of each forward pass
     updates: list[int] = []  # forward passes before each update
-    model.register_forward_hook(lambda module, given, result: seen.append(len(given[0])))
+    waiting: list[int] = [0, 0]  # forward passes whose backward pass is still to come: now, and at most
+
+    def forward(module: Any, given: Any, scores: Any) -> None:
+        seen.append(len(given[0]))
+        if scores.requires_grad:
+            waiting[:] = waiting[0] + 1, max(waiting[1], waiting[0] + 1)
+            scores.register_hook(lambda gradient: waiting.__setitem__(0, waiting[0] - 1))
+
+    model.register_forward_hook(forward)
     optimizer.register_step_post_hook(lambda *given: updates.append(len(seen)))
     result = checking.call(answer, model, optimizer, loader, _GROUP)
     said, right = f"With {name} and group={_GROUP}", -(-len(sizes) // _GROUP)
@@ -137,14 +145,20 @@ def _epoch(answer: Any, name: str, sizes: tuple[int, ...]) -> None:
             f"{said} the model got {max(seen)} images at once, and a batch has {max(sizes)}. Accumulate gradients instead: that needs the "
             "memory of one batch."
         )
-    if not updates:
-        raise Refused(f"{said} your function never calls optimizer.step().")
-    if len(updates) > right:
-        raise Refused(f"{said} there were {plural(len(updates), 'update')}; {plural(right, 'update')} are right. Call optimizer.step() once for a group.")
-    if len(updates) < right or sum(seen) < sum(sizes):
+    if waiting[1] > 1:
         raise Refused(
-            f"{said} there were {plural(len(updates), 'update')} from {plural(sum(seen), 'image')}; the epoch has {right} groups and "
-            f"{sum(sizes)} images. Use the last, smaller group as well."
+            f"{said} {waiting[1]} batches went through the model before a backward pass, so the activations of all of them are alive at "
+            "once. Call backward() for each batch, before the next one."
+        )
+    if not updates:
+        raise Refused(f"{said} your function never calls the step() of the optimizer that it is given.")
+    if len(updates) > right:
+        raise Refused(f"{said} your function makes {plural(len(updates), 'update')}; {right} are right. Call optimizer.step() once for a group.")
+    if len(updates) < right or sum(seen) < sum(sizes):
+        cure = "Use the last, smaller group as well." if len(sizes) % _GROUP else "Make one update for each group."
+        raise Refused(
+            f"{said} your function makes {plural(len(updates), 'update')} from {plural(sum(seen), 'image')}; the epoch has {right} groups "
+            f"and {sum(sizes)} images. {cure}"
         )
     _compare(said, sizes, [p.detach() for p in model.parameters()])
     value, loss = checking.number(result, "the mean loss of an image"), _mean_loss(sizes)
@@ -291,6 +305,24 @@ def train_epoch(model, optimizer, batches, group):
         loss.backward()
         optimizer.step()
         total, seen = total + loss.item() * len(labels), seen + len(labels)
+    return total / seen
+
+# %% wrong: Call backward() for each batch
+import itertools
+
+from torch.nn.functional import cross_entropy
+
+
+def train_epoch(model, optimizer, batches, group):
+    """Make one update for each `group` batches; return the mean loss of an image as a plain number."""
+    iterator, total, seen = iter(batches), 0.0, 0
+    while part := list(itertools.islice(iterator, group)):
+        count = sum(len(labels) for _, labels in part)
+        optimizer.zero_grad()
+        loss = sum(cross_entropy(model(images), labels, reduction="sum") for images, labels in part)
+        (loss / count).backward()
+        optimizer.step()
+        total, seen = total + loss.item(), seen + count
     return total / seen
 
 # %% wrong: Weigh each batch by its number of images

@@ -26,7 +26,7 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.training import model_pipeline
 from gpulab.training._pipeline_results import BUSY_STALL_RATIO
-from gpulab.units import format_seconds
+from gpulab.units import format_seconds, plural
 
 _CORES = 8
 _HOST = {"loading_seconds": 0.12, "compute_seconds": 0.03, "copy_seconds": 0.002, "cores": _CORES, "steps": 200}
@@ -53,9 +53,7 @@ def check(answer: Any) -> str:
         )
     if ahead > _MOST_AHEAD:
         raise Refused(
-            f"{p.workers} workers with {p.prefetch} batches each put {ahead} batches into the host's memory; there is room for {_MOST_AHEAD}."
-            if several
-            else f"1 worker with {p.prefetch} batches puts {ahead} batches into the host's memory; there is room for {_MOST_AHEAD}."
+            f"{plural(p.workers, 'worker')} x prefetch {p.prefetch} = {ahead} batches in the host's memory; there is room for {_MOST_AHEAD}."
         )
     if p.stall_ratio >= BUSY_STALL_RATIO:
         raise Refused(
@@ -63,7 +61,7 @@ def check(answer: Any) -> str:
             f"a batch every {format_seconds(p.loading_seconds / p.workers)}, and a step takes "
             f"{format_seconds(p.compute_seconds)}."
         )
-    return f"{p.workers} workers with {p.prefetch} batches each: the accelerator waits {p.stall_ratio:.1%} of the time (MODELLED)."
+    return f"{plural(p.workers, 'worker')}, prefetch {p.prefetch}: the accelerator waits {p.stall_ratio:.1%} of the time (MODELLED)."
 
 # %% wrong: loads each batch itself
 settings = {"workers": 0, "prefetch": 2}
@@ -71,7 +69,7 @@ settings = {"workers": 0, "prefetch": 2}
 # %% wrong: still waits
 settings = {"workers": 2, "prefetch": 6}
 
-# %% wrong: batches into the host's memory
+# %% wrong: batches in the host's memory
 settings = {"workers": 8, "prefetch": 2}
 
 # %% wrong: take turns on the cores
