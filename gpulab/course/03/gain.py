@@ -69,6 +69,8 @@ def _why_gain(given: float, right: float, flops: float, nbytes: float, copied: f
         return "That is upside down: the speed-up is the CPU's time divided by the GPU's."
     if copied and math.isclose(given, _gain(flops, nbytes, 0.0), rel_tol=_SAME):
         return "That leaves out the copies, which take copied / link seconds."
+    if copied and math.isclose(given, _gain(flops, nbytes, 2 * copied), rel_tol=_SAME):
+        return "That counts the copies twice: copied is the sum of the bytes of both directions."
     if math.isclose(given, _GPU[0] / _CPU[0], rel_tol=_SAME):
         return "That is the ratio of the peaks. It is right only where the work is compute-bound on both processors."
     if math.isclose(given, _GPU[1] / _CPU[1], rel_tol=_SAME):
@@ -100,6 +102,11 @@ def gain(flops, nbytes, copied, cpu, gpu, link):
 # %% wrong: whose result stays on the GPU your function returns 1.24. Copies and work follow each other
 def gain(flops, nbytes, copied, cpu, gpu, link):
     there = max(flops / gpu[0], nbytes / gpu[1]) + (nbytes / link if copied else 0)
+    return max(flops / cpu[0], nbytes / cpu[1]) / there
+
+# %% wrong: counts the copies twice
+def gain(flops, nbytes, copied, cpu, gpu, link):
+    there = max(flops / gpu[0], nbytes / gpu[1]) + 2 * copied / link
     return max(flops / cpu[0], nbytes / cpu[1]) / there
 
 # %% wrong: one number
