@@ -134,7 +134,7 @@ def _screen(answer: Any) -> None:
     try:
         result = checking.call(answer, torch.arange(5.0), 0, 1)
     except Refused as refusal:
-        if "process group" in str(refusal):  # it sends something even when it is alone: the ranks will tell
+        if "process group" in str(refusal):  # it sends something even when it is alone: the ranks show the rest
             return
         raise
     if not isinstance(result, torch.Tensor):
