@@ -56,7 +56,7 @@ class LinkReport(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return copies, compute and their sum."""
         rows = [
-            (f"{_copies(self)} of {format_bytes(self.copied_bytes)} in all", format_seconds(self.copy_seconds)),
+            (f"{_copies(self)}, {format_bytes(self.copied_bytes)} together", format_seconds(self.copy_seconds)),
             (plural(self.calls, "call"), format_seconds(self.compute_seconds)),
             ("together", format_seconds(self.total_seconds)),
         ]

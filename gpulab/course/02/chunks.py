@@ -9,15 +9,15 @@ answer_name = "chunks"
 chunks = ...  # a whole number
 
 # %% hint
-# With k chunks, one k-th of the copy cannot hide behind any computing. What share of the gain
-# does that cost?
+# With k chunks, the first k-th of the copy is hidden behind nothing. What share of the gain does that
+# cost?
 
 # %% hint
-# Each copy also has a start, of 10 us here. How many starts can you afford beside a copy of about
-# 10 ms?
+# Each copy must also be started, which takes 10 us here. How many starts can you afford beside a copy
+# of about 10 ms?
 
 # %% solution
-# Large enough that starting copies does not count, small enough that the first one arrives soon:
+# Chunks so large that starting them costs little, and so small that the first one arrives soon:
 chunks = 16
 
 # %% check
@@ -56,8 +56,8 @@ def check(answer: Any) -> str:
     if starts > copy / chunks:  # more than waiting for the first chunk costs
         raise Refused(f"{said}: starting {chunks} copies alone costs {format_seconds(starts)}. Take fewer, larger chunks.")
     if share >= _NEARLY:
-        raise Refused(f"{said}: the first chunk alone costs a {chunks}th of it, and the starts of the copies take the rest. Take one more.")
-    raise Refused(f"{said}: nothing is computed while the first chunk travels, and it is a large one. Take more, smaller chunks.")
+        raise Refused(f"{said}: the first chunk alone costs 1/{chunks} of it, and starting the copies costs a little more. Take one more chunk.")
+    raise Refused(f"{said}: nothing is computed while the first chunk travels, and this chunk is large. Take more, smaller chunks.")
 
 # %% wrong: nothing to compute until
 chunks = 1
@@ -65,7 +65,7 @@ chunks = 1
 # %% wrong: more, smaller chunks
 chunks = 2
 
-# %% wrong: 79.6% of the ideal gain: the first chunk alone costs a 5th
+# %% wrong: 79.6% of the ideal gain: the first chunk alone costs 1/5
 chunks = 5
 
 # %% wrong: fewer, larger chunks

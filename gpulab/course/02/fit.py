@@ -15,11 +15,11 @@ def fit(nbytes, seconds):
 # returns its slope and its offset.
 
 # %% hint
-# The largest copy takes thousands of times as long as the smallest, so its noise alone outweighs
-# the latency. Weigh each point by one over its time.
+# The largest copy takes thousands of times as long as the smallest, so its noise alone is larger than
+# the latency. Give each point the weight 1 / time.
 
 # %% hint
-# np.polyfit takes w=; the bandwidth is one over the slope.
+# np.polyfit takes w=weights; the bandwidth is 1 / slope.
 
 # %% solution
 import numpy as np
@@ -27,7 +27,7 @@ import numpy as np
 
 def fit(nbytes, seconds):
     """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
-    weights = 1 / seconds  # so that every point's relative error counts alike
+    weights = 1 / seconds  # so that the relative error of every point counts equally
     slope, latency = np.polyfit(nbytes, seconds, 1, w=weights)
     return latency, 1 / slope
 
@@ -66,7 +66,7 @@ def check(answer: Any) -> str:
             raise Refused(f"Your function returned {checking.describe(result)}; the check expects {_TWO_NUMBERS}.")
         a, b = (checking.number(value, _TWO_NUMBERS) for value in result)
         _judge_numbers(a, b, truth)
-        for size in reversed(_UNSEEN):  # a wrong slope spoils all sizes, a wrong latency only the small ones
+        for size in reversed(_UNSEEN):  # a wrong slope makes all sizes wrong, a wrong latency only the small ones
             _judge_size(size, (a, a + size / b, latency + size / bandwidth), transfer.fit(nbytes, seconds), truth)
     return "Your line predicts sizes that it has not seen, on three links, within a tenth or the fit's own prediction interval."
 
@@ -75,14 +75,14 @@ def _judge_numbers(a: float, b: float, truth: str) -> None:
     if 0 < a < _MOST_SLOPE < abs(b) < 1:  # a fit that does not weigh its points may give a latency below zero
         raise Refused(
             f"{truth} you returned {a:.3g} and {b:.3g}: that is the slope, then the latency, as np.polyfit gives them. "
-            "Return the latency, then one over the slope."
+            "Return the latency, then 1 / slope."
         )
     if a > 1e6:
         raise Refused(f"{truth} you returned {a:.3g} and {b:.3g}: the two are in the wrong order. Latency first, then bytes a second.")
     if 0 < b < 1:
-        raise Refused(f"{truth} your bandwidth is {b:.3g} bytes a second. The slope is seconds a byte; the bandwidth is one over it.")
+        raise Refused(f"{truth} your bandwidth is {b:.3g} bytes a second. The slope is in seconds per byte; the bandwidth is 1 / slope.")
     if b <= 0:
-        raise Refused(f"{truth} your bandwidth is {b:.3g} bytes a second; a copy never gives time back.")
+        raise Refused(f"{truth} your bandwidth is {b:.3g} bytes a second, but more bytes always take more time.")
 
 
 def _judge_size(size: int, line: tuple[float, float, float], best: Any, truth: str) -> None:
@@ -92,14 +92,14 @@ def _judge_size(size: int, line: tuple[float, float, float], best: Any, truth: s
         return
     said = f"{truth} your line gives {format_seconds(mine)} for {format_bytes(size)}; it takes {format_seconds(right)}."
     if size > _SMALL_BYTES:
-        raise Refused(f"{said} The large copies are off: how much longer does the largest take than the next, for how many bytes more?")
+        raise Refused(f"{said} The large copies are off. Compare the two largest: how many more bytes, and how much more time?")
     if offset == 0:
-        raise Refused(f"{said} Small copies have a start too: what does a copy of nearly nothing take?")
+        raise Refused(f"{said} Small copies must be started too: how long does a copy of almost no bytes take?")
     raise Refused(
-        f"{said} The noise of the largest copies, in seconds, outweighs the small ones: let every point's share of error count alike."
+        f"{said} The noise of the largest copies, in seconds, is larger than the times of the small ones. Give each point the weight 1 / time."
     )
 
-# %% wrong: outweighs the small ones
+# %% wrong: the weight 1 / time
 import numpy as np
 
 
@@ -108,7 +108,7 @@ def fit(nbytes, seconds):
     slope, latency = np.polyfit(nbytes, seconds, 1)
     return latency, 1 / slope
 
-# %% wrong: Small copies have a start too
+# %% wrong: Small copies must be started too
 def fit(nbytes, seconds):
     """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
     return 0.0, nbytes[-1] / seconds[-1]
@@ -121,7 +121,7 @@ def fit(nbytes, seconds):
     """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
     return np.polyfit(nbytes, seconds, 1)
 
-# %% wrong: Return the latency, then one over the slope
+# %% wrong: Return the latency, then 1 / slope
 import numpy as np
 
 
@@ -130,7 +130,7 @@ def fit(nbytes, seconds):
     slope, latency = np.polyfit(nbytes, seconds, 1, w=1 / seconds)
     return slope, latency
 
-# %% wrong: one over it
+# %% wrong: the bandwidth is 1 / slope
 import numpy as np
 
 
@@ -148,7 +148,7 @@ def fit(nbytes, seconds):
     slope, latency = np.polyfit(nbytes, seconds, 1, w=1 / seconds)
     return 1 / slope, latency
 
-# %% wrong: never gives time back
+# %% wrong: always take more time
 import numpy as np
 
 

@@ -10,11 +10,11 @@ unkept = "two arrays that see one buffer exist only in the memory of a kernel"
 trio = (..., ..., ...)  # an array, its view in another library, an array that gl.share refuses
 
 # %% hint
-# gl.share(a, "torch") sees a NumPy array's buffer.
+# gl.share(a, "torch") returns a tensor that uses the buffer of a NumPy array.
 
 # %% hint
-# Sharing needs memory that both may use as it is. Think of a dtype that one of them lacks, or of
-# a tensor that autograd watches.
+# Both libraries must be able to use the memory as it is. Think of a dtype that one of them does not
+# have, or of a tensor that autograd watches.
 
 # %% hint
 # torch.zeros(4, requires_grad=True)
@@ -53,11 +53,11 @@ def check(answer: Any) -> str:
         raise Refused(f"The first two both belong to {one.name}; the check expects two libraries that see one buffer.")
     if one.pointer(array) != other.pointer(view) or one.nbytes(array) == 0:
         raise Refused(
-            "The second is a copy, or begins elsewhere in the buffer: its numbers lie at another address. "
+            "The second is a copy, or begins elsewhere in the buffer: its numbers are at another address. "
             "gl.share makes a view or refuses, and never copies."
         )
     if third.dtype_name(refused) == "bfloat16":
-        raise Refused("That numpy has no bfloat16 was shown above. Find another reason for a refusal.")
+        raise Refused("The text above shows that NumPy has no bfloat16. Find another reason for a refusal.")
     # Only the two are asked: CuPy refuses all of main memory, so which array is right would depend on what is installed.
     asked = [name for name in (one.name, other.name) if name != third.name]
     for name in asked:
@@ -66,8 +66,8 @@ def check(answer: Any) -> str:
         except GpulabError as error:
             return f"One buffer, two libraries. The third is refused: {error}"
     raise Refused(
-        f"With {' and '.join(asked)} the third can be shared without a copy after all. Try one whose memory the other library of the first "
-        "two may not use as it is."
+        f"With {' and '.join(asked)} the third can be shared without a copy. Try an array that one "
+        "of these libraries cannot use as it is."
     )
 
 # %% wrong: The second is a copy
@@ -77,14 +77,14 @@ import torch
 a = np.zeros(4)
 trio = (a, torch.tensor(a), torch.zeros(4, requires_grad=True))
 
-# %% wrong: can be shared without a copy after all
+# %% wrong: can be shared without a copy
 import numpy as np
 import gpulab as gl
 
 a = np.zeros(4)
 trio = (a, gl.share(a, "torch"), np.ones(3))
 
-# %% wrong: was shown above
+# %% wrong: no bfloat16. Find another
 import numpy as np
 import torch
 import gpulab as gl
