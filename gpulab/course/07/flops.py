@@ -38,11 +38,11 @@ def check(answer: Any) -> str:
     ask = checking.in_turn(answer)
     for source, wide, kernel, groups, side in _GROUPED:
         where = f"For {source} to {wide} channels in {plural(groups, 'group')}, {kernel}x{kernel}, {side}x{side}"
-        said = checking.number(ask(where, source, wide, kernel, groups, side), "one number of FLOPs")
+        returned = checking.number(ask(where, source, wide, kernel, groups, side), "one number of FLOPs")
         right = 2 * source * wide * kernel**2 * side**2 / groups
-        if math.isclose(said, right, rel_tol=1e-9):
+        if math.isclose(returned, right, rel_tol=1e-9):
             continue
-        raise Refused(f"{where}: {said:,.0f}. {_why_grouped(said / right, groups, side)}")
+        raise Refused(f"{where} your answer is {returned:,.0f} FLOP. {_why_grouped(returned / right, groups, side)}")
     return "Depthwise with 128 channels has 1/128 of the FLOPs. The images that it reads and writes have as many bytes as before."
 
 

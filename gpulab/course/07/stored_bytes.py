@@ -44,24 +44,24 @@ def check(answer: Any) -> str:
     ask = checking.in_turn(answer)
     for n, zeros, bits in _LAYERS:
         where = f"For {n:,} weights of {bits} bits with {zeros:.0%} zeros"
-        said = checking.number(ask(where, n, zeros, bits), "one number of bytes")
+        returned = checking.number(ask(where, n, zeros, bits), "one number of bytes")
         right = stored_bytes(n, zeros, bits)
-        if abs(said - right) <= _BYTES:
+        if abs(returned - right) <= _BYTES:
             continue
-        raise Refused(f"{where} your answer is {said:,.0f} bytes. {_why_bytes(said, n, zeros, bits)}")
+        raise Refused(f"{where} your answer is {returned:,.0f} bytes. {_why_bytes(returned, n, zeros, bits)}")
     return "With 90 % zeros the weights in float32 take 7.6 times fewer bytes, not 10 times: every weight, zero or not, costs one bit of mask."
 
 
-def _why_bytes(said: float, n: int, zeros: float, bits: int) -> str:
-    if abs(said - 8 * stored_bytes(n, zeros, bits)) <= 8 * _BYTES:
+def _why_bytes(returned: float, n: int, zeros: float, bits: int) -> str:
+    if abs(returned - 8 * stored_bytes(n, zeros, bits)) <= 8 * _BYTES:
         return "Those are bits. A byte has 8."
-    if abs(said - (1 - zeros) * n * bits / 8) <= _BYTES:
+    if abs(returned - (1 - zeros) * n * bits / 8) <= _BYTES:
         return "That stores the weights that are not zero, but not where they belong. The mask adds one bit for each weight."
-    if abs(said - n * bits / 8) <= _BYTES:
+    if abs(returned - n * bits / 8) <= _BYTES:
         return "That stores every zero in full. A mask of one bit for each weight is cheaper here."
-    if abs(said - (n / 8 + (1 - zeros) * n * bits / 8)) <= _BYTES:
+    if abs(returned - (n / 8 + (1 - zeros) * n * bits / 8)) <= _BYTES:
         return "With so few zeros the mask costs more than it saves. Return the smaller of the two forms."
-    if abs(said - (n / 8 + zeros * n * bits / 8)) <= _BYTES:
+    if abs(returned - (n / 8 + zeros * n * bits / 8)) <= _BYTES:
         return "That stores the zeros and leaves out the others. The share that is not zero is 1 - zeros."
     return "Return the smaller of two: all weights in full, or one bit for each weight plus the weights that are not zero."
 

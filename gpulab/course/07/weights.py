@@ -40,13 +40,13 @@ def check(answer: Any) -> str:
         result = checking.listed(ask(case, *shape))
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             raise Refused(f"Your function returned {checking.describe(result)}; the check expects two numbers: convolution, linear layer.")
-        said = [checking.number(each, "a number of weights") for each in result]
+        returned = [checking.number(each, "a number of weights") for each in result]
         right = source * wide * kernel**2, source * side**2 * wide * side**2
         where = f"{case} your answer is"
-        if said[0] != right[0]:
-            raise Refused(f"{where} {said[0]:,.0f} weights for the convolution. {_why_convolution(said[0], *shape)}")
-        if said[1] != right[1]:
-            raise Refused(f"{where} {said[1]:,.0f} weights for the linear layer. {_why_linear(said[1], *shape)}")
+        if returned[0] != right[0]:
+            raise Refused(f"{where} {returned[0]:,.0f} weights for the convolution. {_why_convolution(returned[0], *shape)}")
+        if returned[1] != right[1]:
+            raise Refused(f"{where} {returned[1]:,.0f} weights for the linear layer. {_why_linear(returned[1], *shape)}")
     source, wide, kernel, side = _SHAPES[0]
     ratio = side**4 / kernel**2
     return (
@@ -54,18 +54,18 @@ def check(answer: Any) -> str:
     )
 
 
-def _why_convolution(said: float, source: int, wide: int, kernel: int, side: int) -> str:
-    if said == source * wide * kernel**2 * side**2:
+def _why_convolution(returned: float, source: int, wide: int, kernel: int, side: int) -> str:
+    if returned == source * wide * kernel**2 * side**2:
         return "A convolution uses the same weights at every pixel, so they count once."
-    if said == wide * kernel**2:
+    if returned == wide * kernel**2:
         return "Each output channel looks at every input channel."
-    if said == source * wide * kernel:
+    if returned == source * wide * kernel:
         return "A kernel has kernel x kernel weights."
     return "One kernel for each pair of an input and an output channel (no bias)."
 
 
-def _why_linear(said: float, source: int, wide: int, kernel: int, side: int) -> str:
-    if said == source * wide * side**2:
+def _why_linear(returned: float, source: int, wide: int, kernel: int, side: int) -> str:
+    if returned == source * wide * side**2:
         return "Each output number (one for each pixel and channel) has a weight for each input number, not only for those of its own pixel."
     return "Flatten both images: every output has one weight for every input (no bias)."
 
