@@ -79,7 +79,7 @@ def wasteful_epoch(model: Any, optimizer: Any, batches: Any) -> tuple[float, int
 
 
 def check(answer: Any) -> str:
-    with threads(1, devices.Device("cpu")):  # beside a busy neighbour such small steps take thirty times as long on two
+    with threads(1, devices.Device("cpu")):  # on a busy machine such small steps take thirty times longer on two
         return _frugal(answer)
 
 
