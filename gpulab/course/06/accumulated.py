@@ -299,7 +299,7 @@ def train_epoch(model, optimizer, batches, group):
     """Make one update for each `group` batches; return the mean loss of an image as a plain number."""
     iterator, total, seen = iter(batches), 0.0, 0
     while part := list(itertools.islice(iterator, group)):
-        images, labels = (torch.cat(each) for each in zip(*part))
+        images, labels = (torch.cat(each) for each in zip(*part, strict=True))
         optimizer.zero_grad()
         loss = cross_entropy(model(images), labels)
         loss.backward()
