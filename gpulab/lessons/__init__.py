@@ -12,49 +12,23 @@ from gpulab.lessons._class_reading import classroom, read_report
 from gpulab.lessons._classroom import Classroom, Student
 from gpulab.lessons._climb import LadderTable, climb, compiled, instructions
 from gpulab.lessons._columns import ColumnLoop, column_loop
-from gpulab.lessons._density import DensityRow, DensitySweep, FusionGain, arithmetic_sweep, column_sum, fusion_gain, roof, under_roof
-from gpulab.lessons._device import LiveDevice, accelerator
+from gpulab.lessons._density import roof
 from gpulab.lessons._feeding import Feeding, feeding
 from gpulab.lessons._five_times import FiveTimes, UsualTimings, five_times, usual_timings
 from gpulab.lessons._five_works import five_works
 from gpulab.lessons._grades import Grades, grade
 from gpulab.lessons._hangs import hang
 from gpulab.lessons._idioms import Rosetta, RosettaRun, rosetta, tongues
-from gpulab.lessons._lighter import (
-    Budget,
-    Grouping,
-    RecordedForms,
-    SparseRace,
-    budget,
-    changed_answers,
-    grouping,
-    layer_forms,
-    recorded_forms,
-    sparse_race,
-    trained,
-)
+from gpulab.lessons._lighter import Budget, budget, trained
 from gpulab.lessons._material import contest, four_claims
-from gpulab.lessons._passes import Passes, Spellings, numpy_passes, spellings
-from gpulab.lessons._precisions import RecordedPrecisions, RecordedProduct, products, recorded_precisions
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
 from gpulab.lessons._progress import Progress, ProgressRow, progress, start_again
-from gpulab.lessons._recorded_gains import (
-    RecordedGains,
-    RecordedOverlap,
-    Ridges,
-    gpu_roofs,
-    recorded_gains,
-    recorded_overlap,
-    recorded_ridges,
-    recorded_scalings,
-    recorded_under_roof,
-)
-from gpulab.lessons._recorded_gpus import Launches, Tuning, UnderWay, gpu_streams, launches, tuning, under_way
+from gpulab.lessons._recorded_gains import RecordedOverlap, Ridges, gpu_roofs, recorded_overlap, recorded_ridges, recorded_under_roof
+from gpulab.lessons._recorded_gpus import gpu_streams
 from gpulab.lessons._report import report, write_report
 from gpulab.lessons._report_schema import StudentReport
 from gpulab.lessons._retraces import Retraces, retraces
 from gpulab.lessons._reveal import Reveal, reveal
-from gpulab.lessons._road import Pinning, TwoKinds, pageable_against_pinned, pinning, recorded_sweeps
 from gpulab.lessons._rubric import Rubric
 from gpulab.lessons._sharded import Sharded, sharded
 from gpulab.lessons._speedup import (
@@ -76,29 +50,17 @@ __all__ = [
     "CheckResult",
     "Classroom",
     "ColumnLoop",
-    "DensityRow",
-    "DensitySweep",
     "Feeding",
     "FiveTimes",
-    "FusionGain",
     "Grades",
-    "Grouping",
     "KeptAnswer",
     "LadderClaims",
     "LadderTable",
-    "Launches",
-    "LiveDevice",
-    "Passes",
-    "Pinning",
     "Prediction",
     "Progress",
     "ProgressRow",
-    "RecordedForms",
-    "RecordedGains",
     "RecordedOptions",
     "RecordedOverlap",
-    "RecordedPrecisions",
-    "RecordedProduct",
     "Retraces",
     "Reveal",
     "Ridges",
@@ -107,65 +69,43 @@ __all__ = [
     "Rubric",
     "Sharded",
     "SideBySide",
-    "SparseRace",
-    "Spellings",
     "StepOfParts",
     "Student",
     "StudentReport",
     "TechniqueGains",
     "ThreeCases",
-    "Tuning",
-    "TwoKinds",
-    "UnderWay",
     "UsualTimings",
     "WorkQueue",
-    "accelerator",
     "answer",
-    "arithmetic_sweep",
     "beginners_script",
     "budget",
-    "changed_answers",
     "check",
     "classroom",
     "climb",
     "column_loop",
-    "column_sum",
     "compiled",
     "contest",
     "feeding",
     "five_times",
     "five_works",
     "four_claims",
-    "fusion_gain",
     "gpu_curves",
     "gpu_roofs",
     "gpu_streams",
     "grade",
-    "grouping",
     "hang",
     "hint",
     "instructions",
     "known",
     "ladder_claims",
-    "launches",
-    "layer_forms",
     "memory_curve",
-    "numpy_passes",
-    "pageable_against_pinned",
-    "pinning",
     "predict",
-    "products",
     "progress",
     "read_report",
-    "recorded_forms",
-    "recorded_gains",
     "recorded_ladders",
     "recorded_options",
     "recorded_overlap",
-    "recorded_precisions",
     "recorded_ridges",
-    "recorded_scalings",
-    "recorded_sweeps",
     "recorded_under_roof",
     "report",
     "retraces",
@@ -175,8 +115,6 @@ __all__ = [
     "sharded",
     "side_by_side",
     "solution",
-    "sparse_race",
-    "spellings",
     "start_again",
     "step_of_parts",
     "technique_gains",
@@ -185,9 +123,6 @@ __all__ = [
     "tongues",
     "torchrun",
     "trained",
-    "tuning",
-    "under_roof",
-    "under_way",
     "usual_timings",
     "write_report",
 ]

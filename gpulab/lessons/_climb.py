@@ -145,7 +145,7 @@ class LadderTable(Result):
     @property
     def _columns(self) -> tuple[str, ...]:
         """The counts that differ between the rungs; none where no rung is counted."""
-        return _COLUMNS[self.family] if any(row.simulation is not None for row in self.rows) else ()
+        return _COLUMNS.get(self.family, ()) if any(row.simulation is not None for row in self.rows) else ()
 
     def _cells(self, row: Climb) -> tuple[str, ...]:
         notes = f" ({', '.join(row.notes)})" if row.notes else ""
@@ -170,7 +170,7 @@ class LadderTable(Result):
 
     def caption(self) -> str:
         """Return the evidence of the counts and of the times, a line for each."""
-        if not self._columns:
+        if all(row.simulation is None for row in self.rows):
             return self.caption_of_times()
         return f"{self.evidence.sentence} · counted at n = {self.n:,}\n{self.caption_of_times()}"
 

@@ -11,14 +11,6 @@ import importlib
 import threading
 from collections.abc import Sequence
 
-TORCH = ("torch",)
-# What a training step loads by itself: torch._dynamo comes with the first step of an optimizer.
-STEPS = ("torch", "torch.optim", "torch._dynamo")
-# What observing operators loads: flop_counter, fake tensors and, behind them, the compiler.
-OBSERVED = (*STEPS, "torch._inductor", "torch.utils.data", "torch.utils.flop_counter")
-DIGITS = ("sklearn.datasets",)
-KERNELS = ("numba.cuda",)
-
 
 def load(names: Sequence[str]) -> None:
     """Import modules in a thread that nobody ends; an interrupt ends the wait for it, and leaves the libraries whole.

@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpulab import _given, models, parallel, timing, workloads
+from gpulab import _given, models, timing, workloads
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons._recorded_gpus import NOT_YET, caption_of, recorded_gpus, with_captions
 from gpulab.models import Roofline
-from gpulab.parallel import ScalingResult
 from gpulab.recordings import Recording
 from gpulab.results import Result
 from gpulab.timing.recorded import measurement
@@ -134,110 +133,6 @@ def _seen(recording: Recording, work: workloads.Workload) -> timing.Measurement 
     return m if m is not None and (m.flops or 0.0, m.nbytes) == (work.flops, work.nbytes) else None
 
 
-@dataclass(frozen=True)
-class GainRow(Result):
-    """One piece of work here and on a recorded GPU.
-
-    Attributes
-    ----------
-    label, machine : str
-    seconds : float
-        Here.
-    far_seconds, copied_seconds : float or None
-        There, with the data there, and with both copies; None where it was not recorded.
-    least_seconds : float or None
-        What the recorded machine's roofs allow.
-    """
-
-    label: str
-    machine: str
-    seconds: float
-    far_seconds: float | None
-    copied_seconds: float | None
-    least_seconds: float | None
-
-
-@dataclass(frozen=True)
-class RecordedGains(Result):
-    """What recorded GPUs gain on work that was measured here.
-
-    Attributes
-    ----------
-    here : str
-        The device that it was measured on.
-    rows : tuple of GainRow
-        Empty where no GPU is recorded.
-    evidence : tuple of Evidence
-        Of the times here, then of each recorded machine.
-    """
-
-    here: str
-    rows: tuple[GainRow, ...]
-    evidence: tuple[Evidence, ...]
-
-    def caption(self) -> str:
-        """Return the badge lines."""
-        return caption_of(self.evidence)
-
-    def __repr__(self) -> str:
-        return f"<{plural(len(self.rows), 'recorded gain')} over {self.here}>" if self.rows else f"<gains of a GPU: {NOT_YET}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a piece of work and machine, or that nothing was recorded."""
-        headers = ("work", f"{self.here} (MEASURED)", "GPU (RECORDED)", "there", "with copies", "gain", "gain with copies", "of its roof")
-        return headers, [_gain(row) for row in self.rows] or [("", "", NOT_YET, "", "", "", "", "")]
-
-    def _repr_html_(self) -> str:
-        return with_captions(self)
-
-
-def _gain(row: GainRow) -> tuple[str, ...]:
-    if row.far_seconds is None:
-        return row.label, format_seconds(row.seconds), row.machine, NOT_YET, "", "", "", ""
-    copied = row.copied_seconds
-    return (
-        row.label, format_seconds(row.seconds), row.machine, format_seconds(row.far_seconds),
-        "" if copied is None else format_seconds(copied), format_ratio(row.seconds / row.far_seconds),
-        "" if copied is None else format_ratio(row.seconds / copied),
-        "" if row.least_seconds is None else f"{100 * row.least_seconds / row.far_seconds:.3g} %",
-    )  # fmt: skip
-
-
-def recorded_gains(here: Roofline, works: Iterable[workloads.Workload]) -> RecordedGains:
-    """Return what recorded GPUs took for work that was measured here, with the data there and with both copies.
-
-    Parameters
-    ----------
-    here : Roofline
-        With the measured points, as ``under_roof`` returned it.
-    works : iterable of Workload
-        The same work, in the same order.
-
-    Raises
-    ------
-    InputError
-        If there are not as many points as works, one of them was not measured, or these are no roofline and no works.
-    """
-    wanted = _works("recorded_gains", works)
-    if not isinstance(here, Roofline):
-        raise InputError(f"recorded_gains: {shown(here)} is no roofline; expected one with points. Pass gl.lessons.under_roof(works).")
-    if len(wanted) != len(here.points) or any(point.seconds is None for point in here.points):
-        raise InputError(
-            f"recorded_gains: {len(here.points)} points and {len(wanted)} works; expected one measured point a work. "
-            "Pass what gl.lessons.under_roof(works) returned, and the same works."
-        )
-    rows, evidence = [], [here.points[0].evidence if here.points else here.evidence]
-    for name, recording in recorded_gpus().items():
-        evidence.append(recording.evidence())
-        roofs = _under_roof(recording, wanted)  # of this recording: a class's own GPU may have the name of the one that ships
-        least = {} if roofs is None else {point.label: point.attainable_seconds for point in roofs.points}
-        for point, work in zip(here.points, wanted, strict=True):
-            m = _seen(recording, work)
-            far, copied = (None, None) if m is None else (m.median_seconds, m.with_transfer_seconds)
-            rows.append(GainRow(work.label, name, point.seconds or 0.0, far, copied, least.get(work.label)))
-    return RecordedGains(here.device, tuple(rows), tuple(evidence))
-
-
 # -- 08: overlap and ranks -----------------------------------------------------------------------------------------------------------
 
 
@@ -300,15 +195,3 @@ def recorded_overlap() -> RecordedOverlap:
             rows += found
             evidence.append(recording.evidence())
     return RecordedOverlap(tuple(rows), tuple(evidence))
-
-
-def recorded_scalings(mode: str = "strong") -> tuple[ScalingResult, ...]:
-    """Return the data-parallel steps of recorded machines with GPUs, on as many ranks as they had; empty means "not recorded yet".
-
-    Parameters
-    ----------
-    mode : str
-        "strong" or "weak".
-    """
-    found = (parallel.recorded_scaling(recording, mode=mode) for recording in recorded_gpus().values())
-    return tuple(one for one in found if one is not None)

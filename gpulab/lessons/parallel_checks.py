@@ -9,9 +9,6 @@ from typing import Any
 
 from gpulab import parallel
 
-# What starting ranks imports.
-RANKS = ("torch", "ipyparallel")
-
 
 def open_ranks(least: int) -> Any:
     """Return the learner's open cluster of at least so many ranks (a variable of the notebook), or None."""
