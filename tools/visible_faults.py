@@ -132,6 +132,7 @@ def turns(suite: str, path: str, tree: Path) -> list[list[str]]:
         some = [turn for turn in found if any(t.endswith((".py", ".ipynb")) for t in turn)]
         return [[*NO_BROWSER, *turn] for turn in some]
     name = Path(path).with_suffix("").parts[path.startswith("gpulab/")].strip("_")
+    name = "lessons" if name == "course" else name
     patterns = [name, f"**/test_{name}*.py", *(["notebooks"] if name == "lessons" else [])]
     near = [str(p.relative_to(tree)) for each in patterns for p in (tree / "tests").glob(each)]
     near = near or [str(p.relative_to(tree)) for p in (tree / "tests").glob("test_*.py")]
