@@ -15,7 +15,7 @@ SECONDS = 300  # each runs in well under a minute alone; here other tests share 
 CHECKED = "nbval-check-output"
 # What the text around a cell says of its values, on any machine; asked of the kernel at the end.
 HELD = {
-    "00": ["honest > root.samples_seconds.min() / 10", "len(means) == len(samples) // 3"],
+    "00": ["honest > cpu.samples_seconds.min() / 10", "len(means) == len(samples) // 3"],
     "06": ["waiting < now"],
     "07": ["badly.ratio < well.ratio - 0.1"],
 }

@@ -13,16 +13,16 @@ impossible = ...  # "A", "B", "C" or "D"
 # For each claim: how many bytes must be read, and how many written?
 
 # %% hint
-# Bytes / seconds is a rate. Compare each with what your main memory moves at most; the claims
-# show it.
+# Bytes divided by seconds is a rate. Compare each rate with what your main memory delivers; the
+# table of the claims states it.
 
 # %% hint
-# Adding two arrays into a third moves three arrays.
+# An addition of two arrays into a third moves three arrays.
 
 # %% solution
 # Count the arrays that are read and written, and divide by the time:
-#   A reads 2 GiB; B reads and writes 4 GiB (8 GiB); C reads two and writes one of 8 GiB (24 GiB);
-#   D reads and writes 8 GiB (16 GiB). Only C lies above the ceiling.
+#   A reads 2 GiB; B reads and writes 4 GiB (8 GiB); C reads two arrays and writes one, of 8 GiB
+#   each (24 GiB); D reads and writes 8 GiB (16 GiB). Only the rate of C is above the memory's.
 impossible = "C"
 
 # %% check
@@ -42,16 +42,16 @@ def check(answer: Any) -> str:
     found = f"{letter} moves {format_bytes(claim.nbytes)} in {format_seconds(claim.seconds)}: {format_bytes_per_second(rate)}"
     ceiling = format_bytes_per_second(shown.ceiling_bytes_per_second)
     if rate > shown.ceiling_bytes_per_second:
-        return f"{found}, but your memory reaches {ceiling}. Whoever measured that stopped the clock too early."
+        return f"{found}, but your memory delivers {ceiling}. So this is impossible: the clock was stopped too early."
     order = sorted(shown.claims, key=lambda each: each.seconds)
     why = ""
     if claim is order[0]:
-        why = " It is the shortest time, but it also has the least to do: divide the bytes by the time."
+        why = " It is the shortest time, but this claim also moves the fewest bytes. Divide the bytes by the time."
     elif claim is order[-1]:
-        why = " It is the longest time; what is impossible is a time too short for its bytes."
-    raise Refused(f"{found}, under your memory's {ceiling}, so it can be true.{why} Count every array that is read or written.")
+        why = " It is the longest time. But impossible is a time that is too short for its bytes."
+    raise Refused(f"{found}, below your memory's {ceiling}, so it can be true.{why} Count every array that is read or written.")
 
-# %% wrong: the least to do
+# %% wrong: the fewest bytes
 impossible = "A"
 
 # %% wrong: the longest time

@@ -9,22 +9,23 @@ answer_name = "mine"
 mine = ...  # gl.measure(your function, its arguments, nbytes=...)
 
 # %% hint
-# Take any function of yours that computes for a millisecond or so, such as a NumPy function on a
-# large array.
+# Take any function that computes for a millisecond or longer, such as a NumPy or PyTorch function
+# on a large array.
 
 # %% hint
-# Count the bytes of the arrays that it reads and writes; a.nbytes gives an array's. Pass the sum
-# as nbytes=.
+# Count the bytes of the arrays that it reads and writes: x.nbytes is the size of an array or a
+# tensor. Pass the sum as nbytes=.
 
 # %% hint
-# mine = gl.measure(np.cumsum, a, nbytes=2 * a.nbytes, device="cpu")
+# torch.exp reads x and writes a result of the same size:
+# mine = gl.measure(torch.exp, x, nbytes=2 * x.nbytes, device="cpu")
 
 # %% solution
-import numpy as np
+import torch
 import gpulab as gl
 
-a = np.ones(500_000)
-mine = gl.measure(np.cumsum, a, nbytes=2 * a.nbytes, device="cpu")  # reads a, writes as much
+x = torch.ones(500_000)
+mine = gl.measure(torch.cumsum, x, 0, nbytes=2 * x.nbytes, device="cpu")  # reads x, writes as much
 
 # %% check
 from typing import Any
@@ -39,29 +40,32 @@ def check(answer: Any) -> str:
     m = answer
     if not isinstance(m, Measurement):
         if isinstance(m, (int, float)):
-            raise Refused("A bare number keeps no samples and no notes. Return what gl.measure gives: mine = gl.measure(...).")
+            raise Refused("A bare number has no samples and no interval. Keep what gl.measure returns: mine = gl.measure(...).")
         raise Refused(f"Your answer is {checking.describe(m)}; the check expects what gl.measure returns.")
     rates = [rate for rate in (m.flops_per_second, m.bytes_per_second) if rate is not None]
     if not rates:
         raise Refused(
-            "Physics cannot be checked: nothing says how much work one call does. Pass nbytes= (bytes read and written) or flops=."
+            "Physics cannot be checked, because the work of one call is unknown. Pass nbytes= (bytes read and written) or flops=."
         )
     for note in m.notes:
         if note.code == "implausible":
-            raise Refused(f"The physics check refuses it: {note.sentence} Measure a function that is done when it returns.")
+            raise Refused(f"The physics check refuses it: {note.sentence} Measure a function whose work is done when it returns.")
     if max(rates) < _LEAST_RATE:
         raise Refused(
-            f"{_rate_text(m)} is next to nothing: either the count of bytes or FLOPs is too small, or the function waits. "
-            "Count the work of one call."
+            f"{_rate_text(m)} is far too little: either the count of bytes or FLOPs is too small, or the function waits. "
+            "Count all the work of one call."
         )
-    if m.interval_seconds is None:  # last of all: more samples mend nothing of the above
+    if m.interval_seconds is None:  # last of all: more samples repair nothing of the above
         why = next((note.sentence for note in m.notes if note.code == "no-interval"), "")
-        raise Refused(f"There is no interval, so nobody can tell how much to believe. {why} Take more samples: raise deadline=.")
+        if m.samples_seconds.size < _ENOUGH:
+            raise Refused(f"There is no interval, so it is unknown how far the median can be trusted. {why} Take more samples: raise deadline=.")
+        return f"{format_seconds(m.median_seconds)} at {_rate_text(m)}, which this device can do. But there is no interval. {why}"
     return f"{format_seconds(m.median_seconds)} {format_interval(m.interval_seconds)} at {_rate_text(m)}, which this device can do."
 
 
 # One megabyte (or a million operations) a second is a thousandth of what any processor of the last thirty years does.
 _LEAST_RATE = 1e6
+_ENOUGH = 20  # samples: with these, only a disturbed machine leaves no interval, and that is not the learner's fault
 
 
 def _rate_text(m: Measurement) -> str:
@@ -84,13 +88,16 @@ import gpulab as gl
 mine = gl.measure(np.cumsum, np.ones(4_000_000), device="cpu", deadline=0.5)
 
 # %% wrong: The physics check refuses it
-import numpy as np
+from concurrent.futures import ThreadPoolExecutor
+import torch
 import gpulab as gl
 
-a = np.ones(8_000_000)
-mine = gl.measure(gl.lessons.WorkQueue().submit, np.cumsum, a, nbytes=2 * a.nbytes, device="cpu", deadline=0.5)
+x = torch.ones(8_000_000)
+worker = ThreadPoolExecutor(max_workers=1)
+mine = gl.measure(lambda: worker.submit(torch.cumsum, x, 0), nbytes=2 * x.nbytes, device="cpu", deadline=0.1)
+worker.shutdown(cancel_futures=True)
 
-# %% wrong: next to nothing
+# %% wrong: far too little
 import time
 import gpulab as gl
 

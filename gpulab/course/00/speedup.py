@@ -11,11 +11,11 @@ def speedup(slow, fast):
     ...  # slow.median_seconds, slow.interval_seconds, ...
 
 # %% hint
-# The ratio is the slow median over the fast median.
+# The speed-up is the slow median divided by the fast median.
 
 # %% hint
-# The least speed-up that both intervals allow: the slow call was as short as it may be, the fast
-# one as long as it may be.
+# The lowest speed-up that both intervals allow: the slow call is at the low end of its interval,
+# and the fast call is at the high end of its interval.
 
 # %% solution
 def speedup(slow, fast):
@@ -43,14 +43,14 @@ def _made(median: float, low: float, high: float) -> Measurement:
     from gpulab import devices
     from gpulab.evidence import Evidence
 
-    # Calls spread far wider than the interval of their median: who takes their ends for the interval's is found out.
+    # Calls spread far wider than the interval of their median, so an answer that takes their ends is refused.
     samples = np.array([low * 0.8, low, median, high, high * 1.3])
     evidence = Evidence.measured("an example", samples.size)
     where = devices.environment("cpu")
     return Measurement("example", "cpu", samples, median, (low, high), median, median, None, 1, None, None, (), evidence, where)
 
 
-# (slow, fast) as (median, low, high) in milliseconds: clearly faster, no difference, in truth slower, one of them noisy.
+# (slow, fast) as (median, low, high) in milliseconds: clearly faster, no difference, really slower, one of them noisy.
 _PAIRS = (
     ((10.0, 9.5, 10.6), (2.0, 1.95, 2.06)),
     ((5.0, 4.9, 5.1), (5.02, 4.9, 5.12)),
@@ -66,8 +66,8 @@ def check(answer: Any) -> str:
         result = ask(f"For a slow call of {slow[0]:g} ms and a fast one of {fast[0]:g} ms", *pair)
         _judge(checking.listed(result), slow, fast)
     return (
-        "The ratio of the medians, with the least and the most that both intervals allow. "
-        "Where the interval holds 1, there is nothing to report."
+        "The ratio of the medians, with the lowest and the highest value that both intervals allow. "
+        "If that interval contains 1, there is no speed-up to report."
     )
 
 
@@ -78,30 +78,30 @@ def _judge(result: Any, slow: tuple[float, float, float], fast: tuple[float, flo
     ratio, low, high = (checking.number(value, "three numbers: ratio, low, high") for value in result)
     (s, s_low, s_high), (f, f_low, f_high) = slow, fast
     times = f"a slow call of {s:g} ms [{s_low:g}, {s_high:g}] and a fast one of {f:g} ms [{f_low:g}, {f_high:g}]"
-    case = f"For {times} you said {format_ratio(ratio)}"
+    case = f"For {times} you return {format_ratio(ratio)}"
     if abs(ratio * s / f - 1) < 1e-6 and abs(s / f - 1) > 1e-6:
-        raise Refused(f"{case}: that is upside down. A speed-up is the slow time over the fast time, {format_ratio(s / f)}.")
+        raise Refused(f"{case}: that is upside down. A speed-up is the slow time divided by the fast time, here {format_ratio(s / f)}.")
     if abs(ratio / (s / f) - 1) > 1e-6:
-        if format_ratio(ratio) == format_ratio(s / f):  # a rounded one: in three digits both would read alike
-            raise Refused(f"For {times} you said {ratio:.8g}; the medians' ratio is {s / f:.8g}. Return it as it is, not rounded.")
-        raise Refused(f"{case}; the medians' ratio is {format_ratio(s / f)}. Use m.median_seconds of both.")
+        if format_ratio(ratio) == format_ratio(s / f):  # a rounded one: three digits would show no difference
+            raise Refused(f"For {times} you return {ratio:.8g}; the ratio of the medians is {s / f:.8g}. Do not round it.")
+        raise Refused(f"{case}; the ratio of the medians is {format_ratio(s / f)}. Use median_seconds of both.")
     said = f"{case} [{low:.3f}, {high:.3f}]"
     if low > high:
         raise Refused(f"{said}: low is above high.")
     if low == high:
         raise Refused(
-            f"{said}: an interval without a width claims to know the speed-up exactly. Both times are uncertain, so the ratio is."
+            f"{said}: an interval without a width claims that the speed-up is known exactly. Both times are uncertain, so their ratio is too."
         )
     if abs(low / (s_low / f_low) - 1) < 1e-6 or abs(high / (s_high / f_high) - 1) < 1e-6:
         raise Refused(
-            f"{said}: low over low and high over high cancel the doubt. "
-            "The least speed-up is the slow call's low over the fast call's high."
+            f"{said}: low divided by low and high divided by high make the interval too narrow. "
+            "The lowest speed-up is the low end of slow divided by the high end of fast."
         )
     least, most = s_low / f_high, s_high / f_low
     if low < least * (1 - _SECOND_ORDER) or high > most * (1 + _SECOND_ORDER):
-        raise Refused(f"{said}, wider than both intervals allow: [{least:.3f}, {most:.3f}].")
+        raise Refused(f"{said}: that is wider than both intervals allow, [{least:.3f}, {most:.3f}].")
     if low > min(s_low / f, s / f_high) or high < max(s_high / f, s / f_low):
-        raise Refused(f"{said}, narrower than one of the two intervals alone makes it. Both times are uncertain: use both intervals.")
+        raise Refused(f"{said}: that is narrower than one of the two intervals alone makes it. Both times are uncertain, so use both intervals.")
 
 # %% wrong: A speed-up is not one number
 def speedup(slow, fast):
@@ -112,7 +112,7 @@ def speedup(slow, fast):
     r = fast.median_seconds / slow.median_seconds
     return r, 0.9 * r, 1.1 * r
 
-# %% wrong: cancel the doubt
+# %% wrong: make the interval too narrow
 def speedup(slow, fast):
     (a, b), (c, d) = slow.interval_seconds, fast.interval_seconds
     return slow.median_seconds / fast.median_seconds, a / c, b / d

@@ -1,4 +1,4 @@
-"""00.7: from which size does the accelerator win?."""
+"""00.7: from which size does the accelerator win?"""
 
 # %% exercise
 id = "00.7"
@@ -11,10 +11,11 @@ machine = "the times of your CPU, beside those of the accelerator that it was se
 wins_from = ...  # a size of the table above, or "never"
 
 # %% hint
-# Your data begin in main memory, and you want the result there: which column counts?
+# Your data begin in main memory, and the result must end there. Which column counts?
 
 # %% hint
-# Go from the largest size down, as long as the accelerator with copies is ahead of the CPU.
+# Start at the largest size and go down. Stop where the accelerator with copies is no longer faster
+# than the CPU.
 
 # %% solution
 import gpulab as gl
@@ -40,8 +41,8 @@ def check(answer: Any) -> str:
         if answer.strip().lower() != "never":
             raise Refused("The check expects a size of the table, or 'never'.")
         if right is None:
-            return "With the copies counted, the CPU is ahead at the largest size of the table."
-        raise Refused(f"It does win: look at {contest.size_meaning} = {right}, with copies against the CPU.")
+            return "With the copies, the CPU is faster at the largest size of the table."
+        raise Refused(f"It does win. At {contest.size_meaning} = {right}, compare the column with copies with that of the CPU.")
     size = checking.number(answer, "a size of the table, or 'never'")
     if size not in rows:
         raise Refused(f"{size:g} is not in the table; the check expects one of {', '.join(map(str, rows))}, or 'never'.")
@@ -49,14 +50,14 @@ def check(answer: Any) -> str:
     cpu, other = format_seconds(row.cpu_seconds), format_seconds(row.with_copies_seconds)
     times = f"at {row.n} the CPU takes {cpu} and the accelerator with copies {other}"
     if row.n == right:
-        return f"From there on the accelerator stays ahead: {times}."
+        return f"From there on the accelerator stays faster: {times}."
     if row.with_copies_seconds >= row.cpu_seconds:
         if row.accelerator_seconds < row.cpu_seconds:
             raise Refused(f"You left out the copies: {times}. Compare the column with copies.")
         raise Refused(f"There the CPU is faster: {times}.")
     if right is not None and row.n > right:
-        raise Refused(f"It wins there, but not first: it already does at {right}.")
-    raise Refused(f"It wins there, but loses again at a larger size: {times}. Give the size from which it stays ahead.")
+        raise Refused(f"It wins there, but it already wins at {right}.")
+    raise Refused(f"It wins there, but loses again at a larger size: {times}. Which size is the first from which it stays faster?")
 
 
 _MATMUL = ("matmul", "float32")  # the contest's key
@@ -76,7 +77,7 @@ wins_from = 32
 # %% wrong: You left out the copies
 wins_from = 128
 
-# %% wrong: already does at 256
+# %% wrong: already wins at 256
 wins_from = 1024
 
 # %% wrong: It does win
