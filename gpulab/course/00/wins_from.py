@@ -11,7 +11,7 @@ machine = "the times of your CPU, beside those of the accelerator that it was se
 wins_from = ...  # a size of the table above, or "never"
 
 # %% hint
-# Your data begin in main memory, and the result must end there. Which column counts?
+# Your data begins in main memory, and the result must end there. Which column counts?
 
 # %% hint
 # Start at the largest size and go down. Stop where the accelerator with copies is no longer faster
