@@ -6,16 +6,17 @@ title = "what may be said"
 answer_name = "said"
 
 # %% stub
-said = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ...}  # "faster", "slower" or "not shown"
+said = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ...}  # "faster", "slower" or "no difference shown"
 
 # %% hint
-# Do not look at the ratio first. Where does the interval lie: above 1, below 1, or on both sides?
+# Look at the interval first, not at the ratio. Is all of it above 1.02, is all of it below 0.98, or
+# neither?
 
 # %% hint
-# A small gain can be sure, and a large one can be chance. Without an interval nothing is sure.
+# A small gain can be certain, and a large one can be chance. Without an interval nothing is shown.
 
 # %% solution
-said = {"A": "faster", "B": "not shown", "C": "slower", "D": "faster", "E": "not shown"}
+said = {"A": "faster", "B": "no difference shown", "C": "slower", "D": "faster", "E": "no difference shown"}
 
 # %% check
 from collections.abc import Mapping
@@ -23,14 +24,15 @@ from typing import Any
 from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 
-_WORDS = ("faster", "slower", "not shown")
+_WORDS = ("faster", "slower", "no difference shown")
+_SHORT = {"not shown": "no difference shown", "no difference": "no difference shown", "no interval": "no difference shown"}
 # Letter -> what may be said, and why the other words may not.
 _GAINS = {
-    "A": ("faster", "All of A's interval lies above 1."),
-    "B": ("not shown", "B's interval reaches from 0.97 to 1.21: with the next run it could as well be slower."),
-    "C": ("slower", "All of C's interval lies below 1: it is sure to cost something, however little."),
-    "D": ("faster", "D's gain is small, but its whole interval lies above 1. Small is another thing than not shown."),
-    "E": ("not shown", "E is a large number from three turns, and has no interval: nobody knows how far it would move in the next run."),
+    "A": ("faster", "All of A's interval lies above 1.02."),
+    "B": ("no difference shown", "B's interval goes from 0.97 to 1.21: it allows that the change makes the script slower."),
+    "C": ("slower", "All of C's interval lies below 0.98: the change costs 3 % or more."),
+    "D": ("faster", "D's gain is small, but its whole interval lies above 1.02. A small gain is still a gain."),
+    "E": ("no difference shown", "E is a large number from three turns and has no interval: it may be much smaller in the next run."),
 }
 
 
@@ -41,19 +43,22 @@ def check(answer: Any) -> str:
         raise NotAttempted
     for letter, (right, why) in _GAINS.items():
         word = answer[letter]
+        if isinstance(word, str):
+            word = " ".join(word.casefold().split())
+            word = _SHORT.get(word, word)
         if not isinstance(word, str) or word not in _WORDS:
             raise Refused(f"For {letter} you gave {checking.describe(word)}; the check expects one of {', '.join(_WORDS)}.")
         if word != right:
             raise Refused(f"{letter} is not {word!r}. {why}")
-    return "Two gains, one loss, and two of which nothing can be said. The size of a ratio decided none of them."
+    return "Two gains, one loss, and two ratios that show nothing. In each case the interval decided, not the ratio."
 
-# %% wrong: could as well be slower
+# %% wrong: allows that the change makes the script slower
 said = {"A": "faster", "B": "faster", "C": "slower", "D": "faster", "E": "faster"}
 
-# %% wrong: sure to cost something
+# %% wrong: costs 3 % or more
 said = {"A": "faster", "B": "not shown", "C": "not shown", "D": "faster", "E": "not shown"}
 
-# %% wrong: Small is another thing
+# %% wrong: A small gain is still a gain
 said = {"A": "faster", "B": "not shown", "C": "slower", "D": "not shown", "E": "not shown"}
 
 # %% wrong: has no interval

@@ -7,20 +7,20 @@ answer_name = "together"
 
 # %% stub
 def together(parts, leaves):
-    """How many times as fast? parts: milliseconds by name; leaves: for each technique, the ratio it leaves of some parts."""
+    """Return the speed-up. parts: milliseconds by name; leaves: for each technique, the share that it leaves of some parts."""
     ...
 
 # %% hint
-# The parts run one after the other, so a step is their sum. What does each technique do to each
-# part?
+# The parts run one after the other, so the time of a step is their sum. What does each technique
+# leave of each part?
 
 # %% hint
-# Copy the parts, multiply in each technique's ratios part by part, then divide the old sum by the
-# new one.
+# Copy the parts. Multiply each part by the shares of all techniques that change it. Then divide
+# the old sum by the new one.
 
 # %% solution
 def together(parts, leaves):
-    """How many times as fast? parts: milliseconds by name; leaves: for each technique, the ratio it leaves of some parts."""
+    """Return the speed-up. parts: milliseconds by name; leaves: for each technique, the share that it leaves of some parts."""
     rest = dict(parts)
     for technique in leaves:
         for part, ratio in technique.items():
@@ -32,8 +32,14 @@ import copy
 import math
 from typing import Any
 from gpulab.lessons import checking
-from gpulab.lessons._speedup import speed_of
 from gpulab.lessons.content import Refused
+
+
+def speed_of(parts: dict[str, float], leaves: list[dict[str, float]]) -> float:
+    """Return the speed-up of a step whose parts run one after the other."""
+    rest = {part: ms * math.prod(one.get(part, 1.0) for one in leaves) for part, ms in parts.items()}
+    return sum(parts.values()) / sum(rest.values())
+
 
 # (parts in ms, what each technique leaves, the answer by hand)
 _STEPS: tuple[tuple[dict[str, float], list[dict[str, float]], float], ...] = (
@@ -49,42 +55,42 @@ def check(answer: Any) -> str:
     ask = checking.in_turn(answer)
     for parts, leaves, right in _STEPS:
         mine, theirs = dict(parts), copy.deepcopy(leaves)
-        value = checking.number(ask(f"With {parts} and {leaves}", mine, theirs), "how many times as fast")
+        value = checking.number(ask(f"With {parts} and {leaves}", mine, theirs), "the speed-up")
         if mine != parts or theirs != leaves:
-            raise Refused("Your function changes the parts that it was given: the second call would find a faster step. Copy them first.")
+            raise Refused("Your function changes the parts that it was given, so a second call starts from a faster step. Copy them first.")
         if math.isclose(value, right, rel_tol=1e-6):
             continue
-        said = f"With {parts} and {leaves} you say {value:.4g}x; it is {right:.4g}x."
+        said = f"With {parts} and {leaves} you return {value:.4g}x; it is {right:.4g}x."
         product = math.prod(speed_of(parts, [one]) for one in leaves)
         saved = sum(parts[part] * (1 - ratio) for one in leaves for part, ratio in one.items())
         rest = sum(parts.values()) - saved
         if math.isclose(value, product, rel_tol=1e-3):
-            raise Refused(f"{said} You multiply the single gains. Multiply what is left of each part, then add the parts.")
+            raise Refused(f"{said} You multiply the single gains. Multiply what is left of each part, and then add the parts.")
         if math.isclose(value, sum(parts.values()) / rest, rel_tol=1e-3):
-            raise Refused(f"{said} You subtract each saving from the whole step: what the first one saved is gone for the second.")
+            raise Refused(f"{said} You subtract each saving from the whole step. What the first technique saved, the second cannot save again.")
         if math.isclose(value, 1 / right, rel_tol=1e-3):
-            raise Refused(f"{said} That is the time that is left, as a ratio. How many times as fast is it?")
+            raise Refused(f"{said} That is the share of the time that is left. The speed-up is the old time divided by the new one.")
         raise Refused(said)
-    return "Right for one part mended twice (less than the product) and for two parts mended once each (more than the product)."
+    return "Right for two techniques on one part (less than the product) and for two techniques on different parts (more than the product)."
 
 # %% wrong: You multiply the single gains
 def together(parts, leaves):
-    """How many times as fast? parts: milliseconds by name; leaves: for each technique, the ratio it leaves of some parts."""
+    """Return the speed-up. parts: milliseconds by name; leaves: for each technique, the share that it leaves of some parts."""
     whole, product = sum(parts.values()), 1.0
     for technique in leaves:
         product *= whole / sum(ms * technique.get(part, 1) for part, ms in parts.items())
     return product
 
-# %% wrong: gone for the second
+# %% wrong: cannot save again
 def together(parts, leaves):
-    """How many times as fast? parts: milliseconds by name; leaves: for each technique, the ratio it leaves of some parts."""
+    """Return the speed-up. parts: milliseconds by name; leaves: for each technique, the share that it leaves of some parts."""
     whole = sum(parts.values())
     saved = sum(parts[part] * (1 - ratio) for technique in leaves for part, ratio in technique.items())
     return whole / (whole - saved)
 
-# %% wrong: the time that is left
+# %% wrong: the share of the time that is left
 def together(parts, leaves):
-    """How many times as fast? parts: milliseconds by name; leaves: for each technique, the ratio it leaves of some parts."""
+    """Return the speed-up. parts: milliseconds by name; leaves: for each technique, the share that it leaves of some parts."""
     rest = dict(parts)
     for technique in leaves:
         for part, ratio in technique.items():
@@ -93,16 +99,16 @@ def together(parts, leaves):
 
 # %% wrong: changes the parts
 def together(parts, leaves):
-    """How many times as fast? parts: milliseconds by name; leaves: for each technique, the ratio it leaves of some parts."""
+    """Return the speed-up. parts: milliseconds by name; leaves: for each technique, the share that it leaves of some parts."""
     whole = sum(parts.values())
     for technique in leaves:
         for part, ratio in technique.items():
             parts[part] *= ratio
     return whole / sum(parts.values())
 
-# %% wrong: you say 1.429x; it is 1.818x
+# %% wrong: you return 1.429x; it is 1.818x
 def together(parts, leaves):
-    """How many times as fast? parts: milliseconds by name; leaves: for each technique, the ratio it leaves of some parts."""
+    """Return the speed-up. parts: milliseconds by name; leaves: for each technique, the share that it leaves of some parts."""
     rest = dict(parts)
     for technique in leaves:
         for part, ratio in technique.items():
@@ -111,7 +117,7 @@ def together(parts, leaves):
 
 # %% wrong: your function returned nothing
 def together(parts, leaves):
-    """How many times as fast? parts: milliseconds by name; leaves: for each technique, the ratio it leaves of some parts."""
+    """Return the speed-up. parts: milliseconds by name; leaves: for each technique, the share that it leaves of some parts."""
     if len(leaves) == 1:
         ((part, ratio),) = leaves[0].items()
         return sum(parts.values()) / (sum(parts.values()) - parts[part] * (1 - ratio))
