@@ -1,4 +1,4 @@
-"""Result in, plotly figure out: one function a kind of result, no widgets, no arithmetic beyond what a picture needs."""
+"""Plotly figures of results: one function for each kind of result, no widgets, no arithmetic beyond what a figure needs."""
 
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle

@@ -1,7 +1,7 @@
-"""The frame that every figure of the course shares: theme, axes with units, the badge and the description.
+"""The layout that all figures of the course share: theme, axes with units, the badge and the description.
 
-JupyterLab's light and dark themes need different inks and a kernel cannot know which one is on, so each text is
-wrapped in a span whose colour is JupyterLab's own CSS variable; elsewhere it falls back to a mid grey.
+JupyterLab's light and dark themes need different text colors, and a kernel cannot know which theme is active. So each text
+is wrapped in a span whose color is JupyterLab's own CSS variable; elsewhere it falls back to a medium gray.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ PLOTLY_MIME = "application/vnd.plotly.v1+json"
 
 
 class LabFigure(go.Figure):  # type: ignore[misc]
-    """A plotly figure that shows itself as plain data: no script inside, no mode bar, its description as text."""
+    """A plotly figure that is displayed as plain data: without a script or a mode bar, with its description as text."""
 
     @property
     def description(self) -> str:
-        """The picture in words, for those who do not see it."""
+        """The description of the figure, for readers who do not see it."""
         meta = self.layout.meta
         return str(meta["description"]) if meta and "description" in meta else ""
 
@@ -78,7 +78,7 @@ def _plain(value: Any) -> Any:
 
 
 def ink(text: str) -> str:
-    """Return the text in the ink of the theme that the reader has chosen; ``<br>`` breaks a line, any other mark-up is shown as it is."""
+    """Return the text in the text color of the reader's theme; ``<br>`` breaks a line, any other markup is escaped."""
     lines = (line.replace("&", "&amp;").replace("<", "&lt;") for line in text.split("<br>"))
     return "<br>".join(_INK_OPEN + line + _INK_CLOSE for line in lines)
 
@@ -93,7 +93,7 @@ def frame(title: str, evidence: Evidence | Iterable[Evidence], description: str,
     evidence : Evidence or several
         Drawn under the title as badge and device.
     description : str
-        The picture in words; kept in ``figure.layout.meta["description"]``.
+        A description of the figure; kept in ``figure.layout.meta["description"]``.
     height : int
         Pixels.
     """
@@ -121,7 +121,7 @@ def frame(title: str, evidence: Evidence | Iterable[Evidence], description: str,
 
 
 def composed(base: LabFigure, traces: Sequence[dict[str, Any]], **layout: Any) -> LabFigure:
-    """Return a frame with these traces and further parts of the layout, made in one go: updates of a figure cost plotly far more."""
+    """Return a figure made in one call with these traces and layout parts; updating a plotly figure later is much slower."""
     return LabFigure(data=list(traces), layout={**base.layout.to_plotly_json(), **layout})
 
 
@@ -131,7 +131,7 @@ def more_top(figure: go.Figure, pixels: int) -> None:
 
 
 def apart(names: Sequence[str]) -> list[str]:
-    """Return the names of rows, numbered where one is there several times: plotly would stack the bars of one name on each other.
+    """Return the names of rows, with a number added to repeated names: plotly would stack the bars of equal names.
 
     >>> apart(["zero3", "ddp", "zero3"])
     ['zero3 (1)', 'ddp', 'zero3 (2)']
@@ -140,7 +140,7 @@ def apart(names: Sequence[str]) -> list[str]:
 
 
 def badge_text(evidence: Evidence) -> str:
-    """Return the badge, the device and what its kind must say, short enough for a subtitle of two lines."""
+    """Return the badge, the device and the date or assumptions, short enough for a subtitle of two lines."""
     if evidence.badge is Badge.MODELLED:
         assumptions = evidence.assumptions or ""
         return f"MODELLED: {textwrap.shorten(assumptions, 2 * _SUBTITLE - 20, placeholder=' …')}"
@@ -237,9 +237,8 @@ def _with_ticks(ticks: Sequence[float], texts: Sequence[str], there: Sequence[fl
 
 
 def guide(figure: go.Figure, value: float, text: str, axis: str = "x", bottom: bool = False, before: bool = False) -> None:
-    """Draw a labelled straight guide on a log axis: a break-even or a ceiling is named, not left to be read off.
-
-    An upright one has its label behind it, or, near the right end of the axis, ``before`` it.
+    """Draw a labeled straight line on a log axis, such as a break-even or a ceiling.
+    The label of a vertical line is at its right or, near the right end of the axis (``before``), at its left.
     """
     position = math.log10(value)  # annotations on log axes take the exponent
     end = (0, "bottom") if bottom else (1, "top")
@@ -269,7 +268,7 @@ def linear_axis(high: float, title: str, text: Callable[[float], str], low: floa
 
 
 def linear_seconds_axis(high: float, title: str, low: float = 0.0) -> dict[str, Any]:
-    """Return a linear axis of time in one unit, fit for ``high``."""
+    """Return a linear axis of time in one unit that suits ``high``."""
     scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")) if high >= s), (1e-9, "ns"))
     return linear_axis(high, f"{title} ({unit})", lambda v: f"{v / scale:.4g}", low)
 

@@ -1,4 +1,4 @@
-"""The picture of one warp's access: the sectors of device memory that it moves, and the words that each shared bank must deliver."""
+"""The figure of one warp's access: the sectors of device memory that it moves, and the words that each shared bank delivers."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def access(pattern: AccessPattern) -> LabFigure:
     Returns
     -------
     LabFigure
-        The same addresses twice: as a load from device memory and, below, as one from shared memory. Numbers are lanes; a "+" marks what
-        more lanes ask for as well.
+        The same addresses twice: as a load from device memory and, below, as a load from shared memory. Numbers are lanes; a "+" marks
+        what several lanes request.
     """
-    few = f"{plural(pattern.sectors, 'sector')} where {pattern.ideal_sectors} would do"
-    passes = f"{plural(pattern.wavefronts, 'wavefront')} where {pattern.ideal_wavefronts} would do"
+    few = f"{plural(pattern.sectors, 'sector')} instead of {pattern.ideal_sectors}"
+    passes = f"{plural(pattern.wavefronts, 'wavefront')} instead of {pattern.ideal_wavefronts}"
     base = frame(f"One warp: {few}; {passes}", pattern.evidence, _describe(pattern), height=680)
     traces = [*_sectors(pattern), *_banks(pattern)]
     heads = [
-        (0.995, "Device memory: each frame is a sector of 32 bytes that is moved; what the lanes use is filled"),
-        (0.355, "Shared memory: words of 4 bytes that each bank must deliver; those over the first make it wait"),
+        (0.995, "Device memory: each frame is a 32-byte sector that is moved; the bytes that the lanes use are filled"),
+        (0.355, "Shared memory: the 4-byte words that each bank must deliver; each word after the first costs one more wavefront"),
     ]
     notes = [
         {

@@ -1,7 +1,7 @@
-"""Pictures of a class: all machines on one roofline, and predictions against results.
+"""Figures of a class: all machines on one roofline, and predictions compared with results.
 
-What students' machines report is RECORDED: a named machine, on a date. The names are from files that anybody may have written, so
-they are escaped wherever they stand.
+What students' machines report is RECORDED: a named machine, on a date. The names come from untrusted files, so they are escaped
+everywhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KINDS = {palette.BLUE: "CPU", palette.VERMILLION: "GPU"}
 
 
 def class_roofline(room: Classroom) -> LabFigure:
-    """Return the roofs of every student's best device in one picture: main memory and float32, with the ridge marked.
+    """Return the roofs of every student's best device in one figure: main memory and float32, with the ridge marked.
 
     Parameters
     ----------
@@ -45,11 +45,13 @@ def class_roofline(room: Classroom) -> LabFigure:
     Returns
     -------
     LabFigure
-        Dotted lines and hollow marks: RECORDED, as the students' machines report it. A mark tells student, device and rates.
+        Dotted lines and hollow marks: RECORDED, as the students' machines report. A mark's hover text gives student, device and rates.
     """
     drawn = [(student, roof) for student in room.students for roof in student.report.rooflines()[:1] if _usable(roof)]
     if not drawn:
-        return _nothing("The machines of the class", "No report has the roofs of a machine: --doctor-only and --no-measure leave them out.")
+        return _nothing(
+            "The machines of the class", "No report contains the roofs of a machine (--doctor-only and --no-measure omit them)."
+        )
     ridges = [roof.ridge_flops_per_byte(_ARITHMETIC, roof.memory[-1].name) for _, roof in drawn]
     low, high = min(ridges) / _ROOM, max(ridges) * _ROOM
     traces = []
@@ -62,8 +64,8 @@ def class_roofline(room: Classroom) -> LabFigure:
     plain = base.layout.to_plotly_json()
     return composed(
         base, traces, showlegend=True,
-        xaxis={**plain["xaxis"], **count_axis([low, high], "arithmetic intensity, FLOP a byte (log scale)")},
-        yaxis={**plain["yaxis"], **rate_axis(rates, "FLOP a second, float32 (log scale)", "FLOP/s")},
+        xaxis={**plain["xaxis"], **count_axis([low, high], "arithmetic intensity, FLOP per byte (log scale)")},
+        yaxis={**plain["yaxis"], **rate_axis(rates, "FLOP per second, float32 (log scale)", "FLOP/s")},
     )  # fmt: skip
 
 
@@ -95,7 +97,7 @@ def _machines(some: Sequence[tuple[Student, Roofline, float]], low: float, high:
 def _words(student: Student, roof: Roofline, ridge: float) -> str:
     return html.escape(
         f"{student.name}: {_short(roof.device)}, {format_flops_per_second(roof.arithmetic_roof(_ARITHMETIC).flops_per_second)}, "
-        f"{format_bytes_per_second(roof.memory[-1].bytes_per_second)}, ridge {ridge:.3g} FLOP a byte{_doubts(roof)}",
+        f"{format_bytes_per_second(roof.memory[-1].bytes_per_second)}, ridge {ridge:.3g} FLOP per byte{_doubts(roof)}",
         quote=False,  # plotly knows no &quot; and would show it as it is
     )
 
@@ -113,7 +115,7 @@ def _short(text: str, most: int = 60) -> str:
 def _evidence(drawn: Sequence[tuple[Student, Roofline]]) -> Evidence:
     """One badge for all: recorded, by the students' own machines, on the date of the last report."""
     latest = max((roof.evidence for _, roof in drawn), key=lambda evidence: evidence.date or "")
-    machines = f"{len(drawn)} machine{'s' if len(drawn) != 1 else ''}, as the students' machines report it"
+    machines = f"{len(drawn)} machine{'s' if len(drawn) != 1 else ''}, as the students' machines report"
     return dataclasses.replace(latest, device=machines)
 
 
@@ -122,12 +124,12 @@ def _describe(drawn: Sequence[tuple[Student, Roofline]], ridges: Sequence[float]
     named = [f"{student.name}: {_short(roof.device)}, ridge {x:.3g}{_doubts(roof)}" for student, roof, x in some]
     more = f"; and {len(drawn) - _NAMED} more" if len(drawn) > _NAMED else ""
     return (
-        f"Ridges from {min(ridges):.3g} to {max(ridges):.3g} FLOP a byte, median {statistics.median(ridges):.3g}. {'; '.join(named)}{more}."
+        f"Ridges from {min(ridges):.3g} to {max(ridges):.3g} FLOP/byte, median {statistics.median(ridges):.3g}. {'; '.join(named)}{more}."
     )
 
 
 def class_predictions(room: Classroom) -> LabFigure:
-    """Return the class's predictions over what each student's machine measured, a row a question.
+    """Return the class's predictions divided by what each student's machine measured, one row per question.
 
     Parameters
     ----------
@@ -137,18 +139,18 @@ def class_predictions(room: Classroom) -> LabFigure:
     Returns
     -------
     LabFigure
-        A mark for each student who gave a number, at predicted / measured; its row's band is what counts as close. At the right, how many
-        were close or right, for questions with choices too.
+        A mark for each student who gave a number, at predicted / measured; the band of a row is what counts as close. At the right, the
+        number of answers that were close or right, also for questions with choices.
     """
     rows = [row for row in room.questions().rows if row.given]
     if not rows:
-        return _nothing("Predictions against results", "No report has a prediction.")
+        return _nothing("Predictions against results", "No report contains a prediction.")
     labels = [f"{row.id}  {_short(row.question, _QUESTION)}" for row in rows]
     places = list(range(len(rows), 0, -1))  # the first question on top
     shown = [(x, place) for row, place in zip(rows, places, strict=True) for x in row.ratios]
     xs = [min(max(x, _LOWEST), _HIGHEST) for x, _ in shown]
     several = len(room.students) != 1
-    where = f"{len(room.students)} students' machines, as they report it" if several else "1 student's machine, as it reports it"
+    where = f"{len(room.students)} students' machines, as they report" if several else "1 student's machine, as it reports"
     latest = max(student.report.date for student in room.students)
     badge = Evidence(Badge.RECORDED, where, date=latest, command="gpulab report")
     base = frame("Predictions against results", badge, _answers(rows), height=150 + _ROW * len(rows))
@@ -156,7 +158,7 @@ def class_predictions(room: Classroom) -> LabFigure:
     marks = {
         "type": "scatter", "mode": "markers", "x": xs, "y": [place + _spread(k) for k, (_, place) in enumerate(shown)],
         "marker": palette.marker(Badge.RECORDED, palette.ORANGE, size=7), "opacity": 0.8, "showlegend": False, "cliponaxis": False,
-        "customdata": [f"{x:.3g} times what was measured" for x, _ in shown], "hovertemplate": "%{customdata}<extra></extra>",
+        "customdata": [f"{x:.3g} times the measured value" for x, _ in shown], "hovertemplate": "%{customdata}<extra></extra>",
     }  # fmt: skip
     bands = [
         {
@@ -177,7 +179,7 @@ def class_predictions(room: Classroom) -> LabFigure:
         "x": 1, "xref": "paper", "y": 1, "yref": "paper", "text": ink("close or right"), "showarrow": False, "xanchor": "left",
         "yanchor": "bottom", "xshift": 8, "font": {"size": 11},
     }  # fmt: skip
-    axis = count_axis([*xs, 0.1, 10.0], "predicted / measured (log scale; a row's band counts as close)")
+    axis = count_axis([*xs, 0.1, 10.0], "predicted / measured (log scale; values in the band of a row count as close)")
     upright = {
         "type": "linear", "range": [0.4, len(rows) + 0.6], "tickmode": "array", "tickvals": places, "ticktext": [ink(t) for t in labels],
         "tickprefix": "", "ticksuffix": "",

@@ -1,4 +1,4 @@
-"""Pictures of collectives: time, bus bandwidth or bytes sent over the payload, measured points beside the algorithms' models."""
+"""Figures of collectives: time, bus bandwidth or bytes sent over the payload, with measured points and the models of the algorithms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CURVE_POINTS = 48
 _TITLES = {
     "seconds": "Time of a collective",
     "bus": "Bus bandwidth of a collective",
-    "sent": "Bytes sent by the busiest rank, over the payload",
+    "sent": "Bytes sent by the busiest rank / payload",
 }
 _AXES = {"seconds": "time of a call (log scale)", "bus": "bus bandwidth (log scale)", "sent": "sent / payload (log scale)"}
 _SERIES = (
@@ -35,18 +35,18 @@ _FEWEST_TO_FIT = 3
 def collectives(
     measured: CollectiveSweep | Sequence[CollectiveSweep], quantity: Quantity = "seconds", *, algorithms: Sequence[str] | None = None
 ) -> LabFigure:
-    """Return a collective's measured points over its payload, with the models of its algorithms beside them.
+    """Return a collective's measured points over its payload, with the models of its algorithms.
 
     Parameters
     ----------
     measured : CollectiveSweep or several
-        Of several, no models are drawn unless ``algorithms`` names them.
+        With several, no models are drawn unless ``algorithms`` names them.
     quantity : str
-        "seconds" of a call; "bus", the rate at which a ring's links would run; or "sent", the bytes that the busiest rank
-        sends for each byte of the payload, its messages' headers included.
+        "seconds" of a call; "bus", the rate at which the links of a ring would run; or "sent", the bytes that the busiest rank
+        sends for each byte of the payload, including the headers of its messages.
     algorithms : sequence of str, optional
-        Which models, dashed: by default all that are known for the operation, of one sweep. Their latency and bandwidth come from the fit
-        of the measured points, as far as there are three sizes.
+        The models to draw, dashed; by default, for one sweep, all that are known for the operation. Their latency and bandwidth come
+        from a fit of the measured points, if there are at least three sizes.
     """
     sweeps = list(measured) if isinstance(measured, Sequence) else [measured]
     chosen = algorithms if algorithms is not None or len(sweeps) == 1 else ()
@@ -156,7 +156,7 @@ def _curve(
         y = [c.bus_bytes_per_second for c in costs]
     else:
         y = [max(c.sent_bytes(rank) for rank in range(sweep.ranks)) / c.nbytes for c in costs]
-    own = f", as {sweep.backend} does it" if name == sweep.algorithm and sweep.backend == "gloo" else ""
+    own = f", as in {sweep.backend}" if name == sweep.algorithm and sweep.backend == "gloo" else ""
     return {
         "type": "scatter", "mode": "lines", "x": [c.nbytes for c in costs], "y": y, "line": palette.line(Badge.MODELLED, color),
         "name": ink(f"{name}{own}{whose} (modelled)"), "hoverinfo": "skip",

@@ -1,4 +1,4 @@
-"""Lighter models as points: accuracy against the file's size, and against the time; a line joins those that no other beats."""
+"""Compressed models as points: accuracy over file size and over time; a line joins the models on the Pareto front."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def diet(w: Weighing) -> LabFigure:
     Parameters
     ----------
     w : Weighing
-        With accuracies; a model without one is left out. Times are relative to the first model's, each measured in turns with it.
+        With accuracies; a model without one is left out. Times are relative to the first model; each model was measured in turn with it.
 
     Notes
     -----
@@ -41,18 +41,18 @@ def diet(w: Weighing) -> LabFigure:
         _line(sorted(fast_front, key=_time), _time, "x2"),
         _points(points, color, _time, _time_ends, "x2", showlegend=False),
     ]
-    base = frame(f"{w.task}: what lighter models cost", w.evidence, _describe(w, points), _HEIGHT)
+    base = frame(f"{w.task}: accuracy, size and time of compressed models", w.evidence, _describe(w, points), _HEIGHT)
     axis = base.layout.to_plotly_json()["yaxis"]
     ends = [end for _, m in points for end in m.accuracy_interval or (0.0, 1.0)]
     low, high = min([*ends, 0.9]), 1.0
     right = {
         **axis, "range": [100 * (low - 0.05 * (high - low)), 100 * (high + 0.05 * (high - low))],
-        "title": {"text": ink("right answers on the test (%)")},
+        "title": {"text": ink("accuracy on the test set (%)")},
     }  # fmt: skip
     times = [end for _, m in points for end in (_time_ends(m) or (_time(m),))]
     plain = base.layout.to_plotly_json()["xaxis"]
-    small = {**plain, **bytes_axis([float(m.file_bytes) for _, m in points], "file on disk (log scale)"), "domain": _LEFT}
-    fast = {**plain, **count_axis(times, "time of the first model = 1 (log scale)"), "domain": _RIGHT, "anchor": "y2"}
+    small = {**plain, **bytes_axis([float(m.file_bytes) for _, m in points], "file size (log scale)"), "domain": _LEFT}
+    fast = {**plain, **count_axis(times, "time / time of the first model (log scale)"), "domain": _RIGHT, "anchor": "y2"}
     beside = {**right, "matches": "y", "anchor": "x2", "showticklabels": True, "title": {"text": ""}}
     one = {"type": "line", "x0": 1, "x1": 1, "xref": "x2", "y0": 0, "y1": 1, "yref": "y2 domain"}
     return composed(
@@ -72,7 +72,7 @@ def _time_ends(m: WeighedModel) -> tuple[float, float] | None:
 def _line(models: Sequence[WeighedModel], place: Callable[[Any], float], axis: str) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines", "x": [place(m) for m in models], "y": [100 * (m.accuracy or 0.0) for m in models],
-        "line": {"color": palette.GREY, "width": 1.5, "dash": "dot"}, "name": ink("beaten by none"), "hoverinfo": "skip",
+        "line": {"color": palette.GREY, "width": 1.5, "dash": "dot"}, "name": ink("Pareto front"), "hoverinfo": "skip",
         "xaxis": axis, "yaxis": axis.replace("x", "y"), "showlegend": axis == "x",
     }  # fmt: skip
 
@@ -124,12 +124,12 @@ def _on_each_other(one: WeighedModel, other: WeighedModel, place: Callable[[Any]
 
 def _words(m: WeighedModel) -> str:
     low, high = m.accuracy_interval or (0.0, 1.0)
-    fast = "the first" if m.speedup is None else f"{format_ratio(m.speedup)} as fast"
-    right = f"{100 * (m.accuracy or 0.0):.1f} % right (95 %: {100 * low:.1f} to {100 * high:.1f})"
+    fast = "reference" if m.speedup is None else f"a speed-up of {format_ratio(m.speedup)}"
+    right = f"{100 * (m.accuracy or 0.0):.1f} % accuracy (95 %: {100 * low:.1f} to {100 * high:.1f})"
     return f"{m.label}: {format_bytes(m.file_bytes)}, {fast}, {right}"
 
 
 def _describe(w: Weighing, points: Sequence[tuple[int, WeighedModel]]) -> str:
     said = " ".join(f"{number}: {_words(m)}." for number, m in points)
     front = ", ".join(w.front)
-    return f"Accuracy of {len(points)} models on {w.task} against file size and time on {w.device}. {said} Beaten by none: {front}."
+    return f"Accuracy of {len(points)} models on {w.task} over file size and time on {w.device}. {said} Pareto front: {front}."

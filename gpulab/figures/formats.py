@@ -1,4 +1,4 @@
-"""The picture of a number: its bits field by field, and the number line around it, for one format or two."""
+"""The figure of a number: its bits by field, and the number line around it, for one format or two."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DIGITS = 6  # of a tick's label at least; 17 tell any two numbers of float64 ap
 
 
 def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
-    """Return the bits of a number in one format or two, and what lies around it on the number line.
+    """Return the bits of a number in one format or two, and the neighboring numbers on the number line.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
     Raises
     ------
     InputError
-        If these are neither one nor two numbers.
+        If ``numbers`` is neither one Number nor two.
     """
     from gpulab import precision
 
@@ -171,7 +171,7 @@ def _given(one: Number, low: float, high: float) -> dict[str, Any]:
     line = {"type": "line", "x0": one.given, "x1": one.given, "xref": "x2", "y0": 0, "y1": 1, "yref": "y2", "line": stroke}
     words = {
         "x": one.given, "xref": "x2", "y": 1, "yref": "y2", "yanchor": "bottom", "showarrow": False,
-        "text": ink(f"asked for {one.given:.10g}"),
+        "text": ink(f"requested {one.given:.10g}"),
     }  # fmt: skip
     return {"shapes": [line], "annotations": [words]}
 
@@ -181,4 +181,4 @@ def _describe(many: Sequence[Number]) -> str:
     for n in many:
         around = " and ".join("nothing" if math.isnan(v) else f"{v:.10g}" for v in (n.below, n.above))
         parts.append(f"{n.format.name} holds {n.held:.10g} ({n.kind}), bits {' '.join(f for f in n.fields if f)}, between {around}.")
-    return f"Asked for {many[0].given:.10g}. {' '.join(parts)}"
+    return f"Requested: {many[0].given:.10g}. {' '.join(parts)}"

@@ -1,4 +1,4 @@
-"""The picture of gradients against the window of a format: a histogram by powers of two, shifted by the scale of the loss."""
+"""The figure of gradients and the range of a number format: a histogram by powers of two, shifted by the scale of the loss."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FATES = {
     "zero": ("becomes zero", palette.VERMILLION, "x"),
     "subnormal": ("subnormal: fewer digits", palette.ORANGE, "/"),
     "normal": ("normal: all digits", palette.BLUISH_GREEN, ""),
-    "beyond": ("beyond the largest", palette.REDDISH_PURPLE, "."),
+    "beyond": ("above the largest: overflow", palette.REDDISH_PURPLE, "."),
 }
 _MARGIN = 32  # powers of two beyond the gradients that are still shown
 _TAIL = 0.002  # of the gradients may lie left of the picture
 
 
 def gradient_window(window: GradientWindow) -> LabFigure:
-    """Return the histogram of scaled gradients over the window of a format.
+    """Return the histogram of scaled gradients, with the range of a number format.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def gradient_window(window: GradientWindow) -> LabFigure:
     Returns
     -------
     LabFigure
-        Bars by powers of two, each by what becomes of it; the window's edges are drawn and named.
+        Bars by powers of two, colored by what happens to the values; the limits of the range are drawn and named.
     """
     from gpulab.precision._window import plain
 
@@ -56,13 +56,13 @@ def gradient_window(window: GradientWindow) -> LabFigure:
     ticks = list(range(math.ceil(left / every) * every, math.floor(right) + 1, every))
     xaxis = {
         **base.layout.xaxis.to_plotly_json(), "range": [left, right], "tickmode": "array", "tickvals": ticks, "tickprefix": "",
-        "ticksuffix": "", "ticktext": [ink(f"2^{t}") for t in ticks], "title": {"text": ink("size of a gradient, times the scale")},
+        "ticksuffix": "", "ticktext": [ink(f"2^{t}") for t in ticks], "title": {"text": ink("magnitude of a gradient times the scale")},
     }  # fmt: skip
     yaxis = {
         **base.layout.yaxis.to_plotly_json(), "range": [0, 1.28 * highest], "tickformat": ".0%" if highest > 0.04 else ".1%",
         "title": {"text": ink("share of gradients")}, "nticks": 6,
     }  # fmt: skip
-    edges = [(tiny - 1, "zero below"), (normal, "full digits from here"), (top, "overflow from here")]
+    edges = [(tiny - 1, "zero below"), (normal, "full precision above"), (top, "overflow above")]
     lines = [_edge(at) for at, _ in edges if left < at < right]
     words = [_words(at, text, left, right, k) for k, (at, text) in enumerate(edges) if left < at < right]
     return composed(

@@ -1,4 +1,4 @@
-"""Pictures of the memory hierarchy: latency and bandwidth over the working set, and chases side by side."""
+"""Figures of the memory hierarchy: latency and bandwidth over the working set, and parallel pointer chases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NEAR = 0.24
 
 
 def latency(curve: Latency, beside: Sequence[Latency] = ()) -> LabFigure:
-    """Return the time of a hop over the working set, with the caches that the system reports and the levels that the curve shows.
+    """Return the time of a hop over the working set, with the caches that the system reports and the levels found in the curve.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def latency(curve: Latency, beside: Sequence[Latency] = ()) -> LabFigure:
     sizes = [float(p.nbytes) for one in curves for p in one.points]
     _add_levels(figure, levels.levels, sizes, [level.latency_seconds or 0.0 for level in levels.levels])
     _name_caches(figure, curve.reported, sizes)
-    axis = seconds_axis(values, "one hop (log scale)")
+    axis = seconds_axis(values, "time per hop (log scale)")
     figure.update_layout(xaxis=bytes_axis(sizes, "working set (log scale)"), yaxis=axis, showlegend=True)
     return figure
 
@@ -94,18 +94,18 @@ def bandwidth(curve: Bandwidth, beside: Sequence[Bandwidth] = ()) -> LabFigure:
 
 
 def parallel_chains(both: ParallelChains) -> LabFigure:
-    """Return the time of a hop over the number of chains at once, beside what it would be if nothing stood in the way.
+    """Return the time of a hop over the number of parallel chains, with the ideal of perfect overlap.
 
     Parameters
     ----------
     both : ParallelChains
     """
     words = (
-        f"Chains at once in {format_bytes(both.nbytes)} on {both.device}: "
+        f"Parallel chains in {format_bytes(both.nbytes)} on {both.device}: "
         + "; ".join(f"{p.chains}: {format_seconds(p.seconds_per_hop)}" for p in both.points)
-        + f". At best {format_ratio(both.gain)} the hops of one chain."
+        + f". The best rate is {format_ratio(both.gain)} the hop rate of one chain."
     )
-    figure = frame(f"Independent loads at once, {format_bytes(both.nbytes)}", both.evidence, words, height=380)
+    figure = frame(f"Independent loads in parallel, {format_bytes(both.nbytes)}", both.evidence, words, height=380)
     counts, first = [p.chains for p in both.points], both.points[0].least_seconds
     told = [f"{plural(p.chains, 'chain')}: {format_seconds(p.seconds_per_hop)}" for p in both.points]
     points = [(p.chains, p.seconds_per_hop, p.interval_seconds, p.least_seconds, text) for p, text in zip(both.points, told, strict=True)]
@@ -115,7 +115,7 @@ def parallel_chains(both: ParallelChains) -> LabFigure:
         x=counts, y=ideal, mode="lines", line=palette.line(Badge.MODELLED, MID_GREY), hoverinfo="skip", name=ink("latency / chains")
     )
     axis = seconds_axis([*values, *ideal], "time per hop (log scale)")
-    across = {**count_axis(counts, "chains at once (log scale)"), "tickvals": counts, "ticktext": [ink(f"{n:,}") for n in counts]}
+    across = {**count_axis(counts, "parallel chains (log scale)"), "tickvals": counts, "ticktext": [ink(f"{n:,}") for n in counts]}
     figure.update_layout(xaxis=across, yaxis=axis, showlegend=True)
     return figure
 
@@ -179,7 +179,7 @@ def _name_caches(figure: LabFigure, reported: Sequence[Reported], sizes: Sequenc
     for cache in sorted((c for c in reported if min(sizes) < c.size_bytes < max(sizes)), key=lambda c: c.size_bytes):
         place = math.log10(cache.size_bytes)
         higher = place - before < _NEAR * span and not higher
-        guide(figure, cache.size_bytes, f"{cache} (the system says)")
+        guide(figure, cache.size_bytes, f"{cache} (reported by the system)")
         label = figure.layout.annotations[-1]
         label.update(yanchor="bottom", y=1.0, xanchor="center", xshift=0, yshift=_ROW if higher else 0)
         before = place

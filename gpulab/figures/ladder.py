@@ -1,4 +1,4 @@
-"""Pictures of the speed-up ladder: the waterfall from the script to all techniques together, and what each gives where."""
+"""Figures of the speed-up ladder: the waterfall from the script to all techniques together, and the gain of each technique by place."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _COLORS = {
 }  # fmt: skip
 # A technique's three gains, each with a shape of its own.
 _PLACES = (
-    ("alone", "alone, over the script", "circle", palette.BLUE),
-    ("gain", "at its place, over the rung before", "square", palette.ORANGE),
-    ("removed", "at the end: all over all but it", "diamond", palette.VERMILLION),
+    ("alone", "alone, relative to the script", "circle", palette.BLUE),
+    ("gain", "at its place, relative to the rung before", "square", palette.ORANGE),
+    ("removed", "last: all techniques relative to all others", "diamond", palette.VERMILLION),
 )
 
 
 def waterfall(result: LadderResult) -> LabFigure:
-    """Return the ladder as a waterfall: each rung from what it found to what it left, then the combination beside the product.
+    """Return the ladder as a waterfall: each rung from the speed before it to the speed after it, then the combination and the product.
 
-    The axis is logarithmic, so that equal factors have equal lengths and the product of the single gains is the sum of their bars.
+    The axis is logarithmic, so equal factors have equal lengths, and the lengths of the single bars add up to the product of the gains.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def waterfall(result: LadderResult) -> LabFigure:
     before, most = 1.0, _FAR * max(result.together.ratio, result.product.ratio, *(rung.form.over_start.ratio for rung in result.rungs))
     for row, rung in enumerate(result.rungs):
         after = rung.form.over_start.ratio
-        words, hover = f"{format_ratio(rung.gain.ratio)}, {rung.gain.verdict}", f"{rung.title}: {rung.gain} over the rung before"
+        words, hover = f"{format_ratio(rung.gain.ratio)}, {rung.gain.verdict}", f"{rung.title}: {rung.gain} relative to the rung before"
         right = max(before, *_ends(rung.form.over_start, most))
         traces += [_bar(row, before, after, _COLORS[rung.gain.verdict], hover), _text(row, right, words)]
         traces += _whisker(row, rung.form.over_start, palette.marker(Badge.MEASURED, _COLORS[rung.gain.verdict], size=8), most)
@@ -67,13 +67,13 @@ def waterfall(result: LadderResult) -> LabFigure:
     traces += _whisker(row + 1, product, palette.marker(Badge.MODELLED, color, size=9), most)
     ends = [1.0, *_ends(result.together, most), *_ends(product, most)]
     ends += [end for rung in result.rungs for end in _ends(rung.form.over_start, most)]
-    figure = composed(base, traces, **_axes(base, names, ends, "times as fast as the script"))
+    figure = composed(base, traces, **_axes(base, names, ends, "speed-up over the script"))
     guide(figure, 1.0, "the script", bottom=True)
     return figure
 
 
 def ladder_gains(result: LadderResult) -> LabFigure:
-    """Return each technique's gain alone, at its place in the ladder, and at the end, with intervals.
+    """Return the gain of each technique alone, at its place in the ladder, and as the last one, with intervals.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def ladder_gains(result: LadderResult) -> LabFigure:
     """
     names = [rung.title for rung in result.rungs]
     words = " ".join(f"{r.title}: alone {r.alone}, at its place {r.gain}, at the end {r.removed}." for r in result.rungs)
-    base = frame("What each technique gives depends on what is there already", result.evidence, words, height=_AROUND + _ROW * len(names))
+    base = frame("The gain of a technique depends on the techniques before it", result.evidence, words, height=_AROUND + _ROW * len(names))
     traces, ends = [], [1.0]
     most = _FAR * max(getattr(rung, field).ratio for field, *_ in _PLACES for rung in result.rungs)
     for number, (field, title, symbol, color) in enumerate(_PLACES):
@@ -99,7 +99,7 @@ def ladder_gains(result: LadderResult) -> LabFigure:
             }
         )  # fmt: skip
         traces += _cut(gains, rows, color, most)
-    figure = composed(base, traces, **_axes(base, names, ends, "times as fast", room=1.0))
+    figure = composed(base, traces, **_axes(base, names, ends, "speed-up", room=1.0))
     guide(figure, 1.0, "no gain", bottom=True)
     return figure
 
@@ -134,7 +134,7 @@ def _text(row: int, place: float, words: str) -> dict[str, Any]:
 def _whisker(row: float, gain: Gain, marker: dict[str, object], most: float) -> list[dict[str, Any]]:
     point = {
         "type": "scatter", "mode": "markers", "x": [gain.ratio], "y": [row], "marker": marker, "showlegend": False,
-        "error_x": _error([gain], str(marker["color"]), most), "hovertemplate": f"over the script: {gain}<extra></extra>",
+        "error_x": _error([gain], str(marker["color"]), most), "hovertemplate": f"relative to the script: {gain}<extra></extra>",
     }  # fmt: skip
     return [point, *_cut([gain], [row], str(marker["color"]), most)]
 
@@ -163,4 +163,4 @@ def _ends(gain: Gain, most: float = math.inf) -> list[float]:
 
 def _in_words(result: LadderResult) -> str:
     steps = " ".join(f"{rung.title}: {rung.gain}, {rung.gain.verdict}." for rung in result.rungs)
-    return f"A waterfall of the speed over the script on {result.device}. {steps} {result.sentence}"
+    return f"A waterfall of the speed-up over the script on {result.device}. {steps} {result.sentence}"

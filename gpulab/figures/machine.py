@@ -1,4 +1,4 @@
-"""A picture of a machine: how much each of its memories holds, from the smallest cache to the accelerator's memory."""
+"""The figure of a machine: the capacity of each of its memories, from the smallest cache to the accelerator's memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ def machine(m: Machine) -> LabFigure:
     """Return the sizes of the memories on one logarithmic axis, fastest and smallest on top."""
     levels = _levels(m)
     words = ", ".join(f"{name} {format_bytes(size)}{extra}" for name, size, extra, _ in levels)
-    figure = frame(
-        "How much each memory holds", m.evidence, f"Sizes of the memories of this machine: {words}.", height=150 + 30 * len(levels)
-    )
+    figure = frame("Capacity of each memory", m.evidence, f"Sizes of the memories of this machine: {words}.", height=150 + 30 * len(levels))
     axis = bytes_axis([size for _, size, _, _ in levels], "bytes (log scale)")
     low, high = axis["range"]
     axis["range"] = [low, high + 0.25 * (high - low)]  # room for the labels

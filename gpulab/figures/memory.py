@@ -1,4 +1,4 @@
-"""Pictures of memory: the timeline of a step, who holds a device's bytes, and whether a step will fit."""
+"""Figures of memory: the timeline of a step, the memory in use on a device, and whether a step will fit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
     if total.size:
         _mark_peak(figure, int(total.argmax()), high, total.size)
         _mark_phases(figure, line)
-    figure.update_xaxes(title={"text": ink("operator (in the order run)")}, range=[0, max(total.size - 1, 1)], showgrid=False)
+    figure.update_xaxes(title={"text": ink("operator (in order of execution)")}, range=[0, max(total.size - 1, 1)], showgrid=False)
     figure.update_yaxes(**linear_bytes_axis(1.12 * high, "live bytes"))
     figure.update_layout(showlegend=True)  # also where all tensors are of one category
     return figure
@@ -144,17 +144,17 @@ def _faded(color: str, opacity: float) -> str:
 def memory_prediction(
     predictions: Prediction | Sequence[Prediction], labels: Sequence[str] = (), free_bytes: float | None = None, device_kind: str = "cpu"
 ) -> LabFigure:
-    """Return one bar a prediction: what the peak is made of, the scratch inside operators, the margin, and what is free.
+    """Return one bar per prediction: the parts of the peak, the scratch memory of operators, the margin, and the free memory.
 
     Parameters
     ----------
     predictions : Prediction or several
     labels : sequence of str
-        One a prediction, such as "batch 32"; the model's name if not given. Those that are alike are numbered.
+        One per prediction, such as "batch 32"; by default the model's name. Equal labels are numbered.
     free_bytes : float, optional
-        Drawn as a labelled line: bars beyond it do not fit.
+        Drawn as a labeled line: bars beyond it do not fit.
     device_kind : str
-        Decides the margin.
+        Determines the margin.
     """
     several = list(predictions) if isinstance(predictions, Sequence) else [predictions]
     names = apart(list(labels) or [f"{p.label}, {p.precision}" for p in several])
@@ -227,9 +227,7 @@ def _name_rows(figure: LabFigure, names: Sequence[str]) -> None:
 def memory_snapshot(s: Snapshot) -> LabFigure:
     """Return one bar that accounts for all of a device's bytes, part by part."""
     words = ", ".join(f"{part} {format_bytes(n)}" for part, n in s.parts.items())
-    figure = frame(
-        f"Who holds the memory of {s.device}", s.evidence, f"{format_bytes(s.total_bytes)} of {s.device_name}: {words}.", height=230
-    )
+    figure = frame(f"Memory in use on {s.device}", s.evidence, f"{format_bytes(s.total_bytes)} of {s.device_name}: {words}.", height=230)
     for part, nbytes in s.parts.items():
         if nbytes:
             _add_bar(figure, part, [s.device], [float(nbytes)], modelled=False)

@@ -1,4 +1,4 @@
-"""The picture of an occupancy: how it follows the size of a block, its registers and its shared memory, with the launch on each curve."""
+"""The figure of an occupancy as a function of block size, registers and shared memory, with the launch marked on each curve."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 # Axis -> its title, where the picture has it, and how its line runs: a block size counts as the next whole warp, so the line steps
 # up before the value; registers and shared memory hold until the next step begins.
 _PANELS = {
-    "threads_per_block": ("threads of a block", (0.0, 0.295), "vh"),
-    "registers_per_thread": ("registers of a thread", (0.3525, 0.6475), "hv"),
-    "shared_bytes_per_block": ("KiB of shared memory of a block", (0.705, 1.0), "hv"),
+    "threads_per_block": ("threads per block", (0.0, 0.295), "vh"),
+    "registers_per_thread": ("registers per thread", (0.3525, 0.6475), "hv"),
+    "shared_bytes_per_block": ("KiB of shared memory per block", (0.705, 1.0), "hv"),
 }
 _NOUNS = {"threads_per_block": "threads", "registers_per_thread": "registers", "shared_bytes_per_block": "of shared memory"}
-_CURVES = {"threads_per_block": "sizes of a block", "registers_per_thread": "registers", "shared_bytes_per_block": "shared memory"}
+_CURVES = {"threads_per_block": "block sizes", "registers_per_thread": "registers", "shared_bytes_per_block": "shared memory"}
 _KIB = 1024
 # What limits, as words, symbol and colour; the symbols alone tell them apart.
 _LIMITERS = {
@@ -33,7 +33,7 @@ _LIMITERS = {
 
 
 def occupancy(launch: Occupancy) -> LabFigure:
-    """Return the occupancy over block size, registers and shared memory: three curves through one launch, which is ringed on each.
+    """Return the occupancy over block size, registers and shared memory: three curves through one launch, which is marked on each.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def occupancy(launch: Occupancy) -> LabFigure:
     Returns
     -------
     LabFigure
-        Along each curve the other two arguments stay what they are; the marks say which resource limits from there on.
+        Along each curve the other two arguments are constant; the marks show which resource is the limit from there on.
     """
     from gpulab.models import occupancy_sweep
 
@@ -62,7 +62,7 @@ def occupancy(launch: Occupancy) -> LabFigure:
         value = getattr(launch, one.axis)
         axes[f"xaxis{end}"] = {**plain, **_x_axis(one, value, words), "domain": domain, "anchor": f"y{end}"}
         texts = [ink(f"{tick:.0%}") for tick in ticks] if number == 1 else [""] * len(ticks)
-        heading = {"title": {"text": ink("share of warp slots")}} if number == 1 else {}
+        heading = {"title": {"text": ink("occupancy")}} if number == 1 else {}
         axes[f"yaxis{end}"] = {**plain, **rises, **heading, "ticktext": texts, "anchor": f"x{end}", "domain": [0, 1]}
         traces += [{**trace, "xaxis": f"x{end}", "yaxis": f"y{end}"} for trace in _curve(one, shape, legend)]
         traces.append({**_here(launch, one), "xaxis": f"x{end}", "yaxis": f"y{end}", "showlegend": number == 1})
@@ -135,6 +135,6 @@ def _describe(launch: Occupancy, sweeps: list[OccupancySweep]) -> str:
     for one in sweeps:
         best, worst = max(one.ratio), min(one.ratio)
         last = max(k for k, ratio in enumerate(one.ratio) if ratio == best)
-        reached = f"which the value {_value(one.axis, one.values[last])} still reaches"
+        reached = f"reached up to {_value(one.axis, one.values[last])}"
         parts.append(f"Over the {_CURVES[one.axis]} it lies between {worst:.1%} and {best:.1%}, {reached}.")
     return " ".join(parts)

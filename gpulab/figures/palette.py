@@ -1,7 +1,7 @@
-"""The colours of the course, each with one meaning, and the three styles of evidence.
+"""The colors of the course, each with one meaning, and the three styles of evidence.
 
-The hues are Okabe and Ito's (Color Universal Design, 2008; https://jfly.uni-koeln.de/color/), told apart by people with any of the
-common colour-vision deficiencies. Colour is never the only carrier: shape, fill and a label say the same.
+The hues are Okabe and Ito's (Color Universal Design, 2008; https://jfly.uni-koeln.de/color/), distinguishable with any of the
+common color-vision deficiencies. Color is never the only cue: shape, fill and a label carry the same information.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MEMORY = {
 
 
 def device_color(device: str) -> str:
-    """Return the colour of a device by its kind or its PyTorch name.
+    """Return the color of a device by its kind or its PyTorch name.
 
     >>> device_color("cuda:0") == device_color("cuda") == VERMILLION
     True
@@ -53,17 +53,17 @@ def device_color(device: str) -> str:
 
 
 def memory_color(category: str) -> str:
-    """Return the colour of a category of memory; what has no colour of its own is grey."""
+    """Return the color of a category of memory; gray if it has no color of its own."""
     return MEMORY.get(category.lower(), GREY)
 
 
 def marker(badge: Badge, color: str, symbol: str = "circle", size: int = 11) -> dict[str, object]:
-    """Return a marker that says its evidence: measured is solid, recorded and modelled are hollow."""
+    """Return a marker that shows its evidence: measured is solid, recorded and modelled are hollow."""
     hollow = badge is not Badge.MEASURED
     return {"symbol": f"{symbol}-open" if hollow else symbol, "size": size, "color": color, "line": {"width": 2, "color": color}}
 
 
 def line(badge: Badge, color: str, width: float = 2) -> dict[str, object]:
-    """Return a line that says its evidence: measured is solid, recorded is dotted, modelled is dashed."""
+    """Return a line that shows its evidence: measured is solid, recorded is dotted, modelled is dashed."""
     dash = {Badge.MEASURED: "solid", Badge.RECORDED: "dot", Badge.MODELLED: "dash"}[badge]
     return {"color": color, "width": width, "dash": dash}

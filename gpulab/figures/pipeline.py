@@ -1,4 +1,4 @@
-"""Pictures of a training at work: the lanes of an input pipeline, and a step as the profiler saw it."""
+"""Figures of a training run: the lanes of an input pipeline, and a step as recorded by the profiler."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _MOST_ROWS = 10  # workers that get a row though they load none of the steps tha
 
 
 def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
-    """Return the lanes of an input pipeline: who loaded which batch when, its copy, its step, and where the accelerator waited.
+    """Return the lanes of an input pipeline: the loading, copy and step of each batch, and where the accelerator waited.
 
     Parameters
     ----------
     p : PipelineResult
     steps : int
-        How many of the first steps are drawn; the table tells of all.
+        How many of the first steps are drawn; the table covers all of them.
     """
     shown = min(steps, p.steps)
     words = (
@@ -39,7 +39,7 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
         f"{format_bytes(p.batch_bytes)}, a step {format_seconds(p.compute_seconds)}."
     )
     rows = _rows(p, shown)
-    title = f"Who works when: the first {shown} steps, workers {p.workers}"
+    title = f"Input pipeline: the first {shown} steps, workers {p.workers}"
     evidence = [p.evidence] if p.evidence == p.accelerator_evidence else [p.evidence, p.accelerator_evidence]
     base = frame(title, evidence, words, height=_MARGIN + _ROW * len(rows))
     spans = [span for span in p.spans if span.step < shown]
@@ -105,15 +105,15 @@ def _rows_axis(rows: Sequence[str]) -> dict[str, Any]:
 
 
 def profile(p: Profile, step: int = 0, depth: int = 1) -> LabFigure:
-    """Return one step as the profiler saw it: your marks, the operators on the host, the kernels on the device.
+    """Return one step as recorded by the profiler: your marks, the operators on the host, the kernels on the device.
 
     Parameters
     ----------
     p : Profile
     step : int
-        Which of the steps, from 0.
+        Index of the step, from 0.
     depth : int
-        How deep to look: 0 shows what the program called, 1 also what these called, and so on.
+        Depth of the calls: 0 shows what the program called, 1 also what these operators called, and so on.
     """
     begin, end = p.steps[step]
     lanes = _profile_lanes(p, begin, end, depth)
@@ -138,7 +138,7 @@ def _profile_lanes(p: Profile, begin: float, end: float, depth: int) -> dict[str
     lanes = {"your marks": [s for s in inside if s.lane == "mark" and s.depth == 0]}
     lanes["marks inside"] = [s for s in inside if s.lane == "mark" and s.depth == 1]
     for level in range(depth + 1):
-        name = "operators" if level == 0 else "that they call" if level == 1 else f"calls, {level} deep"
+        name = "operators" if level == 0 else "nested calls" if level == 1 else f"calls, depth {level}"
         lanes[name] = [s for s in inside if s.lane == "host" and s.depth == level]
     lanes["device"] = [s for s in inside if s.lane == "device"]
     return {name: spans for name, spans in lanes.items() if spans}

@@ -1,4 +1,4 @@
-"""Pictures of several ranks at work: each rank's lanes from a real run, and the stages of a pipeline in theory and as measured."""
+"""Figures of several ranks: the lanes of each rank from a real run, and the stages of a pipeline, modelled and measured."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _CLEAR = "rgba(0,0,0,0)"
 
 
 def rank_timeline(t: RankTimeline, steps: int = 2) -> LabFigure:
-    """Return the lanes of each rank in a real run: what its own thread did, and beside it the bytes that moved.
+    """Return the lanes of each rank in a real run: what its main thread did, and its communication.
 
     Parameters
     ----------
     t : RankTimeline
         From ``gl.parallel.train(...).timeline`` or ``gl.parallel.run_schedule(...).timeline``.
     steps : int
-        How many of its first steps are drawn; the table tells of all.
+        How many of its first steps are drawn; the table covers all of them.
     """
     begin = t.steps[0] if t.steps else 0.0
     end = t.steps[steps] if steps < len(t.steps) else t.end_seconds
@@ -55,7 +55,7 @@ def rank_timeline(t: RankTimeline, steps: int = 2) -> LabFigure:
     rows = {rank: pitch * rank for rank in range(t.ranks)}  # from the top: y grows downwards
     low = pitch * (t.ranks - 1) + (1.3 if messages else 0.6)
     shown = min(max(1, len(t.steps)), steps)
-    title = f"{t.label}: who works when, {f'{shown} steps' if shown > 1 else 'one step'}"
+    title = f"{t.label}: work and waiting, {f'{shown} steps' if shown > 1 else 'one step'}"
     base = frame(
         title, t.evidence, _words_of(t), height=_MARGIN + round((_LEGEND + _RANK_ROW * t.ranks) if messages else _STAGE_ROW * t.ranks)
     )
@@ -116,14 +116,14 @@ def _words_of(t: RankTimeline) -> str:
 
 
 def pipeline_schedule(s: StageSchedule | ScheduleRun, measured: ScheduleRun | None = None, unit: str = "") -> LabFigure:
-    """Return which stage does which pass when: a pipeline's timetable, a run of it, or both above each other on one scale.
+    """Return when each stage runs each pass: the timetable of a pipeline, a measured run, or both on one scale.
 
     Parameters
     ----------
     s : StageSchedule or ScheduleRun
-        From ``gl.models.pipeline_schedule`` or ``gl.parallel.run_schedule``; of a run alone its timetable stands above it.
+        From ``gl.models.pipeline_schedule`` or ``gl.parallel.run_schedule``; for a run alone, its timetable is drawn above it.
     measured : ScheduleRun, optional
-        Beneath; the costs of ``s`` are seconds then.
+        Drawn below the timetable; the costs of ``s`` are then in seconds.
     unit : str
         Of the costs of ``s`` where there is no run, such as "ms".
     """
@@ -135,7 +135,7 @@ def pipeline_schedule(s: StageSchedule | ScheduleRun, measured: ScheduleRun | No
     row = min(_STAGE_ROW, max(_LEAST_ROW, _TALLEST // count))
     formula = model.bubble_formula_ratio
     title = f"{_named(model)}: bubble {model.bubble_ratio:.1%}" + (f", measured {run.bubble_ratio:.1%}" if run is not None else "")
-    words = " ".join(_stages_in_words(half) for half, _ in halves) + (f" The formula says {formula:.1%}." if formula is not None else "")
+    words = " ".join(_stages_in_words(half) for half, _ in halves) + (f" The formula gives {formula:.1%}." if formula is not None else "")
     base = frame(title, [evidence for _, evidence in halves], words, height=_MARGIN + 8 + row * count + 16 * (len(halves) - 1))
     plain = base.layout.yaxis.to_plotly_json()
     traces: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The picture of a roofline: roofs of arithmetic and memory, the ridge where they meet, and the work beneath them."""
+"""The figure of a roofline: roofs of arithmetic and memory, the ridge where they meet, and the work below them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Area = tuple[float, float, float, float]  # left, bottom, right, top, in pixels
 
 
 def roofline(r: Roofline, beside: Sequence[Roofline] = (), arithmetic: str | None = None) -> LabFigure:
-    """Return the roofs of one device or several, log-log, with their ridges and the points beneath them.
+    """Return the roofs of one device or several, log-log, with their ridges and the points below them.
 
     Parameters
     ----------
@@ -34,13 +34,13 @@ def roofline(r: Roofline, beside: Sequence[Roofline] = (), arithmetic: str | Non
     beside : sequence of Roofline
         Further devices in the same axes.
     arithmetic : str, optional
-        The number format whose roof is drawn; None takes those of the points, else float32.
+        The number format whose roof is drawn; None uses the formats of the points, or float32.
 
     Returns
     -------
     LabFigure
         Measured points are solid with their interval, recorded and predicted ones hollow; measured roofs are solid, recorded ones
-        dotted, modelled ones dashed. Work without arithmetic has no place on these axes and stands in the description.
+        dotted, modelled ones dashed. Work without arithmetic cannot be drawn on these axes and is named in the description.
     """
     machines = [r, *beside]
     tops = {id(one): _arithmetics(one, arithmetic) for one in machines}
@@ -58,8 +58,8 @@ def roofline(r: Roofline, beside: Sequence[Roofline] = (), arithmetic: str | Non
         heights += [y for line in lines for y in line["y"]]
     heights += [y for _, p in placed for y in (_reached(p), *_ends(p))]
     base = frame(_title(machines), _evidence(machines), _describe(machines, ridges), height=_HEIGHT)
-    axes = {"xaxis": count_axis([low / aside, high * aside], "arithmetic intensity, FLOP a byte (log scale)"),
-            "yaxis": rate_axis(heights, "FLOP a second (log scale)", "FLOP/s")}  # fmt: skip
+    axes = {"xaxis": count_axis([low / aside, high * aside], "arithmetic intensity, FLOP per byte (log scale)"),
+            "yaxis": rate_axis(heights, "FLOP per second (log scale)", "FLOP/s")}  # fmt: skip
     taken: list[_Area] = []
     notes = _roof_notes(labels, axes, taken)
     shapes, marks = _ridge_marks(ridges, axes, taken)
@@ -99,7 +99,7 @@ def _ridge(one: Roofline, tops: Sequence[str]) -> tuple[float, float, str] | Non
         return None
     level = one.memory[-1]
     x = one.ridge_flops_per_byte(tops[0], level.name)
-    return x, one.arithmetic_roof(tops[0]).flops_per_second, f"ridge {format_number(x)} FLOP a byte"
+    return x, one.arithmetic_roof(tops[0]).flops_per_second, f"ridge {format_number(x)} FLOP per byte"
 
 
 def _crossings(one: Roofline, tops: Sequence[str]) -> list[float]:
@@ -278,5 +278,5 @@ def _describe(machines: Sequence[Roofline], ridges: Sequence[tuple[Roofline, flo
         parts += [p.explanation for p in one.points]
         beyond = [p.label for p in one.points if not p.flops or not p.nbytes]
         if beyond:
-            parts.append(f"Without a place on these axes, for lack of arithmetic or traffic: {', '.join(beyond)}.")
+            parts.append(f"Not drawn, since they do no arithmetic or move no bytes: {', '.join(beyond)}.")
     return " ".join(parts)

@@ -1,4 +1,4 @@
-"""Pictures of scaling: measured and recorded points beside model curves, and what the global batch does to learning."""
+"""Figures of scaling: measured and recorded points with model curves, and accuracy over the global batch."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def scaling(
     Parameters
     ----------
     measured : ScalingResult or several
-        Live ones are solid, recorded ones hollow; a prediction is the band between all communication hidden that can be, and none.
+        Live ones are solid, recorded ones hollow; a prediction is the band between maximal overlap of communication and none.
     curves : sequence of ScalingCurve
-        Dashed, each law in its colour; where more ranks no longer help is marked.
+        Dashed, each law in its own color; the point above which more ranks do not help is marked.
     quantity : str
         "speedup", "efficiency" (speed-up / ranks) or "seconds" (of a step).
     """
@@ -96,7 +96,7 @@ def _ideal(top: int, quantity: Quantity) -> dict[str, Any]:
     x = [1, max(top, 2)]
     return {
         "type": "scatter", "mode": "lines", "x": x, "y": [float(p) for p in x] if quantity == "speedup" else [100.0, 100.0],
-        "line": {"color": palette.GREY, "width": 1.5, "dash": "dot"}, "name": ink("each rank gains in full"), "hoverinfo": "skip",
+        "line": {"color": palette.GREY, "width": 1.5, "dash": "dot"}, "name": ink("ideal speed-up"), "hoverinfo": "skip",
     }  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def _curve(curve: ScalingCurve, quantity: Quantity) -> list[dict[str, Any]]:
     ]  # fmt: skip
     best = next((p for p in curve.points if p.ranks == curve.best_ranks), None)
     if best is not None:
-        words = f"one more no longer helps: {plural(best.ranks, 'rank')}"
+        words = f"more do not help: {plural(best.ranks, 'rank')}"
         traces.append(
             {
                 "type": "scatter", "mode": "markers", "x": [best.ranks], "y": [_value(best, quantity)],
@@ -124,7 +124,7 @@ def _curve(curve: ScalingCurve, quantity: Quantity) -> list[dict[str, Any]]:
 
 
 def _curve_words(curve: ScalingCurve, p: ScalingPoint) -> str:
-    waited = f", {format_seconds(p.exposed_seconds)} of it waited for others" if p.exposed_seconds else ""
+    waited = f", {format_seconds(p.exposed_seconds)} of it waiting for others" if p.exposed_seconds else ""
     step = f"step {format_seconds(p.seconds)}{waited}"
     return f"{curve.label}, {plural(p.ranks, 'rank')}: {format_ratio(p.speedup)}, {100 * p.efficiency:.3g} %, {step}"
 
@@ -178,7 +178,7 @@ def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list
     both = [[_value(p, quantity) for p in curve.points] for curve in (result.prediction, result.overlapped)]
     x = [p.ranks for p in result.prediction.points]
     whose = f" for {_cut(result.label)}" if several else ""
-    names = (f"predicted{whose}, nothing overlaps (modelled)", f"predicted{whose}, all overlaps that can (modelled)")
+    names = (f"predicted{whose}, no overlap (modelled)", f"predicted{whose}, maximal overlap (modelled)")
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter", "mode": "lines", "x": x, "y": y, "line": palette.line(Badge.MODELLED, color, 1.5), "name": ink(name),
@@ -200,7 +200,7 @@ def _describe(results: Sequence[ScalingResult], curves: Sequence[ScalingCurve]) 
 
 
 def global_batch(g: GlobalBatchResult) -> LabFigure:
-    """Return accuracy over the global batch, one line a rule for the learning rate, with 95 % bars over seeds and test items."""
+    """Return accuracy over the global batch, one line per rule for the learning rate, with 95 % bars over seeds and test items."""
     traces = [_rule(rule, g.select(rule), _SHIFT ** (number - (len(g.rules) - 1) / 2)) for number, rule in enumerate(g.rules)]
     said = " ".join(f"{_row_words(row)}." for row in g.rows)
     words = f"Accuracy over the global batch on {g.task}, {plural(g.epochs, 'epoch')} each. {said}"
@@ -212,7 +212,7 @@ def global_batch(g: GlobalBatchResult) -> LabFigure:
     texts = [f"{size}<br>{plural(several[size].ranks, 'rank')}<br>{plural(several[size].steps, 'update')}" for size in sizes]
     return composed(
         base, traces, xaxis={**plain["xaxis"], **axis, "ticktext": [ink(text) for text in texts], "tickangle": 0},
-        yaxis={**plain["yaxis"], "range": [0, 104], "title": {"text": ink("right answers on the test (%)")}},
+        yaxis={**plain["yaxis"], "range": [0, 104], "title": {"text": ink("accuracy on the test set (%)")}},
     )  # fmt: skip
 
 
@@ -235,5 +235,5 @@ def _rule(rule: str, rows: Sequence[GlobalBatchRow], shift: float) -> dict[str, 
 def _row_words(row: GlobalBatchRow) -> str:
     low, high = row.accuracy.interval
     lost = f", {row.diverged} diverged" if row.diverged else ""
-    right = f"{100 * row.accuracy.mean:.1f} % right [{100 * low:.1f}, {100 * high:.1f}]"
+    right = f"{100 * row.accuracy.mean:.1f} % accuracy [{100 * low:.1f}, {100 * high:.1f}]"
     return f"{row.rule}, batch {row.global_batch}, rate {row.learning_rate:.3g}, {plural(row.steps, 'update')}: {right}{lost}"

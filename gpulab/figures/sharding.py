@@ -1,4 +1,4 @@
-"""The picture of memory per rank: one bar a strategy, what it is made of, and the GPU that it must fit into."""
+"""The figure of memory per rank: one bar per strategy with its parts, and the capacity of the GPU."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _STATES_ONLY = " (states only)"
 
 
 def rank_memory(results: Sequence[RankMemory | RankStates], capacity_bytes: float | None = None, capacity_name: str = "") -> LabFigure:
-    """Return one bar a strategy: the peak of a rank by category with scratch and margin, or only the states where no more is known.
+    """Return one bar per strategy: the peak of a rank by category with scratch and margin, or only the states if no more is known.
 
     Parameters
     ----------
     results : sequence of RankMemory or RankStates
     capacity_bytes : float, optional
-        Drawn as a labelled line: bars beyond it do not fit.
+        Drawn as a labeled line: bars beyond it do not fit.
     capacity_name : str
         Of the GPU.
     """
@@ -63,7 +63,7 @@ def rank_memory(results: Sequence[RankMemory | RankStates], capacity_bytes: floa
         anchor = "right" if capacity_bytes > 0.5 * largest else "left"
         text = ink(f"{capacity_name}: {format_bytes(capacity_bytes)}")
         figure.add_annotation(x=capacity_bytes, xref="x", y=1, yref="paper", yanchor="bottom", xanchor=anchor, showarrow=False, text=text)
-    figure.update_xaxes(**linear_bytes_axis(1.05 * largest, "bytes on a rank"))
+    figure.update_xaxes(**linear_bytes_axis(1.05 * largest, "bytes per rank"))
     figure.update_yaxes(
         type="category",
         autorange="reversed",

@@ -1,4 +1,4 @@
-"""Pictures of measurements and comparisons: three times side by side, each with its evidence."""
+"""Figures of measurements and comparisons: three times side by side, each with its evidence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
     c : Comparison
         What was compared; the first row is the baseline.
     recorded : sequence of ComparisonRow
-        The same work as named machines recorded it; drawn hollow, under the live rows.
+        The same work as named machines recorded it; drawn hollow, below the live rows.
     """
     rows = [*c.rows, *recorded]
     evidence = [row.measurement.evidence for row in rows]
@@ -71,7 +71,7 @@ def measurement(m: Measurement) -> LabFigure:
     """Return the samples in the order they were taken, with the median and its 95 % interval."""
     samples = np.asarray(m.samples_seconds, dtype=float)
     interval = (
-        "no honest interval"
+        "no valid interval"
         if m.interval_seconds is None
         else f"95 % interval {format_seconds(m.interval_seconds[0])} to {format_seconds(m.interval_seconds[1])}"
     )

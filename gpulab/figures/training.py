@@ -1,4 +1,4 @@
-"""Pictures of training: one run with its loss and where its seconds went, and two that race."""
+"""Figures of training: one run with its loss and the time of its parts, and the race of two runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SMOOTHED = 20  # a curve's bold line is the mean of so many steps, a twentieth 
 
 
 def training(run: FitResult) -> LabFigure:
-    """Return the loss of every step with its running mean, and the seconds of a step part by part.
+    """Return the loss of every step with its running mean, and the time of each part of a step.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def training(run: FitResult) -> LabFigure:
     layout = {
         "xaxis": {**axis, "title": {"text": ink("step")}, "domain": [0, 1], "anchor": "y"},
         "yaxis": {**axis, **_loss_axis([run.losses]), "domain": [0.44, 1]},
-        "xaxis2": {**axis, **linear_seconds_axis(whole or 1.0, "a step, part by part"), "anchor": "y2", "domain": [0, 1]},
+        "xaxis2": {**axis, **linear_seconds_axis(whole or 1.0, "time of a step by part"), "anchor": "y2", "domain": [0, 1]},
         "yaxis2": {**axis, "domain": [0, 0.14], "anchor": "x2", "showticklabels": False, "ticks": "", "showgrid": False},
         "barmode": "stack",
         "legend": {**base.layout.legend.to_plotly_json(), "traceorder": "normal"},
@@ -70,7 +70,7 @@ def training(run: FitResult) -> LabFigure:
 
 def _phases_in_words(run: FitResult) -> str:
     if not run.phase_seconds:
-        return "no step was timed part by part"
+        return "the parts of a step were not timed"
     return "a step takes " + ", ".join(f"{format_seconds(seconds)} for {phase}" for phase, seconds in run.phase_seconds.items())
 
 
@@ -80,7 +80,7 @@ def race(r: RaceResult | Moment) -> LabFigure:
     Parameters
     ----------
     r : RaceResult or Moment
-        A race that is over, or the moment that a race under way shows.
+        A finished race, or an intermediate state of a running one.
     """
     done = isinstance(r, RaceResult)
     losses: Sequence[Any] = (r.first.losses, r.second.losses) if isinstance(r, RaceResult) else r.losses
@@ -149,7 +149,7 @@ def _curve(values: np.ndarray, name: str, color: str, steps_shown: int, width: f
             {
                 "type": "scatter", "mode": "markers+text", "x": [len(kept) - 1], "y": [kept[-1]], "marker": cross, "showlegend": False,
                 "text": [ink("diverged")], "textposition": place, "cliponaxis": False,
-                "hovertemplate": "the next loss is no number<extra></extra>",
+                "hovertemplate": "the next loss is not a number<extra></extra>",
             }
         )  # fmt: skip
     return traces
@@ -192,5 +192,5 @@ def _race_in_words(names: Sequence[str], losses: Sequence[Any], rates: Sequence[
         speed = "" if rate is None else f", {format_rate(rate, span)} samples a second"
         memory = "" if peak is None else f", peak {format_bytes(peak)}"
         parts.append(f"{name}: {last}{speed}{memory}")
-    ratio = f" The second trains at {format_ratio(rates[1] / rates[0])} the first's speed." if all(rates) else ""
+    ratio = f" The second trains at {format_ratio(rates[1] / rates[0])} the speed of the first." if all(rates) else ""
     return f"{'; '.join(parts)}.{ratio}"

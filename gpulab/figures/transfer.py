@@ -1,4 +1,4 @@
-"""Pictures of transfers: a sweep with its fit, a break-even, and copies beside compute."""
+"""Figures of transfers: a sweep with its fit, a break-even, and copies overlapped with compute."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def sweep(
     links: Sequence[Link] = (),
     at_bytes: float | None = None,
 ) -> LabFigure:
-    """Return transfer time (or rate) over size, each series apart, with the fitted line and its prediction interval.
+    """Return transfer time (or rate) over size for each series, with the fitted line and its prediction interval.
 
     Parameters
     ----------
     s : Sweep or None
-        None draws only what stands beside.
+        None draws only ``beside`` and ``links``.
     fit : AlphaBeta or several, optional
         Drawn dashed, with the band in which a new measurement should fall 95 times in 100; latency, bandwidth and knees are named.
     quantity : str
@@ -233,7 +233,7 @@ def _describe_sweep(sweeps: Sequence[Sweep], fits: Sequence[AlphaBeta], links: S
 
 
 def break_even(b: BreakEven) -> LabFigure:
-    """Return the times of host and accelerator over the size, with the size from which the accelerator wins."""
+    """Return the times of host and accelerator over the size, with the size above which the accelerator is faster."""
     figure = frame(f"Break-even of {b.label}, copies counted", b.evidence, f"{b.sentence} {_describe_rows(b)}".strip(), height=380)
     sizes = [row.n for row in b.rows]
     host, device = [row.host_seconds for row in b.rows], [row.device_seconds for row in b.rows]
@@ -268,7 +268,7 @@ def _describe_rows(b: BreakEven) -> str:
 
 
 def overlap(o: Overlap) -> LabFigure:
-    """Return the timeline of the overlapped run, with the time of one after the other and of the ideal pipeline."""
+    """Return the timeline of the overlapped run, with the times of the serial run and of the ideal pipeline."""
     pieces = plural(o.chunks, "chunk")
     words = (
         f"{format_bytes(o.nbytes)} in {pieces} on {o.device}: overlapped {format_seconds(o.seconds)}, one after the other "

@@ -1,6 +1,6 @@
-"""The instruments: controls around core calls, one instrument a file.
+"""The instruments: interactive controls around core calls, one instrument per file.
 
-``_instrument.py`` says how to add one.
+The docstring of ``_instrument.py`` explains how to add one.
 """
 
 from __future__ import annotations

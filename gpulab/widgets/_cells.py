@@ -1,4 +1,4 @@
-"""Which notebook cell made an instrument, so that running the cell again stops the thread of the old one."""
+"""The notebook cell that made each instrument, so that running the cell again stops the thread of the old instrument."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def register(instrument: _Stoppable, where: tuple[str, str] | None = None) -> No
     ----------
     instrument : Instrument
     where : (str, str), optional
-        Ids of the cell and of its execution; asked from the kernel if not given.
+        Ids of the cell and of its execution. By default the kernel is asked for them.
     """
     where = where or _current()
     if where is None:

@@ -1,8 +1,8 @@
-"""What a control is: its words, its default, and the one gate that every value passes, from the mouse or from Python.
+"""Controls: label, default, and the validation that every value passes, whether it comes from the mouse or from Python.
 
-Plain data; the panel in the browser is drawn from ``describe()`` and sends back what the reader typed, raw.
-``read`` turns that into a value or refuses it in one sentence. A choice comes as its place in the list and its text: the list may
-have become another one before the kernel hears of it.
+Controls are plain data. The panel in the browser is drawn from ``describe()`` and sends back the reader's raw input.
+``read`` converts that input to a value, or refuses it with a one-sentence error. A choice is sent as its index and its text,
+because the list may change before the kernel receives the message.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MOST_NAMED = 40  # options that an error names; of more, the first ones and the
 
 
 class GoneError(InputError):
-    """What was chosen is not among the options any more: they became others before the kernel heard of it."""
+    """The chosen option does not exist any more: the options changed before the kernel received the choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """The parent of all kinds.
+    """The base class of all controls.
 
     Attributes
     ----------
@@ -36,11 +36,11 @@ class Control:
     help : str
         One sentence, shown while the control has the focus or the mouse.
     shows_only : bool
-        True where the control changes what is shown and not what would be measured.
+        True if the control changes only what is shown, not what is measured.
     for_actions : tuple of str
-        The actions whose results the control decides; empty means all of them.
+        The actions whose results depend on the control; empty means all of them.
     views : tuple of str
-        The values of the control named ``view`` with which this one is on the screen; empty means all of them.
+        The values of the control named ``view`` for which this control is shown; empty means all of them.
     """
 
     name: str
@@ -60,25 +60,25 @@ class Control:
 
     @property
     def initial(self) -> Any:
-        """The value at the start."""
+        """The initial value."""
         raise NotImplementedError
 
     def check(self, value: Any) -> Any:
-        """Return the value as the instrument keeps it.
+        """Return the validated value, as the instrument stores it.
 
         Raises
         ------
         InputError
-            If the control cannot take it; one sentence.
+            If the value is not valid for the control; the message is one sentence.
         """
         raise NotImplementedError
 
     def read(self, raw: Any) -> Any:
-        """Return the value that the panel's raw input means; raises ``InputError`` as ``check`` does."""
+        """Return the value for the panel's raw input; raises ``InputError`` as ``check`` does."""
         return self.check(raw)
 
     def raw(self, value: Any) -> Any:
-        """Return the value as the panel takes it."""
+        """Return the value in the form that the panel expects."""
         return value
 
     def describe(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Control:
 
 
 def pairs(options: Sequence[Any]) -> list[tuple[Any, str]]:
-    """Return value and text of each option; of those with one text, such as two recordings of one processor, each says its value too."""
+    """Return value and text of each option; where options share a text (two recordings of one processor), the value is added to it."""
     found = [option if isinstance(option, tuple) else (option, str(option)) for option in options]
     times = Counter(text for _, text in found)
     return [(value, f"{text}, {value}" if times[text] > 1 else text) for value, text in found]
@@ -121,12 +121,12 @@ class _Options(Control):
         return ", ".join(named if len(named) <= _MOST_NAMED else [*named[:3], "...", named[-1]])
 
     def read(self, raw: Any) -> Any:
-        """Return the option that the panel sent, as its index and its text; the text decides. An index alone will do, too.
+        """Return the option that the panel sent as index and text; the text decides. An index alone is accepted, too.
 
         Raises
         ------
         GoneError
-            If no option has that text any more.
+            If there is no option with that text any more.
         InputError
             If there is no such index.
         """
@@ -135,10 +135,10 @@ class _Options(Control):
             index, text = raw.get("index"), raw.get("text")
             places = [place for place, (_, shown_text) in enumerate(options) if shown_text == text]
             if not places:
-                raise GoneError(f"{self.label}: {shown(text)} is not there any more; expected one of {self._texts()}. Choose again.")
+                raise GoneError(f"{self.label}: {shown(text)} is not an option any more; expected one of {self._texts()}. Choose again.")
             return options[index if index in places else places[0]][0]
         if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < len(options):
-            raise InputError(f"{self.label}: choice {shown(raw)} is not there any more; expected 0 to {len(options) - 1}. Choose again.")
+            raise InputError(f"{self.label}: choice {shown(raw)} does not exist any more; expected 0 to {len(options) - 1}. Choose again.")
         return options[int(raw)][0]
 
     def raw(self, value: Any) -> int:
@@ -152,7 +152,7 @@ class _Options(Control):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(_Options):
-    """One of several: a drop-down list, or radio buttons for the few that are better seen at once."""
+    """One of several options: a drop-down list, or radio buttons where the options are few."""
 
     radio: bool = False
 
@@ -172,7 +172,7 @@ class Slider(_Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Several(_Options):
-    """Any of several, as check boxes; at least ``least`` of them."""
+    """Any number of options, as check boxes; at least ``least`` of them."""
 
     default: Any = field(default_factory=tuple)
     least: int = 0
@@ -183,7 +183,7 @@ class Several(_Options):
         return tuple(value for value, _ in pairs(self.options) if value in self.default)
 
     def check(self, value: Any) -> tuple[Any, ...]:
-        """Return the chosen options in their own order."""
+        """Return the chosen options in the order of the list."""
         wanted = [value] if isinstance(value, str) or not hasattr(value, "__iter__") else list(value)
         chosen = [_Options.check(self, item) for item in wanted]
         if len(chosen) < self.least:
@@ -215,7 +215,7 @@ class Switch(Control):
         return self.default
 
     def check(self, value: Any) -> bool:
-        """Return the value; only True and False will do."""
+        """Return the value; only True and False are accepted."""
         if not isinstance(value, bool):
             raise InputError(f"{self.label}: {shown(value)} is neither on nor off; expected True or False.")
         return value
@@ -227,14 +227,14 @@ class Switch(Control):
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Control):
-    """A number that is typed; the arrow keys step through ``suggestions`` where there are some.
+    """A typed number; the arrow keys step through ``suggestions``, if there are any.
 
     Attributes
     ----------
     default, minimum, maximum : float or int
-        The bounds are inside.
+        The bounds are inclusive.
     integer : bool
-        Whether only whole numbers will do.
+        Whether only whole numbers are accepted.
     unit : str
         Shown after the label.
     suggestions : sequence of numbers
@@ -270,7 +270,7 @@ class Number(Control):
         return repr(float(value)).removesuffix(".0")
 
     def check(self, value: Any) -> float:
-        """Return the number, as an int where only whole numbers will do."""
+        """Return the number; as an int if only whole numbers are accepted."""
         number: float | None = None
         if not isinstance(value, bool):
             try:

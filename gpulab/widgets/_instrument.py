@@ -1,30 +1,30 @@
-"""The base of every instrument: controls on top, the picture, the results, one result behind the mouse and Python alike.
+"""The base class of every instrument: controls, figure and results, with the same state for the mouse and for Python.
 
 How to add an instrument
 ------------------------
-1. Write the core call first (it lives below ``widgets``, takes ``progress`` and ``stop``, returns a result), then its
-   figure in ``gpulab/figures``. An instrument does no arithmetic.
-2. One file in ``gpulab/widgets``, one class that inherits ``Instrument`` and gives
+1. Write the core call first (in a package below ``widgets``; it takes ``progress`` and ``stop`` and returns a result), then
+   its figure in ``gpulab/figures``. An instrument does no arithmetic.
+2. Add one file to ``gpulab/widgets`` with one class that inherits from ``Instrument`` and defines
 
-   - ``title``, ``summary``, ``actions`` (a ``Action`` for each button; none for an analytic instrument, which only redraws);
-   - ``make_controls()``: the ``Choice``, ``Slider``, ``Number``, ``Switch``, ``Several`` on top, in reading order;
-   - ``work(action, values, progress, stop)``: the core call, run in a thread; its return value lands in ``self.results[action]``;
+   - ``title``, ``summary``, ``actions`` (an ``Action`` for each button; none for an analytic instrument, which only redraws);
+   - ``make_controls()``: the controls (``Choice``, ``Slider``, ``Number``, ``Switch``, ``Several``), in reading order;
+   - ``work(action, values, progress, stop)``: the core call, run in a thread; its return value goes to ``self.results[action]``;
    - ``draw(values)``: a ``Drawing`` of ``self.results``; called after each change and after the work; under 100 ms;
    - ``code_for(values)``: the few lines of gpulab that give the same result in a cell;
-   - ``changed(name)``, where one control decides another's options: call ``self.replace_control(...)`` there;
-   - ``ended(action)``, where a control says which result is shown: turn it to the new one there, with ``self.turn``
-     (name it ``view``, with the actions' names as values, and the base knows which result is shown; a control with ``views``
-     is on the screen in those only);
-   - ``failed(action)``, where work that gives no result takes away what was shown before.
+   - ``changed(name)``, if the options of one control depend on another control: call ``self.replace_control(...)`` there;
+   - ``ended(action)``, if a control selects which result is shown: set it to the new result there, with ``self.turn``
+     (if it is named ``view`` and its values are the names of the actions, the base class knows which result is shown; a control
+     with ``views`` is shown only in those views);
+   - ``failed(action)``, if work without a result must remove what was shown before.
 3. Add its name to ``gpulab/widgets/__init__.py``, a test with a fake core call to ``tests/widgets``, and one to ``tests/browser``.
 
-What the base does: validation with one-sentence errors, the thread, progress, Stop, refusal of a second run, turn-taking
-between instruments, errors of the core in words, focus, keyboard, themes.
+The base class handles validation with one-sentence errors, the thread, progress, Stop, the refusal of a second run, turn-taking
+between instruments, the errors of the core, focus, keyboard and themes.
 
-Threads: a message of the browser is handled, and the instrument redrawn, in the kernel's main thread or in a subshell's (ipykernel 7
-uses both for one panel), so a message may come beside another one and in another order than they were sent. The work's thread calls
-``work`` and then ``draw``. ``_lock`` keeps them all apart. A value comes with its view and its number there, so that an older one
-never takes a newer one's place; a button brings the values that are not acknowledged yet.
+Threads: messages from the browser are handled, and the instrument is redrawn, in the kernel's main thread or in a subshell
+(ipykernel 7 uses both for one panel). So two messages may be handled at the same time, and not in the order in which they were
+sent. The worker thread calls ``work`` and then ``draw``. ``_lock`` serializes all of them. A value is sent with its view and a
+sequence number, so that an older value never replaces a newer one; a button also sends the values that are not acknowledged yet.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Action:
     Attributes
     ----------
     name : str
-        What ``work`` and ``run`` are given.
+        The name that ``work`` and ``run`` receive.
     label : str
         On the button.
     help : str
@@ -72,7 +72,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What an instrument shows: the picture, the table of the same results, and what to know about them.
+    """What an instrument shows: the figure, the table of the same results, and their evidence and notes.
 
     ``message`` says what to do where there is no result yet. A cell of ``rows`` may be a ``Badge``. The rows of notes that a result's own
     table has are left out: notes have their own place, below.
@@ -86,12 +86,12 @@ class Drawing:
     message: str = ""
 
     def __post_init__(self) -> None:
-        """Leave the rows of notes out."""
+        """Leave out the rows of notes."""
         object.__setattr__(self, "rows", [row for row in self.rows if not (row and str(row[0]).startswith(("note: ", "note on ")))])
 
 
 class Instrument(ipywidgets.VBox):  # type: ignore[misc]
-    """The parent of all instruments; the module's docstring says how to add one.
+    """The base class of all instruments; the module's docstring explains how to add one.
 
     Parameters
     ----------
@@ -144,24 +144,24 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         return ()
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether a control is on the screen with the values of the others; by default, where its views have it."""
+        """Return whether a control is shown, given the values of the others; by default its ``views`` decide."""
         return control.on_screen(self.values.get("view"))
 
     def in_panel(self, control: Control) -> bool:
-        """Return whether a control has a field among those on top; by default all have. One that is drawn elsewhere has none."""
+        """Return whether a control has a field in the panel on top. By default it has; override this for one drawn elsewhere."""
         return True
 
     def changed(self, name: str) -> None:
         """React to a changed control, before the redraw."""
 
     def ended(self, action: str) -> None:
-        """React to a new result, before the redraw: turn a control that says what to show to it."""
+        """React to a new result, before the redraw; for example set the control that selects what is shown."""
 
     def failed(self, action: str) -> None:
-        """React to work that gave no result, before it is said to be over; what this changes on the screen, it redraws."""
+        """React to work without a result, before it is reported as ended; this method must redraw what it changes."""
 
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Any:
-        """Do the core call of an action and return its result; runs in a thread."""
+        """Make the core call of an action and return its result; runs in a thread."""
         raise NotImplementedError
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
@@ -180,7 +180,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         Raises
         ------
         InputError
-            If there is no such control or it cannot take the value; nothing is changed then.
+            If there is no such control, or the value is not valid for it; nothing is changed then.
         """
         with self._lock:
             before = dict(self.values), dict(self.controls)
@@ -204,9 +204,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         action : str, optional
             The first one if not given.
         wait : bool
-            True returns when the work is over (an interrupt of the kernel stops it).
+            If True, return when the work has ended (an interrupt of the kernel stops it).
 
-        The result is in ``result``; an error is shown inside and kept in ``error``.
+        The result is in ``result``; an error is shown in the instrument and kept in ``error``.
 
         Raises
         ------
@@ -228,7 +228,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             self.wait()
 
     def wait(self) -> None:
-        """Return when no work is under way, nor any that the end of this began; an interrupt of the kernel stops it."""
+        """Wait until no work is running, including work started when this work ended; an interrupt of the kernel stops it."""
         while (job := self._job) is not None:
             try:
                 job.join()
@@ -240,7 +240,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 return
 
     def stop(self) -> None:
-        """Ask the work to stop; it ends after the call in flight. Without work, nothing happens."""
+        """Ask the work to stop; it ends after the call in flight. If no work is running, nothing happens."""
         with self._lock:
             if self._job is not None and self.running:
                 self._job.stop()
@@ -248,7 +248,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     @property
     def running(self) -> bool:
-        """Whether work is under way."""
+        """Whether work is running."""
         with self._lock:  # the end of one piece of work may begin the next: the moment between them is not the end
             return bool(self._panel.state != "idle")
 
@@ -269,7 +269,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     @property
     def progress(self) -> str:
-        """The text beside the progress bar: what the work does, or how the last one ended."""
+        """The text beside the progress bar: what the work is doing, or how the last run ended."""
         return str(self._panel.progress)
 
     @property
@@ -307,7 +307,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     # For subclasses.
 
     def replace_control(self, control: Control) -> None:
-        """Give a control other options or bounds; its value stays where it still fits, else it becomes the default."""
+        """Replace a control's options or bounds; its value is kept if it is still valid, else it becomes the default."""
         self.controls[control.name] = control
         try:
             self.values[control.name] = control.check(self.values[control.name])
@@ -317,12 +317,12 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             self._panel.write(error="", error_control="")
 
     def turn(self, action: str, **values: Any) -> None:
-        """Turn controls to a new result, for ``ended``; one that was moved since its work began stays as the reader has it."""
+        """Set controls for a new result, for use in ``ended``; a control that the reader moved during the work is left alone."""
         made = self._made[action]
         self.values.update({name: value for name, value in values.items() if self.values[name] == made[name]})
 
     def publish(self, action: str, result: Any) -> None:
-        """Show a result that is not complete yet; ``work`` may call it. Where the work then gives none, what was there before is back."""
+        """Show an incomplete result; ``work`` may call this. If the work then returns none, the previous result is shown again."""
         with self._lock:
             if self._working is not None and self._aside is None:
                 self._aside = dict(self.results), dict(self._made), self._latest
@@ -483,7 +483,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         shown = self.values.get("view", self._latest)  # a control of this name says which action's result is shown
         if self._stale(shown):
             button = next(a.label for a in self.actions if a.name == shown)
-            message = f"The controls have moved since this was made: press {button} to make it again. {message}".strip()
+            message = f"The controls have changed since this result was made: press {button} to update it. {message}".strip()
         self._shown = dataclasses.replace(drawing, message=message)
         if drawing.figure is None:
             outputs: tuple[Any, ...] = ()

@@ -1,7 +1,7 @@
-"""The two panels of an instrument as widgets of our own: controls above the picture, results under it.
+"""The two panels of an instrument as custom widgets: the controls above the figure, the results below it.
 
-All traits go one way, from the kernel to the browser; the browser sends messages. So a thread that writes progress never
-meets an incoming change in the middle of a trait, and every input passes one gate in Python.
+Traits are sent in one direction only, from the kernel to the browser; the browser sends messages. So a thread that writes progress
+never conflicts with an incoming change of a trait, and every input is validated at one place in Python.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
     Parameters
     ----------
     later : bool
-        Do not tell the browser of it before ``open_now``. What is written until then arrives with it, in one message: a busy browser
-        was seen to keep a panel without the updates that came right behind it.
+        Do not send the panel to the browser before ``open_now``. What is written until then is part of that one message: a busy
+        browser was seen to lose updates that followed a new panel immediately.
     **kwargs
         Initial traits.
     """
@@ -45,17 +45,17 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
         super().__init__(model_id=own_id, own_id=own_id, **kwargs)
 
     def open(self) -> None:
-        """Tell the browser of the panel, unless it is to be told later."""
+        """Send the panel to the browser, unless ``later`` was set."""
         if not self._later:
             super().open()
 
     def open_now(self) -> None:
-        """Tell the browser of the panel, as it is by now."""
+        """Send the panel to the browser in its present state."""
         self._later = False
         self.open()
 
     def write(self, **traits: Any) -> None:
-        """Set traits, one writer at a time, and send them in one message: no reader meets half of it. What is equal is not sent again."""
+        """Set traits, one writer at a time, and send them in one message. Values that did not change are not sent again."""
         with self._writing, self.hold_sync():
             for name, value in traits.items():
                 if getattr(self, name) != value:
@@ -82,7 +82,7 @@ class ControlsPanel(Panel):
     error_control = traitlets.Unicode().tag(sync=True)  # the control that the error is about, or ""
 
     def write_while(self, state: str, **traits: Any) -> None:
-        """Set traits, as ``write`` does, if the state is this one; it cannot change in between."""
+        """Set traits, as ``write`` does, if the state equals ``state``; the state cannot change in between."""
         with self._writing:
             if self.state == state:
                 self.write(**traits)

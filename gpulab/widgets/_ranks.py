@@ -1,4 +1,4 @@
-"""Real ranks behind instruments: one cluster for all of them, kept from run to run, ended with Stop, the last instrument or the kernel."""
+"""Real ranks for instruments: one shared cluster, kept between runs and ended by Stop, with the last instrument or with the kernel."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gpulab.widgets._work import Progress, Stop
 
 
 class LiveRanks:
-    """At most one cluster at a time, of the size that was asked for last.
+    """At most one cluster at a time, of the size that was last asked for.
 
-    Starting one takes seconds and a rank some hundred MiB, so instruments share it: their measurements take turns anyway.
+    Starting one takes seconds, and each rank takes some hundred MiB. So the instruments share it; their measurements take turns anyway.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class LiveRanks:
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def of(self, n: int, user: Any, progress: Progress) -> Any:
-        """Return ``n`` ranks that are ready: those that run already, mended ones, or new ones."""
+        """Return ``n`` ranks that are ready: the running ones, after a recovery if needed, or new ones."""
         with self._lock:
             with self._deciding:
                 if self._ranks is not None and self._ranks.n != n:
@@ -48,17 +48,17 @@ class LiveRanks:
 
     @property
     def running(self) -> bool:
-        """Whether a cluster is up."""
+        """Whether a cluster is running."""
         return self._ranks is not None
 
     def end(self) -> None:
-        """End the cluster; without one, nothing happens."""
+        """End the cluster; if there is none, nothing happens."""
         with self._lock:
             self._retire()
             self.end_retired()
 
     def leave(self, user: Any) -> bool:
-        """Say that an instrument is gone, without waiting; return whether it was the last one, so that ``end_retired`` has work to do."""
+        """Remove an instrument from the users, without waiting; return whether there are ranks for ``end_retired`` to end."""
         with self._deciding:
             self._users.discard(user)
             if not self._users:
@@ -66,13 +66,13 @@ class LiveRanks:
             return bool(self._retired)
 
     def end_retired(self) -> None:
-        """End the ranks that nobody has any more; it takes seconds."""
+        """End the ranks that no instrument uses any more; it takes seconds."""
         with self._lock:
             while self._retired:
                 self._retired.pop().stop()
 
     def _retire(self) -> None:
-        """Take the ranks away from all users: whoever asks from now on gets others."""
+        """Take the ranks away from all users; the next call of ``of`` starts new ones."""
         with self._deciding:
             ranks, self._ranks = self._ranks, None
             self._users.clear()
@@ -85,14 +85,14 @@ atexit.register(LIVE.end)
 
 
 class OnRanks(Instrument):
-    """The parent of instruments that run on real ranks; ``use`` lends them a cluster that is open already."""
+    """The base class of instruments that run on real ranks; ``use`` lets them run on a cluster that is already open."""
 
     _lent: Any = None
     _used: Any = None  # the ranks that work under way has been given; others may be at work on the shared ones while it waits its turn
     stops_by_itself = False  # whether the core call ends the ranks' steps in order when asked to stop; else they are interrupted
 
     def use(self, ranks: Any) -> OnRanks:
-        """Run on a cluster that is open already, wherever as many ranks are asked for as it has; it is never ended from here.
+        """Use an open cluster for every run with as many ranks as it has; the instrument never ends it.
 
         Parameters
         ----------
@@ -102,21 +102,21 @@ class OnRanks(Instrument):
         Returns
         -------
         OnRanks
-            Itself, so that a cell can end with it.
+            The instrument itself, so that a cell can end with this call.
 
         Raises
         ------
         InputError
-            If these are no ranks.
+            If ``ranks`` is not a cluster.
         """
         if not isinstance(ranks, parallel.Ranks):
-            raise InputError(f"use: got {kind_of(ranks)}; expected what gl.parallel.cluster gives. Pass the name after `as` in its `with`.")
+            raise InputError(f"use: got {kind_of(ranks)}; expected ranks of gl.parallel.cluster. Pass the name after `as` in its `with`.")
         self._lent = ranks
         return self
 
     @contextlib.contextmanager
     def ranks(self, n: int, progress: Progress, stop: Stop) -> Iterator[Any]:
-        """Give ``n`` ranks to the work; after a stop or a failure the instruments' own cluster is ended: nothing is left hanging."""
+        """Provide ``n`` ranks for the work; after a stop or a failure the shared cluster is ended, so that no rank hangs."""
         if self._lent is not None and self._lent.n == n and self._lent.ready:
             with self._using(self._lent):
                 yield self._lent
@@ -145,7 +145,7 @@ class OnRanks(Instrument):
             self._used = None
 
     def stop(self) -> None:
-        """Ask the work to stop, interrupt the ranks in it where it does not end by itself, and end their cluster."""
+        """Ask the work to stop; if it does not stop by itself, interrupt its ranks and end their cluster."""
         running = self.running
         super().stop()
         if running and self.stops_by_itself:
@@ -158,7 +158,7 @@ class OnRanks(Instrument):
             threading.Thread(target=LIVE.end_retired, name="gpulab-ranks-end", daemon=True).start()
 
     def close(self) -> None:
-        """Stop the work, end the ranks if no other instrument has them, and close the widgets."""
+        """Stop the work, end the ranks if no other instrument uses them, and close the widgets."""
         super().close()
         if LIVE.leave(self):
             LIVE.end_retired()

@@ -1,4 +1,4 @@
-"""What the SIMT microscope writes about a whole simulation: the source with its counts, the totals, the findings, the arrays."""
+"""The texts and tables of the SIMT microscope about a whole simulation: counted source, totals, findings, arrays."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _totals(simulation: Simulation) -> list[tuple[str, str, str]]:
     if t.atomic_requests:
         rows.append(("atomics", f"{t.atomic_requests:,}", "requests among those"))
     if t.barriers:
-        rows.append(("barriers", f"{t.barriers:,}", "times that a block passed one"))
+        rows.append(("barriers", f"{t.barriers:,}", "barriers passed, summed over the blocks"))
     return rows
 
 
@@ -107,10 +107,10 @@ def _first_values(array: np.ndarray) -> str:
 
 
 def verdict(s: Simulation) -> str:
-    """Return in one sentence what was found."""
+    """Return the findings in one sentence."""
     where = f"{s.kernel}, grid {s.grid}, block {s.block}"
     if not s.findings:
-        return f"{where}: no race, no access out of bounds and no wrong barrier was found."
+        return f"{where}: no race, no out-of-bounds access and no barrier error was found."
     places = Counter(f"{f.kind} in line {f.line}" for f in s.findings)
     found = ", ".join(f"{place} ({count})" if count > 1 else place for place, count in places.items())
     return f"{where}: {len(s.findings)} finding{'s' if len(s.findings) > 1 else ''}: {found}."

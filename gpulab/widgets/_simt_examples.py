@@ -64,13 +64,13 @@ def vector_add(x, y, out):
 
 
 def vector_add_unguarded(x, y, out):
-    """Forget that there are more threads than elements."""
+    """Ignore that there are more threads than elements."""
     i = cuda.grid(1)
     out[i] = x[i] + y[i]
 
 
 def odd_and_even(x, out):
-    """Send the lanes of each warp two ways."""
+    """Make the lanes of each warp diverge."""
     i = cuda.grid(1)
     if i % 2 == 0:
         out[i] = 2 * x[i]
@@ -86,14 +86,14 @@ def strided_copy(x, out):
 
 
 def transpose_naive(a, out):
-    """Read along rows, and so write along columns."""
+    """Read along rows, and therefore write along columns."""
     x, y = cuda.grid(2)
     value = a[y, x]
     out[x, y] = value
 
 
 def transpose_tiled(a, out):
-    """Turn a tile in shared memory, so that rows are read and rows are written."""
+    """Transpose a tile in shared memory, so that both reads and writes of device memory go along rows."""
     tile = cuda.shared.array((32, 32), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     row, column = 32 * cuda.blockIdx.y, 32 * cuda.blockIdx.x
@@ -103,7 +103,7 @@ def transpose_tiled(a, out):
 
 
 def transpose_padded(a, out):
-    """Give each row of the tile one more column, so that a column meets every bank once."""
+    """Pad each row of the tile by one column, so that the elements of a column lie in different banks."""
     tile = cuda.shared.array((32, 33), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     row, column = 32 * cuda.blockIdx.y, 32 * cuda.blockIdx.x
@@ -156,7 +156,7 @@ EXAMPLES: Mapping[str, Example] = {
     for example in (
         Example("vector add, with its guard", vector_add, 4, 32, _SUMS),
         Example("vector add, without the guard", vector_add_unguarded, 4, 32, _SUMS),
-        Example("odd and even lanes part", odd_and_even, 2, 64, {"x": _ramp("128"), "out": "np.zeros(128, np.float32)"}),
+        Example("odd and even lanes diverge", odd_and_even, 2, 64, {"x": _ramp("128"), "out": "np.zeros(128, np.float32)"}),
         Example("copy with a stride of 8", strided_copy, 2, 64, {"x": _ramp("1024"), "out": "np.zeros(128, np.float32)"}),
         Example("transpose, naive", transpose_naive, (2, 2), (32, 32), _MATRIX),
         Example("transpose, tiled", transpose_tiled, (2, 2), (32, 32), _MATRIX),

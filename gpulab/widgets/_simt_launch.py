@@ -1,4 +1,4 @@
-"""A kernel with its launch: what is run, on copies of whose arrays, and how a learner would write the call."""
+"""A kernel with its launch: what is run, on copies of which arrays, and how a learner would write the call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Launch:
         Arrays and numbers.
     dynamic_shared_bytes : int
     words : tuple of str
-        How the arguments are written in code; found if not given.
+        How the arguments are written in code; determined from the caller's variables if not given.
 
     Raises
     ------
@@ -45,8 +45,8 @@ class Launch:
         for name, extent in (("grid", self.grid), ("block", self.block)):
             if extent is None:
                 raise InputError(
-                    f"SimtMicroscope: {self.name} comes without a {name}; expected a launch. Pass kernel, grid, block and the kernel's "
-                    "arguments."
+                    f"SimtMicroscope: {self.name} was passed without a {name}; expected a launch. Pass kernel, grid, block and the "
+                    "kernel's arguments."
                 )
 
     @property
@@ -60,28 +60,28 @@ class Launch:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of the kernel's parameters; none where it is no function."""
+        """The names of the kernel's parameters; empty if the kernel is not a function."""
         code = getattr(self._function, "__code__", None)
         return () if code is None else tuple(code.co_varnames[: code.co_argcount])
 
     @property
     def blocks(self) -> int:
-        """Blocks of the grid; 1 where the grid is none (``simulate`` then says what is wrong with it)."""
+        """Blocks of the grid; 1 if the grid is not valid (``simulate`` then reports what is wrong with it)."""
         return math.prod(_extent(self.grid))
 
     @property
     def threads(self) -> int:
-        """Threads of a block; 1 where the block is none."""
+        """Threads of a block; 1 if the block is not valid."""
         return math.prod(_extent(self.block))
 
     def newest(self) -> Launch:
-        """Return the launch with the function that the kernel's name stands for now: its cell may have been run again."""
+        """Return the launch with the current function of the kernel's name, since its cell may have been run again."""
         function = self._function
         now = getattr(function, "__globals__", {}).get(getattr(function, "__qualname__", ""), self.kernel)
         return self if now is self.kernel or not hasattr(_function(now), "__code__") else dataclasses.replace(self, kernel=now)
 
     def code(self) -> str:
-        """Return how the call's arguments are written: variables that hold the arrays, else the parameters; numbers as they are."""
+        """Return the source of the call's arguments: the variables that hold the arrays, else the parameters; numbers as literals."""
         return f"{self.name}, {self.grid}, {self.block}" + "".join(f", {word}" for word in self.words or self._words())
 
     def _words(self) -> list[str]:
@@ -94,8 +94,7 @@ class Launch:
         return words
 
     def copies(self) -> list[Any]:
-        """Return the arguments with arrays of their own; what is one array stays one.
-
+        """Return the arguments with copies of the arrays; an array that is passed twice stays one array.
         What ``simulate`` would refuse (arrays that overlap or are not contiguous) is returned as it is, to be refused unchanged.
         """
         made: list[tuple[np.ndarray, np.ndarray]] = []

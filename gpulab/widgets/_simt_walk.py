@@ -94,7 +94,7 @@ class Walk:
         for access, found in shown:
             missing = 0 if found is None else active - sum(sum(part["lanes"]) for part in found["parts"])
             if found is not None and missing and (step.line, access.array) in outside:
-                found["words"] += f"; {missing} active {_lanes(missing)} {'takes' if missing == 1 else 'take'} no part: see the finding"
+                found["words"] += f"; {missing} active {_lanes(missing)} {'does' if missing == 1 else 'do'} not take part: see the finding"
                 found["good"] = False
         return [found for _, found in shown if found is not None]
 
@@ -106,7 +106,7 @@ def warps_of(block: Sequence[int]) -> int:
 
 def _thread(number: int, block: Sequence[int]) -> str:
     if number >= math.prod(block):
-        return "no thread: the block ends before"
+        return "no thread: the block ends before this lane"
     place = [number // math.prod(block[:axis]) % block[axis] for axis in range(3)]
     while len(place) > 1 and block[len(place) - 1] == 1:
         place.pop()
@@ -161,7 +161,7 @@ def show_access(access: StepAccess, warp: int) -> dict[str, Any] | None:
     words, good = _banks_in_words(pattern) if shared else _sectors_in_words(pattern)
     together = max(Counter(elements[active].tolist()).values())
     if access.kind == "atomic" and together > 1:
-        words += f"; up to {together} lanes update one element, one after the other"
+        words += f"; up to {together} lanes update the same element, one after the other"
     space = "shared memory" if shared else "device memory"
     return {
         "title": f"{_VERBS[access.kind]} {access.array}, {size} bytes a lane, {space}".replace("1 bytes", "1 byte"),

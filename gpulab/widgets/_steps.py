@@ -25,7 +25,7 @@ class ModelChoice:
     network : str
         The function of ``gpulab.networks``.
     arguments, named : tuple of int, mapping
-        What it is given.
+        The arguments of that function.
     shape : tuple of int
         Of one sample.
     vocabulary : int
@@ -69,7 +69,7 @@ class ModelChoice:
 
 
 MODELS: Mapping[str, ModelChoice] = {
-    "cnn": ModelChoice("CNN on 32 x 32 colour images", "cnn", (3, 10), {"width": 32, "stages": 3}, (3, 32, 32)),
+    "cnn": ModelChoice("CNN on 32 x 32 color images", "cnn", (3, 10), {"width": 32, "stages": 3}, (3, 32, 32)),
     "mlp": ModelChoice("MLP, 3 x 1024 hidden", "mlp", (784, 1024, 10), {"depth": 3}, (784,)),
     "transformer": ModelChoice("Transformer, 4 layers of 256", "transformer", (1000, 256, 8, 4), {"context": 128}, (128,), 1000),
     "gpt2-small": ModelChoice(

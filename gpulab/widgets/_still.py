@@ -1,7 +1,7 @@
-"""Bring a notebook's instruments to rest, so that a still picture of them can be taken from their state.
+"""Wait for a notebook's instruments to finish, so that a static page can be made from their state.
 
-Used by ``gpulab html`` in the kernel that runs the notebook. An instrument that has nothing to show before its button is pressed is
-pressed once; what takes long is stopped, and shows what it has by then.
+Used by ``gpulab html`` in the kernel that runs the notebook. If an instrument shows nothing before its button is pressed, the button is
+pressed once; work that takes too long is stopped, and the instrument shows what it has by then.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _settled: set[str] = set()
 
 
 def settle(seconds: float = _LONGEST_SECONDS) -> None:
-    """Wait for instruments that are new since the last call, press those that are empty, and send the state of each of their parts.
+    """Wait for the instruments made since the last call, run those that are empty, and send the state of each of their parts.
 
     Parameters
     ----------
     seconds : float
-        The longest that one instrument may take; then it is stopped.
+        The time after which an instrument is stopped.
     """
     from ipywidgets.widgets import widget as registry
 
@@ -40,7 +40,7 @@ def settle(seconds: float = _LONGEST_SECONDS) -> None:
 
 
 def _wait(instrument: object, seconds: float) -> None:
-    """Return when no work is under way; stop it after so many seconds."""
+    """Return when no work is running; stop it after ``seconds``."""
     from gpulab.widgets._instrument import Instrument
 
     assert isinstance(instrument, Instrument)

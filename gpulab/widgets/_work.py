@@ -1,7 +1,7 @@
-"""Long work beside the kernel's main thread: progress that is not too chatty, a stop that is seen, one measurement at a time.
+"""Long work outside the kernel's main thread: throttled progress, a stop request, and one measurement at a time.
 
-A loop in a button's callback blocks the kernel and cannot be stopped, and an exception in a thread shows nothing in a
-notebook; so the work runs in a thread of its own, and whatever happens in it is handed to the instrument in words.
+A loop in a button's callback blocks the kernel and cannot be stopped, and an exception in a thread is not shown in a
+notebook. So the work runs in a thread of its own, and the instrument receives its result or a sentence about its failure.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Job:
         self._thread = threading.Thread(target=self._main, name="gpulab-instrument", daemon=True)
 
     def start(self) -> None:
-        """Begin; where the system gives no thread, the end comes at once, with a sentence."""
+        """Start the thread; if the system cannot start one, the job ends at once with a sentence."""
         _RUNNING.add(self)
         # Work may set PyTorch's threads for its time, as a diet does, and a thread that first asks for them then keeps that number.
         if (ask := getattr(sys.modules.get("torch"), "get_num_threads", None)) is not None:  # another thread may be importing it
@@ -64,7 +64,7 @@ class Job:
         try:
             self._thread.start()
         except RuntimeError as error:  # a container's limit of processes counts threads too
-            sentence = f"The work could not begin ({error}); expected room for one more thread. Shut down other kernels, and run again."
+            sentence = f"The work could not start ({error}); expected room for one more thread. Shut down other kernels, and run again."
             self._finish(None, sentence)
 
     def stop(self) -> None:
@@ -73,11 +73,11 @@ class Job:
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop was asked for."""
+        """Whether a stop was requested."""
         return self._stop.is_set()
 
     def join(self, seconds: float | None = None) -> bool:
-        """Wait for the end, interruptibly; return whether it came."""
+        """Wait, interruptibly, for the job to end; return whether it ended."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self._over.wait(_WAIT_SECONDS) and (deadline is None or time.monotonic() < deadline):
             pass
@@ -121,7 +121,7 @@ class Job:
 
 
 def in_one_sentence(error: BaseException) -> str:
-    """Return what went wrong and what to do, in one line."""
+    """Return the error and what to do about it, in one line."""
     text = " ".join(str(error).split())
     if isinstance(error, GpulabError):
         return text
@@ -133,7 +133,7 @@ def in_one_sentence(error: BaseException) -> str:
 
 
 def stop_all(seconds: float = 2.0) -> None:
-    """Stop every job of this process; the interpreter calls it at its end, so that no thread works on torn-down libraries."""
+    """Stop every job of this process; called when the interpreter exits, so that no thread uses unloaded libraries."""
     jobs = list(_RUNNING)
     for job in jobs:
         job.stop()

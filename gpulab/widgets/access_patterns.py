@@ -1,4 +1,4 @@
-"""One warp's access: a stride, an offset, an element; which sectors it moves and which banks it meets, lane by lane."""
+"""The memory access of one warp: stride, offset and element size; which sectors it moves and which banks it uses, lane by lane."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ELEMENTS = ((1, "1 byte (int8)"), (2, "2 bytes (float16)"), (4, "4 bytes (float
 
 
 class AccessPatterns(Instrument):
-    """Walk through an array with 32 lanes, and count what moves.
+    """Let 32 lanes access an array, and count sectors and bank conflicts.
 
     ``pattern`` is what ``gl.models.named_access`` returned for the controls.
 
@@ -33,7 +33,7 @@ class AccessPatterns(Instrument):
     """
 
     title = "Access patterns"
-    summary = "What 32 lanes ask for at once: the sectors of device memory that move, and the banks of shared memory that wait."
+    summary = "What the 32 lanes of a warp request at once: sectors moved in device memory, and bank conflicts in shared memory."
     actions: tuple[Action, ...] = ()
 
     def make_controls(self) -> Sequence[Control]:
@@ -42,20 +42,21 @@ class AccessPatterns(Instrument):
         return [
             Choice(name="kind", label="Lane i takes", options=kinds, help="The element of each lane, as a kernel would write it."),
             Slider(name="stride_elements", label="Stride (elements)", options=_STRIDES, default=1,
-                   help="From one lane to the next, or from one row to the next; 0 is one element for all."),
+                   help="From one lane to the next, or from one row to the next; with 0 all lanes read one element."),
             Slider(name="offset_elements", label="Offset (elements)", options=range(33), default=0,
                    help="Where lane 0 begins; element 0 starts a sector and a row of banks."),
-            Choice(name="element_bytes", label="Element", options=_ELEMENTS, default=4, help="What each lane asks for."),
-            Slider(name="active_lanes", label="Active lanes", options=range(33), default=32, help="Lanes from 0 on that take part."),
+            Choice(name="element_bytes", label="Element", options=_ELEMENTS, default=4, help="What each lane requests."),
+            Slider(name="active_lanes", label="Active lanes", options=range(33), default=32,
+                   help="The number of lanes that take part, counted from lane 0."),
         ]  # fmt: skip
 
     @property
     def pattern(self) -> AccessPattern:
-        """What the warp touches with the controls as they are."""
+        """The access pattern of the warp for the present controls."""
         return _pattern(self.values)
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
-        """Return sectors and banks, and their counts beside the ideal."""
+        """Return sectors and banks, and their counts compared with the ideal."""
         pattern = _pattern(values)
         headers, rows = pattern.table()
         return Drawing(figures.access(pattern), headers, rows, [pattern.evidence], message=pattern.explanation)

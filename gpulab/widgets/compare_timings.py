@@ -1,4 +1,4 @@
-"""The same work on every device of this machine, with three times each, beside what other machines recorded."""
+"""The same work on every device of this machine, with three times for each, beside recordings of other machines."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class CompareTimings(Instrument):
     """
 
     title = "Compare timings"
-    summary = "The same work on each device: until the call returned, until the device finished, and with both copies."
+    summary = "The same work on each device, timed until the call returns, until the device has finished, and with both copies."
     actions: tuple[Action, ...] = (
-        Action("run", "Run", "Measure the work on each device, turn by turn."),
+        Action("run", "Run", "Measure the work on the devices in turn."),
         Action(
             "break_even",
             "Find break-even",
-            "Measure the CPU over the usual sizes, and find where the accelerator wins with both copies counted.",
+            "Measure the CPU over the usual sizes, and find the size above which the accelerator is faster, with both copies counted.",
         ),
     )
 
@@ -69,7 +69,7 @@ class CompareTimings(Instrument):
             Switch(name="recorded", label="Recorded machines", default=True, shows_only=True,
                    help="Show what named machines recorded for the same work."),
             Choice(name="against", label="Break-even against", options=self._accelerators(), for_actions=("break_even",),
-                   help="The accelerator whose break-even with this CPU is sought."),
+                   help="The accelerator to compare with this CPU."),
             Choice(name="view", label="Show", options=(("run", "times"), ("break_even", "break-even")), radio=True, shows_only=True,
                    help="Which of the two results is shown."),
         ]  # fmt: skip
@@ -104,7 +104,7 @@ class CompareTimings(Instrument):
         ]  # fmt: skip
 
     def changed(self, name: str) -> None:
-        """Give size and dtype the new workload's options; a size of another workload's catalogue becomes the default."""
+        """Give size and dtype the options of the new workload; a size that it does not offer becomes its default size."""
         if name != "workload":
             return
         for control in self._depending(self.values["workload"]):
@@ -136,7 +136,7 @@ class CompareTimings(Instrument):
         return timing.compare(values["workload"], progress=progress, stop=stop, **self._arguments(values))
 
     def ended(self, action: str) -> None:
-        """Show what was just found."""
+        """Show the new result."""
         self.turn(action, view=action)
 
     def code_for(self, values: Mapping[str, Any]) -> str:
@@ -219,7 +219,7 @@ def _small(value: float) -> str:
 
 
 def _verdict(c: Comparison) -> str:
-    """Return in one sentence what the comparison found, agreement first."""
+    """Return the outcome of the comparison, first whether the results agree."""
     agreement = ""
     if c.max_relative_difference is not None and c.tolerance is not None:
         agrees = c.max_relative_difference <= c.tolerance
@@ -230,4 +230,4 @@ def _verdict(c: Comparison) -> str:
     if c.speedup is None:
         return agreement + ("One device, so no speed-up." if len(c.rows) == 1 else "No speed-up is reported.")
     interval = "" if c.speedup_interval is None else " (95 % interval {} to {})".format(*map(format_number, c.speedup_interval))
-    return f"{agreement}The fastest other device is {format_number(c.speedup)} times as fast as {c.rows[0].name}{interval}."
+    return f"{agreement}The fastest other device has a speed-up of {format_number(c.speedup)}x over {c.rows[0].name}{interval}."

@@ -1,4 +1,4 @@
-"""The gradients of a real model against the window of a format: move the scale of the loss, see what is lost and what overflows."""
+"""The gradients of a real model and the range of a number format: change the scale of the loss, and see what is lost or overflows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _START = "Press Compute gradients: the model takes its training steps, then one 
 
 
 class LossScaling(Instrument):
-    """Train a small model for some steps, look at its gradients, and find a scale that keeps them.
+    """Train a small model for some steps, look at its gradients, and find a loss scale that preserves them.
 
     ``window`` is what ``gl.precision.gradient_window`` returned for the controls; ``load`` takes gradients of your own.
 
@@ -36,7 +36,7 @@ class LossScaling(Instrument):
     """
 
     title = "Loss scaling"
-    summary = "What a 16-bit format makes of gradients, and which scale of the loss keeps them."
+    summary = "What happens to gradients in a 16-bit format, and which scale of the loss preserves them."
     actions = (
         Action("gradients", "Compute gradients", "Trains the model for the chosen steps, then takes one backward pass.", measures=False),
     )
@@ -52,11 +52,12 @@ class LossScaling(Instrument):
             self._task_control(),
             Choice(name="steps", label="Training steps before", options=_STEPS, default=100,
                    help="Gradients shrink as a network learns."),
-            Choice(name="format", label="Format", options=_FORMATS, shows_only=True, help="What the gradients would be kept in."),
+            Choice(name="format", label="Format", options=_FORMATS, shows_only=True,
+                   help="The format in which the gradients would be stored."),
             Choice(name="which", label="Gradients of", options=("all", "parameters", "activations"), shows_only=True,
                    help="Of the parameters, or of the layers' outputs, through which the backward pass goes."),
             Slider(name="scale", label="Scale of the loss", options=scales, default=1.0, shows_only=True,
-                   help="Every gradient is multiplied by it. Powers of two change no digit."),
+                   help="Every gradient is multiplied by it. A power of two changes only the exponent."),
         ]  # fmt: skip
 
     def _task_control(self) -> Control:
@@ -65,7 +66,7 @@ class LossScaling(Instrument):
                       help="A network of the course and its data.")  # fmt: skip
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether a control is shown: gradients of your own need no training."""
+        """Return whether a control is shown: loaded gradients need no training."""
         return control.name != "steps" or self.values.get("task") != _OWN
 
     def load(self, gradients: Gradients) -> LossScaling:

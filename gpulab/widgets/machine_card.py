@@ -1,4 +1,4 @@
-"""What this machine has, what is wrong with it and how to mend it."""
+"""What this machine has, what is wrong with it and how to fix it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpulab.widgets._work import Progress, Stop
 class MachineCard(Instrument):
     """Show processors, memories, accelerators, libraries, and problems with their remedies.
 
-    ``result`` is the ``Machine`` that ``gl.machine`` returned; the card asks once when it is made, and again at each Refresh.
+    ``result`` is the ``Machine`` that ``gl.machine`` returned; the card calls it when it is made, and again at each Refresh.
     """
 
     title = "This machine"
-    summary = "What the course can use here, what is wrong, and how to mend it."
-    actions: tuple[Action, ...] = (Action("refresh", "Refresh", "Ask the machine again.", measures=False),)
+    summary = "What the course can use here, what is wrong, and how to fix it."
+    actions: tuple[Action, ...] = (Action("refresh", "Refresh", "Look at the machine again.", measures=False),)
 
     def __init__(self, **values: Any) -> None:
         self._first = devices.machine()
@@ -32,9 +32,9 @@ class MachineCard(Instrument):
         return [
             Switch(
                 name="problems_only",
-                label="Only what is to be mended",
+                label="Only what needs fixing",
                 shows_only=True,
-                help="Leave out what works; nothing is left on a machine without problems.",
+                help="Hide what works; on a machine without problems the table is then empty.",
             )
         ]
 
@@ -56,8 +56,8 @@ class MachineCard(Instrument):
         figure = None if values["problems_only"] else figures.machine(m)
         count = len(problems)
         message = (
-            "Nothing to mend."
+            "Nothing to fix."
             if count == 0
-            else f"{count} thing{'s' if count != 1 else ''} to mend: the first row{'s' if count != 1 else ''} of the table."
+            else f"{count} thing{'s' if count != 1 else ''} to fix: the first row{'s' if count != 1 else ''} of the table."
         )
-        return Drawing(figure, ("part", "what was found"), [*problems, *others], [m.evidence], message=message)
+        return Drawing(figure, ("part", "result"), [*problems, *others], [m.evidence], message=message)

@@ -1,4 +1,4 @@
-"""Who holds a device's memory, what a training step takes, what another one would take, and what comes back."""
+"""What occupies a device's memory, what a training step needs, what another one would need, and what can be released."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gpulab.widgets._work import Progress, Stop
 
 _GIB = 2**30
 _CAPACITIES = (8, 12, 16, 24, 40, 48, 80, 141)  # GiB of today's GPUs
-_VIEWS = (("snapshot", "who holds it"), ("predict", "a step, predicted"), ("trace", "a step, measured"), ("release", "what came back"))
+_VIEWS = (("snapshot", "memory in use"), ("predict", "a step, predicted"), ("trace", "a step, measured"), ("release", "memory released"))
 _BARS = 4  # predictions side by side: the newest, and those before it
 _KEPT = 200  # predictions remembered, so that a slider that moves back answers at once
 
 
 class MemoryInspector(Instrument):
-    """Account for a device's bytes, predict and measure those of a training step, and release what a failed cell left.
+    """Account for a device's bytes, predict and measure the memory of a training step, and release what a failed cell left.
 
     ``results`` holds the ``Snapshot``, ``MemoryTrace``, ``Prediction`` and ``Released`` under the actions' names.
-    In the view "predict" a moved control starts the prediction by itself.
+    In the view "predict" a change of a control starts the prediction automatically.
 
     Examples
     --------
@@ -38,12 +38,12 @@ class MemoryInspector(Instrument):
     """
 
     title = "Memory"
-    summary = "Who holds a device's bytes now, what a training step takes, and whether another one would fit."
+    summary = "What occupies a device's memory now, how much a training step needs, and whether another one would fit."
     actions: tuple[Action, ...] = (
         Action("snapshot", "Snapshot", "Account for all bytes of the device.", measures=False),
         Action("predict", "Predict", "Find the memory of a training step without running it."),
         Action("trace", "Run a step", "Run two training steps and follow every tensor."),
-        Action("release", "Release", "Free what the last failed cell holds and what allocators keep.", measures=False),
+        Action("release", "Release", "Free the tensors held by the last failed cell and the memory cached by allocators.", measures=False),
     )
 
     def __init__(self, **values: Any) -> None:
@@ -54,29 +54,30 @@ class MemoryInspector(Instrument):
         self._predict_if_wanted()
 
     def make_controls(self) -> Sequence[Control]:
-        """Return view and device, then model, batch, optimizer, precision and checkpointing of the step, and what it must fit on."""
+        """Return view and device, then model, batch, optimizer, precision and checkpointing of the step, and the device to fit on."""
         here = [(str(d), d.name) for d in reversed(self._devices)]
         step: dict[str, Any] = {"views": ("predict", "trace"), "for_actions": ("trace",)}
         capacities = [*((str(d), f"{d.name}, what is free now") for d in reversed(self._devices)),
                       *((str(gib), f"a GPU of {gib} GiB, all of it") for gib in _CAPACITIES)]  # fmt: skip
         return [
             Choice(name="view", label="Show", options=_VIEWS, radio=True, shows_only=True, help="Each view has its own button."),
-            Choice(name="device", label="Device", options=here, views=("snapshot", "trace", "release"), help="Whose memory.",
+            Choice(name="device", label="Device", options=here, views=("snapshot", "trace", "release"),
+                   help="The device whose memory is shown.",
                    for_actions=("snapshot", "trace", "release")),
-            Choice(name="model", label="Model", options=[(name, m.label) for name, m in MODELS.items()], help="With the inputs that "
-                   "go with it.", **step),
-            Slider(name="batch", label="Batch", options=[2**k for k in range(11)], default=32, help="Samples a step.", **step),
-            Choice(name="optimizer", label="Optimizer", options=OPTIMIZERS, help="Adam keeps two numbers for each parameter.", **step),
-            Choice(name="precision", label="Precision", options=PRECISIONS, help="bfloat16 and float16 are autocast: parameters stay in "
-                   "float32; the pure ones convert them too.", **step),
+            Choice(name="model", label="Model", options=[(name, m.label) for name, m in MODELS.items()], help="The model, with inputs of "
+                   "the matching shape.", **step),
+            Slider(name="batch", label="Batch", options=[2**k for k in range(11)], default=32, help="Samples per step.", **step),
+            Choice(name="optimizer", label="Optimizer", options=OPTIMIZERS, help="Adam stores two numbers for each parameter.", **step),
+            Choice(name="precision", label="Precision", options=PRECISIONS, help="bfloat16 and float16 use autocast: parameters stay in "
+                   "float32. The pure formats convert the parameters too.", **step),
             Switch(name="checkpoint", label="Checkpointing", help="Recompute activations in the backward pass instead of keeping them.",
                    **step),
-            Choice(name="capacity", label="Must fit on", options=capacities, views=("predict",), shows_only=True, help="Peak, what "
-                   "operators need inside, and a margin are counted."),
-            Choice(name="picture", label="Draw", options=(("bars", "what it is made of"), ("timeline", "timeline")), radio=True,
+            Choice(name="capacity", label="Must fit on", options=capacities, views=("predict",), shows_only=True, help="Counted are the "
+                   "peak, the scratch memory of operators, and a margin."),
+            Choice(name="picture", label="Draw", options=(("bars", "its parts"), ("timeline", "timeline")), radio=True,
                    views=("predict",), shows_only=True, help="The newest predictions side by side, or the last one operator by operator."),
             Switch(name="outputs", label="Also IPython's outputs", views=("release",), for_actions=("release",),
-                   help="Drop arrays that Out[...] still holds; your own variables are never touched."),
+                   help="Also drop arrays that Out[...] still holds; your own variables are never changed."),
         ]  # fmt: skip
 
     # The prediction starts by itself.
@@ -153,7 +154,7 @@ class MemoryInspector(Instrument):
         return step.trace(device, progress, stop)
 
     def ended(self, action: str) -> None:
-        """Show what was just found."""
+        """Show the new result."""
         self.turn(action, view=action)
 
     # What is shown.
@@ -186,7 +187,7 @@ class MemoryInspector(Instrument):
         else:
             figure = figures.memory_prediction([found for _, found in several], [s.words for s, _ in several], free, kind)
         verdict = f"{shown.words}: needs {format_bytes(newest.needed_bytes(kind))} with scratch and margin; {fits} {where}."
-        pending = "" if p is not None else f"Not predicted yet: {step.words}; press Predict if it does not begin. "
+        pending = "" if p is not None else f"Not predicted yet: {step.words}; press Predict if the prediction does not start. "
         headers, rows = newest.table()
         evidence = [newest.evidence]
         return Drawing(figure, headers, rows, evidence, newest.notes, pending + verdict)
@@ -199,7 +200,7 @@ class MemoryInspector(Instrument):
         where: Device = devices.find(capacity)
         free = where.free_bytes
         if free is None:
-            return None, where.kind, "it is not known whether it fits on", where.name
+            return None, where.kind, "it is unknown whether it fits on", where.name
         return free, where.kind, _FITS[p.fits(where)], f"the {format_bytes(free)} free on {where.name}"
 
     def _draw_trace(self, t: MemoryTrace) -> Drawing:
@@ -208,7 +209,7 @@ class MemoryInspector(Instrument):
         beside = ""
         if p is not None and not t.notes:
             error = (p.peak_bytes - t.peak_bytes) / max(t.peak_bytes, 1)
-            beside = f" The prediction (modelled) says {format_bytes(p.peak_bytes)}: {error:+.1%}."
+            beside = f" The predicted peak (modelled) is {format_bytes(p.peak_bytes)}: {error:+.1%}."
         message = f"Peak {format_bytes(t.peak_bytes)} in the {t.peak_phase}, after {t.peak_operator}.{beside}"
         headers, rows = t.table()
         return Drawing(figures.memory_timeline(t), headers, rows, [t.evidence], t.notes, message)
@@ -233,9 +234,9 @@ class MemoryInspector(Instrument):
 _FITS = {True: "it fits on", False: "it does not fit on"}
 _BEFORE = {
     "snapshot": "Press Snapshot to account for the device's bytes; the largest tensors are named.",
-    "predict": "The prediction of the step that the controls describe begins by itself; it takes a moment the first time.",
-    "trace": "Press Run a step: two training steps really run, on copies, and every tensor is followed.",
-    "release": "Press Release after a cell has failed: its traceback may hold tensors. Your own variables are never touched.",
+    "predict": "The step that the controls describe is predicted automatically; the first prediction takes a moment.",
+    "trace": "Press Run a step: it runs two real training steps on copies, and follows every tensor.",
+    "release": "Press Release after a cell has failed: its traceback may hold tensors. Your own variables are never changed.",
 }
 
 
@@ -253,9 +254,9 @@ def _draw_snapshot(s: Snapshot) -> Drawing:
 
 def _draw_released(r: Released) -> Drawing:
     came = r.freed_device_bytes
-    message = f"{format_bytes(came)} came back on {r.device}." if came > 0 else f"No bytes came back on {r.device}."
+    message = f"{format_bytes(came)} were released on {r.device}." if came > 0 else f"No bytes were released on {r.device}."
     rows = [
-        (f"{where}, {word}", "not told" if nbytes is None else format_bytes(nbytes))
+        (f"{where}, {word}", "not reported" if nbytes is None else format_bytes(nbytes))
         for where, word, nbytes in (
             (f"free on {r.device}", "before", r.device_free_before_bytes),
             (f"free on {r.device}", "after", r.device_free_after_bytes),

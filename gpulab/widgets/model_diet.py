@@ -1,4 +1,4 @@
-"""Make a network lighter, recipe after recipe, and see each as a measured point: accuracy, bytes, time."""
+"""Compress a network with one recipe after another, and show each as a measured point: accuracy, bytes, time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NETWORKS = (("as it is", "the task's own"), ("resnext", "grouped convolutions (
 _COMPUTE = (("dense", "as usual"), ("csr", "zeros skipped (CSR)"), ("integer", "8-bit CPU kernels"))
 _INPUTS = ((None, "float32"), ("dynamic", "8 bits, range of each batch"), ("static", "8 bits, calibrated"))
 _SECONDS = 0.4  # of sampling for each model and batch size
-_START = "Press Run to train the network (once), cook the recipe, and weigh both. Each recipe adds a point."
+_START = "Press Run to train the network (once), apply the recipe, and measure both models. Each recipe adds a point."
 
 
 class ModelDiet(Instrument):
-    """Cook a recipe for a task's network and weigh it beside the network as trained; the points stay.
+    """Apply a recipe to a task's network and compare the result with the network as trained; earlier points stay.
 
-    ``result`` is the ``Weighing`` with all models that were weighed for the task, device, batch and seeds on the screen.
+    ``result`` is the ``Weighing`` with all models that were measured for the present task, device, batch and seeds.
 
     Examples
     --------
@@ -42,10 +42,10 @@ class ModelDiet(Instrument):
     """
 
     title = "Model diet"
-    summary = "Prune, share, round or group the weights of a network, and see what each recipe costs: bytes, time, accuracy."
+    summary = "Prune, share, round or group the weights of a network, and see the size, time and accuracy of each recipe."
     actions: tuple[Action, ...] = (
-        Action("run", "Run", "Cook the recipe and weigh it beside the network as trained."),
-        Action("clear", "Clear the points", "Forget the recipes weighed so far for this task.", measures=False),
+        Action("run", "Run", "Apply the recipe and compare the result with the network as trained."),
+        Action("clear", "Clear the points", "Remove the recipes measured so far for this task.", measures=False),
     )
 
     def __init__(self, **values: Any) -> None:
@@ -55,7 +55,7 @@ class ModelDiet(Instrument):
         super().__init__(**values)
 
     def make_controls(self) -> Sequence[Control]:
-        """Return the task, the recipe in the order in which it is cooked, and how it is weighed."""
+        """Return the task, the recipe in the order in which it is applied, and how the models are measured."""
         here = [(str(d), d.name) for d in self._devices]
         shares = [(s, f"{s:.0%}" if s else "none") for s in (0.0, 0.25, 0.5, 0.75)]
         zeros = [(s, f"{s:.0%}" if s else "none") for s in (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)]
@@ -64,23 +64,24 @@ class ModelDiet(Instrument):
         return [
             Choice(name="task", label="Task", options=training.tasks(), default="digits-cnn", help="What the network learns.", **live),
             Choice(name="network", label="Network", options=_NETWORKS, help="Fewer connections by design, for images.", **live),
-            Slider(name="channels", label="Channels removed", options=shares, help="Of each layer that can lose some.", **live),
-            Slider(name="zeros", label="Weights set to zero", options=zeros, help="The smallest ones of all layers.", **live),
+            Slider(name="channels", label="Channels removed", options=shares, help="Of each layer that can be pruned.", **live),
+            Slider(name="zeros", label="Weights set to zero", options=zeros, help="The smallest ones, over all layers.", **live),
             Choice(name="stored", label="Weights stored as", options=_STORED, help="Fewer bits, or few shared values (k-means).", **live),
             Choice(name="scale", label="One scale per", options=(("per-channel", "channel"), ("per-tensor", "layer")), radio=True,
                    help="For weights of few bits.", **live),
             Choice(name="inputs", label="Inputs of layers", options=_INPUTS, help="For weights of few bits.", **live),
-            Choice(name="compute", label="Computed", options=_COMPUTE, help="With which kernels.", **live),
-            Slider(name="fine_tune", label="Fine-tuning", options=tune, default=0.5, help="After each step that loses something, as a "
-                   "share of the training's epochs.", **live),
+            Choice(name="compute", label="Computed", options=_COMPUTE, help="The kernels that compute the layers.", **live),
+            Slider(name="fine_tune", label="Fine-tuning", options=tune, default=0.5, help="After each lossy step, as a share of the "
+                   "epochs of training.", **live),
             Slider(name="seeds", label="Seeds", options=(1, 2, 3, 5), default=1, help="With several, the interval is over seeds and test "
-                   "items; the work takes as many times as long.", **live),
-            Slider(name="batch", label="Items at once", options=(1, 16, 64, 256), default=64, help="Of the batch that is timed.", **live),
-            Choice(name="device", label="Train and measure on", options=here, help="Each device has points of its own.", **live),
+                   "items; the time grows in proportion.", **live),
+            Slider(name="batch", label="Items at once", options=(1, 16, 64, 256), default=64,
+                   help="The size of the batch that is timed.", **live),
+            Choice(name="device", label="Train and measure on", options=here, help="Each device has its own points.", **live),
         ]  # fmt: skip
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether a control means something with the others: scale and inputs only with few bits, networks for images."""
+        """Return whether a control applies, given the others: scale and inputs only with few bits, networks only for images."""
         if control.name in ("scale", "inputs"):
             return "bits" in self.values["stored"]
         if control.name == "network":
@@ -108,7 +109,7 @@ class ModelDiet(Instrument):
     # The work.
 
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Weighing | None:
-        """Cook and weigh the recipe, and add it to the points; or forget them."""
+        """Apply and measure the recipe and add it to the points; or clear the points."""
         key = _key(values)
         if action == "clear":
             self._weighed.pop(key, None)
@@ -126,20 +127,20 @@ class ModelDiet(Instrument):
 
     @property
     def result(self) -> Weighing | None:
-        """The models weighed for the task, device, batch and seeds on the screen."""
+        """The models measured for the present task, device, batch and seeds."""
         return self._weighed.get(_key(self.values))
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
-        """Return the points, the same as a table, and why the newest is not faster."""
+        """Return the points as figure and table, and why the newest model is not faster."""
         found = self._weighed.get(_key(values))
         try:
             wanted = self.recipe(values).label
-            told = "" if wanted != "as trained" else "The recipe changes nothing yet: remove, zero, store or compute something otherwise."
+            told = "" if wanted != "as trained" else "The recipe does not change anything yet: set one of its controls."
         except InputError as error:
             told = str(error)
         if found is None:
             return Drawing(message=" ".join(part for part in (told, _START) if part))
-        headers = ("", "model", "file", "weights left", "FLOP an item", f"time for {found.batch}", "speed-up", "right", "beaten by none")
+        headers = ("", "model", "file", "weights left", "FLOP per item", f"time for {found.batch}", "speed-up", "right", "Pareto front")
         rows = [_row(number, each, found) for number, each in enumerate(found.models, start=1)]
         newest = next(
             (said for m, said in zip(found.models[1:], found.sentences, strict=True) if m.label == self._newest.get(_key(values))), ""
@@ -184,6 +185,6 @@ def _row(number: int, each: compression.WeighedModel, found: Weighing) -> list[s
     span = "(no interval)" if ratio is None else f"[{format_ratio(ratio[0])}, {format_ratio(ratio[1])}]"
     return [
         str(number), each.label, format_bytes(each.file_bytes), f"{each.parameters - each.zeros:,}", format_flops(each.flops_per_item),
-        format_seconds(each.median_seconds), "the first" if each.speedup is None else f"{format_ratio(each.speedup)} {span}",
+        format_seconds(each.median_seconds), "reference" if each.speedup is None else f"{format_ratio(each.speedup)} {span}",
         f"{100 * (each.accuracy or 0.0):.1f} % [{100 * low:.1f}, {100 * high:.1f}]", "yes" if each.label in found.front else "",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A number in two formats: flip its bits, walk along the number line, and see the neighbours."""
+"""A number in two formats: flip its bits, step along the number line, and see the neighboring numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LARGEST = 1.7976931348623157e308
 
 
 class NumberFormats(Instrument):
-    """Type a number, walk from it, or tick its bits; the second format shows the same number.
+    """Type a number, step to its neighbors, or flip its bits; the second format shows the same number.
 
     ``number`` is what ``gl.precision.number`` returned for the controls.
 
@@ -38,7 +38,7 @@ class NumberFormats(Instrument):
     """
 
     title = "Number formats"
-    summary = "What a format makes of a number: its bits, the numbers next to it, and the same number in another format."
+    summary = "How a format represents a number: its bits, the numbers next to it, and the same number in another format."
     actions: tuple[Action, ...] = ()
 
     def make_controls(self) -> Sequence[Control]:
@@ -51,14 +51,15 @@ class NumberFormats(Instrument):
             NumberControl(name="value", label="Number", default=0.1, minimum=-_LARGEST, maximum=_LARGEST,
                           suggestions=(0.1, 1.0, 2049.0, 70000.0, 3e-8, 1e-8), help="Any number; the format rounds it once."),
             Slider(name="steps", label="Steps away", options=range(-_STEPS, _STEPS + 1), default=0,
-                   help="Walk along the numbers of the format: each step is the next one."),
+                   help="Move along the numbers of the format: each step leads to the next one."),
             self._bits_control("float16"),
         ]  # fmt: skip
 
     def _bits_control(self, name: str) -> Control:
         one = precision.format(name)
         return Several(name="bits", label="Bits that are 1", options=[(k, _bit_name(one, k)) for k in range(one.bits)],
-                       default=(), help="Flip one: s is the sign, e the exponent, m the mantissa; the first is worth most.")  # fmt: skip
+                       default=(), help="Flip one: s is the sign, e the exponent, m the mantissa; the first bit of "
+                        "a field is the most significant.")  # fmt: skip
 
     def __init__(self, **values: Any) -> None:
         self._special: int | None = None  # the bits of an infinity or nan, which no number field can hold
@@ -71,7 +72,7 @@ class NumberFormats(Instrument):
             self._tick()
 
     def changed(self, name: str) -> None:
-        """Keep number and bits together: the one that moved decides."""
+        """Keep number and bits consistent: the one that changed decides."""
         if name == "format":
             self.replace_control(self._bits_control(self.values["format"]))
             self._special = None
@@ -156,6 +157,6 @@ def _sentence(n: Number) -> str:
     if n.kind == "infinite":
         return f"{n.format.name}: infinite; the largest number is {n.format.largest:.6g}."
     if n.held == 0 and n.given != 0:
-        return f"{n.format.name}: zero; the smallest number is {n.format.smallest_subnormal:.3g}, and half of it is lost."
+        return f"{n.format.name}: zero; the smallest number is {n.format.smallest_subnormal:.3g}, and half of it rounds to zero."
     lost = n.relative_error
-    return f"{n.format.name}: {n.held:.10g}, {'exactly' if lost == 0 else f'off by {lost:.2g} of it'}."
+    return f"{n.format.name}: {n.held:.10g}, {'exactly' if lost == 0 else f'a relative error of {lost:.2g}'}."

@@ -1,4 +1,4 @@
-"""Occupancy of a launch: what fills an SM, what limits it, and the curves over block size, registers and shared memory."""
+"""Occupancy of a launch: the resident warps of an SM, the limiting resource, and curves over block size, registers, shared memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FACTS = ("name", "registers", "shared_bytes", "barriers", "max_threads", "spill
 
 
 class OccupancyExplorer(Instrument):
-    """Move a launch over the limits of an SM; ``load`` fills it from a compiled kernel.
+    """Vary a launch within the limits of an SM; ``load`` fills the controls from a compiled kernel.
 
     ``launch`` is what ``gl.models.occupancy`` returned for the controls.
 
@@ -35,7 +35,7 @@ class OccupancyExplorer(Instrument):
     """
 
     title = "Occupancy"
-    summary = "How many warps of a launch one SM holds at once, and which resource allows no more."
+    summary = "How many warps of a launch are resident on one SM, and which resource limits them."
     actions: tuple[Action, ...] = ()
 
     def __init__(self, **values: Any) -> None:
@@ -48,30 +48,30 @@ class OccupancyExplorer(Instrument):
         return [
             self._kernel_control(),
             Number(name="threads_per_block", label="Threads of a block", default=256, minimum=1, maximum=1024, integer=True,
-                   suggestions=range(32, 1025, 32), help="Arrow keys step by whole warps; a started warp counts whole."),
+                   suggestions=range(32, 1025, 32), help="Arrow keys step by whole warps; a partly filled warp counts as a whole one."),
             Slider(name="registers_per_thread", label="Registers of a thread", options=range(256), default=32,
-                   help="As the compiler reports them; warps get them in steps of 256 for 32 threads."),
+                   help="As the compiler reports them; each warp of 32 threads gets them in units of 256."),
             Number(name="shared_bytes_per_block", label="Shared memory of a block", unit="bytes", default=0, minimum=0, maximum=256 * _KIB,
                    integer=True, suggestions=range(0, 256 * _KIB + 1, _KIB), help="Static and dynamic together, without what the driver "
                    "adds from 8.0 on. Arrow keys step by KiB."),
             Choice(name="compute_capability", label="Compute capability", options=[(c, _named(c)) for c in known],
                    default=here if here in known else "9.0", help="The generation of the GPU decides what an SM holds."),
             Slider(name="barriers_per_block", label="Barriers of a block", options=range(17), default=1,
-                   help="__syncthreads is one; they can limit from 9.0 on."),
+                   help="__syncthreads is one; they can be the limit from compute capability 9.0 on."),
         ]  # fmt: skip
 
     def _kernel_control(self) -> Control:
-        options = [(_OWN, "none: numbers of your own"), *((label, label) for label in self._kernels)]
-        return Choice(name="kernel", label="Kernel", options=options, help="A kernel that load() was given fills the controls.")
+        options = [(_OWN, "none: your own numbers"), *((label, label) for label in self._kernels)]
+        return Choice(name="kernel", label="Kernel", options=options, help="A kernel passed to load() fills the controls.")
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether a control is shown: the choice of kernels only once there is one."""
+        """Return whether a control is shown: the choice of kernels only if one was loaded."""
         return control.name != "kernel" or bool(self._kernels)
 
     def load(
         self, facts: Any, kernel: str | None = None, *, compute_capability: str | None = None, dynamic_shared_bytes: int = 0
     ) -> OccupancyExplorer:
-        """Fill the controls from a compiled kernel, and offer it in the list of kernels.
+        """Fill the controls from a compiled kernel, and add it to the list of kernels.
 
         Parameters
         ----------
@@ -82,23 +82,23 @@ class OccupancyExplorer(Instrument):
         compute_capability : str, optional
             What it was compiled for, such as "9.0" or "sm_90". A module knows; for one kernel's figures, None leaves the control as it is.
         dynamic_shared_bytes : int
-            What the launch asks for on top of the shared memory that the source states.
+            What the launch requests in addition to the static shared memory of the source.
 
         Returns
         -------
         OccupancyExplorer
-            Itself, so that a cell can end with it.
+            The instrument itself, so that a cell can end with this call.
 
         Raises
         ------
         InputError
-            If these are no facts of a kernel, the module has no such kernel, or a number is out of range; nothing is changed then.
+            If these are not the facts of a kernel, the module has no such kernel, or a number is out of range; nothing is changed then.
         """
         found = _facts_of(facts)
         if kernel is not None and kernel not in found:
             raise InputError(f"load: no kernel {shown(kernel)}; expected one of: {', '.join(found)}. Pass one of these, or none.")
         if not _given.is_whole(dynamic_shared_bytes) or dynamic_shared_bytes < 0:
-            raise InputError(f"load: dynamic_shared_bytes={shown(dynamic_shared_bytes)}; expected a whole number from 0. Pass bytes.")
+            raise InputError(f"load: dynamic_shared_bytes={shown(dynamic_shared_bytes)}; expected a whole number, 0 or more. Pass bytes.")
         arch = compute_capability if compute_capability is not None else getattr(facts, "arch", None)
         capability = models.sm_limits(arch).compute_capability if arch is not None else None
         with self._lock:
@@ -166,11 +166,11 @@ class OccupancyExplorer(Instrument):
         where = f", compiled for {capability}" if capability else ""
         words = f"Kernel {facts.name}{where}: {facts.registers} registers a thread, {facts.shared_bytes:,} bytes of shared memory{asked}."
         if moved:
-            words += f" Moved since: {', '.join(moved)}."
+            words += f" Changed since: {', '.join(moved)}."
         if facts.max_threads is not None:
-            words += f" Its source promises blocks of at most {facts.max_threads:,} threads."
+            words += f" Its source declares blocks of at most {facts.max_threads:,} threads."
         if facts.spill_bytes:
-            words += f" It spills: {facts.spill_bytes:,} bytes go through memory for lack of registers, and fewer registers spill more."
+            words += f" It spills {facts.spill_bytes:,} bytes to memory for lack of registers; with fewer registers it spills more."
         return words
 
     def code_for(self, values: Mapping[str, Any]) -> str:
@@ -200,7 +200,7 @@ def _facts_of(given: Any) -> dict[str, Any]:
     found = dict(given.kernels) if isinstance(getattr(given, "kernels", None), Mapping) else {getattr(given, "name", ""): given}
     if not found or not all(hasattr(one, attribute) for one in found.values() for attribute in _FACTS):
         raise InputError(
-            f"load: {shown(given)} holds no facts of a kernel; expected a CompiledModule or one of its kernels. "
+            f"load: {shown(given)} does not hold the facts of a kernel; expected a CompiledModule or one of its kernels. "
             'Pass gl.kernels.compile_cuda(source, "sm_90").'
         )
     return found

@@ -1,4 +1,4 @@
-"""The timetable of pipeline parallelism under sliders, and the same schedule on real ranks beneath it."""
+"""The modelled schedule of pipeline parallelism with sliders, and the same schedule on real ranks below it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gpulab.widgets._ranks import OnRanks
 from gpulab.widgets._work import Progress, Stop
 
 _SCHEDULES = (
-    ("split", "split by hand: the batch uncut"), ("gpipe", "GPipe: all forwards, then all backwards"),
-    ("1f1b", "1F1B: a backward after each forward"), ("interleaved", "interleaved 1F1B: several parts a stage"),
+    ("split", "split by hand: the batch as a whole"), ("gpipe", "GPipe: all forwards, then all backwards"),
+    ("1f1b", "1F1B: a backward after each forward"), ("interleaved", "interleaved 1F1B: several parts per stage"),
 )  # fmt: skip
 _STEPS = 3
 _MS = 1e-3
 
 
 class PipelineSchedule(OnRanks):
-    """Cut a batch into microbatches and see when each stage waits; Measure runs the same on real ranks.
+    """Split a batch into microbatches and see when each stage waits; Measure runs the same schedule on real ranks.
 
     (The pipeline that loads data for a training is ``PipelineTimeline``.) ``timetable`` is what ``gl.models.pipeline_schedule`` gives
     for the controls, in milliseconds; ``result`` is what ``gl.parallel.run_schedule`` measured.
@@ -37,43 +37,43 @@ class PipelineSchedule(OnRanks):
     """
 
     title = "Pipeline schedule"
-    summary = "A model in stages, one a rank, and a batch in microbatches: who works on which when, and how much of the time is bubble."
+    summary = "A model split into stages, one per rank, and a batch in microbatches: when each stage works, and how large the bubble is."
     actions: tuple[Action, ...] = (
-        Action("measure", "Measure on ranks", "Each stage becomes a process; each pass does a little arithmetic and waits out its time."),
+        Action("measure", "Measure on ranks", "Run each stage in a process; a pass computes a little, then sleeps until its time is over."),
     )
 
     def make_controls(self) -> Sequence[Control]:
-        """Return the schedule, how many stages, parts and microbatches, then what passes and messages take."""
+        """Return the schedule, the numbers of stages, parts and microbatches, then the times of passes and messages."""
         milliseconds = (5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0)
         return [
-            Choice(name="schedule", label="Schedule", options=_SCHEDULES, default="gpipe", help="The order in which a stage does its "
+            Choice(name="schedule", label="Schedule", options=_SCHEDULES, default="gpipe", help="The order in which a stage runs its "
                    "passes."),
-            Slider(name="stages", label="Stages", options=(2, 3, 4, 6, 8), default=4, help="Parts of the model, one a rank."),
+            Slider(name="stages", label="Stages", options=(2, 3, 4, 6, 8), default=4, help="Parts of the model, one per rank."),
             Slider(name="microbatches", label="Microbatches", options=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32), default=8, help="Parts of the "
-                   "batch. Interleaved, a multiple of the stages."),
-            Slider(name="chunks", label="Parts of the model a stage", options=(2, 3, 4), default=2, help="Of the interleaved schedule: the "
-                   "batch comes round this many times."),
+                   "batch. The interleaved schedule needs a multiple of the number of stages."),
+            Slider(name="chunks", label="Parts of the model per stage", options=(2, 3, 4), default=2, help="For the interleaved schedule: "
+                   "the batch passes through all stages this many times."),
             Number(name="forward_ms", label="Forward pass", unit="ms", default=20.0, minimum=1, maximum=1000, suggestions=milliseconds,
                    help="Of one microbatch through one stage."),
             Number(name="backward_ms", label="Backward pass", unit="ms", default=40.0, minimum=1, maximum=1000, suggestions=milliseconds,
                    help="About twice the forward pass: gradients of inputs and of weights."),
             Number(name="transfer_ms", label="A message takes", unit="ms", default=0.0, minimum=0, maximum=1000,
-                   suggestions=(0.0, 1.0, 2.0, 5.0, 10.0, 20.0), shows_only=True, help="In the timetable; the formula knows no messages. "
-                   "Measured ones take what they take."),
+                   suggestions=(0.0, 1.0, 2.0, 5.0, 10.0, 20.0), shows_only=True, help="Used in the timetable; the formula does not "
+                   "include messages. In a measured run they take their real time."),
         ]  # fmt: skip
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether the control means something to the schedule."""
+        """Return whether the control applies to the schedule."""
         return control.name != "chunks" or bool(self.values["schedule"] == "interleaved")
 
     @property
     def timetable(self) -> StageSchedule:
-        """The timetable of the controls as they are, in milliseconds.
+        """The timetable for the present controls, in milliseconds.
 
         Raises
         ------
         InputError
-            If the schedule cannot be made of these.
+            If there is no such schedule for these numbers.
         """
         return models.pipeline_schedule(**self._model_arguments(self.values, 1.0))
 
@@ -108,7 +108,7 @@ class PipelineSchedule(OnRanks):
         return None if run is None or super()._stale("measure") else run
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
-        """Return the timetable, the run beneath it where one fits, and where the time goes."""
+        """Return the timetable, the matching run below it if there is one, and where the time goes."""
         try:
             timetable = self.timetable
         except InputError as error:
@@ -147,15 +147,13 @@ class PipelineSchedule(OnRanks):
 
 
 def _sentence(s: StageSchedule, moved: bool) -> str:
-    """Return what the timetable says, in words."""
+    """Return a description of the timetable."""
     formula = s.bubble_formula_ratio
     exact = formula is not None and abs(formula - s.bubble_ratio) < 5e-4
-    beside = (
-        f"as the formula {s.bubble_formula} says" if exact else f"the formula {s.bubble_formula} says {formula or 0:.1%}, without messages"
-    )
-    again = " The run that was measured had other settings: press Measure on ranks to run these." if moved else ""
+    beside = f"as the formula {s.bubble_formula} gives" if exact else f"without messages {s.bubble_formula} gives {formula or 0:.1%}"
+    again = " The measured run had other settings: press Measure on ranks to run the present ones." if moved else ""
     return (
-        f"The stages wait {s.bubble_ratio:.1%} of the time, {beside}. {s.stages} stages are {s.speedup:.2f} times as fast as one. "
+        f"The stages wait {s.bubble_ratio:.1%} of the time, {beside}. The speed-up of {s.stages} stages over one is {s.speedup:.2f}x. "
         f"A stage holds the activations of {_microbatches(max(s.held))} at most.{again}"
     )
 
@@ -165,11 +163,11 @@ def _microbatches(count: float) -> str:
 
 
 def _measured(s: StageSchedule, run: ScheduleRun) -> str:
-    """Return what the ranks did beside the timetable, in words."""
+    """Return a comparison of the measured run with the timetable."""
     more = 100 * (run.bubble_ratio - s.bubble_ratio)
-    messages = f"messages that take another time than {format_seconds(s.transfer)}" if s.transfer else "messages"
+    messages = f"messages that do not take exactly {format_seconds(s.transfer)}" if s.transfer else "messages"
     return (
-        f"Measured, the stages wait {run.bubble_ratio:.1%} of the time; the timetable says {s.bubble_ratio:.1%}. The difference of "
-        f"{more:+.1f} points is {messages}, starting passes and whatever else runs here. "
+        f"In the measured run the stages wait {run.bubble_ratio:.1%} of the time; the timetable predicts {s.bubble_ratio:.1%}. The "
+        f"difference of {more:+.1f} points comes from {messages}, from starting passes and from other programs. "
         f"A stage held {_microbatches(max(run.held))} at most."
     )

@@ -1,4 +1,4 @@
-"""The input pipeline as a timeline: real files and real workers measured here, or the arithmetic of it under the sliders."""
+"""The input pipeline as a timeline: measured here with real files and real workers, or modelled from the sliders."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LIVE = "live"
 
 
 class PipelineTimeline(Instrument):
-    """Load, copy, compute: see who works when, and where the accelerator waits.
+    """Load, copy, compute: see which part works when, and where the accelerator waits.
 
-    ``results["run"]`` is what ``gl.training.pipeline`` returned; ``modelled`` is the arithmetic for the controls as they are.
+    ``results["run"]`` is what ``gl.training.pipeline`` returned; ``modelled`` is the model for the present controls.
 
     Examples
     --------
@@ -33,41 +33,41 @@ class PipelineTimeline(Instrument):
     """
 
     title = "The input pipeline"
-    summary = "Images are loaded, copied and trained on. The accelerator is expensive: watch where it waits."
+    summary = "Images are loaded, copied and used for training. The accelerator is expensive: see where it waits."
     actions: tuple[Action, ...] = (Action("run", "Run the steps", f"Decode real JPEG files for {_STEPS} steps, with real workers."),)
 
     def make_controls(self) -> Sequence[Control]:
-        """Return the way, the settings of the loader, then those of the accelerator."""
+        """Return whether to measure or to model, the settings of the loader, then those of the accelerator."""
         there = [d for d in devices.available() if d.torch_type == "cuda"]
         accelerators = [("model", "modelled, with the step time below"), *((_LIVE, f"{d.name}, training for real") for d in there[:1])]
         seconds = [(s, format_seconds(s).replace(".00", "").replace(".0 ", " ")) for s in _STEP_SECONDS]
         cores = devices.environment("cpu").cores
-        ways = (("model", "modelled, follows each control"), ("here", "measured here"))
+        ways = (("model", "modelled, updated with each control"), ("here", "measured here"))
         return [
-            Choice(name="way", label="Timeline", options=ways, radio=True, shows_only=True, help="The modelled one is arithmetic; the "
-                   "measured one is made by the button."),
+            Choice(name="way", label="Timeline", options=ways, radio=True, shows_only=True, help="The modelled timeline is calculated; "
+                   "the measured one is made when you press the button."),
             Slider(name="batch_size", label="Images in a batch", options=(8, 16, 32, 64, 128), default=32, help="Loaded and trained on "
                    "together."),
-            Slider(name="workers", label="Workers", options=tuple(range(9)), default=0, help="Processes that load; 0: the training loads "
-                   "by itself."),
-            Slider(name="prefetch", label="Batches ahead, each worker", options=(1, 2, 4, 8), default=2, help="How far a worker may be "
+            Slider(name="workers", label="Workers", options=tuple(range(9)), default=0, help="Processes that load; with 0 the training "
+                   "process loads itself."),
+            Slider(name="prefetch", label="Batches ahead per worker", options=(1, 2, 4, 8), default=2, help="How far a worker may be "
                    "ahead of the training (prefetch_factor)."),
-            Switch(name="pinned", label="Pinned memory, copies without waiting", default=False, help="The host goes on while the batch "
-                   "travels."),
+            Switch(name="pinned", label="Pinned memory, asynchronous copies", default=False, help="The host continues while the batch is "
+                   "copied."),
             Switch(name="read_loss", label="Read the loss after each step", default=True, help="loss.item(): the host waits until the "
                    "step is done."),
-            Choice(name="accelerator", label="Accelerator", options=accelerators, help="Who computes."),
-            Slider(name="step_seconds", label="Its step takes", options=seconds, default=0.02, help="Of a modelled accelerator, whatever "
-                   "the batch; half of it is an accelerator twice as fast."),
+            Choice(name="accelerator", label="Accelerator", options=accelerators, help="The device that computes."),
+            Slider(name="step_seconds", label="Its step takes", options=seconds, default=0.02, help="Of the modelled accelerator, for any "
+                   "batch size; half the time means an accelerator twice as fast."),
             Number(name="loading_ms", label="Loading one image", unit="ms", default=_LOADING_MS, minimum=0.01, maximum=1000,
-                   suggestions=(0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0), shows_only=True, help="Of the modelled timeline: one worker on "
-                   "a core of its own. A measured run without workers sets it to yours."),
+                   suggestions=(0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0), shows_only=True, help="For the modelled timeline: one worker on "
+                   "its own core. A measured run without workers sets it to your machine's time."),
             Number(name="cores", label="Cores", default=cores, minimum=1, maximum=512, integer=True, suggestions=(1, 2, 4, 8, 16, 32, 64),
-                   shows_only=True, help="Of the modelled host; more workers than cores take turns."),
+                   shows_only=True, help="Of the modelled host; if there are more workers than cores, they take turns."),
         ]  # fmt: skip
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether the control means something to what is shown."""
+        """Return whether the control applies to what is shown."""
         if control.name in ("loading_ms", "cores"):
             return bool(self.values["way"] == "model")
         if control.name == "prefetch":
@@ -78,7 +78,7 @@ class PipelineTimeline(Instrument):
 
     @property
     def modelled(self) -> PipelineResult:
-        """The timetable of the controls as they are."""
+        """The modelled timeline for the present controls."""
         return training.model_pipeline(**self._model_arguments(self.values))
 
     def _model_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class PipelineTimeline(Instrument):
         return training.pipeline(**self._run_arguments(values), progress=progress, stop=stop)
 
     def ended(self, action: str) -> None:
-        """Show the run, and let the model load as this machine just did where nothing else shared the core."""
+        """Show the run; if nothing else shared the core, set the model's loading time to the measured one."""
         self.turn(action, way="here")
         p: PipelineResult = self.results["run"]
         if p.workers == 0:

@@ -1,6 +1,6 @@
-"""A prediction as a small form: the question, a number or choices, Save, and then what was kept.
+"""A prediction as a small form: the question, a number or choices, Save, and then the saved answer.
 
-The lessons know nothing of widgets; ``%load_ext gpulab`` registers ``render`` for their ``Prediction``.
+The lessons do not depend on widgets; ``%load_ext gpulab`` registers ``render`` for their ``Prediction``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VIEW_MIME = "application/vnd.jupyter.widget-view+json"
 
 
 class PredictionPanel(Panel):
-    """The form of one prediction; it follows every view of the same question."""
+    """The form of one prediction; all forms of the same question stay in agreement."""
 
     _esm = script("prediction.js")
 
@@ -44,7 +44,7 @@ class PredictionPanel(Panel):
         _cells.register(self)
 
     def submit(self, value: str | float) -> None:
-        """Keep an answer, as the Save button does; what was refused is shown in one sentence."""
+        """Keep an answer, as the Save button does; an answer that is refused is explained in one sentence."""
         try:
             said = self._prediction.submit(value)
         except (GpulabError, OSError) as error:
@@ -53,7 +53,7 @@ class PredictionPanel(Panel):
         self.write(error="", status=said)
 
     def stop(self) -> None:
-        """Follow the question no longer; called when its cell is run again."""
+        """Stop following the question; called when its cell is run again."""
         self._unsubscribe()
 
     def _follow(self, prediction: Prediction) -> None:

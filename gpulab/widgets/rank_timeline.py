@@ -1,4 +1,4 @@
-"""A training over real ranks, by any strategy: who computed, whose bytes moved, and who waited, from a real run."""
+"""A real training run over several ranks, with any strategy: which rank computed, communicated or waited, and when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpulab.widgets._ranks import OnRanks
 from gpulab.widgets._work import Progress, Stop
 
 _WORDS = {
-    "single": "each rank does it all", "data": "data parallel by hand", "ddp": "DDP", "ddp-no-overlap": "DDP, sent afterwards",
+    "single": "every rank does all the work", "data": "data parallel by hand", "ddp": "DDP", "ddp-no-overlap": "DDP without overlap",
     "ddp-no-sync": "DDP, accumulated", "zero1": "ZeRO 1", "zero2": "ZeRO 2 (FSDP2)", "zero3": "ZeRO 3 (FSDP2)",
     "tensor": "tensor parallel", "sequence": "tensor and sequence parallel", "split": "split by hand",
     "pipeline-gpipe": "pipeline, GPipe", "pipeline-1f1b": "pipeline, 1F1B",
@@ -43,30 +43,30 @@ class RankTimeline(OnRanks):
 
     stops_by_itself = True
     title = "Ranks at work"
-    summary = "One small transformer trained over real ranks: who computes, whose bytes move, and who waits for whom."
-    actions: tuple[Action, ...] = (Action("run", "Run on ranks", f"Start the ranks, train {_STEPS} steps, and keep the ranks."),)
+    summary = "A small transformer trained over real ranks: when each rank computes, communicates and waits for another one."
+    actions: tuple[Action, ...] = (Action("run", "Run on ranks", f"Start the ranks, train {_STEPS} steps, and keep the ranks running."),)
 
     def make_controls(self) -> Sequence[Control]:
-        """Return the strategy, the ranks, the model, the batch and its parts, then how much is drawn."""
+        """Return the strategy, the ranks, the model, the batch and its parts, then the number of steps drawn."""
         strategies = [(name, f"{name}: {_WORDS[name]}" if name in _WORDS else name) for name in parallel.strategies()]
         buckets = [(k, f"{k} KiB") for k in (16, 64, 256)] + [(_PYTORCHS_BUCKET, "25 MiB (PyTorch's)")]
         return [
-            Choice(name="strategy", label="Strategy", options=strategies, default="ddp", help="How the work is split over the ranks."),
+            Choice(name="strategy", label="Strategy", options=strategies, default="ddp", help="How the work is divided among the ranks."),
             Slider(name="ranks", label="Ranks", options=(2, 3, 4), default=2, help="Processes, each with one thread."),
-            Slider(name="layers", label="Layers", options=(2, 4, 8), default=2, help="Of the transformer; a stage needs one at least."),
-            Slider(name="width", label="Width", options=(32, 64, 128, 256), default=64, help="Features of a token; a layer's work grows "
-                   "with its square."),
-            Slider(name="batch_size", label="Batch", options=(4, 8, 16, 32, 64), default=16, help="Windows of 64 characters a step, over "
-                   "all ranks."),
-            Slider(name="microbatches", label="Microbatches", options=(1, 2, 4, 8, 16), default=4, help="Parts that a rank takes one after "
-                   "another."),
-            Slider(name="bucket_kib", label="Gradients sent together", options=buckets, default=64, help="DDP's buckets: one that holds "
-                   "all leaves nothing to send early."),
-            Slider(name="shown_steps", label="Steps drawn", options=(1, 2, 3), default=2, shows_only=True, help="Of the last three."),
+            Slider(name="layers", label="Layers", options=(2, 4, 8), default=2, help="Of the transformer; each stage needs at least one."),
+            Slider(name="width", label="Width", options=(32, 64, 128, 256), default=64, help="Features of a token; the work of a layer "
+                   "grows with the square of the width."),
+            Slider(name="batch_size", label="Batch", options=(4, 8, 16, 32, 64), default=16, help="Windows of 64 characters per step, "
+                   "over all ranks."),
+            Slider(name="microbatches", label="Microbatches", options=(1, 2, 4, 8, 16), default=4, help="Parts of the batch that a rank "
+                   "processes one after another."),
+            Slider(name="bucket_kib", label="Gradients sent together", options=buckets, default=64, help="The size of DDP's buckets. If "
+                   "one bucket holds all gradients, none can be sent early."),
+            Slider(name="shown_steps", label="Steps drawn", options=(1, 2, 3), default=2, shows_only=True, help="Of the last three steps."),
         ]  # fmt: skip
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether the strategy knows what the control decides."""
+        """Return whether the control applies to the strategy."""
         known = {"microbatches": _MICROBATCHED, "bucket_kib": _BUCKETED}.get(control.name)
         return known is None or self.values["strategy"] in known
 
@@ -105,11 +105,11 @@ class RankTimeline(OnRanks):
             return parallel.train(ranks, model=self._model(values), **self._arguments(values), progress=progress, stop=stop)
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
-        """Return the lanes, each rank's seconds, bytes and memory, and whether it computed what one process computes."""
+        """Return the lanes, each rank's seconds, bytes and memory, and whether the result equals that of one process."""
         r: StrategyResult | None = self.result
         if r is None:
-            return Drawing(message="Press Run on ranks: processes start on this machine, and train by this strategy.")
-        headers = ("a step", "computes", "messages", "beside compute", "waits", "payload", "memory")
+            return Drawing(message="Press Run on ranks: it starts processes on this machine that train with this strategy.")
+        headers = ("per step", "computes", "messages", "overlapped with compute", "waits", "payload", "memory")
         rows = [_row(r, rank) for rank in range(r.ranks)]
         return Drawing(
             figures.rank_timeline(r.timeline, values["shown_steps"]),
@@ -149,11 +149,11 @@ def _verdict(r: StrategyResult) -> str:
     """Return what the run shows, in words."""
     same = "computes what one process computes" if r.agrees else "does not compute what one process computes"
     if r.has_note("diverged"):
-        same = "loses its numbers where one process does"
+        same = "diverges, as one process does"
     total = [sum(r.timeline.seconds(rank)[kind] for rank in range(r.ranks)) for kind in ("compute", "communication", "idle")]
     whole = r.ranks * r.timeline.end_seconds
     beside = sum(r.timeline.overlap_seconds(rank) for rank in range(r.ranks))
-    hidden = f", {beside / total[1]:.0%} of that beside compute" if total[1] > 0 else ""
+    hidden = f", {beside / total[1]:.0%} of that overlapped with compute" if total[1] > 0 else ""
     return (
         f"{r.strategy} on {r.ranks} ranks {same} (losses differ by at most {r.loss_difference:.1g}). The ranks compute "
         f"{total[0] / whole:.0%} of the time, messages move {total[1] / whole:.0%}{hidden}, and they wait {total[2] / whole:.0%}."
@@ -167,6 +167,6 @@ def _shared_cores(r: StrategyResult) -> list[Note]:
         return []
     sentence = (
         f"{r.ranks} ranks share {cores} core{'s' if cores > 1 else ''} and take turns on them: bytes, memory and the order of events are "
-        "those of as many devices, seconds are not. Take fewer ranks for times."
+        "as on that many devices, times are not. Use fewer ranks for realistic times."
     )
     return [Note("contended", sentence)]

@@ -1,4 +1,4 @@
-"""Work of the catalogue under the roofs of this machine, measured live, beside those of a recorded machine or a data sheet."""
+"""Workloads under the roofs of this machine, measured live, beside those of a recorded machine or a data sheet."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _LEFT_OUT = (InputError, DeviceError, OutOfMemoryError, MeasurementError)
 
 
 class RooflineExplorer(Instrument):
-    """Measure work of the catalogue and see which roof it meets.
+    """Measure workloads and see which roof limits each of them.
 
-    ``result`` is the ``Roofline`` of the measured device, with its points; ``beside`` that of the other machine.
+    ``result`` is the ``Roofline`` of the measured device, with its points; ``beside`` is that of the other machine.
 
     Examples
     --------
@@ -39,7 +39,7 @@ class RooflineExplorer(Instrument):
     """
 
     title = "Roofline"
-    summary = "How fast work can be at its arithmetic intensity, and how fast it is: under this machine's own roofs."
+    summary = "How fast work of a given arithmetic intensity can be on this machine, and how fast it is."
     actions: tuple[Action, ...] = (Action("run", "Run", "Measure the roofs of the device, then each workload."),)
 
     def __init__(self, **values: Any) -> None:
@@ -58,20 +58,23 @@ class RooflineExplorer(Instrument):
         seconds = [(s, format_seconds(s).replace(".00", "").replace(".0 ", " ")) for s in (0.2, 0.5, 1.0, 2.0, 5.0)]
         shown: dict[str, Any] = {"shows_only": True}
         return [
-            Several(name="workloads", label="Workloads", options=names, default=_FIRST, least=1, help="What is placed under the roofs."),
-            Choice(name="dtype", label="Number format", options=formats, default="float32", help="Of the inputs; it chooses the roof."),
+            Several(name="workloads", label="Workloads", options=names, default=_FIRST, least=1,
+                    help="The workloads to place under the roofs."),
+            Choice(name="dtype", label="Number format", options=formats, default="float32",
+                   help="The format of the inputs; it selects the roof."),
             Slider(name="size", label="Size", options=_SIZES, default=0.5, help="Among the usual sizes of each workload."),
-            Choice(name="device", label="Measure on", options=here, help="Its roofs are measured first, about a second on an idle one."),
+            Choice(name="device", label="Measure on", options=here,
+                   help="Its roofs are measured first; on an idle machine this takes about a second."),
             Slider(name="deadline", label="Time for each", options=seconds, default=0.5, help="Sampling stops earlier once the 95 % "
                    "interval is narrower than 2 % of the median."),
-            Choice(name="beside", label="Beside it", options=[(_NONE, "nothing"), *far, *sheets], default=_SHEET, help="Another machine's "
-                   "roofs, with recorded points or, from a data sheet, predicted ones.", **shown),
+            Choice(name="beside", label="Beside it", options=[(_NONE, "nothing"), *far, *sheets], default=_SHEET, help="The roofs of "
+                   "another machine, with recorded points or, for a data sheet, predicted points.", **shown),
         ]  # fmt: skip
 
     # The work.
 
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Roofline:
-        """Measure the roofs, then each workload; what is there so far is shown after each."""
+        """Measure the roofs, then each workload; the points so far are shown after each of them."""
         progress(0.0, "measuring the roofs")
         found = models.roofline(values["device"], stop=stop)
         if found.notes and "run" in self.results:  # a neighbour spoiled the roofs that this process keeps: try again
@@ -110,7 +113,7 @@ class RooflineExplorer(Instrument):
 
     @property
     def beside(self) -> Roofline | None:
-        """The roofline of the other machine, with its points; None where there is none."""
+        """The roofline of the other machine, with its points; None if there is none."""
         return self._beside(self.values)[0]
 
     def _beside(self, values: Mapping[str, Any]) -> tuple[Roofline | None, tuple[Note, ...]]:
@@ -153,14 +156,14 @@ class RooflineExplorer(Instrument):
     # What is shown.
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
-        """Return the roofs with their points, the same as a table, and what was left out."""
+        """Return the roofs with their points as figure and table, and what was left out."""
         live: Roofline | None = self.results.get("run")
         other, notes = self._beside(values)
         there = [one for one in (live, other) if one is not None]
         told = [] if live else ["Press Run to measure on this machine: its roofs, then each workload."]
         beyond = [p.label for one in there for p in one.points if not p.flops]
         if beyond:
-            told.append(f"Without arithmetic, so only in the table: {', '.join(dict.fromkeys(beyond))}.")
+            told.append(f"Not in the figure, since they do no arithmetic: {', '.join(dict.fromkeys(beyond))}.")
         message = " ".join(told)
         if not there:
             return Drawing(notes=notes, message=message)

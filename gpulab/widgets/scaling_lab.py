@@ -1,4 +1,4 @@
-"""What more ranks give: measured points on real ranks, model curves under sliders, and what machines with several GPUs recorded."""
+"""Scaling over ranks: measured points on real ranks, model curves with sliders, and recordings of machines with several GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpulab.widgets._work import Progress, Stop
 _NONE = "none"
 _LAWS = (("amdahl", "Amdahl"), ("gustafson", "Gustafson"), ("ring", "with communication (ring)"))
 _QUANTITIES = (("speedup", "speed-up"), ("efficiency", "efficiency"), ("seconds", "time of a step"))
-_MODES = (("strong", "strong: the global batch stays"), ("weak", "weak: each rank's batch stays"))
+_MODES = (("strong", "strong: constant global batch"), ("weak", "weak: constant batch per rank"))
 _STAGES = ((False, "really"), (True, "as a timed wait"))
 _WAIT_SECONDS = 0.02
 _STEPS = tuple(float(f"{m}e{e}") for e in range(-3, 1) for m in (1, 2, 5))  # as one types them: 5 * 10.0**-6 is not 5e-6
@@ -31,7 +31,7 @@ _CURVE_POINTS = 48
 
 
 class ScalingLab(OnRanks):
-    """See what more ranks give and why it is less than their number; Measure runs real training steps on real ranks.
+    """Show the speed-up of more ranks, and why it is less than their number; Measure runs training steps on real ranks.
 
     ``curves`` are the models of the controls; ``result`` is the ``ScalingResult`` of the newest measurement.
 
@@ -43,9 +43,9 @@ class ScalingLab(OnRanks):
     """
 
     title = "Scaling lab"
-    summary = "How much faster do more ranks train? Model curves under sliders, measured steps on this machine's ranks, recorded machines."
+    summary = "How much faster do more ranks train? Model curves with sliders, steps measured on this machine's ranks, recorded machines."
     actions: tuple[Action, ...] = (
-        Action("measure", "Measure on ranks", "Starts processes and times training steps on the first one, two ... of them, in turns."),
+        Action("measure", "Measure on ranks", "Start processes and time training steps on the first one, two ... of them, in turn."),
     )
 
     def __init__(self, **values: Any) -> None:
@@ -60,36 +60,37 @@ class ScalingLab(OnRanks):
         names = [(name, model.words) for name, model in MODELS.items() if name != "large-transformer"]
         return [
             Choice(name="quantity", label="Show", options=_QUANTITIES, radio=True, help="Of one rank, over the number of ranks.", **live),
-            Choice(name="mode", label="Scaling", options=_MODES, radio=True, help="Measured and modelled alike; Amdahl's law is strong "
-                   "scaling, Gustafson's weak."),
+            Choice(name="mode", label="Scaling", options=_MODES, radio=True, help="For both measurement and models; Amdahl's law "
+                   "describes strong scaling, Gustafson's law weak scaling."),
             Several(name="laws", label="Model curves", options=_LAWS, default=("amdahl", "gustafson", "ring"), help="Each dashed, in a "
-                    "colour of its own.", **live),
+                    "color of its own.", **live),
             Slider(name="top", label="Up to ranks", options=[(t, f"{t:,}") for t in _TOPS], default=64, help="Of the curves.", **live),
             Slider(name="serial_share", label="Serial share", options=[(s, f"{100 * s:g} %") for s in
-                   (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)], default=0.05, help="Of the time on one rank: what does "
-                   "not divide.", **live),
+                   (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)], default=0.05, help="The share of the time on one rank "
+                   "that cannot be parallelized.", **live),
             Choice(name="basis", label="Step and link", options=(("sliders", "from the sliders"), ("measured", "as measured here")),
-                   radio=True, help="Of the model curves; measured ones carry them far beyond this machine.", **live),
+                   radio=True, help="For the model curves; measured values extend them far beyond this machine.", **live),
             Slider(name="step_seconds", label="Step on one rank", options=[(s, format_seconds(s)) for s in _STEPS], default=0.1,
                    help="Forward, backward and update.", **live),
             Slider(name="parameter_bytes", label="Gradients", options=[(b, format_bytes(b)) for b in _BYTES], default=2**28,
-                   help="As many bytes as the model's parameters: the payload of each step's all-reduce.", **live),
+                   help="The payload of each step's all-reduce: the size of the model's parameters.", **live),
             Slider(name="latency_seconds", label="Latency of a message", options=[(a, format_seconds(a)) for a in _LATENCIES],
-                   default=1e-5, help="A ring passes 2 (p - 1) messages in turn.", **live),
+                   default=1e-5, help="A ring all-reduce over p ranks passes 2 (p - 1) messages one after another.", **live),
             Slider(name="bandwidth_bytes_per_second", label="Bandwidth of a link", options=[(r, format_bytes_per_second(r)) for r in
-                   _RATES], default=2e10, help="Between two neighbours of the ring.", **live),
+                   _RATES], default=2e10, help="Between two neighbors of the ring.", **live),
             Slider(name="overlap", label="Overlap", options=[(o, f"{100 * o:g} %") for o in (0.0, 0.25, 0.5, 0.75, 1.0)], default=0.0,
-                   help="The share of the communication that may run beside the backward pass, as far as it fits there.", **live),
+                   help="The share of the communication that can overlap with the backward pass, if there is enough time.", **live),
             Choice(name="model", label="Measured model", options=names, help="Trained by DistributedDataParallel."),
-            Choice(name="waits", label="Ranks compute", options=_STAGES, radio=True, help="A timed wait needs no core, so that only "
-                   "communication is measured; it is named as such."),
-            Slider(name="ranks", label="Ranks to start", options=(1, 2, 3, 4), default=2, help="Each is a process of some hundred MiB. "
-                   "More than there are cores compute in turns."),
-            Choice(name="recorded", label="Recorded machine", options=[(_NONE, _NONE), *machines], help="Drawn hollow.", **live),
+            Choice(name="waits", label="Ranks compute", options=_STAGES, radio=True, help="A timed wait needs no core, so only "
+                   "communication is measured; the result is labeled accordingly."),
+            Slider(name="ranks", label="Ranks to start", options=(1, 2, 3, 4), default=2, help="Each rank is a process of some hundred "
+                   "MiB. If there are more ranks than cores, they take turns."),
+            Choice(name="recorded", label="Recorded machine", options=[(_NONE, _NONE), *machines],
+                   help="Drawn with hollow markers.", **live),
         ]  # fmt: skip
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether a control means something: the sliders of step and link only where a curve is made from them."""
+        """Return whether a control applies: the sliders of step and link only if a curve depends on them."""
         ring, sliders = "ring" in self.values["laws"], self.values["basis"] == "sliders" or self._live_link is None
         if control.name in ("step_seconds", "basis"):
             return bool(_made_of_step(self.values)) and (sliders or control.name == "basis")
@@ -100,7 +101,7 @@ class ScalingLab(OnRanks):
     # The work.
 
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> ScalingResult:
-        """Run ``gl.parallel.scaling`` on as many ranks as were asked for."""
+        """Run ``gl.parallel.scaling`` on the chosen number of ranks."""
         with self.ranks(values["ranks"], progress, stop) as ranks:
             return parallel.scaling(ranks, values["model"], **_options(values), progress=progress, stop=stop)
 
@@ -116,7 +117,7 @@ class ScalingLab(OnRanks):
 
     @property
     def curves(self) -> list[ScalingCurve]:
-        """The models of the controls as they are."""
+        """The models for the present controls."""
         return self._curves(self.values)
 
     def _curves(self, values: Mapping[str, Any]) -> list[ScalingCurve]:
@@ -149,13 +150,13 @@ class ScalingLab(OnRanks):
         return self._recorded[key]
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
-        """Return points and curves, the same as a table, and what they say in words."""
+        """Return points and curves as figure and table, and a description."""
         live: ScalingResult | None = self.results.get("measure")
         far, curves = self._far(values), self._curves(values)
         shown = [r for r in (live, far) if r is not None]
         words, made = _ring_words(curves, values["top"]), _made_of_step(values)
         if live is None:
-            words.append("Press Measure on ranks for points of this machine.")
+            words.append("Press Measure on ranks to add points of this machine.")
             if values["basis"] == "measured" and made:
                 words.append(f"Until then {made} the sliders.")
         else:
@@ -242,13 +243,13 @@ def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:
     if ring is None:
         return []
     last = ring.points[-1]
-    words = f"With communication {top:,} ranks train on {format_ratio(last.speedup)} the samples a second"
-    words += f" of one, {100 * last.efficiency:.3g} % of what so many could"
+    words = f"With communication, {top:,} ranks have a speed-up of {format_ratio(last.speedup)} over one, an efficiency of"
+    words += f" {100 * last.efficiency:.3g} %"
     share = last.exposed_seconds / last.seconds
-    words += f"; {100 * share:.3g} % of a step is waiting for gradients."
+    words += f"; {100 * share:.3g} % of a step is spent waiting for gradients."
     if ring.best_ranks is not None:
-        best = f"From {ring.best_ranks:,} rank{'s' if ring.best_ranks > 1 else ''} on one more no longer helps"
-        return [f"{words} {best} ({format_ratio(ring.limit_speedup)})."]
+        best = f"More than {ring.best_ranks:,} rank{'s' if ring.best_ranks > 1 else ''} do not help"
+        return [f"{words} {best} (the speed-up there is {format_ratio(ring.limit_speedup)})."]
     return [words]
 
 
@@ -257,7 +258,7 @@ def _alone(far: ScalingResult) -> str:
     (point,) = far.points
     return (
         f"{far.environment.device} was recorded with {point.ranks} rank{'s' if point.ranks > 1 else ''}: "
-        f"{format_seconds(point.median_seconds)} a step, {format_bytes(far.parameter_bytes)} of gradients. More ranks: not recorded yet."
+        f"{format_seconds(point.median_seconds)} per step, {format_bytes(far.parameter_bytes)} of gradients. More ranks: not recorded yet."
     )
 
 

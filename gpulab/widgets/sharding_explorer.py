@@ -1,4 +1,4 @@
-"""Memory per rank for each strategy: model states at once by arithmetic, the whole step when it was predicted, and what fits a GPU."""
+"""Memory per rank for each strategy: model states by arithmetic, the whole step once it is predicted, and what fits on a GPU."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class _Asked:
 
 
 class ShardingExplorer(Instrument):
-    """Choose a model, ranks and a GPU; see what each strategy leaves on a rank, and whether it fits.
+    """Choose a model, ranks and a GPU; see how much memory each strategy needs on a rank, and whether it fits.
 
-    The states (parameters, gradients, optimizer) are drawn at once; "Predict" follows a whole step of the chosen strategies.
+    The states (parameters, gradients, optimizer) are drawn immediately; "Predict" follows a whole step of the chosen strategies.
     ``states`` and ``predictions`` hold the results by strategy.
 
     Examples
@@ -82,7 +82,7 @@ class ShardingExplorer(Instrument):
     """
 
     title = "Sharding"
-    summary = "What one rank holds under each strategy, and whether that fits a GPU: states by arithmetic, a whole step predicted."
+    summary = "The memory of one rank under each strategy, and whether it fits on a GPU: states by arithmetic, a whole step by prediction."
     actions: tuple[Action, ...] = (
         Action(
             "predict", "Predict the step", "Follow a training step of one rank with fake tensors; nothing is allocated.", measures=False
@@ -101,19 +101,20 @@ class ShardingExplorer(Instrument):
         shown: dict[str, Any] = {"shows_only": True}
         return [
             Choice(name="model", label="Model", options=models, default="1.3B", help="Shapes of published models."),
-            Slider(name="ranks", label="Ranks", options=[2**k for k in range(11)], default=8, help="GPUs that work on one model."),
+            Slider(name="ranks", label="Ranks", options=[2**k for k in range(11)], default=8, help="GPUs that train one model together."),
             Choice(name="strategy", label="Predict", options=[*parallel.STATE_STRATEGIES, (_ALL, "all strategies")], default="zero3",
-                   help="Which strategies' steps are followed; large models take a minute each."),
+                   help="The strategies to predict; for a large model each takes a minute."),
             Choice(name="precision", label="Precision", options=("float32", "bfloat16"), default="bfloat16", help="bfloat16 computes in "
-                   "bfloat16 and keeps states in float32."),
-            Choice(name="optimizer", label="Optimizer", options=("adam", "sgd-momentum", "sgd"), help="Adam keeps two numbers for each "
+                   "bfloat16 and stores the states in float32."),
+            Choice(name="optimizer", label="Optimizer", options=("adam", "sgd-momentum", "sgd"), help="Adam stores two numbers for each "
                    "parameter."),
-            Slider(name="batch", label="Sequences", options=[2**k for k in range(7)], default=1, help="A rank, and step; in a pipeline "
-                   "a microbatch, of which there are as many as ranks."),
+            Slider(name="batch", label="Sequences", options=[2**k for k in range(7)], default=1, help="Per rank and step; in a pipeline "
+                   "per microbatch, with as many microbatches as ranks."),
             Slider(name="positions", label="Length of a sequence", options=_POSITIONS, default=1024, help="Tokens, at most the model's "
                    "context."),
             Switch(name="checkpoint", label="Checkpointing", help="Recompute activations in the backward pass instead of keeping them."),
-            Choice(name="gpu", label="Must fit on", options=gpus, default="H100 SXM", help="Memory as its data sheet has it.", **shown),
+            Choice(name="gpu", label="Must fit on", options=gpus, default="H100 SXM",
+                   help="Its memory is taken from the data sheet.", **shown),
         ]  # fmt: skip
 
     def _asked(self, strategy: str, values: Mapping[str, Any]) -> _Asked:
@@ -137,7 +138,7 @@ class ShardingExplorer(Instrument):
     # The work.
 
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Mapping[str, RankMemory]:
-        """Predict the chosen strategies one after another; each is shown when it is there."""
+        """Predict the chosen strategies one after another; each is shown when it is ready."""
         able, _ = self._possible(values)
         wanted = able if values["strategy"] == _ALL else [values["strategy"]]
         done: dict[str, RankMemory] = {}
@@ -168,7 +169,7 @@ class ShardingExplorer(Instrument):
 
     @property
     def predictions(self) -> Mapping[str, RankMemory]:
-        """What was predicted for the controls as they are, by strategy."""
+        """The predictions for the present controls, by strategy."""
         return self._predictions(self.values)
 
     def _states(self, values: Mapping[str, Any]) -> dict[str, RankStates]:
@@ -185,7 +186,7 @@ class ShardingExplorer(Instrument):
         return False
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
-        """Return the bars beside the GPU's line, the same as a table, and the verdict in words."""
+        """Return the bars with the GPU's capacity as figure and table, and the verdict as a sentence."""
         states, found = self._states(values), self._predictions(values)
         _, notes = self._possible(values)
         capacity = memory_sizes.memory_bytes(values["gpu"])
@@ -244,8 +245,8 @@ def _sentence(results: Sequence[RankMemory | RankStates], capacity: int, gpu: st
     predicted = [one for one in results if isinstance(one, RankMemory)]
     peaks = "".join(f" The peak of {_whose(one)} is in its {one.peak_phase} phase, at {one.peak_operator}." for one in predicted[:2])
     moment = (
-        f"{peaks} The parts are what is alive at that moment: activations used up by then are gone. The rest is "
-        "temporary tensors, what operators take inside, and a margin."
+        f"{peaks} The parts show what is alive at that moment: activations that are no longer needed are freed. The rest is "
+        "temporary tensors, the scratch memory of operators, and a margin."
         if predicted
         else ""
     )

@@ -1,4 +1,4 @@
-"""A kernel under the microscope: its lines with their counts, and one warp that steps through them, lane by lane."""
+"""A kernel in the SIMT microscope: its lines with their counts, and the steps of one warp, lane by lane."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class SimtMicroscope(Instrument):
     ----------
     kernel : callable or str, optional
         A kernel as ``gpulab.kernels.simulate`` takes it, or the name of one of the microscope's own (``example_names()``).
-        Not given, the first of these is shown.
+        By default the first of these is shown.
     grid, block : int or tuple of up to 3 int, optional
-        Blocks of the grid and threads of a block; needed with a kernel of yours.
+        Blocks of the grid and threads of a block; required for your own kernel.
     *args : ndarray or number
-        The kernel's arguments. The microscope works on copies: your arrays stay as they are.
+        The kernel's arguments. The microscope works on copies: your arrays do not change.
     dynamic_shared_bytes : int
         As for ``simulate``.
     **values
@@ -43,7 +43,7 @@ class SimtMicroscope(Instrument):
     Notes
     -----
     Edit the kernel in its own cell and run that; then press Run here (or call ``run()``), which reads the newest function of that name.
-    ``load`` puts another kernel, launch or arguments under the microscope.
+    ``load`` opens another kernel, launch or arguments.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class SimtMicroscope(Instrument):
     """
 
     title = "SIMT microscope"
-    summary = "One kernel, warp by warp: what each line executes and moves, and which lanes, sectors and banks each step takes."
+    summary = "One kernel, warp by warp: what each line executes and moves, and which lanes, sectors and banks each step uses."
     actions: tuple[Action, ...] = (Action("run", "Run", "Read the kernel again and run it on fresh copies of its arrays.", measures=False),)
 
     _follows: bool  # of a kernel of the learner's: whether its name stood for it when it was given, so that Run may read the newest one
@@ -87,28 +87,28 @@ class SimtMicroscope(Instrument):
     # Controls.
 
     def make_controls(self) -> Sequence[Control]:
-        """Return the kernel, the block and the warp that are followed; the step has its own buttons under them."""
+        """Return the kernel, the block and the warp that are followed; the step has its own buttons below them."""
         return [self._kernel_control(), self._block_control(), self._warp_control(), self._step_control()]
 
     def _kernel_control(self) -> Control:
         own = [(_OWN, f"{self._own.name} (yours)")] if self._own else []
         options = [*own, *((name, example.label) for name, example in EXAMPLES.items())]
         words = (
-            "Edit yours in its own cell, run that cell, and press Run here."
+            "Edit your kernel in its own cell, run that cell, and press Run here."
             if self._own
-            else "The code at the end is the kernel's cell: copy it, change it, and put yours under the microscope as its last line says."
+            else "The code at the end is the kernel's cell: copy it, change it, and open it in the microscope as the last line shows."
         )
         return Choice(name="kernel", label="Kernel", options=options, help=words)
 
     def _block_control(self) -> Control:
         most = self.launch.blocks - 1
-        words = f"The block that is followed, 0 to {most:,}, counted with x first; the counts are those of all blocks."
+        words = f"The block to follow, 0 to {most:,}, where x varies fastest; the counts are summed over all blocks."
         return Number(name="block_number", label="Block", default=0, minimum=0, maximum=most, integer=True, help=words)
 
     def _warp_control(self) -> Control:
         threads = min(self.launch.threads, 1024)  # a larger block is refused by the simulation
         options = [(w, f"{w}: threads {LANES * w} to {min(LANES * w + LANES, threads) - 1}") for w in range(warps_of((threads,)))]
-        words = "The warp that is followed: 32 threads in the order of their numbers."
+        words = "The warp to follow: 32 threads with consecutive numbers."
         return Choice(name="warp", label="Warp", options=options, help=words, shows_only=True)
 
     def _step_control(self) -> Control:
@@ -116,11 +116,11 @@ class SimtMicroscope(Instrument):
         return Number(name="step", label="Step", default=1, minimum=1, maximum=max(most, 1), integer=True, shows_only=True)
 
     def in_panel(self, control: Control) -> bool:
-        """Return whether a control is among those on top; the step has a slider of its own under them."""
+        """Return whether a control is in the panel on top; the step has its own slider below it."""
         return control.name != "step"
 
     def changed(self, name: str) -> None:
-        """Fit the block and the warp to another kernel, and the step to another warp."""
+        """Adjust the block and the warp to another kernel, and the step to another warp."""
         if name == "kernel":
             self.replace_control(self._block_control())
             self.replace_control(self._warp_control())
@@ -148,7 +148,7 @@ class SimtMicroscope(Instrument):
 
     @property
     def launch(self) -> Launch:
-        """The kernel under the microscope with its launch."""
+        """The kernel in the microscope, with its launch."""
         name = self.values["kernel"] if hasattr(self, "values") else _OWN if self._own else next(iter(EXAMPLES))
         if name == _OWN:
             assert self._own is not None
@@ -187,37 +187,37 @@ class SimtMicroscope(Instrument):
 
     @property
     def result(self) -> Any:
-        """The ``Simulation``, with the trace of the block; None where the run failed."""
+        """The ``Simulation``, with the trace of the block; None if the run failed."""
         self.wait()
         return super().result
 
     @property
     def steps(self) -> int:
-        """How many steps the chosen warp has."""
+        """The number of steps of the chosen warp."""
         self.wait()
         return int(self._microscope.position.get("steps", 0))
 
     @property
     def line(self) -> int:
-        """The line at which the warp is."""
+        """The current line of the warp."""
         self.wait()
         return int(self._microscope.position.get("line", 0))
 
     @property
     def words(self) -> list[str]:
-        """What the picture shows, in words: the lanes, then each access of the step."""
+        """A description of the picture: the lanes, then each access of the step."""
         self.wait()
         position = self._microscope.position
         return [position["words"], *(f"{a['title']}: {a['words']}" for a in position["accesses"])] if position else []
 
     @property
     def outputs(self) -> Mapping[str, np.ndarray]:
-        """The arrays as the kernel left them, by the kernel's parameters: copies, yours are unchanged."""
+        """The arrays after the kernel, by the names of its parameters. They are copies; your arrays are unchanged."""
         self.wait()
         return self._outputs
 
     def go_to(self, line: int) -> None:
-        """Go to the warp's next step at a line; after the last one, to the first.
+        """Go to the warp's next step at a line; after the last one, go to the first.
 
         Raises
         ------
@@ -232,7 +232,7 @@ class SimtMicroscope(Instrument):
         self.set(step=step)
 
     def load(self, kernel: Any, grid: Any = None, block: Any = None, *args: Any, dynamic_shared_bytes: int | None = None) -> None:
-        """Put a kernel under the microscope and run it; grid, block and arguments that are not given stay those of before.
+        """Open a kernel in the microscope and run it; grid, block and arguments that are not given stay as before.
 
         Raises
         ------
@@ -275,7 +275,7 @@ class SimtMicroscope(Instrument):
         self._run_if_wanted()
 
     def run(self, action: str | None = None, wait: bool = False) -> None:
-        """Read the kernel again and run it; a run under way begins anew."""
+        """Read the kernel again and run it; a run in progress is restarted."""
         with self._lock:
             self._again = object()
             if self._own is not None and self._follows:
@@ -303,7 +303,7 @@ class SimtMicroscope(Instrument):
     # The work.
 
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Simulation:
-        """Run ``gl.kernels.simulate`` for the controls as they are now; when they move meanwhile, begin anew."""
+        """Run ``gl.kernels.simulate`` for the present controls; if they change meanwhile, start again."""
         while True:
             with self._lock:
                 wanted = self._tried = self._wanted()
@@ -339,7 +339,7 @@ class SimtMicroscope(Instrument):
         return s
 
     def ended(self, action: str) -> None:
-        """Show the new result; the step stays where it still fits."""
+        """Show the new result; the step is kept if it is still valid."""
         if self._found is not None:
             self._walk, self._outputs = self._found
             self._microscope.write(
@@ -350,7 +350,7 @@ class SimtMicroscope(Instrument):
         self.replace_control(self._step_control())
 
     def failed(self, action: str) -> None:
-        """Take away what is on the screen: it belongs to another kernel, or to an older text of this one."""
+        """Remove the old result from the screen: it belongs to another kernel, or to an older version of this one."""
         self.results.clear()
         self._walk, self._outputs, self._rows = None, {}, ()
         self.replace_control(self._step_control())
@@ -372,7 +372,7 @@ class SimtMicroscope(Instrument):
             self._place = None
             self._microscope.write(source=[], position={})
             return Drawing(
-                message="Nothing to show: choose another kernel, or press Run." if self._working is None else "The simulation is under way."
+                message="Nothing to show: choose another kernel, or press Run." if self._working is None else "The simulation is running."
             )
         s, warp = self._walk.simulation, self._shown_warp
         steps = self._walk.steps(warp)
@@ -421,5 +421,5 @@ class SimtMicroscope(Instrument):
         first = LANES * values["warp"]
         lanes = f"list(a.elements[{first}:{first + LANES}])"
         step = "" if place is None else f"\nstep = s.trace[{place}]\nprint(step.line, [(a.array, a.kind, {lanes}) for a in step.accesses])"
-        again = f"\n# The same under the microscope: gl.widgets.SimtMicroscope({launch.code()}{dynamic})"
+        again = f"\n# The same in the microscope: gl.widgets.SimtMicroscope({launch.code()}{dynamic})"
         return f"{head}{call}\nprint(s.listing()){step}{again}"

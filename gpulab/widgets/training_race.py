@@ -1,4 +1,4 @@
-"""Two configurations of one task train in turn, from the same seed: live loss, throughput and memory."""
+"""Two configurations of one task, trained in turn from the same seed: live loss, throughput and memory."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _TASKS = (
 _PRECISIONS = ("float32", "tf32", "bfloat16", "float16", "pure-bfloat16", "pure-float16")
 _BATCHES = ((0, "the task's"), *((n, str(n)) for n in (8, 16, 32, 64, 128, 256)))
 _MEANS: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "nothing": ("nothing more", {}),
+    "nothing": ("no other technique", {}),
     "accumulate": ("4 parts, accumulated", {"accumulate": 4}),
     "checkpoint": ("activation checkpointing", {"checkpoint": True}),
     "channels_last": ("channels last", {"channels_last": True}),
     "fused": ("fused optimizer", {"fused": True}),
-    "prefetch": ("a thread that prefetches", {"prefetch": 2}),
+    "prefetch": ("a prefetching thread", {"prefetch": 2}),
     "workers": ("one worker process", {"workers": 1}),
     "compile": ("torch.compile", {"compile": True}),
     "cuda_graph": ("a CUDA graph", {"cuda_graph": True}),
@@ -44,9 +44,9 @@ _REDRAW_SECONDS = 0.25  # between two pictures of a race under way
 
 
 class TrainingRace(Instrument):
-    """Train a task in two ways that take turns step by step, and watch loss, speed and memory.
+    """Train a task with two configurations that take turns step by step, and watch loss, speed and memory.
 
-    ``result`` is a ``gpulab.training.RaceResult``; while a race is under way, a ``Moment``.
+    ``result`` is a ``gpulab.training.RaceResult``; while a race is running, a ``Moment``.
 
     Examples
     --------
@@ -58,41 +58,43 @@ class TrainingRace(Instrument):
     """
 
     title = "Training race"
-    summary = "Two ways to train one task, step by step in turn and never at once, from the same seed."
-    actions: tuple[Action, ...] = (Action("race", "Race", "Train both in turn; Stop keeps what was reached."),)
+    summary = "Two configurations train one task from the same seed; they take turns step by step and never run at the same time."
+    actions: tuple[Action, ...] = (Action("race", "Race", "Train both in turn; after Stop the results so far are kept."),)
 
     def __init__(self, **values: Any) -> None:
         self._devices = devices.available()
         super().__init__(**values)
 
     def make_controls(self) -> Sequence[Control]:
-        """Return task, device, steps and seed, precision, batch and one more means for each side, and the recorded machine."""
+        """Return task, device, steps and seed; precision, batch and one technique for each side; and the recorded machine."""
         far = tuple(recordings.readable())
         machines = [(_NONE, "none" if far else "none recorded yet"), *((name, name) for name in far)]
         here = [(str(d), d.name) for d in reversed(self._devices)]
         means = [(name, text) for name, (text, _) in _MEANS.items()]
         controls: list[Control] = [
-            Choice(name="task", label="Task", options=_TASKS, help="What both learn."),
-            Choice(name="device", label="Device", options=here, help="Where both train."),
-            Slider(name="steps", label="Steps each", options=[10, 20, 40, 80, 160, 320], default=80, help="An update of the weights each."),
-            Number(name="seed", label="Seed", default=0, minimum=0, maximum=1e6, integer=True, help="Of weights and batches, for both."),
+            Choice(name="task", label="Task", options=_TASKS, help="The task that both learn."),
+            Choice(name="device", label="Device", options=here, help="The device on which both train."),
+            Slider(name="steps", label="Steps each", options=[10, 20, 40, 80, 160, 320], default=80,
+                   help="Each step is one update of the weights."),
+            Number(name="seed", label="Seed", default=0, minimum=0, maximum=1e6, integer=True,
+                   help="For the initial weights and the batches of both."),
         ]  # fmt: skip
         for side, precision in (("first", "float32"), ("second", "bfloat16")):
             controls += [
                 Choice(name=f"{side}_precision", label=f"{side.capitalize()}: precision", options=_PRECISIONS, default=precision,
-                       help="The pure ones convert the weights too; bfloat16 and float16 are autocast."),
-                Choice(name=f"{side}_batch", label=f"{side.capitalize()}: batch", options=_BATCHES, help="Items an update learns from."),
-                Choice(name=f"{side}_means", label=f"{side.capitalize()}: with", options=means, help="What this device lacks is left "
-                       "out, and a note says so."),
+                       help="bfloat16 and float16 use autocast; the pure formats convert the weights too."),
+                Choice(name=f"{side}_batch", label=f"{side.capitalize()}: batch", options=_BATCHES, help="Items per update."),
+                Choice(name=f"{side}_means", label=f"{side.capitalize()}: with", options=means, help="What this device does not support "
+                       "is left out, with a note."),
             ]  # fmt: skip
         controls.append(
-            Choice(name="recorded", label="Recorded machine", options=machines, shows_only=True, help="What the same change of precision "
-                   "and means gave a named machine, on networks large enough for it.")
+            Choice(name="recorded", label="Recorded machine", options=machines, shows_only=True, help="The gain of the same change of "
+                   "precision and technique on a recorded machine, with larger networks.")
         )  # fmt: skip
         return controls
 
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> RaceResult:
-        """Run ``gl.training.race``; what it shows on the way is drawn a few times a second."""
+        """Run ``gl.training.race``; intermediate results are drawn a few times a second."""
         last = 0.0
 
         def show(moment: Moment) -> None:
@@ -107,15 +109,15 @@ class TrainingRace(Instrument):
         )  # fmt: skip
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
-        """Return both curves, the bars, the table and a sentence on who was faster."""
+        """Return both curves, the bars, the table and a sentence on which side was faster."""
         r, far = self.result, self._far(values)
         beside, words = _recorded_rows(far, values)
         if r is None:
-            told = "Press Race: both train in turn, and the curves grow as they do."
+            told = "Press Race: both train in turn, and the curves grow during the training."
             headers = ("", "first", "second") if beside else ()
             return Drawing(None, headers, beside, [far.evidence] if far and beside else [], (), f"{told} {words}".strip())
         if isinstance(r, Moment):
-            return Drawing(figures.race(r), evidence=[r.evidence], message="The race is under way; speeds have no interval yet.")
+            return Drawing(figures.race(r), evidence=[r.evidence], message="The race is running; speeds have no interval yet.")
         headers, rows = r.table()
         notes = [*_of_side(r.names[0], r.first.notes), *_of_side(r.names[1], r.second.notes), *r.notes]
         shown = [*rows, *beside]
@@ -150,7 +152,7 @@ def _recorded_rows(far: RecordedSteps | None, values: Mapping[str, Any]) -> tupl
     rows = []
     for row in far.rows:
         ends = "no interval" if row.speedup_interval is None else " to ".join(map(format_ratio, row.speedup_interval))
-        gain = f"{format_seconds(row.second_seconds)}, {format_ratio(row.speedup)} the speed ({ends})"
+        gain = f"{format_seconds(row.second_seconds)}, a speed-up of {format_ratio(row.speedup)} ({ends})"
         rows.append((f"RECORDED on {far.recording}: a step of its {row.model}", format_seconds(row.first_seconds), gain))
     return rows, ""
 
@@ -174,15 +176,15 @@ def _verdict(r: RaceResult) -> str:
     broken = [(name, run.steps) for name, run in zip(r.names, (r.first, r.second), strict=True) if run.ended == "diverged"]
     if broken:
         ends = " and ".join(f"{name} diverged after {plural(steps, 'step')}" for name, steps in broken)
-        return f"{ends}: how fast a run is that learns nothing says little. The notes say what to try."
+        return f"{ends}, so their speeds are not worth comparing. The notes say what to try."
     if r.speedup is None:
         return f"The race was {r.ended}; too few steps were taken for a ratio of speeds."
-    span = "without an honest interval" if r.speedup_interval is None else "95 % " + " to ".join(map(format_ratio, r.speedup_interval))
+    span = "no valid interval" if r.speedup_interval is None else "95 % " + " to ".join(map(format_ratio, r.speedup_interval))
     parts = [f"{r.names[1]} trains at {format_ratio(r.speedup)} the speed of {r.names[0]} ({span})."]
     if r.accuracy_difference is not None and r.accuracy_difference_interval is not None:
         low, high = map(format_points, r.accuracy_difference_interval)
         parts.append(f"Its accuracy differs by {format_points(r.accuracy_difference)} points ({low} to {high}).")
     up = [name for name, run in zip(r.names, (r.first, r.second), strict=True) if run.has_note("rising")]
     if up:
-        parts.append(f"The loss of {' and '.join(up)} shot up on the way.")
+        parts.append(f"The loss of {' and '.join(up)} rose sharply during the training.")
     return " ".join(parts)

@@ -1,4 +1,4 @@
-"""The road between host and device: a live sweep with its fit, a modelled link beside it, break-even and overlap."""
+"""Copies between host and device: a live sweep with its fit, a modelled link beside it, break-even and overlap."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VIEWS = (("sweep", "sweep and fit"), ("break_even", "break-even"), ("overlap", 
 
 
 class TransferExplorer(Instrument):
-    """Measure copies over sizes, fit them, and see what a link of other latency and bandwidth would do.
+    """Measure copies over sizes, fit them, and see how a link with another latency and bandwidth would perform.
 
     ``results["sweep"]`` is what ``gl.transfer.sweep`` returned, ``results["break_even"]`` and ``results["overlap"]`` likewise;
     ``fit`` is the fit on the screen and ``link`` the modelled link.
@@ -40,11 +40,11 @@ class TransferExplorer(Instrument):
     """
 
     title = "Transfers"
-    summary = "What a copy between host and device costs, from 1 KiB to 1 GiB, and when it pays or hides."
+    summary = "The time of copies between host and device from 1 KiB to 1 GiB, when they pay off, and when they can be hidden."
     actions: tuple[Action, ...] = (
         Action("sweep", "Sweep", "Measure copies of many sizes."),
-        Action("break_even", "Find break-even", "Find from which size the accelerator wins with both copies counted."),
-        Action("overlap", "Measure overlap", "Copy in chunks, and compute on each while the next is on its way."),
+        Action("break_even", "Find break-even", "Find the size above which the accelerator is faster, with both copies counted."),
+        Action("overlap", "Measure overlap", "Copy in chunks, and compute on each chunk while the next one is copied."),
     )
 
     def __init__(self, **values: Any) -> None:
@@ -73,30 +73,33 @@ class TransferExplorer(Instrument):
         shown: dict[str, Any] = {"views": ("sweep",), "shows_only": True}
         return [
             Choice(name="device", label="Measure", options=here, help="Copies to and from a device, or within host memory.", **ours),
-            Slider(name="deadline", label="Time for the sweep", options=seconds, default=5.0, help="More time, better points.", **ours),
-            Choice(name="recorded", label="Recorded machine", options=machines, help="Shown beside: what a named machine measured.",
+            Slider(name="deadline", label="Time for the sweep", options=seconds, default=5.0,
+                   help="More time gives more precise points.", **ours),
+            Choice(name="recorded", label="Recorded machine", options=machines,
+                   help="Measurements of a named machine, shown for comparison.",
                    **{**shown, "views": ("sweep", "overlap")}),
             Choice(name="quantity", label="Draw", options=(("seconds", "time"), ("rate", "rate")), radio=True, help="Time over size shows "
                    "the latency, rate over size shows the bandwidth.", **shown),
-            Choice(name="series", label="Fitted series", options=((_NONE, "none yet"),), help="Whose time is fitted as latency + size / "
-                   "bandwidth, with the band in which a new measurement should fall.", **shown),
+            Choice(name="series", label="Fitted series", options=((_NONE, "none yet"),), help="The series whose time is fitted as latency "
+                   "+ size / bandwidth, with the 95 % band for a new measurement.", **shown),
             Number(name="predict_mebibytes", label="Predict a copy of", unit="MiB", default=3.0, minimum=2**-20, maximum=2**20,
-                   suggestions=tuple(float(2**k) for k in range(-10, 11)), help="The fit, or the modelled link, tells its time.", **shown),
-            Switch(name="link_shown", label="Modelled link beside", default=True, help="Draw the link below, dashed.", **shown),
+                   suggestions=tuple(float(2**k) for k in range(-10, 11)), help="Its time is predicted by the fit, or by the modelled "
+                   "link.", **shown),
+            Switch(name="link_shown", label="Modelled link beside", default=True, help="Draw the modelled link as a dashed line.", **shown),
         ]  # fmt: skip
 
     def _break_even_controls(self) -> list[Control]:
         live = [(str(d), f"{d.name} (this machine)") for d in self._devices if not d.is_cpu]
         loaded = [(name, recording.environment) for name, recording in recordings.readable().items()]
         far = [(f"recording {name}", f"{e.device} (recorded)") for name, e in loaded if e.device_kind != "cpu"]
-        against = [*live, *far, ("model", "H200 behind the modelled link")]
+        against = [*live, *far, ("model", "H200 over the modelled link")]
         names = workloads.names()
         ours: dict[str, Any] = {"views": ("break_even",), "for_actions": ("break_even",)}
         return [
             Choice(name="workload", label="Workload", options=names, default="matmul", help="Computed at its usual sizes.", **ours),
             Choice(name="against", label="CPU against", options=against, help="The accelerator; the CPU is measured live.", **ours),
             Slider(name="search_deadline", label="Time for the search", options=[(float(s), f"{s} s") for s in (5, 10, 20, 40)],
-                   default=10.0, help="Sizes whose calls would take longer are left out, and said so.", **ours),
+                   default=10.0, help="Sizes whose calls would take longer are left out and listed.", **ours),
         ]  # fmt: skip
 
     def _overlap_controls(self) -> list[Control]:
@@ -107,19 +110,19 @@ class TransferExplorer(Instrument):
         ratios = (0.25, 0.5, 1.0, 2.0, 4.0)
         sizes = [(_MIB * 2**k, format_bytes(_MIB * 2**k).replace(".00", "").replace(".0 ", " ")) for k in range(9)]
         return [
-            Choice(name="way", label="Timeline", options=ways, default=default, radio=True, help="The modelled one follows each control at "
-                   "once; the measured one is made by its button.", **shown),
-            Slider(name="nbytes", label="Bytes in all", options=sizes, default=64 * _MIB, help="Copied once, then computed on.", **ours),
+            Choice(name="way", label="Timeline", options=ways, default=default, radio=True, help="The modelled timeline is updated with "
+                   "each control; the measured one is made when you press its button.", **shown),
+            Slider(name="nbytes", label="Total bytes", options=sizes, default=64 * _MIB, help="Copied once, then computed on.", **ours),
             Slider(name="chunks", label="Chunks", options=[2**k for k in range(8)], default=8, help="More chunks hide more, until the "
                    "latency of each copy costs more than it hides.", **ours),
-            Slider(name="compute_ratio", label="Modelled compute / copy", options=ratios, default=1.0, help="How long the "
-                   "modelled compute takes beside one copy of everything.", **shown),
+            Slider(name="compute_ratio", label="Modelled compute / copy", options=ratios, default=1.0, help="The time of the modelled "
+                   "compute relative to one copy of all bytes.", **shown),
         ]  # fmt: skip
 
     # What controls do to each other.
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether the control means something to what is shown: the modelled link only where it is drawn or computed with."""
+        """Return whether the control applies to what is shown: the modelled link only if it is drawn or used."""
         if control.name in (*_LINK_NAMES, "compute_ratio") and not self._link_matters():
             return False
         return super().on_screen(control)
@@ -130,7 +133,7 @@ class TransferExplorer(Instrument):
         return bool(wanted.get(view, self.values["way"] == "model"))
 
     def changed(self, name: str) -> None:
-        """Turn latency and bandwidth to those of a newly chosen link, and offer the series of the machines shown."""
+        """Set latency and bandwidth to those of a newly chosen link, and offer the series of the machines shown."""
         if name == "link":
             preset = transfer.link(self.values["link"])
             self.values["latency_seconds"] = preset.latency_seconds
@@ -139,7 +142,7 @@ class TransferExplorer(Instrument):
             self._offer_series()
 
     def ended(self, action: str) -> None:
-        """Show what was just found."""
+        """Show the new result."""
         self.turn(action, view=action)
         if action == "overlap":
             self.turn(action, way="here")
@@ -258,7 +261,7 @@ class TransferExplorer(Instrument):
         codes = {note.code for note in o.notes}
         gain = f"{o.ratio_text} of the gain that is possible" if round(100 * o.ratio) > 0 else "nothing was gained"
         gain = "no overlap happened" if "no-overlap" in codes and o.chunks > 1 else gain
-        gain = "more than can be gained, so no gain is told" if "implausible" in codes else gain
+        gain = "more than is possible, so no gain is reported" if "implausible" in codes else gain
         pieces = plural(o.chunks, "chunk")
         message = f"In {pieces} it takes {format_seconds(o.seconds)}, one after the other {format_seconds(o.serial_seconds)}: {gain}."
         far, words = _recorded_overlap(values["recorded"], o)
@@ -345,7 +348,7 @@ def _recorded_overlap(name: str, o: Overlap) -> tuple[list[tuple[str, str]], str
             return rows, ""
     if not seen:
         if recordings.load(name).environment.device_kind == "cpu":
-            return [], f"{name} is a CPU: overlap is set beside that of recorded GPUs."
+            return [], f"{name} is a CPU: overlap is compared only with recorded GPUs."
         return [], f"Overlap on {name}: not recorded yet."
     sizes = " and ".join(format_bytes(nbytes) for nbytes in dict.fromkeys(row[0] for row in seen))
     return [], f"Overlap on {name} was recorded for {sizes}, in {', '.join(str(n) for n in sorted({row[1] for row in seen}))} chunks."
@@ -364,14 +367,14 @@ def _link_controls() -> list[Control]:
         Choice(name="link", label="Modelled link", options=presets, default=default.name, help="Sets latency and bandwidth to "
                "those published for such a link.", **kind),
         Slider(name="latency_seconds", label="Its latency", options=latencies, default=default.latency_seconds,
-               help="What even an empty copy takes.", **kind),
+               help="The time of a copy of zero bytes.", **kind),
         Slider(name="bandwidth_bytes_per_second", label="Its bandwidth", options=bandwidths,
-               default=default.bandwidth_bytes_per_second, help="What large copies approach.", **kind),
+               default=default.bandwidth_bytes_per_second, help="The rate that large copies approach.", **kind),
     ]  # fmt: skip
 
 
 def _fit_words(fit: AlphaBeta, nbytes: float) -> list[str]:
-    """Return in sentences what the fit found and what it predicts."""
+    """Return sentences about the fit and its prediction."""
     latency = " to ".join(format_seconds(v) for v in fit.latency_interval_seconds)
     rate = " to ".join(format_bytes_per_second(v) for v in fit.bandwidth_interval_bytes_per_second)
     count = len(fit.knees_bytes)

@@ -310,7 +310,7 @@ def test_the_microscope_by_mouse_and_keyboard(instruments: Tab) -> None:
     instruments.held("m.step, m.steps, m.line", "6 6 14")
     drive(instruments, 3, ("Kernel", "vector add, without the guard", "3 findings"))
     drive(instruments, 3, ("Block", "3", ""))
-    drive(instruments, 3, ("Next", None, "28 active lanes take no part: see the finding"))
+    drive(instruments, 3, ("Next", None, "28 active lanes do not take part: see the finding"))
 
 
 def test_a_measurement_has_its_badge_and_all_is_readable(instruments: Tab) -> None:

@@ -173,9 +173,9 @@ def test_a_moved_control_is_told_beside_the_old_result(
     probe.run(action, wait=True)
     before = {name: probe.values[name] for name in moved}
     probe.set(**moved)
-    assert ("have moved" in probe.shown.message) is stale
+    assert ("have changed" in probe.shown.message) is stale
     probe.set(**before)
-    assert "have moved" not in probe.shown.message
+    assert "have changed" not in probe.shown.message
 
 
 def test_stop_is_acknowledged_and_ends_the_work(probe: Probe, gate: Gate) -> None:
@@ -278,7 +278,7 @@ def test_what_was_moved_meanwhile_is_not_turned(probe: Probe, gate: Gate) -> Non
     probe.set(grid=False, n=50)
     gate.go.set()
     probe.wait()
-    assert (probe.values["grid"], "have moved" in probe.shown.message) == (False, True)
+    assert (probe.values["grid"], "have changed" in probe.shown.message) == (False, True)
 
 
 def test_two_measurements_take_turns(probe: Probe, gate: Gate) -> None:
