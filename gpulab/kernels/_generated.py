@@ -1,8 +1,8 @@
 """What ``torch.compile`` wrote: the source of the kernels that Inductor makes of a function.
 
 PyTorch writes C++ for a CPU, which needs a C++ compiler on the machine, Triton for most GPUs and Metal for Apple's. Where it cannot be
-compiled, what was written is shown all the same, with the reason. The hooks are PyTorch's own (``torch._inductor``) and no public
-interface, so a version that lacks them is a reason too, never an error.
+compiled, the generated source is still shown, with the reason. The hooks are PyTorch's own (``torch._inductor``) and not a public
+interface, so a version that lacks them is also reported as a reason, never as an error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class GeneratedCode(Result):
     operators : tuple of str
         The operators that it found in the function.
     kernels : tuple of str
-        The names of what it wrote; they tell which operators each holds. Calls of libraries are not among them.
+        The names of the generated kernels, which contain the operators that each combines. Library calls are not included.
     language : str
         "C++", "Triton", ... or "" where nothing was written.
     source : str

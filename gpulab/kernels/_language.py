@@ -36,7 +36,7 @@ class StandIn:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
-            f"cuda{self.path} has a meaning inside a kernel only; run the kernel by gpulab.kernels.simulate(kernel, grid, block, ...)"
+            f"cuda{self.path} has a meaning only inside a kernel; run the kernel with gpulab.kernels.simulate(kernel, grid, block, ...)"
         )
 
 

@@ -127,7 +127,7 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_bytes:
     Raises
     ------
     DeviceError
-        If there is no CUDA device, or the arrays lie on two of them.
+        If there is no CUDA device, or the arrays are on two of them.
     MissingLibraryError
         If numba-cuda is not installed.
     InputError
@@ -137,7 +137,7 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_bytes:
 
     Notes
     -----
-    The GPU reports no races and hardly an access out of bounds: run ``simulate`` first. The first launch compiles, which takes seconds.
+    The GPU reports no races and hardly any out-of-bounds accesses: run ``simulate`` first. The first launch compiles, which takes seconds.
     """
     ready = _python_launcher("launch", kernel, grid, block, args, dynamic_shared_bytes)
     ready()

@@ -86,7 +86,7 @@ def sorted_arguments(who: str, name: str, parameters: Sequence[str], args: Seque
     Raises
     ------
     InputError
-        If one is no array and no number, or an array that a kernel cannot take, or two arrays overlap without being the same.
+        If one is neither an array nor a number, is an array that a kernel cannot take, or two different arrays overlap.
     """
     found: list[Argument] = []
     for parameter, value in zip(parameters, args, strict=True):
@@ -139,7 +139,7 @@ def same_memory(a: np.ndarray, b: np.ndarray) -> bool:
 def _refuse_overlap(who: str, argument: Argument, other: Argument) -> None:
     if other.kind == HOST and np.shares_memory(argument.value, other.value) and not same_memory(argument.value, other.value):
         raise InputError(
-            f"{who}: {argument.name} and {other.name} overlap in memory without being the same array; expected arrays that are apart, "
+            f"{who}: {argument.name} and {other.name} overlap in memory without being the same array; expected arrays that do not overlap, "
             "or the same one twice. Pass a copy of one."
         )
 

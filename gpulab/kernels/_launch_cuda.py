@@ -45,11 +45,11 @@ def launch_cuda(
     Raises
     ------
     DeviceError
-        If there is no CUDA device, or the arrays lie on two of them.
+        If there is no CUDA device, or the arrays are on two of them.
     MissingLibraryError
         If CuPy is not installed.
     InputError
-        If an argument cannot be used, or the arguments together are not of the kernel's size. No array has changed.
+        If an argument cannot be used, or the arguments together do not have the size that the kernel takes. No array has changed.
     CompileError
         If the compiler refuses the source; the message shows the line.
     KernelError
@@ -113,7 +113,7 @@ def _check_for_pointers(who: str, argument: Argument) -> None:
             if size > 1 and stride != step:
                 raise InputError(
                     f"{who}: {argument.name} has strides {tuple(strides)} bytes; expected an array in C order without gaps, since C++ sees "
-                    "its first element alone. Pass a contiguous copy."
+                    "only its first element's address. Pass a contiguous copy."
                 )
             step *= size
 

@@ -18,7 +18,7 @@ _OURS = re.compile(r"--?(gpu-architecture|arch|dlto|ptx|cubin|gen-opt-lto)\b")
 
 
 def compile_cuda(source: str, arch: str = "sm_90", options: Sequence[str] = (), *, names: Sequence[str] = ()) -> CompiledModule:
-    """Compile CUDA C++ for a GPU that need not be here, and say what each kernel takes.
+    """Compile CUDA C++ for any GPU, also one that is not in this machine, and return the resources that each kernel needs.
 
     Parameters
     ----------
@@ -29,19 +29,19 @@ def compile_cuda(source: str, arch: str = "sm_90", options: Sequence[str] = (), 
     options : sequence of str
         For NVRTC, such as ``"-use_fast_math"``, ``"-maxrregcount=32"``, ``"-DTILE=16"``.
     names : sequence of str
-        Instances of templates to make, such as ``"tile<16>"``: a template alone gives no code.
+        Template instances to compile, such as ``"tile<16>"``: a template alone produces no code.
 
     Returns
     -------
     CompiledModule
-        ``.kernels[name]`` has registers and bytes; ``.ptx``, ``.cubin``, ``.sass`` the code. The same call again is answered from memory.
+        ``.kernels[name]`` has registers and bytes; ``.ptx``, ``.cubin``, ``.sass`` the code. Results are cached by arguments.
 
     Raises
     ------
     CompileError
         If the compiler refuses the source; the message shows the line.
     InputError
-        If an argument is not what it should be.
+        If an argument is invalid.
     MissingLibraryError
         If NVRTC is not installed.
 
@@ -93,7 +93,7 @@ def checked_source(source: object) -> str:
     Raises
     ------
     InputError
-        If it is no text, or too long.
+        If it is not a string, or is too long.
     CompileError
         If it is empty or holds a NUL or half a character.
     """
@@ -120,14 +120,14 @@ def checked_texts(which: str, values: object) -> tuple[str, ...]:
     Raises
     ------
     InputError
-        If it is no list, or one of them is no text that the compiler can read.
+        If it is not a list, or one of its entries is not text that the compiler can read.
     """
     if isinstance(values, str) or not isinstance(values, Sequence) or not all(isinstance(value, str) for value in values):
         example = '["-use_fast_math"]' if which == "options" else '["tile<16>"]'
         raise InputError(f"compile_cuda: {which}={shown(values)}; expected a list of texts. Pass {which}={example}.")
     for value in values:
         if not value.strip() or "\0" in value or not value.isprintable():
-            raise InputError(f"compile_cuda: {which} has {shown(value)}; expected words that the compiler can read. Mend or remove it.")
+            raise InputError(f"compile_cuda: {which} has {shown(value)}; expected words that the compiler can read. Fix or remove it.")
     return tuple(values)
 
 
@@ -157,7 +157,7 @@ def facts_of(cubin: bytes, arch: str, log: str, source: str, asked: Sequence[tup
     Raises
     ------
     CompileError
-        If the two do not speak of the same kernels.
+        If the two do not describe the same kernels.
     """
     kernels, constant_bytes = _elf.read(cubin, arch)
     used = _log.usage(log)
@@ -166,7 +166,7 @@ def facts_of(cubin: bytes, arch: str, log: str, source: str, asked: Sequence[tup
     for kernel in kernels:
         if kernel.symbol not in used:
             raise CompileError(
-                f"compile_cuda: the assembler's log says nothing of {shown_as[kernel.symbol]}; expected its registers and spills. Leave "
+                f"compile_cuda: the assembler's log has no entry for {shown_as[kernel.symbol]}; expected its registers and spills. Leave "
                 "out options that silence it.",
                 log=log,
             )

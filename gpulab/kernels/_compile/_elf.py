@@ -35,7 +35,7 @@ class Section:
 
 @dataclass(frozen=True)
 class KernelInFile:
-    """What the file says of one kernel; None where it says nothing."""
+    """What the file records about one kernel; None where it has no entry."""
 
     symbol: str
     registers: int | None
@@ -51,10 +51,10 @@ def sections(cubin: bytes) -> list[Section]:
     Raises
     ------
     CompileError
-        If the bytes are no such file.
+        If the bytes are not such a file.
     """
     if len(cubin) < 64 or cubin[:6] != b"\x7fELF\x02\x01":
-        raise CompileError(f"cubin: {len(cubin)} bytes that are no ELF file of NVIDIA; expected machine code. Compile the source again.")
+        raise CompileError(f"cubin: {len(cubin)} bytes that are not an NVIDIA ELF file; expected machine code. Compile the source again.")
     (start,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
     heads = [struct.unpack_from("<IIQQQQIIQQ", cubin, start + i * size) for i in range(count)]
@@ -99,7 +99,7 @@ def read(cubin: bytes, arch: str) -> tuple[list[KernelInFile], int]:
     Raises
     ------
     CompileError
-        If the bytes are no ELF file.
+        If the bytes are not an ELF file.
     """
     parts = sections(cubin)
     by_name = {part.name: part for part in parts}

@@ -9,7 +9,7 @@ from gpulab.errors import CompileError, InputError, MissingLibraryError, pip_com
 from gpulab.kernels._compile import _libraries, _log, _names, _nvrtc
 
 _WIDEST = 120  # characters of a source line that a message shows
-_ADVICE = "Mend it and run it again."
+_ADVICE = "Fix it and run it again."
 # The front end sees that something is missing only at the next word, which may stand lines below.
 _MISSING = re.compile(r'expected an? (?:";"|"\)"|"\]"|",")')
 _NAME_MAP = "__nv_name_map"
@@ -21,14 +21,14 @@ def fault(source: str, arch: str, flags: Sequence[str], names: Sequence[str], ou
     if output.code == _nvrtc.INVALID_OPTION:
         said = " ".join(log.replace("nvrtc: error:", "").split())
         return InputError(
-            f"compile_cuda: {said}; expected options of NVRTC {_nvrtc.version()}, such as '-use_fast_math'. Mend or remove it."
+            f"compile_cuda: {said}; expected options of NVRTC {_nvrtc.version()}, such as '-use_fast_math'. Fix or remove it."
         )
     errors = [diagnostic for diagnostic in _log.diagnostics(log) if diagnostic.kind == "error"]
     wrong_names = [name for name in names if any(d.file == _NAME_MAP for d in errors)]
     if wrong_names and errors[0].file == _NAME_MAP:
         return InputError(
-            f"compile_cuda: names={list(names)} asks for a kernel that the source has not ({errors[0].text}); expected a template's name "
-            'with its arguments, such as "tile<16>". Mend the name.'
+            f"compile_cuda: names={list(names)} asks for a kernel that is not in the source ({errors[0].text}); expected a template's name "
+            'with its arguments, such as "tile<16>". Correct the name.'
         )
     if errors:
         return _of_front_end(source, errors, log)

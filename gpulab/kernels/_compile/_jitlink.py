@@ -38,7 +38,7 @@ def _text(handle: ctypes.c_void_p, what: str) -> bytes:
 
 
 def link(ltoir: bytes, arch: str, options: Sequence[str] = ()) -> tuple[bytes, str, str]:
-    """Return (machine code, the PTX between, the assembler's log) of a piece of LTO-IR, optimised as numba-cuda's own launches are.
+    """Return (machine code, the PTX between, the assembler's log) of a piece of LTO-IR, optimized as numba-cuda's own launches are.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def _linked(ltoir: bytes, arch: str, options: Sequence[str], what: str) -> tuple
         if code != 0:
             raise CompileError(
                 f"compile_python: the assembler refused the code for {arch} ({message_of(log, 300) or f'error {code}'}); expected "
-                "fewer bytes or another arch. Mend the kernel and run it again.",
+                "fewer bytes or another arch. Fix the kernel and run it again.",
                 log=log,
             )
         return _text(handle, what), log

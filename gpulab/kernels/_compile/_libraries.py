@@ -97,7 +97,7 @@ def _headers_of(root: Path) -> list[Path]:
 
 
 def missing(name: str) -> MissingLibraryError:
-    """Return the error for a library that is not here, with the line that installs it."""
+    """Return the error for a library that is not installed, with the command that installs it."""
     what, wheel = _WHEELS[name]
     library = f"{what} by NVIDIA's {name} library, which"
     if sys.platform == "darwin":

@@ -30,7 +30,7 @@ def function_of(kernel: object, who: str) -> types.FunctionType:
     Raises
     ------
     InputError
-        If it is no Python function.
+        If it is not a Python function.
     """
     plain = getattr(kernel, "py_func", None) or getattr(kernel, "fn", None) or kernel
     if not isinstance(plain, types.FunctionType):
@@ -63,7 +63,7 @@ def portable(
     Raises
     ------
     CompileError
-        If it leans on something that is no number, array, module or function, or calls itself, directly or through others.
+        If it depends on something that is not a number, array, module or function, or calls itself, directly or through others.
     """
     seen = {} if seen is None else seen
     if id(function) in seen:

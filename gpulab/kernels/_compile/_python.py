@@ -1,6 +1,6 @@
 """Compile a numba.cuda-style Python kernel without a GPU, for the same facts as CUDA C++.
 
-numba-cuda turns the kernel into LTO-IR in a process of its own (``_numba_worker.py``); nvJitLink optimises that and makes machine code
+numba-cuda turns the kernel into LTO-IR in a process of its own (``_numba_worker.py``); nvJitLink optimizes that and makes machine code
 of it, as at a launch.
 """
 
@@ -35,7 +35,7 @@ _worker = Worker(_WHO, [str(Path(__file__).with_name("_numba_worker.py"))])
 
 
 def compile_python(kernel: Any, *args: Any, arch: str = "sm_90", signature: str | None = None) -> CompiledModule:
-    """Compile a Python kernel for a GPU that need not be here, and say what it takes.
+    """Compile a Python kernel for any GPU, also one that is not in this machine, and return the resources that it needs.
 
     Parameters
     ----------
@@ -59,21 +59,21 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90", signature: str 
     CompileError
         If the compiler refuses the kernel; the message shows the line.
     InputError
-        If an argument is not what it should be.
+        If an argument is invalid.
     MissingLibraryError
         If numba-cuda or one of the compiler libraries is not installed.
 
     Notes
     -----
-    The first call starts a process with numba-cuda and takes seconds; the same call again is answered from memory.
+    The first call starts a process with numba-cuda and takes seconds; a repeated call returns the cached result.
     Source: numba-cuda's ``cuda.compile`` for LTO-IR, and nvJitLink with ``-lto`` and ``ptxas -v``, as a launch links it: on an H200 the
     registers of 44 kernels were those that Nsight Compute read (which says 16 for fewer).
     """
     function = _portable.function_of(kernel, _WHO)
     if signature is not None and (not isinstance(signature, str) or args):
         raise InputError(
-            f"{_WHO}: signature={shown(signature)} with {len(args)} example arguments; expected a text alone, such as "
-            '"void(float32[::1], int32)", or examples alone. Leave one of them out.'
+            f"{_WHO}: signature={shown(signature)} with {len(args)} example arguments; expected either a text, such as "
+            '"void(float32[::1], int32)", or examples. Leave one of them out.'
         )
     count = function.__code__.co_argcount
     if signature is None and len(args) != count:
@@ -146,7 +146,7 @@ def _fault(function: Any, source: str, answer: dict[str, Any]) -> CompileError:
         row = rows[at] if 0 <= at < len(rows) else ""
     where = f"line {line}: " if line is not None else ""
     quoted = f"\n{line:>5} | {row}\n" if row.strip() else " "
-    text = f"{_WHO}: {where}{function.__name__}: {_core(message)}.{quoted}Mend the kernel and run it again."
+    text = f"{_WHO}: {where}{function.__name__}: {_core(message)}.{quoted}Fix the kernel and run it again."
     return CompileError(text, line, None, message)
 
 

@@ -99,14 +99,14 @@ class Worker:
     def _last_words(self) -> str:
         """How the process ended: the signal, or the last line that it wrote."""
         if self._process is None or self._errors is None:
-            return "without a word"
+            return "it printed nothing"
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         if self._process.returncode is not None and self._process.returncode < 0:
             return f"signal {-self._process.returncode}"
         self._errors.seek(0)
         rows = self._errors.read().decode(errors="replace").strip().splitlines()
-        return message_of(rows[-1]) if rows else "without a word"
+        return message_of(rows[-1]) if rows else "it printed nothing"
 
     def _stop(self) -> None:
         process, self._process = self._process, None

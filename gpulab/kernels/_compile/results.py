@@ -14,32 +14,32 @@ from gpulab.units import format_bytes
 
 @dataclass(frozen=True)
 class KernelFacts(Result):
-    """What one thread, or one block, of a kernel takes.
+    """The resources that one thread, or one block, of a kernel needs.
 
     Attributes
     ----------
     name, symbol : str
         As the source has it; as the machine code has it.
     line : int or None
-        Where it stands in the source, from 1; None where a macro made it, and for overloads of one name.
+        Its line in the source, from 1; None where a macro made it, and for overloads of one name.
     registers : int
         32-bit registers of each thread, at most 255.
     shared_bytes : int
         Shared memory of each block that the source states. What a launch asks for on top, and the 1,024 bytes that the system
         reserves from compute capability 8.0, are not in it.
     stack_bytes : int
-        Local memory of each thread for arrays, calls and spills together; it lies in the GPU's main memory, behind the caches.
+        Local memory of each thread for arrays, calls and spills together; it is in the GPU's main memory, behind the caches.
     spill_store_bytes, spill_load_bytes : int
         Bytes that the compiler's own stores and loads move because the registers did not suffice, counted once for each such
         instruction in the code (a loop runs it again); with those of the functions that it calls.
     constant_bytes : int
         ``__constant__`` variables of the whole source, which all its kernels share.
     parameter_bytes : int
-        The kernel's own arguments, which also lie in constant memory.
+        The kernel's own arguments, which are also in constant memory.
     barriers : int
         How many of the 16 barriers of a block it uses.
     max_threads : int or None
-        The most threads of a block that the source promised (``__launch_bounds__``); None without a promise.
+        The most threads of a block that the source declares (``__launch_bounds__``); None if it declares none.
     code_bytes : int
         Machine code; one instruction is 16 bytes from compute capability 7.0.
     """
@@ -132,13 +132,13 @@ class CompiledModule(Result):
         Returns
         -------
         dict
-            Line, from 1 -> its instructions in the order of the code. An optimising compiler moves and merges work, so a line may
+            Line, from 1 -> its instructions in the order of the code. An optimizing compiler moves and merges work, so a line may
             own few or none; what belongs to no line of the source (a header's) is left out.
 
         Raises
         ------
         InputError
-            If there is no such kernel, or several and no name.
+            If there is no such kernel, or there are several and no name is given.
         MissingLibraryError
             If nvdisasm is not installed.
         """
@@ -163,12 +163,12 @@ class CompiledModule(Result):
         """Return a row for each kernel, and one for each warning."""
         headers = (
             "kernel", "registers (a thread)", "shared (a block)", "stack (a thread)", "spill stores", "spill loads", "constants",
-            "arguments", "threads at most", "code",
+            "arguments", "max. threads", "code",
         )  # fmt: skip
         rows = [
             (
                 name, str(k.registers), *map(format_bytes, (k.shared_bytes, k.stack_bytes, k.spill_store_bytes, k.spill_load_bytes)),
-                *map(format_bytes, (k.constant_bytes, k.parameter_bytes)), "no promise" if k.max_threads is None else str(k.max_threads),
+                *map(format_bytes, (k.constant_bytes, k.parameter_bytes)), "not declared" if k.max_threads is None else str(k.max_threads),
                 format_bytes(k.code_bytes),
             )
             for name, k in self.kernels.items()
@@ -188,12 +188,12 @@ def module(cubin: bytes, facts: Mapping[str, KernelFacts], **others: object) -> 
     arch, compiler, log = str(others["arch"]), str(others["compiler"]), str(others["log"])
     if not facts:
         raise CompileError(
-            "compile_cuda: no kernel came out of the source; expected a __global__ function, and templates only by name. Write one, or "
+            "compile_cuda: the source produced no kernel; expected a __global__ function, and templates only by name. Write one, or "
             'name the instances of a template: names=["kernel<16>"].',
             log=log,
         )
     evidence = Evidence.modelled(
-        assumptions=f"the program ships machine code for {arch} made by this compiler; another version may allot otherwise",
+        assumptions=f"the program ships machine code for {arch} made by this compiler; another version may allocate differently",
         source=f"{compiler}, run here for {arch}: its log and the machine code's own header",
         known_error="none in the registers of 44 kernels on an H200"
         if others["language"] == "Python"

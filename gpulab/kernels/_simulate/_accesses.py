@@ -109,7 +109,7 @@ def _unwritten(machine: Machine, store: Store, lanes: Lanes, which: np.ndarray, 
     machine.found(
         "uninitialised", line, store.name, (index,), (_thread_of(machine, store, lanes, int(lanes.threads[first]), first),),
         len(which) * lanes.times,
-        f"element {index} of {store.name} is read before any thread wrote it: shared memory begins with whatever was there",
+        f"element {index} of {store.name} is read before any thread wrote it: shared memory is not initialized",
     )  # fmt: skip
 
 
@@ -122,9 +122,9 @@ def _race(machine: Machine, store: Store, lanes: Lanes, conflict: Conflict, line
     where = f"line {conflict.other_line}" if conflict.other_line != line else "the same line"
     apart = threads[0].block != threads[1].block
     cure = (
-        "no barrier orders threads of different blocks: use an atomic, or another kernel"
+        "no barrier orders threads of different blocks: use an atomic, or a second kernel"
         if apart
-        else "nothing orders the two: a syncthreads (within a warp a syncwarp) between them is missing, or an atomic"
+        else "nothing orders the two accesses: put a syncthreads (within a warp, a syncwarp) between them, or use an atomic"
     )
     machine.found(
         "race", line, store.name, (index,), threads, count,

@@ -109,11 +109,11 @@ def _outside(
 def _report(machine: Machine, view: View, indices: tuple[Any, ...], index: Any, outside: Mask, line: int, verb: str) -> None:
     row, lane = (int(part) for part in divmod(outside.flat[0], machine.batch.width))
     shown = tuple(int(_of_lane(i, row, lane)) for i in indices)
-    wrapped = "; numba would count it from the end, CUDA C++ would reach before the array" if _of_lane(index, row, lane) < 0 else ""
+    wrapped = "; numba would count it from the end, CUDA C++ would access memory before the array" if _of_lane(index, row, lane) < 0 else ""
     shape = tuple(int(_of_lane(n, row, lane)) for n in view.shape)
     machine.found(
         "bounds", line, view.store.name, shown, (machine.thread(row, lane),), outside.lanes,
-        f"the index {shown[0] if len(shown) == 1 else shown} to {verb} is outside of {view.store.name}, "
+        f"the index {shown[0] if len(shown) == 1 else shown} to {verb} is out of bounds for {view.store.name}, "
         f"whose shape is {shape[0] if len(shape) == 1 else shape}{wrapped}",
     )  # fmt: skip
 

@@ -80,16 +80,16 @@ def _shape_and_type(call: Call) -> tuple[tuple[int, ...], np.dtype]:
     shape = call.translator.number(shape_node)
     shape = tuple(shape) if isinstance(shape, tuple) else (shape,)
     if not shape or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in shape):
-        raise call.fail("the shape of an array in a kernel must be a constant: numbers, or names of numbers outside of the kernel")
+        raise call.fail("the shape of an array in a kernel must be a constant: numbers, or names of numbers defined outside the kernel")
     if any(isinstance(part, ast.BinOp) and written_number(part) is None for part in ast.walk(shape_node)):
         call.translator.program.notes.append(
             f"line {call.line}: numba-cuda takes no arithmetic in the shape `{ast.unparse(shape_node)}`. "
-            "For a GPU, name its value outside of the kernel."
+            "For a GPU, give its value a name outside the kernel."
         )
     found = type_node.value if isinstance(type_node, ast.Constant) else call.translator.static(type_node)
     dtype = dtype_of(found)
     if dtype is None:
-        raise call.fail(f"`{ast.unparse(type_node)}` is no element type; expected one such as float32")
+        raise call.fail(f"`{ast.unparse(type_node)}` is not an element type; expected one such as float32")
     return tuple(int(n) for n in shape), dtype
 
 
@@ -147,7 +147,7 @@ def _constant_array(call: Call) -> Expression:
     (node,) = call.arguments(1)
     found = call.translator.static(node)
     if not isinstance(found, np.ndarray):
-        raise call.fail("cuda.const.array_like takes a NumPy array from outside of the kernel")
+        raise call.fail("cuda.const.array_like takes a NumPy array from outside the kernel")
     view = constant_view(call.assigned_to or ast.unparse(node), found)
     return lambda frame, mask: view
 

@@ -133,7 +133,7 @@ class Translator:
         def run(frame: Frame, mask: Mask) -> View:
             found = value(frame, mask)
             if not isinstance(found, View):
-                raise self.fail(f"`{ast.unparse(node)}` is no array; expected one before the index", node)
+                raise self.fail(f"`{ast.unparse(node)}` is not an array; expected one before the index", node)
             return found
 
         return run
@@ -178,7 +178,7 @@ class Translator:
             if f"{found.name}.x" in INTRINSICS:
                 raise self.fail(f"`{ast.unparse(node)}` has three parts; expected `.x`, `.y` or `.z` of it, written out", node)
             if found.name not in INTRINSICS:
-                raise self.fail(f"`{ast.unparse(node)}` is no value; expected a call of it", node)
+                raise self.fail(f"`{ast.unparse(node)}` is not a value; expected a call of it", node)
             intrinsic = INTRINSICS[found.name]
             return lambda frame, mask: intrinsic(frame.machine)
         if isinstance(found, np.ndarray):
@@ -190,7 +190,7 @@ class Translator:
         try:
             value = _types.constant(found)
         except TypeError:
-            raise self.fail(f"`{ast.unparse(node)}` is no number, array or tuple that a kernel can use", node) from None
+            raise self.fail(f"`{ast.unparse(node)}` is not a number, array or tuple that a kernel can use", node) from None
         return lambda frame, mask: value
 
     def _attribute(self, node: ast.Attribute) -> Expression:
@@ -392,7 +392,7 @@ class Translator:
             if isinstance(owner, tuple):
                 return item_of(owner, places, mask, constant, fail)
             if not isinstance(owner, View):
-                raise self.fail(f"`{ast.unparse(node.value)}` is no array; expected one before the index", node)
+                raise self.fail(f"`{ast.unparse(node.value)}` is not an array; expected one before the index", node)
             if sliced or len(places) < owner.ndim:
                 return part_of(frame, mask, owner, places, from_end, source, line)
             return load(frame.machine, owner, index_of(owner, places, source, line), mask, line, from_end)
@@ -465,7 +465,7 @@ class Translator:
         try:
             return self._literal(float(text), node)
         except ValueError as error:
-            raise self.fail(f"float({shown(text)}) is no number; expected one such as float('inf')", node) from error
+            raise self.fail(f"float({shown(text)}) is not a number; expected one such as float('inf')", node) from error
 
     def _cast(self, value: Any, dtype: np.dtype, node: ast.AST, keeps: str) -> Any:
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in keeps:

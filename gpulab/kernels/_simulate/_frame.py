@@ -58,7 +58,7 @@ class Frame:
         row, lane = divmod(int(without.flat[0]), without.batch.width)
         self.machine.found(
             "uninitialised", line, name, (), (self.machine.thread(row, lane),), without.lanes,
-            f"{name} is read by threads that have given it no value: on a GPU it holds whatever was there",
+            f"{name} is read by threads that have not assigned it: on a GPU its value is undefined",
         )  # fmt: skip
 
     def give(self, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
@@ -67,7 +67,7 @@ class Frame:
         if self.is_kernel:
             self.machine.exited = union(self.machine.exited, mask)
             if value is not None:
-                raise fail("a kernel returns nothing; expected a plain `return`")
+                raise fail("a kernel cannot return a value; expected a plain `return`")
         elif value is None:
             self.gave_nothing = True
         elif self.result is None:
@@ -87,10 +87,10 @@ def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], Ke
         if value.store is old.store and value.strides == old.strides:
             shape = tuple(_extent(chosen, new, now) for new, now in zip(value.shape, old.shape, strict=True))
             return View(value.store, np.where(chosen, value.offset, old.offset), shape, value.strides)
-        raise fail(f"{name} is one array in some threads and another in others; expected one array. Use an index that differs instead")
+        raise fail(f"{name} refers to different arrays in different threads; expected one array. Use an index that differs instead")
     if isinstance(value, (np.ndarray, np.generic)) and isinstance(old, (np.ndarray, np.generic)):
         return _types.select(chosen, *_types.alike(value, old))
-    raise fail(f"{name} is of one kind in some threads and of another in others; expected one kind")
+    raise fail(f"{name} has different kinds of values in different threads; expected one kind")
 
 
 def _extent(chosen: np.ndarray, new: Any, old: Any) -> Any:

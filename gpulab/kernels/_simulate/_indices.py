@@ -38,7 +38,7 @@ def index_of(view: View, places: tuple[Any, ...], source: Source, line: int) -> 
 
 
 def integer(place: Any, source: Source, line: int) -> Any:
-    """Return an index as int64, or name the line where it is no integer."""
+    """Return an index as int64, or name the line where it is not an integer."""
     if type(place) is np.int64 or (type(place) is np.ndarray and place.dtype is _types.INT):
         return place
     if not isinstance(place, (np.ndarray, np.generic)) or place.dtype.kind not in "iu":

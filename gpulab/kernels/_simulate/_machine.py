@@ -108,10 +108,10 @@ class Machine:
         """Count what was executed; stop work without end, or where somebody asks for it; say when to look again."""
         launch = self.launch
         if launch.steps > launch.max_steps:
-            again = f" (each time that a race or other finding came up again counts as {_WORK_OF_A_FINDING})" if launch.repeated else ""
+            again = f" (each repetition of a race or another finding counts as {_WORK_OF_A_FINDING})" if launch.repeated else ""
             raise launch.source.error(
-                f"the kernel was still at work after {launch.max_steps:,} statements of whole batches{again}; "
-                "expected an end. Look for a loop whose condition stays true, or pass a larger max_steps",
+                f"the kernel was still running after {launch.max_steps:,} statements of whole batches{again}; "
+                "expected it to end. Look for a loop whose condition stays true, or pass a larger max_steps",
                 line,
             )
         if launch.stop is not None:
@@ -178,8 +178,8 @@ class Machine:
         blocks = int(np.count_nonzero(absent)) * (self.batch.blocks if len(absent) == 1 else 1)
         self.found(
             "barrier", line, "", (), (self.thread(row, here), self.thread(row, away)), blocks,
-            "not all threads of the block reach this barrier: the first of these two does, the second does not. "
-            "On a GPU the block would wait for ever, or go on with wrong data",
+            "not all threads of the block reach this barrier: of the two named here, only the first does. "
+            "On a GPU the block would hang, or continue with wrong data",
         )  # fmt: skip
 
     def _first_lane(self, mask: Mask, row: int) -> int:

@@ -111,7 +111,7 @@ def constant_view(name: str, array: np.ndarray) -> View:
 def cannot_be_written(view: View) -> str:
     """Return what is wrong with writing to constant memory, as numba refuses it: what changed would be the learner's own array."""
     name = view.store.name
-    return f"{name} is constant memory, as all arrays from outside of the kernel are; expected an argument of the kernel to write to"
+    return f"{name} is constant memory, like all arrays from outside the kernel; expected an argument of the kernel to write to"
 
 
 def shared_view(name: str, shape: tuple[int, ...], dtype: np.dtype, batch: Batch) -> View:

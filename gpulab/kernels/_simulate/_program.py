@@ -43,8 +43,8 @@ class Function:
         if frame.result is not None and (left is not None or frame.gave_nothing):
             name = self.source.name
             raise self.source.error(
-                f"some threads leave {name} without a value, and others with one; expected a value of each. Write a `return` with one at "
-                "each of its ends",
+                f"some threads return a value from {name} and others return none; expected a value from each. Write a `return` with a "
+                "value at each of its ends",
                 self.source.tree.lineno,
             )
         return frame.result
@@ -156,7 +156,7 @@ def program_of(kernel: Any) -> Program:
     Raises
     ------
     KernelError
-        If it is no Python function, its text cannot be found, or it uses what cannot be simulated.
+        If it is not a Python function, its text cannot be found, or it uses something that cannot be simulated.
     """
     function = plain_function(kernel)
     if not isinstance(function, types.FunctionType):

@@ -71,35 +71,35 @@ def simulate(
     max_steps : int
         Statements of whole batches after which a kernel counts as endless. A race, or another finding, that comes up again counts as 16.
     trace : int, optional
-        The number of a block whose statements and accesses are kept, warp by warp, in ``.trace``.
+        The number of a block whose statements and accesses are recorded, warp by warp, in ``.trace``.
     stop : callable, optional
-        Called now and then; what it raises ends the simulation.
+        Called regularly; an exception that it raises ends the simulation.
     progress : callable, optional
         Called as ``progress(share, words)`` after each batch of blocks, ``share`` from 0 to 1.
 
     Returns
     -------
     Simulation
-        ``.totals`` and ``.lines`` count, ``.findings`` tells races, accesses out of bounds, divergent barriers, uninitialised shared
-        memory and variables, and shuffles and votes that name or ask lanes that take no part. A finding is reported, never raised.
+        ``.totals`` and ``.lines`` count; ``.findings`` lists races, out-of-bounds accesses, divergent barriers, uninitialized shared
+        memory and variables, and shuffles and votes with lanes that do not take part. A finding is reported, never raised.
 
     Raises
     ------
     KernelError
-        If the kernel uses what cannot be simulated, or does not end. The message names the line. Arrays are as they were before.
+        If the kernel uses something that cannot be simulated, or does not end. The message names the line; the arrays are unchanged.
     InputError
         If the grid, the block or an argument cannot be used.
 
     Notes
     -----
     Lockstep is a model. Since Volta the lanes of a warp may run apart, and only ``syncwarp`` orders them: hazards are found by that rule.
-    A lane that waits in a loop for a lane of its own warp, or for a block that runs beside it, never ends here, though hardware since
-    Volta lets it pass. Fences and atomics that order blocks count for whole blocks. The lanes that the mask of a shuffle or a vote names
-    must all come to that call together, save those that have returned, as the CUDA Programming Guide has it. Two calls in two branches
-    are not one; nor is one call, here, in a function that both branches call.
+    A lane that waits in a loop for a lane of its own warp, or for another block that runs at the same time, never ends here, although
+    it does on hardware since Volta. Fences and atomics that order blocks count for whole blocks. The lanes that the mask of a shuffle
+    or a vote names must all reach that call together, except those that have returned, as the CUDA Programming Guide states. Two calls
+    in two branches do not count as one; neither does, here, one call in a function that both branches call.
 
     A variable has the type of what ran. Where one branch gives it a float32 and another a float64, numba-cuda computes with a float64 in
-    both, so that last digits may differ; where a uint64 meets a signed integer, which makes a float64 of both there, ``.notes`` says so.
+    both, so that last digits may differ. Where a uint64 meets a signed integer, numba-cuda makes a float64 of both; ``.notes`` says so.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def _extent(name: str, value: Any, most: Extent) -> Extent:
     extent = (*(int(p) for p in parts), 1, 1)[:3]
     for size, limit in zip(extent, most, strict=True):
         if not 1 <= size <= limit:
-            raise InputError(f"simulate: {name}={shown(value)}; expected 1 to {limit:,} there. Pass a {name} within that.")
+            raise InputError(f"simulate: {name}={shown(value)}; expected 1 to {limit:,} there. Pass a {name} in this range.")
     return extent[0], extent[1], extent[2]
 
 
@@ -177,7 +177,7 @@ def _arguments(source: Source, args: tuple[Any, ...], written: frozenset[str]) -
                 if array.ctypes.data != other.ctypes.data or array.dtype != other.dtype or array.size != other.size:
                     raise InputError(
                         f"simulate: {name} and {known.store.name} overlap in memory without being the same array; expected arrays that "
-                        "are apart, or the same one twice. Pass a copy of one."
+                        "do not overlap, or the same one twice. Pass a copy of one."
                     )
                 known.store.writable |= writable
                 view = View(known.store, view.offset, view.shape, view.strides)
@@ -214,8 +214,8 @@ def array_of_tensor(who: str, name: str, tensor: Any) -> np.ndarray:
         array: np.ndarray = tensor.detach().numpy()
     except (TypeError, RuntimeError) as error:
         raise InputError(
-            f"{who}: {name} is a tensor of {tensor.dtype} that is no NumPy array ({message_of(error)}); expected a type and a layout that "
-            "NumPy has. Convert it, for example by .float()."
+            f"{who}: {name} is a tensor of {tensor.dtype} that cannot become a NumPy array ({message_of(error)}); expected a type and a "
+            "layout that NumPy has. Convert it, for example by .float()."
         ) from error
     return array
 
@@ -272,7 +272,7 @@ def _run(
                 program.kernel.call(machine, list(arguments), batch.everyone, is_kernel=True)
             except RecursionError as error:
                 raise KernelError(
-                    f"{program.source.name}: calls are nested too deeply; expected a few. Write the kernel flatter."
+                    f"{program.source.name}: calls are nested too deeply; expected a few levels. Write the kernel with fewer nested calls."
                 ) from error
             launch.counters.settle_statements()
             launch.counters.settle_accesses()

@@ -97,7 +97,7 @@ def read_source(kernel: Any) -> Source:
     Raises
     ------
     KernelError
-        If it is no Python function, its text cannot be found, or it takes arguments in ways that a kernel cannot.
+        If it is not a Python function, its text cannot be found, or it has parameters that a kernel cannot have.
     """
     function = plain_function(kernel)
     if not isinstance(function, types.FunctionType):
@@ -119,9 +119,9 @@ def read_source(kernel: Any) -> Source:
         tree: Any = ast.parse("".join(["if True:\n", *text] if inner else text)).body[0]
         tree = tree.body[0] if inner else tree
     except SyntaxError as error:
-        raise KernelError(f"simulate: the text of {name} cannot be read: {error.msg}. Define it by a plain `def`.") from error
+        raise KernelError(f"simulate: the text of {name} cannot be read: {error.msg}. Define it with a plain `def`.") from error
     if not isinstance(tree, ast.FunctionDef):
-        raise KernelError(f"simulate: {name} is no plain function; expected one defined by `def`. Write it as `def {name}(...)`.")
+        raise KernelError(f"simulate: {name} is not a plain function; expected one defined with `def`. Write it as `def {name}(...)`.")
     nodes = list(ast.walk(tree))
     _shift(nodes, first - 1 - inner)
     file = inspect.getsourcefile(function) or function.__code__.co_filename

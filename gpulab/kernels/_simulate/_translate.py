@@ -317,7 +317,7 @@ class StatementTranslator:
 
 
 _WORDS: dict[type, str] = {
-    ast.Import: "an import", ast.ImportFrom: "an import", ast.Try: "try", ast.With: "with", ast.FunctionDef: "a function inside of it",
+    ast.Import: "an import", ast.ImportFrom: "an import", ast.Try: "try", ast.With: "with", ast.FunctionDef: "a function inside it",
     ast.ClassDef: "a class", ast.Global: "global", ast.Nonlocal: "nonlocal", ast.Delete: "del", ast.Raise: "raise",
     ast.AsyncFunctionDef: "async", ast.Match: "match",
 }  # fmt: skip

@@ -32,7 +32,9 @@ def item_of(items: tuple[Any, ...], places: tuple[Any, ...], mask: Mask, known: 
     if not -len(items) <= wanted[0] <= wanted[-1] < len(items):
         raise fail(f"the tuple has {plural(len(items), 'element')}; expected an index below that")
     if not known and len({type_of(item) for item in items}) > 1:
-        raise fail("the elements of the tuple are of several types, and its index is no constant; expected one type, or a constant index")
+        raise fail(
+            "the elements of the tuple are of several types, and its index is not a constant; expected one type, or a constant index"
+        )
     found = items[wanted[0]]
     for place in wanted[1:]:
         found = _either(index == place, items[place], found, fail)

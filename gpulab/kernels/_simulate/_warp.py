@@ -67,7 +67,7 @@ def _inactive_source(machine: Machine, bad: np.ndarray, source: np.ndarray, line
     asker, asked = (machine.thread(row, warp * WARP + i) for i in (lane, other))
     machine.found(
         "shuffle", line, "", (), (asker, asked),
-        count, f"lane {lane} asks lane {other} for its value, but that lane does not take part here: what it gets is undefined",
+        count, f"lane {lane} asks lane {other} for its value, but that lane does not take part here: the value that it gets is undefined",
     )  # fmt: skip
 
 
@@ -81,10 +81,8 @@ def _expect_named(machine: Machine, members: Any, mask: Mask, line: int) -> None
     for arrived, named in _groups(machine, members, mask):
         _expect(
             machine, arrived, named, "shuffle", line,
-            absent="not all lanes that the mask names take part here: the first of these two does, the second does not. What they get is "
-            "undefined",
-            uninvited="a lane takes part without being among the lanes that its mask names: the first of these two. What they get is "
-            "undefined",
+            absent="not all lanes that the mask names take part here: of the two named here, only the first does. The result is undefined",
+            uninvited="the first of the two threads named here takes part, but its own mask does not name it. The result is undefined",
         )  # fmt: skip
 
 
@@ -173,8 +171,8 @@ def _arrive(machine: Machine, arrived: np.ndarray, named: int, line: int) -> Non
     assert barriers is not None
     _expect(
         machine, arrived, named, "barrier", line,
-        absent="not all lanes that this syncwarp names reach it: the first of these two does, the second does not",
-        uninvited="a lane calls syncwarp without being among the lanes that it names: the first of these two",
+        absent="not all lanes that this syncwarp names reach it: of the two named here, only the first does",
+        uninvited="the first of the two threads named here calls syncwarp with a mask that does not name it",
     )  # fmt: skip
     together = np.where(arrived != 0, (arrived & np.uint32(named)) | ~machine.alive.bits, np.uint32(0)).astype(np.uint32)
     if len(together) > 1:

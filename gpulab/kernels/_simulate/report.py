@@ -54,15 +54,15 @@ class Finding(Result):
     code : str
         The text of that line.
     array : str
-        The array's name, or that of a variable which some lanes read without a value; "" where none is concerned.
+        The array's name, or that of a variable that some lanes read without a value; "" where neither applies.
     index : tuple of int
-        The first element concerned: for "bounds" as the kernel gave it, else counted through the array in C order; () where there is none.
+        The first element affected: for "bounds" as the kernel gave it, else counted through the array in C order; () if there is none.
     threads : tuple of Thread
         The thread, or for races the two threads, of the first case.
     count : int
-        How many times lanes met it.
+        How many times it occurred, over all lanes.
     message : str
-        What is wrong, and what would mend it.
+        What is wrong, and how to fix it.
     other_line : int or None
         For a race, the line of the earlier access.
     """
@@ -103,13 +103,13 @@ class Counts(Result):
     global_requests : int
         Accesses to global memory by warps: loads, stores and atomics.
     global_sectors, ideal_global_sectors : int
-        32-byte sectors that they touched, and the fewest that could hold as many bytes, or fewer where lanes ask for the same bytes.
+        32-byte sectors that they touched, and the smallest number that would hold the bytes requested (equal addresses count once).
     global_bytes_requested : int
         Bytes that the lanes asked for; ``global_bytes_moved`` counts whole sectors.
     global_load_requests, global_load_sectors, global_store_requests, global_store_sectors : int
         The same for loads and for stores alone.
     shared_requests, shared_wavefronts, ideal_shared_wavefronts : int
-        Accesses to shared memory by warps, the passes that they took, and how many without bank conflicts.
+        Accesses to shared memory by warps, the passes that they took, and the passes without bank conflicts.
     shared_bytes_requested : int
     atomic_requests : int
         Atomics among the requests.
@@ -154,7 +154,7 @@ class Counts(Result):
 
     @property
     def conflict_ways(self) -> float | None:
-        """Return wavefronts per wavefront that would do: 1 without bank conflicts, 32 at the worst; None without shared accesses."""
+        """Return wavefronts per wavefront without conflicts: 1 without bank conflicts, at most 32; None without shared accesses."""
         return self.shared_wavefronts / self.ideal_shared_wavefronts if self.ideal_shared_wavefronts else None
 
     @property
@@ -232,7 +232,7 @@ class Simulation(Result):
     evidence : Evidence
         Always MODELLED: the counts follow from rules, not from hardware.
     notes : tuple of str
-        What the microscope accepts and a GPU's compiler would not.
+        What the microscope accepts but a GPU's compiler would reject.
     trace : tuple of Step
         The statements of one block in order, where ``trace`` was asked for. Not kept in JSON.
     trace_cut : bool

@@ -202,7 +202,7 @@ class CudaRung:
         Raises
         ------
         InputError
-            If n is no multiple of 128.
+            If n is not a multiple of 128.
         """
         if not is_whole(n) or n < 1 or int(n) % 128:
             raise InputError(f"{self.name}: n={shown(n)}; expected a multiple of 128. Pass for example n={self.sizes[0]}.")
@@ -244,4 +244,4 @@ def cuda_rung(name: str) -> CudaRung:
     for each in CUDA_RUNGS:
         if each.name == name:
             return each
-    raise InputError(f"ladder: {shown(name)} is no rung in CUDA C++; expected one of {', '.join(r.name for r in CUDA_RUNGS)}.")
+    raise InputError(f"ladder: {shown(name)} is not a rung in CUDA C++; expected one of {', '.join(r.name for r in CUDA_RUNGS)}.")

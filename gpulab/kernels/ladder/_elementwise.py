@@ -31,7 +31,7 @@ def gate_grid_stride(x, y):
 
 
 def gate_chunks(x, y):
-    """Compute the same with 32 neighbors for each thread, as one would share work among CPU cores."""
+    """Compute the same with 32 neighbors for each thread, as work is usually split among CPU cores."""
     first = 32 * cuda.grid(1)
     for i in range(first, min(first + 32, x.size)):
         v = x[i]

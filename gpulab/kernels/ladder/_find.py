@@ -32,7 +32,7 @@ def family(name: str) -> tuple[Rung, ...]:
     """
     found = tuple(each for each in RUNGS if each.family == name)
     if not found:
-        raise InputError(f"ladder: {shown(name)} is no ladder; expected one of {', '.join(families())}. Pass one of these.")
+        raise InputError(f"ladder: {shown(name)} is not a ladder; expected one of {', '.join(families())}. Pass one of these.")
     return found
 
 
@@ -47,4 +47,4 @@ def rung(name: str) -> Rung:
     for each in RUNGS:
         if each.name == name:
             return each
-    raise InputError(f"ladder: {shown(name)} is no rung; expected one of {', '.join(r.name for r in RUNGS)}. Pass one of these.")
+    raise InputError(f"ladder: {shown(name)} is not a rung; expected one of {', '.join(r.name for r in RUNGS)}. Pass one of these.")

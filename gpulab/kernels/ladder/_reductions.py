@@ -88,7 +88,7 @@ def sum_shuffle(x, sums):
 
 
 def sum_grid_stride(x, sums):
-    """Each thread first adds eight elements of its own: an eighth of the blocks, and of the meetings."""
+    """Each thread first adds eight elements of its own: an eighth of the blocks, and of the block-wide synchronizations."""
     warps = cuda.shared.array(32, float32)
     t = cuda.threadIdx.x
     value = float32(0)

@@ -37,7 +37,7 @@ class Rung:
     sizes : tuple of int
         The first is for the microscope, the later ones fill a GPU.
     multiple : int
-        Of which every size is a multiple: the kernel has no guard for less.
+        Every size must be a multiple of it: the kernel has no guard for partial blocks.
     flops, nbytes : callable
         ``flops(n)``: operations; ``nbytes(n)``: bytes that must be read and written at least once.
     tolerance : float

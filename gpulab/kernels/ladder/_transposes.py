@@ -39,7 +39,7 @@ def transpose_tiled(a, b):
 
 
 def transpose_padded(a, b):
-    """A 33rd column that nobody uses puts the words of a column into 32 banks."""
+    """An unused 33rd column puts the words of a column into 32 different banks."""
     tile = cuda.shared.array((32, 33), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     x, y = 32 * cuda.blockIdx.x + tx, 32 * cuda.blockIdx.y + ty
