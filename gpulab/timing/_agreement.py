@@ -1,4 +1,4 @@
-"""Do the results of the compared runs agree? Asked before any speed-up is told.
+"""Do the results of the compared runs agree? Checked before any speed-up is reported.
 
 The measure is max|a - reference| / max|reference|. A workload of the catalogue knows its own higher-precision reference. For any other
 function the reference is the function itself on float64 copies of its inputs; of a large matrix product, sampled rows of it.
@@ -97,9 +97,9 @@ def _with_zeros(sparse: Any) -> Any:
     nbytes, free = sparse.numel() * sparse.element_size(), devices.find("cpu").free_bytes
     if free is not None and nbytes > free:  # Linux would grant it and kill the kernel later
         raise OutOfMemoryError(
-            f"compare: a sparse result of shape {tuple(sparse.shape)} takes {format_bytes(nbytes)} with its zeros, and "
-            f"{format_bytes(free)} are free; expected room for it, to check that the results agree. Return something smaller, such as its "
-            "product with a vector."
+            f"compare: a sparse result of shape {tuple(sparse.shape)} takes {format_bytes(nbytes)} as a dense array, "
+            f"and {format_bytes(free)} is free; expected enough memory to check that the results agree. Return something smaller, "
+            "such as its product with a vector."
         )
     return sparse.to_dense()
 
@@ -198,7 +198,7 @@ def _sampled_product(args: tuple[Any, ...]) -> Reference | None:
             return math.inf
         return relative_difference(flat(_rows_of(result, chosen)), expected)
 
-    how = f"the product is large: {len(chosen)} of its {rows} rows, evenly spaced, were checked against float64, the others not."
+    how = f"the product is large: {len(chosen)} of its {rows} rows, evenly spaced, were checked against float64; the others were not."
     return Reference(difference, _function_tolerance(args), (Note("skipped", how),))
 
 
@@ -226,7 +226,7 @@ def of_function(fn: Callable[..., Any], args: tuple[Any, ...], precise_args: tup
         sampled = _sampled_product(args)
         if sampled is not None:
             return sampled
-    why = "nothing ran on the CPU, so it is not known how long a float64 run takes there"
+    why = "nothing ran on the CPU, so the time of a float64 run there is not known"
     if math.isfinite(call_seconds):
         why = f"a float64 run would take about {_FLOAT64_COST * call_seconds:.0f} s"
     if _FLOAT64_COST * call_seconds <= _LONGEST_CHECK_SECONDS:
@@ -237,13 +237,17 @@ def of_function(fn: Callable[..., Any], args: tuple[Any, ...], precise_args: tup
         else:
             return _held_against(expected, tolerance, ())
     note = Note(
-        "skipped", f"{why}, so the results were compared with the baseline's own, not with a more precise one. Check the baseline apart."
+        "skipped",
+        f"{why}, so the results were compared with the baseline's result, not with a more precise one. Check the baseline separately.",
     )
     return _held_against(flat(first), tolerance, (note,))
 
 
 def _held_against(expected: list[np.ndarray], tolerance: float, notes: tuple[Note, ...]) -> Reference:
     if not expected:
-        note = Note("skipped", "the function returns no array and no number, so agreement could not be checked. Let it return its result.")
+        note = Note(
+            "skipped",
+            "the function returns neither an array nor a number, so agreement could not be checked. Return the result from the function.",
+        )
         return Reference(None, tolerance, (note,))
     return Reference(lambda result: relative_difference(flat(result), expected), tolerance, notes)

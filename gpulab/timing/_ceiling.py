@@ -53,13 +53,15 @@ def _levels(device: Device, refresh: bool) -> tuple[Level, ...]:
         room = _DRAM_ROOM if level is stated[-1] else _CACHE_ROOM
         rates = [room * found[level.name] for found in (before, now) if level.name in found]
         bounds = [rate for rate in (level.bytes_per_second, max(rates, default=None)) if rate is not None]
-        source = f"measured on this machine as {_rate(max(rates) / room)}, with {100 * (room - 1):.0f} % of room" if rates else level.source
+        source = (
+            f"measured on this machine as {_rate(max(rates) / room)}, plus a margin of {100 * (room - 1):.0f} %" if rates else level.source
+        )
         levels.append(Level(level.name, level.capacity_bytes, min(bounds, default=None), source))
     return tuple(levels)
 
 
 def _rate(bytes_per_second: float) -> str:
-    return format_bytes_per_second(bytes_per_second) if math.isfinite(bytes_per_second) else "beyond measure"
+    return format_bytes_per_second(bytes_per_second) if math.isfinite(bytes_per_second) else "too high to measure"
 
 
 def _measured(device: Device, refresh: bool) -> dict[str, float]:

@@ -47,10 +47,10 @@ def compare(
     Parameters
     ----------
     work : str, Workload, callable or mapping of str to callable
-        A name of the catalogue (inputs are seeded, the same on every device); or a function of ``args``; or several functions under
-        labels, which are compared with each other on the same ``args``.
+        A name from the catalogue (inputs are seeded and the same on every device), a function of ``args``, or a mapping of labels
+        to functions, which are compared with each other on the same ``args``.
     devices : sequence of str or Device, optional
-        The rows, the first being the baseline; None takes the CPU and every accelerator. For a mapping: one at most.
+        The rows, the first being the baseline; None takes the CPU and every accelerator. With a mapping, at most one.
     dtype : str
         Of the catalogue's inputs.
     transfer : bool
@@ -60,7 +60,7 @@ def compare(
     deadline : float
         Seconds of sampling for each row; the copies come on top (at most half of it).
     tolerance : float, optional
-        What max|a - reference| / max|reference| may be; None takes the workload's, or that of the dtype.
+        The largest allowed max|a - reference| / max|reference|; None takes the workload's tolerance, or that of the dtype.
     clock : callable, optional
         As in ``measure``.
     progress, stop : callable, optional
@@ -113,7 +113,7 @@ def compare_within(
 ) -> Comparison:
     """Compare within limits that were checked; past their deadline ``fewest`` samples of each may take ``patience`` seconds each."""
     if limits.stopped():
-        raise StoppedError("compare: stopped before anything was run; there is nothing to report. Run it again.")
+        raise StoppedError("compare: stopped before anything ran; there is nothing to report. Run it again.")
     limits.say(0.0, "making inputs")
     field = gather(work, args, devices, _given.clock("compare", clock) or time.perf_counter, {"dtype": dtype, **(params or {})})
     read = _given.callback("compare", "conditions", conditions)
@@ -275,7 +275,7 @@ def _judged(
     others = [row for row in rows[1:] if row.speedup is not None]
     best = min(others, key=lambda row: row.measurement.median_seconds, default=None) if not bad else None
     if best is not None and best.speedup_interval is None:
-        notes.append(_notes.no_interval("the samples allow no interval of the ratio"))
+        notes.append(_notes.no_interval("the samples do not determine an interval for the ratio"))
     known = [difference for difference in differences if difference is not None]
     return Comparison(
         label=field.label,

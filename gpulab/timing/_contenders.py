@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: the same work on several devices, or several functions on one.
+"""What is compared: the same work on several devices, or several functions on one device.
 
 Everything that can be wrong with the request is said here, before anything is allocated or run.
 """
@@ -60,8 +60,8 @@ def gather(
     unknown = sorted(set(params) - ({"dtype"} if params.get("dtype") == "float32" else set()))
     if unknown:
         raise InputError(
-            f"compare: {', '.join(unknown)} belong to a workload of the catalogue; expected only arguments of the function. "
-            "Pass the function's inputs as arrays of the size and dtype that you want."
+            f"compare: {', '.join(unknown)} are parameters of catalogue workloads, not of a function; expected only the "
+            "function's arguments. Pass the function's inputs as arrays of the size and dtype that you want."
         )
     if isinstance(work, Mapping):
         return _of_methods(work, args, devices, clock)
@@ -82,11 +82,11 @@ def _places(devices: Any) -> tuple[Device, ...]:
         else _given.items("compare", "devices", devices)
     )
     if not several:
-        raise InputError("compare: devices is empty; expected at least one device. Leave it out to take all of this machine.")
+        raise InputError("compare: devices is empty; expected at least one device. Leave it out to use all devices of this machine.")
     places = tuple(_devices.find(device) for device in several)
     if len(set(places)) < len(places):
         raise InputError(
-            f"compare: devices {', '.join(map(str, places))} name one twice; expected different ones. Leave out the repetition."
+            f"compare: devices {', '.join(map(str, places))} contain a device twice; expected different devices. Remove the repetition."
         )
     return places
 
@@ -101,7 +101,7 @@ def _of_workload(
 ) -> Field:
     if args:
         raise InputError(
-            f"compare: {work if isinstance(work, str) else work.label} makes its own inputs; expected none beside its size and "
+            f"compare: {work if isinstance(work, str) else work.label} makes its own inputs; expected only its size and "
             f"dtype. Pass n=..., dtype=..."
         )
     w = work if isinstance(work, Workload) else workloads.get(work)(**params)
@@ -139,7 +139,7 @@ def _of_methods(functions: Functions, args: tuple[Any, ...], devices: Any, clock
     places = _places(devices) if devices is not None else ()
     if len(places) > 1:
         raise InputError(
-            f"compare: {len(places)} devices for a mapping of functions; expected one at most. Compare the functions on one device "
+            f"compare: {len(places)} devices for a mapping of functions; expected at most one. Compare the functions on one device "
             f"at a time."
         )
     contenders = []

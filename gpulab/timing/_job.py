@@ -330,11 +330,11 @@ def _ours(job: Job, error: Exception) -> GpulabError:
     partial = _partial(job)
     taken = 0 if partial is None else len(partial.samples_seconds)
     kept = (
-        f"{plural(taken, 'sample')} taken before {'is' if taken == 1 else 'are'} in .partial" if taken else "no sample was finished before"
+        f"{plural(taken, 'sample')} taken before {'is' if taken == 1 else 'are'} in .partial" if taken else "no sample was completed before"
     )
     return MeasurementError(
-        f"measure: {job.label} raised {type(error).__name__} ({message_of(error)}) {which}; expected it to return every time. "
-        f"Mend it and measure again; {kept}.",
+        f"measure: {job.label} raised {type(error).__name__} ({message_of(error)}) {which}; expected every call to return. "
+        f"Fix the function and measure again; {kept}.",
         partial,
     )
 

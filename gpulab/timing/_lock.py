@@ -1,8 +1,8 @@
-"""Turns: measurements of one device run one after the other, in this process and among all of this machine.
+"""Turns: measurements of one device run one after the other, within this process and across all processes of the machine.
 
 An advisory lock on a small file per device, taken with ``flock`` (``msvcrt`` on Windows), so the system itself frees it
-when a process dies. It never deadlocks: waiting has an end, and then the measurement goes on with a note.
-It is advice between gpulab processes; other programs do not know it (machine readings look for those).
+when a process dies. It never deadlocks: waiting has a time limit, after which the measurement goes on
+with a note. The lock works between gpulab processes only; other programs are found by machine readings.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _FOLDER_VARIABLE = "GPULAB_LOCK_DIR"
 
 @dataclass(frozen=True)
 class Turn:
-    """How a measurement came to its turn.
+    """How a measurement got its turn.
 
     Attributes
     ----------
     waited_seconds : float
-        0 when nobody else was measuring.
+        0 when no other process was measuring.
     taken : bool
-        False when the wait ended without a turn, or when the machine lets nobody lock.
+        False when the wait timed out, or when locking is not possible.
     problem : str or None
         Why no lock was possible at all.
     """
@@ -135,7 +135,7 @@ def _open(name: str) -> int:
         file = os.open(path, access | flags)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(f"{path} is not a plain file")
+        raise OSError(f"{path} is not a regular file")
     return file
 
 
@@ -163,8 +163,8 @@ class _Wait:
             self.began = time.monotonic()
         if self.stop is not None and self.stop():
             raise StoppedError(
-                f"measure: stopped while waiting {self.seconds():.1f} s for a turn on {self.name}; expected to measure after a "
-                f"neighbour. Run it again."
+                f"measure: stopped while waiting {self.seconds():.1f} s for a turn on {self.name}; expected to wait until the "
+                f"other measurement ended. Run it again."
             )
         if self.waiting is not None:
             self.waiting(self.seconds())

@@ -1,7 +1,7 @@
 """The tight loop around a call, and its twin without the call, so that the loop's own cost can be subtracted.
 
 What is measured is the call as a program pays for it, the interpreter's dispatch included. What is taken away is the loop,
-the two readings of the clock, and a synchronisation with nothing to wait for. The call is written out eight times in the
+the two readings of the clock, and a synchronization with nothing to wait for. The call is written out eight times in the
 body, as a program that calls it eight times would have it, so that little is left to subtract.
 """
 

@@ -1,7 +1,7 @@
 """Measure one function on one device: the first call, the three times, the notes.
 
-This module only leads through the steps. How samples are taken and what interval they allow is in ``sampling`` and
-``statistics``; what deserves a note is in ``detect`` and ``plausibility``.
+This module only runs the steps. ``sampling`` takes the samples, ``statistics`` computes the interval, and
+``detect`` and ``plausibility`` make the notes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def measure(
     stop: Stop | None = None,
     conditions: Callable[[], Readings] | None = None,
 ) -> Measurement:
-    """Return the time of ``fn(*args)`` with a 95 % interval, three times side by side, and what to know before believing it.
+    """Return the time of ``fn(*args)`` with a 95 % interval, three times side by side, and notes on anything that casts doubt on it.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ def measure(
         and only the result can be waited for.
     device : None, str or Device, optional
         Where ``fn`` works. None looks at the arrays among the arguments, those that ``fn`` holds, and its first result.
-        Nothing is moved there (but with ``transfer``): where the arrays are on another accelerator, that is waited for too, with a note.
-        On a CPU nothing is waited for: a function that only starts a thread gets the note ``implausible`` where ``nbytes`` or
+        Nothing is moved to it (except with ``transfer``): if the arrays are on another accelerator, that one is waited for too, with a
+        note. On a CPU nothing is waited for: a function that only starts a thread gets the note ``implausible`` where ``nbytes`` or
         ``flops`` are given.
     relative_width : float
         Stop when (high - low) / median of the interval is this small, 0 to 1.
@@ -70,13 +70,13 @@ def measure(
     flops, nbytes : float, optional
         Of one call: operations, and bytes that must be read and written; then the rates are checked against physics.
     clock : callable, optional
-        Returns seconds. With one given, nothing else is asked the time, no machine counters are read and no turn is taken.
+        Returns seconds. If given, no other clock and no machine counters are read, and no turn is taken.
     label : str, optional
         What tables call it.
     progress : callable, optional
         Gets a fraction 0-1 and a short text.
     stop : callable, optional
-        Asked between calls; True ends the sampling with the note ``stopped``.
+        Called between calls of ``fn``; True ends the sampling with the note ``stopped``.
     conditions : callable, optional
         Gives the machine's counters, for tests.
 
@@ -121,7 +121,7 @@ def measure(
 def _check_callable(fn: Any) -> None:
     if isinstance(fn, str):
         raise InputError(
-            f"measure: got the text {fn[:40]!r}; expected a function. Use gl.compare({fn[:40]!r}) for the catalogue, or "
+            f"measure: got the text {fn[:40]!r}; expected a function. Use gl.compare({fn[:40]!r}) for a catalogue workload, or "
             f"gl.workloads.get(name)."
         )
     if not callable(fn):
@@ -132,7 +132,7 @@ def _check_callable(fn: Any) -> None:
 
 def _label(function: str, label: Any) -> str | None:
     if label is not None and not isinstance(label, str):
-        raise InputError(f"{function}: label={shown(label)}; expected text. Leave it out to take the function's name.")
+        raise InputError(f"{function}: label={shown(label)}; expected text. Leave it out to use the function's name.")
     return label
 
 
@@ -140,20 +140,20 @@ def check_numbers(function: str, **values: Any) -> None:
     """Raise InputError where one of the numbers is not finite and above 0."""
     for name, value in values.items():
         if not _given.is_finite(value) or value <= 0:
-            raise InputError(f"{function}: {name}={shown(value)}; expected a finite number above 0. Leave it out to take the default.")
+            raise InputError(f"{function}: {name}={shown(value)}; expected a finite number above 0. Leave it out to use the default.")
 
 
 def check_counts(**values: Any) -> None:
     """Raise InputError where one of the counts is given and not finite or below 0."""
     for name, value in values.items():
         if value is not None and (not _given.is_finite(value) or value < 0):
-            raise InputError(f"measure: {name}={shown(value)}; expected a finite count of at least 0. Leave it out where it is not known.")
+            raise InputError(f"measure: {name}={shown(value)}; expected a finite count of at least 0. Leave it out if it is not known.")
 
 
 def run_job(job: Job, limits: Limits, *, transfer: bool, cold: bool, live: bool) -> Measurement:
     """Run a measurement from the turn to the notes; ``live`` takes turns and reads the machine's counters."""
     if limits.stopped():
-        raise StoppedError(f"measure: stopped before {job.label} was called once; there is nothing to report. Run it again.")
+        raise StoppedError(f"measure: stopped before {job.label} was called; there is nothing to report. Run it again.")
     named = job.device
     with ExitStack() as stack:
         stack.enter_context(calm_collector())

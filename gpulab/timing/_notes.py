@@ -1,4 +1,4 @@
-"""Puts the notes of one measurement together: which rules are asked, with what, and in which order a reader sees them."""
+"""The notes of one measurement: which rules are applied, to what, and in which order the notes are shown."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _gaps(sampled: Sampled) -> np.ndarray:
 def no_interval(reason: str) -> Note:
     """Return the note that no interval is honest, and why."""
     return Note(
-        "no-interval", f"{reason.rstrip('.')}. The median stands without an interval; measure again, longer or on a quieter machine."
+        "no-interval", f"{reason.rstrip('.')}. The median is given without an interval; measure again, for longer or on a quieter machine."
     )
 
 
@@ -73,11 +73,11 @@ def _interval(sampled: Sampled, limits: Limits) -> Note | None:
     if sampled.stopped_by == "stopped":
         return Note(
             "stopped",
-            f"sampling was stopped after {plural(len(sampled.samples_seconds), 'sample')}; the figures are of these. "
-            "Run it again for more.",
+            f"sampling was stopped after {plural(len(sampled.samples_seconds), 'sample')}; the figures are based on "
+            "these. Run it again for more.",
         )
     if sampled.interval_seconds is None:
-        return no_interval(sampled.no_interval_reason or "the samples allow none")
+        return no_interval(sampled.no_interval_reason or "the samples do not determine an interval")
     if sampled.stopped_by != "deadline":
         return None
     low, high = sampled.interval_seconds
@@ -86,18 +86,18 @@ def _interval(sampled: Sampled, limits: Limits) -> Note | None:
         return None
     return Note(
         "deadline",
-        f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % wide, {100 * limits.relative_width:.1f} % "
-        f"were asked. "
-        "Give a later deadline, or ask for less.",
+        f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % wide, {100 * limits.relative_width:.1f} % was "
+        "requested. Pass a longer deadline, or a larger relative_width.",
     )
 
 
 def copies_stopped(count: int) -> Note:
     """Return the note that the time with both copies was stopped, after so many samples of it."""
     if not count:
-        return Note("stopped", "stopped before the call with both copies was timed, so that time is not there. Run it again for it.")
+        return Note("stopped", "stopped before the call with both copies was timed, so that time is missing. Run it again to get it.")
     return Note(
-        "stopped", f"the call with both copies was stopped after {plural(count, 'sample')}; its time is of these. Run it again for more."
+        "stopped",
+        f"the call with both copies was stopped after {plural(count, 'sample')}; its time is based on these. Run it again for more.",
     )
 
 
@@ -106,9 +106,8 @@ def _too_short(sampled: Sampled) -> Note | None:
         return None
     return Note(
         "too-short",
-        f"one call is too short for the clock, so each sample is the mean of {sampled.calls_per_sample} calls; the interval is of "
-        f"that mean. "
-        "Give it more work per call to see single calls.",
+        f"one call is too short for the clock, so each sample is the mean of {sampled.calls_per_sample} calls; the interval is that of the "
+        "mean. Do more work per call to time single calls.",
     )
 
 
@@ -141,13 +140,14 @@ def of_turn(turn: Turn, device: str) -> Note | None:
     """Return the note that this measurement waited for another one, or could not."""
     if turn.problem is not None:
         return Note(
-            "turn-taking", f"no turn could be taken on {device} ({turn.problem}); see to it that no neighbour measures at the same time."
+            "turn-taking",
+            f"no lock could be taken on {device} ({turn.problem}); make sure that no other process measures at the same time.",
         )
     if not turn.taken:
         return Note(
             "turn-taking",
-            f"another gpulab measurement held {device} for more than {turn.waited_seconds:.0f} s, so this one ran beside it. "
-            f"Measure again when it is done.",
+            f"another gpulab measurement held {device} for more than {turn.waited_seconds:.0f} s, so this one ran at the "
+            f"same time. Measure again when it is done.",
         )
     if turn.waited_seconds > 0:
         return Note(
@@ -167,8 +167,8 @@ def elsewhere(seen: Device, named: Device) -> Note:
     """Return the note that the arrays are on another accelerator than the named device."""
     return Note(
         "skipped",
-        f"the arrays are on {seen}, and {named} was named: both were waited for, but the figures go by the name of {named}. Name {seen}, "
-        f"or bring the arrays over first: gl.to_device(x, '{named}').",
+        f"the arrays are on {seen}, and {named} was named: both were waited for, but the result is labeled {named}. Name {seen}, "
+        f"or move the arrays first: gl.to_device(x, '{named}').",
     )
 
 
@@ -176,15 +176,16 @@ def nothing_to_wait_for() -> Note:
     """Return the note that a function of JAX returned nothing that could be waited for."""
     return Note(
         "skipped",
-        "the function works on JAX arrays and returns none, so nothing tells when its work is done and the time may be that of the call "
-        "alone. Let it return its result.",
+        "the function works on JAX arrays and returns none, so gpulab cannot wait for its work and the time may be that of the call "
+        "alone. Return the result from the function.",
     )
 
 
 def host_copies() -> Note:
     """Return the note that the copies of a CPU measurement cross no link."""
     return Note(
-        "skipped", "both copies are from main memory to main memory: no accelerator's link was crossed. See gl.transfer for a modelled one."
+        "skipped",
+        "both copies are from main memory to main memory: no link to an accelerator was used. See gl.transfer for a modelled link.",
     )
 
 
@@ -192,8 +193,8 @@ def no_accelerator() -> Note:
     """Return the note that a comparison of devices has one row only."""
     return Note(
         "skipped",
-        "PyTorch sees no accelerator on this machine, so there is one row and no speed-up. gl.recordings has machines with one; "
-        "`gpulab doctor` says what is missing here.",
+        "PyTorch sees no accelerator on this machine, so there is one row and no speed-up. gl.recordings has machines with an "
+        "accelerator; `gpulab doctor` reports what is missing here.",
     )
 
 
@@ -202,13 +203,13 @@ def disagree(names: list[str], difference: float, tolerance: float) -> Note:
     if not math.isfinite(difference):
         return Note(
             "disagree",
-            f"{', '.join(names)}: the result has another shape or kind than the reference, or an overflow or nan where that has a number, "
-            "so no speed-up is reported. Find out why before you compare times.",
+            f"{', '.join(names)}: the result differs from the reference in shape or type, or has an overflow or nan where the reference "
+            "has a number, so no speed-up is reported. Find out why before you compare times.",
         )
     return Note(
         "disagree",
-        f"{', '.join(names)}: the result differs from the reference by {difference:.1e} of its largest value, {tolerance:.1e} is "
-        f"allowed, so no speed-up is reported. "
+        f"{', '.join(names)}: the result differs from the reference by {difference:.1e} of its largest value "
+        f"({tolerance:.1e} is allowed), so no speed-up is reported. "
         "Find out why before you compare times.",
     )
 

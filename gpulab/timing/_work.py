@@ -1,7 +1,7 @@
-"""What is measured: the arrays in it, the device that does it, and how to wait for that device.
+"""The work to measure: its arrays, the device that does it, and how to wait for that device.
 
-Nobody should have to say on which device a function works: the arrays among its arguments, in its closure, in the
-globals it names or in its result say so. Only arrays that exist are looked at; nothing is imported or called.
+The caller need not say on which device a function works: it is found from the arrays among the arguments, in the
+closure, in the globals that the function names, or in its result. Only existing arrays are inspected; nothing is imported or called.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each rule asks two things: is the disturbance large enough to matter (about half of the 5 % that must never be missed), and is
 it larger than what a quiet machine does by itself. A note gives the symptom, its size, and what to do. How often the rules miss and
-how often they cry wolf is measured by ``benchmarks/detection.py``.
+how often they raise a false alarm is measured by ``benchmarks/detection.py``.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def stalled(sample_seconds: np.ndarray, gaps_seconds: np.ndarray, window: Window
     return Note(
         "stalled",
         f"the process stood still {count} time{'s' if count != 1 else ''}, the longest {format_seconds(longest)}, "
-        f"{percent(stopped / total)} of the time in all "
-        "(stopped, or its core was taken away). Those samples are not the work; measure again.",
+        f"{percent(stopped / total)} of the time in "
+        "total (it was stopped, or lost its core). Those samples do not show the work; measure again.",
     )
 
 
@@ -81,7 +81,7 @@ def _explained(window: Window) -> float:
 def unstable(samples_seconds: np.ndarray, relative_width: float) -> Note | None:
     """Return the note that the samples do not belong to one level: they shifted, or jump between two."""
     least = max(0.03, relative_width)
-    advice = "No single figure describes it; look at the raw samples, close what else runs, and measure again."
+    advice = "No single figure describes it; look at the raw samples, close other programs, and measure again."
     shift = level_shift(samples_seconds, least)
     if shift is not None:
         return Note("unstable", f"the time per call changed by {percent(shift)} while measuring. {advice}")
@@ -108,5 +108,5 @@ def slow_first_call(first_seconds: float, median_seconds: float) -> Note | None:
     return Note(
         "slow-first-call",
         f"the first call took {format_seconds(first_seconds)}{times} (compiling, loading, allocating). It is not in the median; "
-        f"count it where you call only once.",
+        f"count it if you call the function only once.",
     )

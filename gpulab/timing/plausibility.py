@@ -1,6 +1,6 @@
-"""Physics: a rate above what the device can reach means that the clock did not see the work.
+"""Physical plausibility: a rate above what the device can reach means that the clock did not measure the work.
 
-Pure rules over a ``Ceiling``; where a ceiling comes from is the business of ``gpulab.devices``.
+Pure rules over a ``Ceiling``; the ceilings themselves come from ``gpulab.devices``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Level:
     capacity_bytes : float
         What it holds; infinite for the last.
     bytes_per_second : float or None
-        The most it can deliver to the whole device; None where nobody knows.
+        The most it can deliver to the whole device; None where not known.
     source : str
         Where the figure comes from, for the sentence.
     """
@@ -43,7 +43,7 @@ class Ceiling:
     Attributes
     ----------
     flops_per_second : float or None
-        The fastest arithmetic that the settings permit; None where nobody knows.
+        The fastest arithmetic that the settings permit; None where not known.
     levels : tuple of Level
         From the fastest to main memory.
     source : str
@@ -56,7 +56,7 @@ class Ceiling:
 
 
 def check(seconds: float, flops: float | None, nbytes: float | None, working_set_bytes: float | None, ceiling: Ceiling) -> list[Note]:
-    """Return the notes ``implausible`` and ``warm-cache`` that a time deserves.
+    """Return the notes ``implausible`` and ``warm-cache`` that apply to a time.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def check(seconds: float, flops: float | None, nbytes: float | None, working_set
     """
     if seconds <= 0:
         return (
-            [Note("implausible", "the time is zero: the clock saw nothing of the work. Give it more work per call, or check the clock.")]
+            [Note("implausible", "the time is zero: the clock did not register the work. Do more work per call, or check the clock.")]
             if flops or nbytes
             else []
         )
@@ -88,7 +88,7 @@ def check(seconds: float, flops: float | None, nbytes: float | None, working_set
 def _implausible(rate: str, ratio: float, limit: str, source: str) -> Note:
     return Note(
         "implausible",
-        f"{rate} is {format_ratio(ratio)} of what this device can reach ({limit}, {source}). Did you forget to synchronise? "
+        f"{rate} is {format_ratio(ratio)} of what this device can reach ({limit}, {source}). Did you forget to synchronize? "
         "Wait for the device, or for the thread, before the clock is read; or check flops and nbytes.",
     )
 
@@ -109,7 +109,7 @@ def _too_much_traffic(seconds: float, nbytes: float | None, working_set: float |
         return None
     level = holding(size, ceiling.levels)
     alone = level.bytes_per_second
-    helped = " and a part that the caches may hold" if level is ceiling.levels[-1] and alone is not None and top > alone else ""
+    helped = " and the part that the caches may hold" if level is ceiling.levels[-1] and alone is not None and top > alone else ""
     limit = f"{format_bytes_per_second(top)} from {level.name}"
     return _implausible(format_bytes_per_second(nbytes / seconds), nbytes / seconds / top, limit, f"{level.source}{helped}")
 
@@ -120,7 +120,7 @@ def holding(working_set_bytes: float, levels: tuple[Level, ...]) -> Level:
 
 
 def fastest_rate(working_set_bytes: float, levels: tuple[Level, ...]) -> float | None:
-    """Return the highest rate that memory allows for a working set, in bytes per second; None where nobody knows.
+    """Return the highest rate that memory allows for a working set, in bytes per second; None where not known.
 
     That of the fastest level that holds it. Of a working set larger than the caches, a part as large as all caches
     together may still come from them, so the rate lies between that of the caches and that of main memory.
@@ -151,7 +151,6 @@ def _warm_cache(seconds: float, nbytes: float | None, working_set: float | None,
         "warm-cache",
         f"the {format_bytes(size)} fit into {caches[0].name} ({format_bytes(caches[0].capacity_bytes)}), and "
         f"{format_bytes_per_second(nbytes / seconds)} is "
-        f"{format_ratio(nbytes / seconds / memory.bytes_per_second)} of what {memory.name} delivers: the data were in the cache "
-        f"from the call before. "
-        "Real data may not be; cold=True empties the caches before each call.",
+        f"{format_ratio(nbytes / seconds / memory.bytes_per_second)} of what {memory.name} delivers: the data was still in the "
+        f"cache from the previous call. Real data may not be; cold=True empties the caches before each call.",
     )

@@ -1,4 +1,4 @@
-"""What a measurement and a comparison are: plain results that keep their raw samples and their doubts.
+"""The results of a measurement and of a comparison, with their raw samples and notes.
 
 No clock is read here; ``measure`` and ``compare`` make these objects, tables and figures read them.
 """
@@ -30,13 +30,13 @@ class Measurement(Result):
     median_seconds : float
         The median of the samples.
     interval_seconds : (float, float) or None
-        A 95 % interval of the median; None when none is honest (a note says why).
+        A 95 % interval of the median; None when no honest interval can be given (a note says why).
     first_call_seconds : float
         The first call, with compilation and allocation, kept apart.
     launch_seconds : float
         Until the call returned; the device may still have been at work.
     with_transfer_seconds : float or None
-        With the inputs copied to the device and the result copied back; None if not asked.
+        With the inputs copied to the device and the result copied back; None if not requested.
     calls_per_sample : int
         More than 1 where calls are too short for the clock; the interval is then of the batch mean.
     flops, nbytes : float or None
@@ -99,7 +99,7 @@ class Measurement(Result):
         rows = [
             ("device finished (median)", f"{format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}"),
             ("call returned", format_seconds(self.launch_seconds)),
-            ("with both copies", "not asked" if self.with_transfer_seconds is None else format_seconds(self.with_transfer_seconds)),
+            ("with both copies", "not requested" if self.with_transfer_seconds is None else format_seconds(self.with_transfer_seconds)),
             ("first call", format_seconds(self.first_call_seconds)),
         ]
         if self.flops_per_second is not None:
@@ -185,7 +185,7 @@ class Comparison(Result):
                     row.name,
                     f"{format_seconds(m.median_seconds)} {format_interval(m.interval_seconds)}",
                     format_seconds(m.launch_seconds),
-                    "not asked" if m.with_transfer_seconds is None else format_seconds(m.with_transfer_seconds),
+                    "not requested" if m.with_transfer_seconds is None else format_seconds(m.with_transfer_seconds),
                     speedup,
                     "not checked" if row.max_relative_difference is None else f"{row.max_relative_difference:.1e}",
                     ", ".join(note.code for note in m.notes) or "none",

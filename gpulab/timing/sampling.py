@@ -1,11 +1,12 @@
 """Take samples of a call until the interval of its median is narrow enough, or the deadline has come.
 
-Everything goes through ``run`` and the injected ``clock``; nothing else is asked the time. The interval is the business of
-``gpulab.timing.statistics``; what a device is, and when it has finished, that of who makes ``run``.
+Everything goes through ``run`` and the injected ``clock``; no other clock is read. The interval is computed by
+``gpulab.timing.statistics``; the device, and the wait until it has finished, belong to the caller that makes ``run``.
 
 Stopping as soon as an interval looks narrow would pick the moments at which it is too narrow. So a third of the deadline
-always passes first (clocks and neighbours change within tenths of a second, however short the call), the interval is looked
-at seldom, each time after 15 % more, and two clock states that showed too seldom to know their shares keep the sampling going.
+always passes first (clocks and other processes change within tenths of a second, however short the call), the interval is
+checked rarely (each time after 15 % more samples), and sampling goes on while two clock states have been seen too few times to estimate
+their shares.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class Sampled:
     sample_starts_seconds : ndarray, shape (n,), float64
         Clock reading before each sample.
     interval_seconds : (float, float) or None
-        A 95 % interval of the median; None where none is honest.
+        A 95 % interval of the median; None where no honest interval can be given.
     calls_per_sample : int
-        More than 1 where a call is too short for the clock; the interval is then of the mean of so many calls.
+        More than 1 where a call is too short for the clock; the interval is then that of the mean of this many calls.
     stopped_by : str
         "precision", "deadline" or "stopped".
     no_interval_reason : str or None
@@ -64,7 +65,7 @@ class Sampled:
     overhead_seconds : float
         What was removed from each sample, per call.
     kept_every : int
-        Of how many samples taken one was kept: 1, or a power of 2 where there were more than 8,192; which one is drawn at random.
+        One of every ``kept_every`` samples was kept, chosen at random: 1, or a power of 2 where more than 8,192 samples were taken.
     """
 
     samples_seconds: np.ndarray
@@ -94,14 +95,15 @@ def sample(
     Parameters
     ----------
     run : callable
-        ``run(calls)`` performs so many calls back to back and returns the seconds until the last call had returned, and until the
-        device had finished. Warmed up: the first call is no business of the sampler.
+        ``run(calls)`` performs this many calls back to back and returns the seconds until the last call had returned, and until the
+        device had finished. Must be warmed up: the sampler does not treat the first call specially.
     clock : callable
         Returns seconds; the deadline is in its time.
     empty : callable, optional
         The same loop without the work (``make_loops``). It is run between samples, and its median is subtracted.
     call_seconds : float, optional
-        The fastest call before, as in a warm-up: with it, a first sample that was stopped is not taken for a slow call.
+        The fastest call before, as in a warm-up: it keeps the sampler from mistaking a first sample in which the process was paused for a
+        slow call.
     relative_width : float
         Width of the interval, relative to the median, to stop at.
     deadline : float
@@ -109,7 +111,7 @@ def sample(
     progress : callable, optional
         ``progress(fraction, text)``, about twenty times a second of the clock.
     stop : callable, optional
-        Asked before each sample; True ends the sampling with what there is.
+        Called before each sample; True ends the sampling and keeps the samples taken so far.
 
     Returns
     -------
@@ -123,7 +125,7 @@ def sample(
 
     Notes
     -----
-    Whatever ``run`` raises passes, a keyboard interrupt included.
+    Exceptions from ``run`` pass through unchanged, including KeyboardInterrupt.
     """
     return sample_in_turns(
         [run],
@@ -152,7 +154,7 @@ def sample_in_turns(
 ) -> list[Sampled]:
     """Sample several functions, one sample of each in turn, until all intervals are narrow enough or the deadline has come.
 
-    Taking turns spreads what disturbs the machine over all of them alike. All get as many samples, so that
+    Taking turns spreads disturbances of the machine evenly over all functions. All get the same number of samples, so that
     ``statistics.ratio_interval(..., paired=True)`` applies.
 
     Parameters
@@ -166,7 +168,7 @@ def sample_in_turns(
         Seconds, for all of them together.
     fewest : int
         Samples of each that are taken past the deadline too, for up to ``patience`` seconds from the beginning, as long as another turn
-        fits into them. Their number alone decides, never what they say.
+        fits into them. Only the number of samples decides, never their values.
     patience : float
         Seconds, for all of them together.
     clock, relative_width, progress, stop
@@ -275,7 +277,7 @@ class _Column:
                 finished = min(self._run(calls)[1] for _ in range(3))
             if finished <= 0:
                 raise InputError(
-                    f"sample: the clock stood still during {calls:,} calls; expected seconds that grow while the work runs. "
+                    f"sample: the clock did not advance during {calls:,} calls; expected seconds that grow while the work runs. "
                     "Pass time.perf_counter, or give the call more to do."
                 )
             self.calls = calls
@@ -325,7 +327,7 @@ class _Column:
         interval, reason = median_interval(samples)
         if len(samples) and float(np.median(samples)) == 0.0:  # a rate or a relative width of nothing would be no number
             interval = None
-            reason = f"in most samples the clock moved no further in {self.calls:,} call{'s' if self.calls != 1 else ''} than without"
+            reason = f"in most samples {self.calls:,} call{'s' if self.calls != 1 else ''} took no longer by the clock than the empty loop"
         overhead = float(np.median(self._empty_finished)) / self.calls if self._empty_finished else 0.0
         return Sampled(
             samples_seconds=samples,

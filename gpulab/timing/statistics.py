@@ -69,13 +69,13 @@ def median_interval(samples: np.ndarray) -> tuple[Interval | None, str | None]:
     Examples
     --------
     >>> median_interval(np.array([3.0, 1.0, 2.0]))
-    (None, '3 samples are too few to tell noise from memory; a 95 % interval of the median needs 20. Allow a longer deadline.')
+    (None, '3 samples are too few to estimate their correlation; a 95 % interval of the median needs 20. Allow a longer deadline.')
     """
     samples = _checked(samples)
     n = len(samples)
     if n < FEWEST_SAMPLES:
         return None, (
-            f"{n} sample{'s are' if n != 1 else ' is'} too few to tell noise from memory; "
+            f"{n} sample{'s are' if n != 1 else ' is'} too few to estimate their correlation; "
             f"a 95 % interval of the median needs {FEWEST_SAMPLES}. Allow a longer deadline."
         )
     ordered, low, high = _shares(samples)
@@ -152,18 +152,18 @@ def ratio_interval(baseline: np.ndarray, other: np.ndarray, *, paired: bool = Fa
     if paired:
         if len(baseline) != len(other):
             raise InputError(
-                f"ratio_interval: {len(baseline)} and {plural(len(other), 'sample')} can't be pairs; expected as many of each. "
+                f"ratio_interval: {len(baseline)} and {plural(len(other), 'sample')} can't be paired; expected equal numbers. "
                 "Pass paired=False."
             )
         if len(other) and float(other.min()) <= 0:
-            return None, "a time is zero, so its ratio has no meaning. Let each sample take more calls."
+            return None, "a time is zero, so the ratio is undefined. Use more calls per sample."
         return median_interval(baseline / other)
     first, reason = median_interval(baseline)
     second, second_reason = median_interval(other)
     if first is None or second is None:
         return None, reason or second_reason
     if first[0] <= 0 or second[0] <= 0:
-        return None, "an interval reaches down to zero, so its ratio has no meaning. Let each sample take more calls."
+        return None, "an interval includes zero, so the ratio has no upper limit. Use more calls per sample."
     a, b = math.log(float(np.median(baseline))), math.log(float(np.median(other)))
     down = math.hypot(a - math.log(first[0]), math.log(second[1]) - b)
     up = math.hypot(math.log(first[1]) - a, b - math.log(second[0]))
@@ -177,7 +177,7 @@ def median_ratio(baseline: np.ndarray, other: np.ndarray, *, paired: bool = Fals
     """
     baseline, other = _checked(baseline), _checked(other)
     if paired and len(baseline) != len(other):
-        raise InputError(f"median_ratio: {len(baseline)} and {plural(len(other), 'sample')} can't be pairs; expected as many of each.")
+        raise InputError(f"median_ratio: {len(baseline)} and {plural(len(other), 'sample')} can't be paired; expected equal numbers.")
     if not len(baseline) or not len(other) or float(other.min()) <= 0:
         return math.nan
     return float(np.median(baseline / other)) if paired else float(np.median(baseline)) / float(np.median(other))

@@ -124,5 +124,5 @@ def test_where_nobody_can_lock_a_note_says_so(folder: Path, obstacle: str) -> No
         folder.mkdir(parents=True)
         lock.symlink_to(victim) if obstacle == "link" else lock.mkdir()
     (note,) = [note for note in _measured().notes if note.code == "turn-taking"]
-    assert "no turn" in note.sentence
+    assert "no lock" in note.sentence
     assert victim.read_text() == "untouched"
