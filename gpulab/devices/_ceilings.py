@@ -1,6 +1,6 @@
-"""``ceilings(device)``: the best that this machine has shown just now, in memory and in matrix products.
+"""``ceilings(device)``: the best rates that this machine has just reached, in memory and in matrix products.
 
-A ceiling asks "what can it reach?", so it is the best of a few runs; what a call usually takes is the business of
+A ceiling asks "what can it reach?", so it is the best of a few runs; what a call usually takes is measured by
 ``gpulab.timing``, with medians and intervals. Measured once for the life of the process, in under a second on two cores.
 """
 
@@ -43,7 +43,7 @@ _CPU_SECONDS = 0.05  # for the products of one size and dtype on a CPU
 _RATES = ("copy_bytes_per_second", "read_bytes_per_second", "triad_bytes_per_second")
 _LOOKS = 2  # where a neighbour was at work, the best of two looks
 _TURN_SECONDS = 0.05  # how often a stop is asked for while another thread measures
-_ADVICE = "So these figures may be far too low; measure again with refresh=True when it is quiet."
+_ADVICE = "So these figures may be far too low; measure again with refresh=True when the machine is idle."
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class MemoryCeiling(Result):
 
     @property
     def bytes_per_second(self) -> float:
-        """The best of the three."""
+        """The highest of the three rates."""
         return max(self.copy_bytes_per_second, self.read_bytes_per_second, self.triad_bytes_per_second)
 
 
 @dataclass(frozen=True)
 class Ceilings(Result):
-    """What a device has shown to reach.
+    """The best rates that a device has reached.
 
     Attributes
     ----------
@@ -138,21 +138,21 @@ _one_at_a_time = threading.Lock()
 
 
 def ceilings(device: _device.Device | str | None = None, refresh: bool = False, stop: Callable[[], bool] | None = None) -> Ceilings:
-    """Return the best that a device has shown: copy, read and triad by level of memory, matrix products by dtype.
+    """Return the best rates that a device reaches: copy, read and triad by level of memory, matrix products by dtype.
 
     Parameters
     ----------
     device : Device or str, optional
         None takes the best there is.
     refresh : bool
-        Measure again instead of returning what this process measured before (a neighbour may have been at work then).
+        Measure again instead of returning what this process measured before (another process may have been running then).
     stop : callable, optional
-        Asked before and after each run; once it returns True the measurement ends, and nothing is kept of it.
+        Called before and after each run; once it returns True the measurement ends, and no result is kept.
 
     Returns
     -------
     Ceilings
-        With evidence MEASURED, and a note where the machine's counters say that others took the cores or that the clock fell.
+        With evidence MEASURED, and a note where the counters show that other processes used the cores or the clock fell.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def _ending(clock: Callable[[], float], stop: Callable[[], bool] | None) -> Call
 
     def read() -> float:
         if stop is not None and stop():
-            raise StoppedError("ceilings: stopped before every roof was measured; nothing is kept of it. Run it again.")
+            raise StoppedError("ceilings: stopped before every ceiling was measured; no result is kept. Run it again.")
         return clock()
 
     return read
@@ -244,7 +244,7 @@ def _neighbours() -> list[Note]:
     load, cores = os.getloadavg()[0], _host.usable_cores()
     if load < cores:
         return []
-    return [Note("contended", f"{load:.1f} programs wanted {plural(cores, 'core')} in the last minute. {_ADVICE}")]
+    return [Note("contended", f"{load:.1f} programs were ready to run on {plural(cores, 'core')} in the last minute. {_ADVICE}")]
 
 
 def _host_memory(threads: int, clock: Callable[[], float], notes: list[Note], pool: Executor) -> tuple[MemoryCeiling, ...]:
@@ -263,12 +263,14 @@ def _host_memory(threads: int, clock: Callable[[], float], notes: list[Note], po
     taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * free))
     if taken < 2 * below:
         sentence = (
-            f"only {format_bytes(taken)} were streamed beside {format_bytes(below)} of cache, so the DRAM figure is partly the cache's."
+            f"only {format_bytes(taken)} were streamed, with {format_bytes(below)} of cache, so the DRAM figure partly includes the cache."
         )
-        notes.append(Note("warm-cache", f"{sentence} Read it as an upper bound."))
+        notes.append(Note("warm-cache", f"{sentence} Treat it as an upper bound."))
     if not below:
-        sentence = f"the system does not say how large the caches are, so none was measured; {format_bytes(taken)} were streamed for DRAM"
-        notes.append(Note("skipped", f"{sentence}. Where a cache holds a good part of that, read the DRAM figure as an upper bound."))
+        sentence = (
+            f"the system does not report the sizes of the caches, so no cache was measured; {format_bytes(taken)} were streamed for DRAM"
+        )
+        notes.append(Note("skipped", f"{sentence}. If a cache holds a large part of that, treat the DRAM figure as an upper bound."))
     everything = float(_device.Device("cpu").memory_bytes or math.inf)
     return (*levels, _host_level("DRAM", everything, taken, threads, clock, pool))
 

@@ -46,12 +46,12 @@ class Cache(Result):
 
     @property
     def total_bytes(self) -> int:
-        """What all instances hold together."""
+        """The capacity of all instances together."""
         return sum(size * count for size, count in ((self.size_bytes, self.instances), *self.others))
 
     @property
     def count_words(self) -> str:
-        """What follows the size in a label: " x 8 and 32.0 KiB x 4"; "" where there is one instance."""
+        """The text that follows the size in a label: " x 8 and 32.0 KiB x 4"; "" where there is one instance."""
         count = f" x {self.instances}" if self.instances != 1 else ""
         return count + "".join(f" and {format_bytes(size)}{f' x {n}' if n != 1 else ''}" for size, n in self.others)
 
@@ -78,7 +78,7 @@ class Processor(Result):
     simd : tuple of str
         Instruction sets that widen arithmetic, by Linux's names.
     clock_hz, max_clock_hz : float or None
-        Now, and the highest the system admits to; None where it says nothing (virtual machines often).
+        Now, and the highest that the system reports; None where it reports none (often in virtual machines).
     hypervisor : str or None
         "yes" or a product's name inside a virtual machine; None on bare metal.
     """

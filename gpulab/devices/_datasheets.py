@@ -1,13 +1,13 @@
 """What NVIDIA states about its GPUs: rates of one multiprocessor by architecture, and the common products.
 
-Two independent sources meet here: the products' data sheets, and the architectures' per-clock rates. A test holds
-them together within two per cent. All figures are dense: structured sparsity doubles the marketing number and is
+Two independent sources meet here: the products' data sheets, and the architectures' per-clock rates. A test
+checks that they agree within two percent. All figures are dense: structured sparsity doubles the marketing number and is
 never used here. Rates count a multiply and an add as two operations.
 
 Each family names its document, compared as public pages and repositories quote it. Multiprocessors, boost clocks, float32
 and bandwidths of all products were also compared with TechPowerUp's GPU database (edition of December 2025). What no
-document prints is said so in a comment, and in the figure's source. Quoted nowhere that was found, and so resting on the rates
-per clock alone: the tensor peaks of the V100 PCIe, the V100S and the T4, and tf32 and float8 of the RTX 6000 Ada.
+document prints is marked in a comment and in the figure's source. No quotation was found for the following, which rest on the
+rates per clock alone: the tensor peaks of the V100 PCIe, the V100S and the T4, and tf32 and float8 of the RTX 6000 Ada.
 """
 
 from __future__ import annotations

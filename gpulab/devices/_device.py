@@ -62,7 +62,7 @@ class Device(Result):
 
     @property
     def memory_bytes(self) -> int | None:
-        """The memory of the device, in bytes; for the CPU what this process may use; None where the library does not say.
+        """The memory of the device, in bytes; for the CPU what this process may use; None where the library does not report it.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class Device(Result):
 
     @property
     def free_bytes(self) -> int | None:
-        """The memory that can be taken now, in bytes; None where the library does not say.
+        """The memory that can be allocated now, in bytes; None where the library does not report it.
 
         Raises
         ------
@@ -223,19 +223,20 @@ def find(device: Any = None) -> Device:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hint = f" (CUDA_VISIBLE_DEVICES={visible!r})" if visible is not None else ""
     raise DeviceError(
-        f"device {shown(text)} is not on this machine{hint}; expected one of: {there}. Pass one of these, or None for the best there is."
+        f"device {shown(text)} is not on this machine{hint}; expected one of: {there}. Pass one of these, or None for the best "
+        "one available."
     )
 
 
 def environment(device: Device | str | None = None, command: str | None = None) -> Environment:
-    """Return the stamp that every result of this machine carries.
+    """Return the environment that is stored with every result of this machine.
 
     Parameters
     ----------
     device : Device or str, optional
         The device that did the work.
     command : str, optional
-        The command that gives the figure again.
+        The command that reproduces the figure.
     """
     where = find(device)
     return Environment(

@@ -1,7 +1,7 @@
-"""What is wrong with this machine's set-up and how to mend it: a pure function of the gathered facts.
+"""What is wrong with this machine's set-up and how to fix it: a pure function of the gathered facts.
 
 Each check is one small function that returns problems; adding one is adding it to ``_CHECKS``. No check looks
-at anything but the facts, so each is tested on machines that nobody here owns.
+at anything but the facts, so each can be tested for machines that are not available.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Problem(Result):
     Attributes
     ----------
     severity : str
-        "error" (a part of the course cannot run), "warning" (it runs, and figures may suffer), "info" (nothing to mend).
+        "error" (a part of the course cannot run), "warning" (it runs, but figures may be unreliable), "info" (nothing to fix).
     code : str
         A short name that never changes, such as "torch-cpu-build".
     symptom, remedy : str
@@ -68,7 +68,7 @@ def diagnose(facts: Facts) -> tuple[Problem, ...]:
     Returns
     -------
     tuple of Problem
-        At most one for each code; empty on a machine with nothing to say.
+        At most one for each code; empty on a machine without problems.
     """
     found = {problem.code: problem for check in reversed(_CHECKS) for problem in check(facts)}
     return tuple(sorted(found.values(), key=lambda problem: (_ORDER[problem.severity], problem.code)))
@@ -109,7 +109,7 @@ def _torch_problems(facts: Facts) -> Iterable[Problem]:
         )
     elif torch.cuda is None and torch.hip is None and torch.kind is None and _has_nvidia(facts):
         yield Problem(
-            "error", "torch-cpu-build", f"PyTorch {torch.version} is a build for the CPU, and this machine has an NVIDIA GPU.",
+            "error", "torch-cpu-build", f"PyTorch {torch.version} is a CPU build, but this machine has an NVIDIA GPU.",
             _torch_command(facts),
         )  # fmt: skip
     elif torch.cuda is not None and facts.driver.cuda is not None:
@@ -128,7 +128,7 @@ def _torch_against_driver(facts: Facts, torch: str, driver: str) -> Iterable[Pro
         )
     else:
         # CUDA's minor-version compatibility: compiled kernels run, PTX made by the newer compiler is refused.
-        remedy = "Most things work; kernels compiled at run time may be refused. Update the NVIDIA driver when you can."
+        remedy = "Most things work; kernels compiled at run time may fail to load. Update the NVIDIA driver when you can."
         yield Problem("info", "driver-older", symptom, remedy)
 
 
@@ -137,11 +137,11 @@ def _gpu_problems(facts: Facts) -> Iterable[Problem]:
     if driver.error is not None:
         yield Problem(
             "error", "driver-broken", f"The NVIDIA driver does not answer: {driver.error}.",
-            "Restart the machine (after a driver update this is needed); in a container, restart it with the host's driver.",
+            "Restart the machine (needed after a driver update); in a container, restart it with the host's driver.",
         )  # fmt: skip
     elif driver.version is None and _has_nvidia(facts) and torch.kind is None:
         yield Problem(
-            "error", "no-driver", f"{(facts.pci_gpus or {}).get('nvidia')} NVIDIA GPU(s) on the PCI bus, and no NVIDIA driver.",
+            "error", "no-driver", f"{(facts.pci_gpus or {}).get('nvidia')} NVIDIA GPU(s) on the PCI bus, but no NVIDIA driver.",
             "Install the driver from your system's packages; in a container, start it with `--gpus all`.",
         )  # fmt: skip
     elif driver.gpus and torch.cuda is not None and torch.kind is None and torch.error is None:
@@ -154,12 +154,12 @@ def _unseen_gpus(facts: Facts) -> Iterable[Problem]:
         yield Problem(
             "warning", "gpu-hidden",
             f"The driver has {count} GPU(s); CUDA_VISIBLE_DEVICES={facts.visible_devices!r} hides them from PyTorch.",
-            "Unset CUDA_VISIBLE_DEVICES before the kernel starts, or set it to the GPU that is yours.",
+            "Unset CUDA_VISIBLE_DEVICES before the kernel starts, or set it to the GPU that you may use.",
         )  # fmt: skip
     elif not any(problem.code == "driver-too-old" for problem in _torch_problems(facts)):
         yield Problem(
-            "error", "gpu-unusable", f"The driver has {count} GPU(s), and PyTorch {facts.torch.version} can use none.",
-            "Restart the kernel; if it stays so, run `nvidia-smi` and restart the machine.",
+            "error", "gpu-unusable", f"The driver has {count} GPU(s), but PyTorch {facts.torch.version} cannot use any.",
+            "Restart the kernel; if that does not help, run `nvidia-smi` and restart the machine.",
         )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _cupy_problems(facts: Facts) -> Iterable[Problem]:
     packages = facts.cupy_packages
     if len(packages) > 1:
         yield Problem(
-            "error", "cupy-twice", f"{' and '.join(packages)} are installed at once, and each overwrites the other's files.",
+            "error", "cupy-twice", f"{' and '.join(packages)} are installed together, and each overwrites the other's files.",
             f"Run {pip_command('uninstall -y ' + ' '.join(packages))}, then {_set_up(facts)}.",
         )  # fmt: skip
         return
@@ -220,12 +220,13 @@ def _accelerator_problems(facts: Facts) -> Iterable[Problem]:
     if not any(gpu.device for gpu in facts.accelerators) and not _has_nvidia(facts):
         yield Problem(
             "info", "no-accelerator", "This machine has no accelerator that PyTorch can use.",
-            "Nothing to do: the course runs without one; the CPU is measured live, GPU figures are recorded or modelled and say so.",
+            "Nothing to do: the course runs without one; the CPU is measured live, GPU figures are recorded or modelled and are "
+            "labeled so.",
         )  # fmt: skip
     if (facts.pci_gpus or {}).get("amd") and facts.torch.hip is None and not _has_nvidia(facts):
         yield Problem(
-            "info", "amd-gpu-unused", "There is an AMD GPU, and PyTorch is not a ROCm build.",
-            "If ROCm supports it, install PyTorch's ROCm build (pytorch.org, Get started); it was not tried with this course.",
+            "info", "amd-gpu-unused", "There is an AMD GPU, but PyTorch is not a ROCm build.",
+            "If ROCm supports it, install PyTorch's ROCm build (pytorch.org, Get started); it has not been tested with this course.",
         )  # fmt: skip
 
 
@@ -235,18 +236,19 @@ def _accelerator_state(gpu: Accelerator) -> Iterable[Problem]:
         lists = "; `nvidia-smi` lists them" if gpu.kind == "cuda" else ""
         yield Problem(
             "warning", "gpu-memory-taken", f"Only {format_bytes(gpu.free_bytes)} of {format_bytes(gpu.memory_bytes)} are free on {where}.",
-            f"Shut down other kernels (Running tab), or ask who else uses this GPU{lists}.",
+            f"Shut down other kernels (Running tab), or find out which other processes use this GPU{lists}.",
         )  # fmt: skip
     if set(gpu.slowdowns) - {"sync boost"}:
         yield Problem(
-            "warning", "gpu-throttled", f"The clock of {where} is held down now ({', '.join(gpu.slowdowns)}).",
-            "Times are longer than this GPU's best; let it cool or ask the machine's owner about its power limit.",
+            "warning", "gpu-throttled", f"The clock of {where} is reduced now ({', '.join(gpu.slowdowns)}).",
+            "Times are longer than this GPU's best; let it cool, or ask the machine's administrator about its power limit.",
         )  # fmt: skip
     if gpu.mig:
         slices = ", ".join(gpu.mig_slices) or "none visible"
         yield Problem(
-            "info", "mig", f"{gpu.name} is cut into MIG slices ({slices}).",
-            "The whole GPU's peaks do not apply to a slice: gpulab scales arithmetic by its multiprocessors; bandwidth stays the whole's.",
+            "info", "mig", f"{gpu.name} is divided into MIG slices ({slices}).",
+            "The peaks of the whole GPU do not apply to a slice: gpulab scales arithmetic by the slice's multiprocessors; "
+            "bandwidth stays that of the whole GPU.",
         )  # fmt: skip
 
 
@@ -264,7 +266,7 @@ def _host_problems(facts: Facts) -> Iterable[Problem]:
         yield Problem(
             "info", "memory-limit",
             f"A container grants {format_bytes(limit)} of the machine's {format_bytes(facts.memory.installed_bytes)}.",
-            "Nothing to do: gpulab counts with the smaller.",
+            "Nothing to do: gpulab uses the smaller value.",
         )  # fmt: skip
     quota = facts.processor.quota_cores
     if quota is not None and quota < facts.processor.usable_cores:
@@ -272,7 +274,7 @@ def _host_problems(facts: Facts) -> Iterable[Problem]:
         yield Problem(
             "warning", "cpu-limit",
             f"A container grants {facts.processor.quota_words}, and libraries start {plural(facts.processor.usable_cores, 'thread')}: "
-            "they get stalled.",
+            "the threads are throttled.",
             f"Set OMP_NUM_THREADS={threads} before the kernel starts, or call torch.set_num_threads({threads}).",
         )  # fmt: skip
 
@@ -280,13 +282,13 @@ def _host_problems(facts: Facts) -> Iterable[Problem]:
 def _virtual_problems(facts: Facts) -> Iterable[Problem]:
     if facts.translated:
         yield Problem(
-            "warning", "translated", f"This Python is emulated on another architecture than its own ({facts.architecture}).",
-            "Install Python for this machine's own architecture; emulated times say nothing about the processor.",
+            "warning", "translated", f"This Python runs under emulation, on an architecture other than its own ({facts.architecture}).",
+            "Install Python for this machine's own architecture; emulated times do not represent the processor.",
         )  # fmt: skip
     if facts.processor.hypervisor is not None:
         yield Problem(
-            "info", "virtual-machine", "This is a virtual machine; clocks and caches are what its host admits to.",
-            "Nothing to do: neighbours on the host can disturb times, and gpulab's notes say when they did.",
+            "info", "virtual-machine", "This is a virtual machine; clocks and caches are those that its host reports.",
+            "Nothing to do: other machines on the host can disturb times; gpulab's notes report it when they do.",
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The check before class: whether this machine can run the course, and if not, what has to be mended first.
+"""The check before class: whether this machine can run the course, and if not, what has to be fixed first.
 
 It looks at what ``machine()`` finds, asks for each package that the notebooks need, and does one small piece of real
 work on the accelerator and with CuPy: a driver that answers questions may still refuse to compute.
@@ -53,7 +53,8 @@ class Check(Result):
     ----------
     name : str
     state : str
-        "ok"; "fix" (a part of the course cannot run until it is mended); "warn" (it runs, and figures may suffer); "note" (good to know).
+        "ok"; "fix" (a part of the course cannot run until it is fixed); "warn" (it runs, but figures may be unreliable); "note" (good to
+        know).
     detail : str
         What was found.
     remedy : str
@@ -79,7 +80,7 @@ class Checkup(Result):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing has to be mended."""
+        """Whether nothing has to be fixed."""
         return all(check.state != "fix" for check in self.checks)
 
     def __repr__(self) -> str:
@@ -106,7 +107,7 @@ class Checkup(Result):
 
 
 def checkup(facts: Facts | None = None) -> Checkup:
-    """Return whether this machine can run the course, and what to mend first.
+    """Return whether this machine can run the course, and what to fix first.
 
     Parameters
     ----------
@@ -162,7 +163,7 @@ def _package(name: str, oldest: str) -> Check:
     except importlib.metadata.PackageNotFoundError:
         return Check(name, "fix", "not installed", f"Run {set_up_command()}.")
     if not version:  # a folder for the package's facts without any: an installation that was interrupted, or met a full disk
-        return Check(name, "fix", "only a part of it is installed", f"Run {pip_command(f'install --ignore-installed {wanted}')}.")
+        return Check(name, "fix", "only partly installed", f"Run {pip_command(f'install --ignore-installed {wanted}')}.")
     if _release(version) < _release(oldest):
         remedy = f"Run {set_up_command()}, or {pip_command(f'install {wanted}')}."
         return Check(name, "fix", f"{version}; the course needs {oldest} or newer.", remedy)
@@ -192,7 +193,10 @@ def _write_access(folder: pathlib.Path) -> Check:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         return Check(
-            "write access", "fix", f"cannot write to {folder}: {reason}.", "Start from a folder that is yours, on a disk that is not full."
+            "write access",
+            "fix",
+            f"cannot write to {folder}: {reason}.",
+            "Start in a folder that you can write to, on a disk that is not full.",
         )
     return Check("write access", "ok", str(folder))
 
@@ -200,11 +204,11 @@ def _write_access(folder: pathlib.Path) -> Check:
 def _accelerator(facts: Facts) -> Check:
     gpu = next((gpu for gpu in facts.accelerators if gpu.device), None)
     if gpu is None or gpu.device is None:
-        detail = "none; the CPU is measured live, GPU figures are recorded or modelled and say so"
+        detail = "none; the CPU is measured live, GPU figures are recorded or modelled and are labeled so"
         return Check("accelerator", "note", detail)
     failure = _failure(lambda: _torch_product(str(gpu.device)))
     if failure is not None:
-        return Check("accelerator", "fix", f"{gpu.name} is there and does not compute: {failure}", "Restart the kernel, then the machine.")
+        return Check("accelerator", "fix", f"{gpu.name} is present but cannot compute: {failure}", "Restart the kernel, then the machine.")
     return Check("accelerator", "ok", accelerator_text(gpu))
 
 
@@ -218,7 +222,7 @@ def _cupy(facts: Facts) -> list[Check]:
         Check(
             "cupy",
             "fix",
-            f"{' and '.join(facts.cupy_packages)} does not compute: {failure}",
+            f"{' and '.join(facts.cupy_packages)} cannot compute: {failure}",
             f"See the lines about CuPy below, or run {set_up_command()}.",
         )
     ]

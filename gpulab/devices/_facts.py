@@ -1,7 +1,7 @@
 """Every raw fact about this machine, gathered in one place, so that the diagnosis can be tested without hardware.
 
 ``gather`` asks the system, the driver and the libraries; ``Facts`` is plain data. What cannot be found out is
-None; a library that breaks when asked leaves its sentence in a field, never an exception.
+None; a library that fails when it is queried leaves its message in a field and never raises.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Memory(Result):
 
 @dataclass(frozen=True)
 class Accelerator(Result):
-    """One GPU; None stands for what neither PyTorch nor the driver says.
+    """One GPU; None stands for what neither PyTorch nor the driver reports.
 
     Attributes
     ----------
@@ -65,11 +65,11 @@ class Accelerator(Result):
         Multiprocessor clock now and at most; memory clock at most.
     memory_bus_bits, l2_bytes : int or None
     mig : bool or None
-        Whether the GPU is cut into MIG slices; None where it cannot be.
+        Whether the GPU is divided into MIG slices; None where it cannot be.
     mig_slices : tuple of str
     power_watts, power_limit_watts, temperature_celsius : float or None
     slowdowns : tuple of str
-        What holds the clock down just now.
+        What reduces the clock at the moment.
     """
 
     device: str | None
@@ -94,14 +94,14 @@ class Accelerator(Result):
 
 @dataclass(frozen=True)
 class Torch(Result):
-    """What PyTorch says about itself.
+    """What PyTorch reports about itself.
 
     Attributes
     ----------
     version : str or None
         None where it is not installed.
     error : str or None
-        What it said when it was asked and failed.
+        Its error message, if it failed.
     cuda, hip : str or None
         The CUDA or ROCm version it was built for; both None for a CPU build.
     kind : str or None

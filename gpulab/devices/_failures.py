@@ -1,7 +1,7 @@
-"""Turn what the libraries throw when memory runs out or a device vanishes into one sentence of ours.
+"""Turn what libraries raise when memory runs out or a device vanishes into one of gpulab's errors.
 
-The library's exception types are recognised by name and by words in their message, so nothing is imported to
-look at an error, and an error of a library that was never loaded costs nothing.
+Exception types are recognized by name and by words in their message, so nothing is imported to inspect an
+error, and libraries that were never loaded cost nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CALL_WORDS = (
 
 
 def translate(error: BaseException, doing: str) -> GpulabError | None:
-    """Return the error of ours that says what happened, or None where it is neither memory nor the device.
+    """Return gpulab's error for what happened, or None where neither memory nor the device is the cause.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def translate(error: BaseException, doing: str) -> GpulabError | None:
     Returns
     -------
     GpulabError or None
-        ``OutOfMemoryError`` or ``DeviceError``, one sentence each; an error of ours comes back as it is.
+        ``OutOfMemoryError`` or ``DeviceError``, one sentence each; an error of gpulab is returned unchanged.
     """
     if isinstance(error, GpulabError):
         return error
@@ -72,14 +72,14 @@ def translate(error: BaseException, doing: str) -> GpulabError | None:
     library = isinstance(error, RuntimeError) or kinds & set(_DEVICE_TYPES)
     if kinds & _MEMORY_TYPES or (library and any(words in message for words in _MEMORY_WORDS)):
         return OutOfMemoryError(
-            f"{doing}: the memory that is free does not hold it; expected it to fit. "
-            "Use a smaller size, or call gl.memory.release() to give back what earlier cells hold."
+            f"{doing}: there is not enough free memory; expected it to fit. Use a "
+            "smaller size, or call gl.memory.release() to free what earlier cells hold."
         )
     if kinds & set(_DEVICE_TYPES) or (library and any(words in message for words in _DEVICE_WORDS)):
         if any(words in message for words in _CALL_WORDS):
             return DeviceError(
                 f"{doing}: the device refused the call ({_first_line(error)}); expected a launch and a dtype that it supports. "
-                "Check block size, shapes and dtype; `gpulab doctor` tells whether this PyTorch fits the GPU."
+                "Check block size, shapes and dtype; `gpulab doctor` reports whether this PyTorch fits the GPU."
             )
         return DeviceError(
             f"{doing}: the device stopped answering ({_first_line(error)}); expected it to stay usable. "

@@ -1,4 +1,4 @@
-"""``machine()``: this computer in one object, with what is wrong and how to mend it."""
+"""``machine()``: this computer in one object, with what is wrong and how to fix it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Machine(Result):
         The NVIDIA driver's version, and the newest CUDA that it runs.
     libraries : mapping of str to str
     problems : tuple of Problem
-        Errors first; "info" needs no mending.
+        Errors first; "info" needs no fix.
     evidence : Evidence
         MEASURED: asked of this machine just now.
     """
@@ -52,7 +52,7 @@ class Machine(Result):
     def __repr__(self) -> str:
         gpus = ", ".join(gpu.name for gpu in self.accelerators) or "no accelerator"
         wrong = sum(problem.severity != "info" for problem in self.problems)
-        state = f"{wrong} thing{'s' if wrong != 1 else ''} to mend" if wrong else "nothing to mend"
+        state = f"{wrong} problem{'s' if wrong != 1 else ''} to fix" if wrong else "nothing to fix"
         cores = self.processor.usable_cores
         host = f"{self.processor.name}, {cores} core{'s' if cores != 1 else ''}, {format_bytes(self.memory.available_bytes)} free"
         return f"<Machine: {host}; {gpus}; {state}>"
@@ -118,12 +118,12 @@ def accelerator_text(gpu: Accelerator) -> str:
     if gpu.temperature_celsius is not None:
         parts.append(f"{gpu.temperature_celsius:.0f} °C")
     if gpu.slowdowns:
-        parts.append(f"held down by {', '.join(gpu.slowdowns)}")
+        parts.append(f"clock reduced by {', '.join(gpu.slowdowns)}")
     return ", ".join(parts)
 
 
 def machine(facts: Facts | None = None) -> Machine:
-    """Return this machine: processors, memory, accelerators, library versions, what is wrong and how to mend it.
+    """Return this machine: processors, memory, accelerators, library versions, what is wrong and how to fix it.
 
     Parameters
     ----------
@@ -133,12 +133,12 @@ def machine(facts: Facts | None = None) -> Machine:
     Returns
     -------
     Machine
-        A table in the notebook; ``.problems`` is empty or names what to mend, errors first.
+        A table in the notebook; ``.problems`` is empty or lists what to fix, errors first.
 
     Notes
     -----
     It never fails for a broken driver or library: those become problems. The first call imports torch.
-    Apple and Intel GPUs and ROCm are written from their documentation and were not tried.
+    Support for Apple and Intel GPUs and for ROCm follows their documentation and has not been tested on hardware.
 
     Examples
     --------

@@ -32,7 +32,7 @@ _SLOWDOWNS = {
 
 @dataclass(frozen=True)
 class NvmlGpu(Result):
-    """One GPU as the driver describes it; None stands for what it does not say.
+    """One GPU as the driver describes it; None stands for what it does not report.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class NvmlGpu(Result):
     mig_slices : tuple of str
         Names of the slices that are set up.
     slowdowns : tuple of str
-        What holds the clock down just now.
+        What reduces the clock at the moment.
     """
 
     uuid: str

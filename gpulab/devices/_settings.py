@@ -1,7 +1,7 @@
 """Which arithmetic PyTorch may use for arrays of a dtype under the settings of this moment.
 
 A float32 product may run in TF32 or bfloat16 when the settings allow it, eight to sixteen times faster than float32
-itself; a ceiling that forgets this calls honest times impossible. Convolutions allow TF32 unless told otherwise.
+itself; a ceiling that ignores this would report correct times as impossible. Convolutions allow TF32 unless told otherwise.
 """
 
 from __future__ import annotations

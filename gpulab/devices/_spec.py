@@ -2,7 +2,7 @@
 
 These are upper bounds for the question "is this rate possible?", not promises. A GPU's figures come from its data
 sheet, scaled up where this very card clocks higher; an unknown GPU's from its multiprocessors, clocks and bus; a
-CPU's from its cores, its widest instructions and a clock that no processor sold exceeds. What nobody states is None.
+CPU's from its cores, its widest instructions and a clock that no processor on the market exceeds. What is not stated is None.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MemoryLevel(Result):
     capacity_bytes : float
         What it holds, over all instances; infinite where the size is not known.
     bytes_per_second : float or None
-        The most it can deliver to the whole device, reads and writes together; None where nobody states it.
+        The most it can deliver to the whole device, reads and writes together; None where not stated.
     source : str
     """
 
@@ -70,7 +70,7 @@ class DeviceSpec(Result):
     device, kind, name : str
     flops_per_second : mapping of str to Figure
         By arithmetic: float64, float32, tf32, bfloat16, float16 (float32 accumulation), float16_acc16, float8, int8. Dense.
-        An arithmetic that is missing is one that nobody states.
+        An arithmetic whose rate is not stated is missing.
     levels : tuple of MemoryLevel
         Fastest first; the last is the device's main memory.
     evidence : Evidence
@@ -97,12 +97,12 @@ class DeviceSpec(Result):
         dtype : str
             Of the arrays, such as "float32".
         operation : str, optional
-            "matmul" or "convolution"; None takes the faster of both, since TF32 is allowed for each apart.
+            "matmul" or "convolution"; None takes the faster of both, since TF32 is allowed for each separately.
 
         Returns
         -------
         Figure or None
-            FLOP/s and its source; None where nobody states it.
+            FLOP/s and its source; None where not stated.
         """
         allowed = [self.flops_per_second[name] for name in arithmetic(dtype, self.kind, operation) if name in self.flops_per_second]
         return max(allowed, key=lambda figure: figure.value, default=None)
@@ -236,7 +236,8 @@ def cpu_spec(processor: _cpu.Processor, memory_bytes: float, name: str) -> Devic
     stated = processor.max_clock_hz is not None
     clock = processor.max_clock_hz or max(_FASTEST_CLOCK_HZ, processor.clock_hz or 0.0)
     cores = processor.usable_cores
-    why = f"{cores} core{'s' if cores != 1 else ''} x {clock / 1e9:.2f} GHz ({'the system' if stated else 'no processor sold is faster'})"
+    origin = "reported by the system" if stated else "no processor on the market is faster"
+    why = f"{cores} core{'s' if cores != 1 else ''} x {clock / 1e9:.2f} GHz ({origin})"
     rates = {} if processor.name.startswith("Apple") else cpu_rates_per_clock(processor.simd)
     flops = {dtype: Figure(rate * cores * clock, f"{why} x {rate} FLOP a clock") for dtype, rate in rates.items()}
     widths = _cpu_bytes_per_clock(processor.simd)
@@ -247,7 +248,7 @@ def cpu_spec(processor: _cpu.Processor, memory_bytes: float, name: str) -> Devic
     ]
     memory = MemoryLevel("DRAM", memory_bytes, None, "not stated by the system; devices.ceilings measures it")
     evidence = Evidence.modelled(
-        "every core's widest units busy each clock; cores that share threads counted apart", "vendors' optimization manuals", device=name
+        "every core's widest units busy each clock; each hardware thread counted as a core", "vendors' optimization manuals", device=name
     )
     return DeviceSpec("cpu", "cpu", name, flops, (*levels, memory), evidence)
 

@@ -50,7 +50,7 @@ class Readings:
     thermal_events : int or None
         How often the cores slowed down because of heat.
     frequency_hertz, base_frequency_hertz : float or None
-        The highest clock of the cores now, since those with nothing to do rest at a low one; the lowest that the maker guarantees.
+        The highest clock of the cores now, since idle cores run at a low one; the lowest that the manufacturer guarantees.
     gpu : GpuReadings or None
         Of the GPU that is measured.
     """
@@ -78,7 +78,7 @@ def read(device: Device, since: Readings | None = None, root: pathlib.Path = _RO
     device : Device
         The device that is measured: an accelerator's own counters are read too.
     since : Readings, optional
-        The reading before, for the counters that answer "since when".
+        The previous reading, for counters that need a starting point.
     root : path
         Where ``proc`` and ``sys`` are: "/", or a copy of another machine's files.
     """

@@ -1,8 +1,8 @@
-"""What the machine's counters say of the time between two readings: that others took the cores or the GPU, or that the clock fell.
+"""What the machine's counters show between two readings: whether other processes used the cores or the GPU, or the clock fell.
 
 Pure functions, no clock, no machine. Each rule asks two things: is the disturbance large enough to matter (about half of the 5 % that
-must never be missed), and is it larger than what a quiet machine does by itself. Whoever measures on this machine asks here:
-``devices.ceilings`` and ``timing`` alike.
+must never be missed), and is it larger than what a quiet machine does by itself. Both ``devices.ceilings`` and ``timing``
+use these rules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEAST_TICKS = 3
 # A neighbour that uses less of the GPU than this is noise of the driver's own sampling.
 _GPU_SHARE = 0.04
 _CLOCK_DROP = 0.04
-_ADVICE = "Close what else runs, or measure again later; the smallest samples are the least disturbed."
+_ADVICE = "Close other programs, or measure again later; the smallest samples are the least disturbed."
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def from_readings(before: Readings, after: Readings, advice: str = "") -> list[N
     before, after : Readings
         Around what was measured.
     advice : str
-        What to do where others took the cores, if not what a caller of ``measure`` should.
+        What to do where other processes used the cores, in place of the advice for callers of ``measure``.
     """
     window = Window.between(before, after)
     notes = [_contended(window, advice), _throttled_by_quota(window), _throttled_by_heat(before, after)]
@@ -91,7 +91,7 @@ def _contended(window: Window, advice: str) -> Note | None:
         return Note(
             "contended",
             f"the hypervisor gave {percent(min(window.stolen, 1.0))} of the time on these cores to other machines (steal time). "
-            f"{advice or 'Measure again later, or on a machine of your own.'}",
+            f"{advice or 'Measure again later, or on a machine that you do not share.'}",
         )
     lost = _lost_to_others(window)
     if lost is not None:  # waits are booked when they end: one that began before the window can make more than the whole of it
@@ -155,7 +155,7 @@ def _throttled_by_heat(before: Readings, after: Readings) -> Note | None:
         )
     below = _drop(after.base_frequency_hertz, after.frequency_hertz)
     if below is not None:
-        return Note("throttled", f"the cores' clock is {percent(below)} under the maker's base clock. {cure}")
+        return Note("throttled", f"the cores' clock is {percent(below)} below the manufacturer's base clock. {cure}")
     return None
 
 
@@ -170,14 +170,14 @@ def _gpu_throttled(before: GpuReadings, after: GpuReadings, seconds: float) -> N
     # counts only where one of these two agrees; else copies over PCIe would be called throttled.
     seen = bool(after.reasons or before.reasons) or _drop(after.top_clock_hertz, after.clock_hertz) is not None
     reasons = ", ".join(after.reasons or before.reasons) or "power or heat"
-    cure = "The figure is what this GPU gives under this load; cool it, or lock its clock (nvidia-smi -lgc), to compare."
+    cure = "The figure is valid for this GPU under this load; to compare it with others, cool the GPU or lock its clock (nvidia-smi -lgc)."
     if before.slowed_seconds is not None and after.slowed_seconds is not None:
         share = (after.slowed_seconds - before.slowed_seconds) / seconds
         if share >= SHARE and seen:
-            return Note("throttled", f"the GPU held its clock down for {percent(min(share, 1.0))} of the time ({reasons}). {cure}")
+            return Note("throttled", f"the GPU reduced its clock for {percent(min(share, 1.0))} of the time ({reasons}). {cure}")
         return None
     if after.reasons and before.reasons:
-        return Note("throttled", f"the GPU held its clock down before and after the measurement ({reasons}). {cure}")
+        return Note("throttled", f"the GPU's clock was reduced before and after the measurement ({reasons}). {cure}")
     drop = _drop(before.clock_hertz, after.clock_hertz)
     if drop is not None and after.reasons:
         return Note(
@@ -192,6 +192,6 @@ def _gpu_contended(after: GpuReadings) -> Note | None:
     many = f"{after.neighbours} other process{'es' if after.neighbours != 1 else ''}"
     return Note(
         "contended",
-        f"{many} held the GPU, one of them busy up to {percent(after.neighbour_busy_ratio)} of the time. Measure when it is alone "
-        f"(nvidia-smi shows who).",
+        f"{many} used the GPU, one of them busy up to {percent(after.neighbour_busy_ratio)} of the time. Measure when no other "
+        f"process uses it (nvidia-smi lists them).",
     )

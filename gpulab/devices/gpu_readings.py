@@ -1,4 +1,4 @@
-"""What NVIDIA's management library says about the GPU that is measured: throttling, clocks, other processes.
+"""What NVIDIA's management library reports about the GPU that is measured: throttling, clocks, other processes.
 
 ``pynvml`` is optional; without it, or without a driver, there are no readings. In a container the process ids are the
 host's, so "not ours" is told by count where our own id is not in the list: this process always holds one context itself.
@@ -21,16 +21,16 @@ _POLICIES = (0, 1, 4)  # power, thermal, board limit
 
 @dataclass(frozen=True)
 class GpuReadings:
-    """The GPU's counters at one moment; None where the driver does not tell.
+    """The GPU's counters at one moment; None where the driver does not report it.
 
     Attributes
     ----------
     epoch_microseconds : int
         When, as the driver counts it.
     slowed_seconds : float or None
-        How long the clock was held down by power, heat or the board's limit, ever since the driver was loaded.
+        How long the clock was reduced by power, heat or the board's limit, since the driver was loaded.
     reasons : tuple of str
-        What holds the clock down at this moment.
+        What reduces the clock at this moment.
     clock_hertz, top_clock_hertz : float or None
         The SM clock now, and the highest.
     neighbours : int or None

@@ -1,8 +1,8 @@
-"""The memory of the products in the data-sheet table: what a training step must fit into on a GPU that is not here.
+"""The memory of the products in the data-sheet table: what a training step must fit into on a GPU that is not in this machine.
 
-Apart from the table of rates, since one name there can mean boards with more than one size; those are not listed. Printed gigabytes are
-binary ones less what the board keeps: drivers report 81,559 MiB for an H100 of 80 GB and 143,771 MiB for an H200 of 141 GB. Boards with
-GDDR memory whose error correction is on keep a sixteenth for it (a T4 of 16 GB reports 15,360 MiB).
+This is separate from the table of rates, because one name there can stand for boards of several sizes; those are not listed here. Printed
+gigabytes are binary ones less what the board keeps: drivers report 81,559 MiB for an H100 of 80 GB and 143,771 MiB for an H200 of 141 GB.
+Boards with GDDR memory whose error correction is on keep a sixteenth for it (a T4 of 16 GB reports 15,360 MiB).
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def memory_bytes(name: str) -> int:
     """
     if not isinstance(name, str) or name not in _GIGABYTES:
         raise InputError(
-            f"memory_bytes: no memory is known of a GPU {shown(name)}; expected one of: {', '.join(gpus())}. Pass one of these, or bytes."
+            f"memory_bytes: the memory of a GPU {shown(name)} is not known; expected one of: {', '.join(gpus())}. Pass one of "
+            "these, or bytes."
         )
     return int(_GIGABYTES[name] * _GIB)
