@@ -1,4 +1,4 @@
-"""Who holds the memory of a device, what a training step will need, and how to get bytes back after a failure."""
+"""What holds the memory of a device, what a training step will need, and how to free memory after a failure."""
 
 from gpulab.memory._limit import Limit, limit
 from gpulab.memory._predict import predict

@@ -1,4 +1,4 @@
-"""How much memory is free on a device now: or a capacity that the caller names."""
+"""How much memory is free on a device now, or a capacity that the caller gives."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
     where = devices.find(device)
     free = where.free_bytes
     if free is None:
-        raise DeviceError(f"fits: {where} does not say how much memory is free; expected a number. Pass a capacity in bytes.")
+        raise DeviceError(f"fits: {where} does not report how much memory is free; expected a number. Pass a capacity in bytes.")
     return free, where.kind

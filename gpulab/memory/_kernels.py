@@ -1,11 +1,11 @@
-"""What real CPU kernels do that fake ones do not tell: the workspace of oneDNN's LSTM, and scratch inside operators.
+"""What real CPU kernels allocate and fake ones do not show: the workspace of oneDNN's LSTM, and scratch inside operators.
 
 The fake kernel of ``mkldnn_rnn_layer`` returns an empty workspace; the real one is most of an LSTM's memory. Its size
 follows oneDNN's layout: seven regions, each rounded up to a page of 4 KiB, rows padded to 64 bytes and off multiples
 of 256 elements (oneDNN ``src/cpu/rnn/rnn_utils``: ``set_offsets``, ``get_good_ld``). docs/measurements.md has the check.
 
 Scratch is what an operator allocates and frees before it returns. The rules here are upper estimates from the layouts
-that PyTorch and oneDNN use, so that ``fits`` errs to the safe side.
+that PyTorch and oneDNN use, so that ``fits`` errs on the safe side.
 """
 
 from __future__ import annotations

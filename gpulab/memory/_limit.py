@@ -1,7 +1,7 @@
-"""A device made small on purpose: out-of-memory errors that come when they are wanted, and never the system's killer.
+"""A deliberately small device: out-of-memory errors on demand, without the risk that the system kills the process.
 
 On a CPU the limit is kept by a dispatch mode over live tensor storage, on CUDA by PyTorch's own allocator. Both raise
-``torch.OutOfMemoryError``, so that what is learnt here holds on a full GPU.
+``torch.OutOfMemoryError``, so that code that handles them works on a full GPU too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpulab.units import format_bytes, parse_bytes
 
 
 class Limit:
-    """The block of ``limit``; it may be entered again and again, and goes on knowing what is still alive.
+    """The context manager of ``limit``; it may be entered repeatedly and keeps track of what is still alive.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Limit:
 
     @property
     def live_bytes(self) -> int:
-        """What live tensors take now, as far as they were seen in the block; on CUDA all that PyTorch has allocated."""
+        """What live tensors take now, as far as they were used in the block; on CUDA all that PyTorch has allocated."""
         if not self.device.is_cpu:
             return int(_memory_of(self.device).memory_allocated(self.device.index)) - self._before
         return self._cap.live_bytes if self._cap is not None else 0
@@ -52,7 +52,7 @@ class Limit:
 
     def __enter__(self) -> Limit:
         if self._inside:
-            raise InputError("limit: this block is entered already; expected one at a time. Make a second limit.")
+            raise InputError("limit: this limit has already been entered; expected one use at a time. Make a second limit.")
         if self.device.is_cpu:
             self._enter_cap()
         else:
@@ -102,27 +102,27 @@ def _memory_of(device: devices.Device) -> Any:
 
 
 def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Limit:
-    """Return a block in which the tensors of a device may take only so much together.
+    """Return a context manager that limits how much memory the tensors of a device take together.
 
-    What would pass the limit raises ``torch.OutOfMemoryError``, as a full GPU does; the program goes on, and nothing else of the
-    machine is in danger.
+    An allocation beyond the limit raises ``torch.OutOfMemoryError``, as on a full GPU; the program goes on, and the rest of the
+    machine is not affected.
 
     Parameters
     ----------
     nbytes : int or str
-        Bytes, or text such as "96 MiB". Everything counts that PyTorch holds on the device, what was there before too.
+        Bytes, or text such as "96 MiB". Everything that PyTorch holds on the device counts, including what was there before.
     device : None, str or Device
         None takes the best there is. On a CPU the storage of living tensors counts, after each operator of this thread; what an
-        operator takes inside and frees again does not. On CUDA, ROCm and XPU PyTorch's allocator keeps the limit, its blocks
-        (2 MiB and more) counted whole: a gap in a block that it held before, and that a living tensor keeps there, is not taken anew.
+        operator allocates internally and frees again does not. On CUDA, ROCm and XPU PyTorch's allocator keeps the limit, its blocks
+        (2 MiB and more) counted whole: a gap in a block that it already held, and that a live tensor keeps allocated, does not count again.
     on_top : bool
         True counts only what is made inside the block, on top of what was there.
 
     Returns
     -------
     Limit
-        For ``with``; ``live_bytes``, ``peak_bytes`` and ``free_bytes`` tell how full it is. Entered again, it still knows what the
-        first block left behind.
+        For ``with``; ``live_bytes``, ``peak_bytes`` and ``free_bytes`` show how full it is. Entered again, it still counts what
+        the first block left behind.
 
     Raises
     ------
@@ -148,10 +148,10 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
     """
     size, on_top = parse_bytes(nbytes), _given.flag("limit", "on_top", on_top)
     if size < 1:
-        raise InputError(f"limit: {size} bytes hold no tensor; expected at least 1. Pass for example '96 MiB'.")
+        raise InputError(f"limit: {size} bytes cannot hold a tensor; expected at least 1. Pass for example '96 MiB'.")
     where = devices.find(device)
     if not where.is_cpu and not hasattr(_memory_of(where), "set_per_process_memory_fraction"):
         raise DeviceError(f"limit: PyTorch cannot limit {where.name}; expected a CPU or a CUDA device. Pass device='cpu'.")
     if not where.is_cpu and where.torch_type == "mps":
-        raise DeviceError(f"limit: {where.name} has no such limit in PyTorch's words; expected a CPU or a CUDA device. Pass device='cpu'.")
+        raise DeviceError(f"limit: {where.name} cannot be limited through PyTorch; expected a CPU or a CUDA device. Pass device='cpu'.")
     return Limit(size, where, on_top)

@@ -24,7 +24,7 @@ _GENERATOR_BYTES = 5120
 _STEP = "gradients released before each step, no variable that keeps the output, square masks of nn.Transformer causal"
 _ASSUMPTIONS = {
     "cpu": f"this PyTorch's CPU kernels, {_STEP}; CUDA differs: autocast keeps norms, softmax and losses in float32, optimizers update "
-    "many parameters at once, cuDNN's RNN has a workspace of its own",
+    "many parameters at once, cuDNN's RNN has its own workspace",
     "cuda": f"this PyTorch's CUDA rules, {_STEP}, an optimizer as PyTorch chooses it, cuDNN's RNN workspace not counted",
 }
 _PEAK_TENSORS = 50
@@ -48,8 +48,8 @@ def predict(
     ----------
     model : torch.nn.Module or callable
         A module on any device, "meta" too; or a function without arguments that makes one (it runs with fake tensors,
-        so even a model larger than this machine costs nothing). A module is lent fake tensors meanwhile and is as
-        before afterwards; do not use it from another thread during the call.
+        so even a model larger than this machine costs nothing). A module holds fake tensors during the call and
+        is restored afterwards; do not use it from another thread meanwhile.
     *inputs
         What ``model(*inputs)`` takes: tensors (only shape, strides and dtype matter) or anything else.
     loss : callable, optional
@@ -71,21 +71,21 @@ def predict(
     Returns
     -------
     Prediction
-        ``peak_bytes`` is live tensor storage after any operator; ``scratch_bytes``, inside operators, is apart.
+        ``peak_bytes`` is live tensor storage after any operator; ``scratch_bytes``, used inside operators, is separate.
 
     Raises
     ------
     InputError
-        If the step cannot be followed: it fails, its shapes depend on values, or it holds tensors without storage.
+        If the step cannot be traced: it fails, its shapes depend on values, or it holds tensors without storage.
     DeviceError
         If ``device`` is not one that PyTorch can fake here.
     StoppedError
-        If ``stop`` asked for it.
+        If ``stop`` returned True.
 
     Notes
     -----
     The step is ``zero_grad()``, ``loss(model(*inputs)).backward()``, ``optimizer.step()``, twice, because the second
-    step has the optimizer's state from the start. A variable that keeps the model's output alive costs that much more.
+    step has the optimizer's state from the start. A variable that keeps the model's output alive adds its size.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def predict(
             try:
                 marks = fake.run(step, factory, report)
             except Stopped:
-                raise StoppedError("predict: stopped before a whole step was followed; expected it to finish. Call it again.") from None
+                raise StoppedError("predict: stopped before a whole step was traced; expected it to finish. Call it again.") from None
         label = type(step.model).__name__
         count = sum(p.numel() for p in step.model.parameters())
     fake.hidden_bytes = len(calls) // 2 * _GENERATOR_BYTES
@@ -138,7 +138,7 @@ def _device_type(model: Any, device: Any) -> str:
     if kind != "cuda" or not torch.cuda.is_available():
         raise DeviceError(
             f"predict: this PyTorch cannot make fake tensors on {shown(device)}; expected 'cpu', or 'cuda' on a machine that has it. "
-            "Pass device=None: the prediction follows the CPU's rules and says how CUDA differs; ask .fits(bytes) with the GPU's memory."
+            "Pass device=None: the prediction follows the CPU's rules and states how CUDA differs; call .fits(bytes) with the GPU's memory."
         )
     return kind
 

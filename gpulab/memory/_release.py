@@ -1,7 +1,7 @@
 """Give back the memory that a failed cell left behind.
 
 When a cell raises, Python keeps the last traceback for the debugger; its frames keep every local variable of the
-functions that failed, so an out-of-memory error stays out of memory (pytorch/pytorch#27600, ipython/ipython#11572).
+functions that failed, so after an out-of-memory error the memory stays full (pytorch/pytorch#27600, ipython/ipython#11572).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gpulab.units import format_bytes
 
 @dataclass(frozen=True)
 class Released(Result):
-    """What came back, measured before and after.
+    """The memory that was freed, measured before and after.
 
     Attributes
     ----------
     device : str
     device_free_before_bytes, device_free_after_bytes : int or None
-        Free memory of the device; None where it does not say.
+        Free memory of the device; None where it is not reported.
     host_resident_before_bytes, host_resident_after_bytes : int
         Physical memory of this process.
     what : tuple of str
@@ -50,12 +50,12 @@ class Released(Result):
 
     @property
     def freed_host_bytes(self) -> int:
-        """By how much this process shrank; negative if it grew."""
+        """How many bytes this process shrank by; negative if it grew."""
         return self.host_resident_before_bytes - self.host_resident_after_bytes
 
     @property
     def freed_device_bytes(self) -> int:
-        """How many bytes came back on the device; on a CPU, by how much this process shrank."""
+        """How many bytes were freed on the device; on a CPU, how many bytes this process shrank by."""
         if self.device == "cpu":
             return self.freed_host_bytes
         if self.device_free_before_bytes is None or self.device_free_after_bytes is None:
@@ -63,13 +63,11 @@ class Released(Result):
         return self.device_free_after_bytes - self.device_free_before_bytes
 
     def __repr__(self) -> str:
-        return (
-            f"<{format_bytes(self.freed_device_bytes)} came back on {self.device}, {format_bytes(self.freed_host_bytes)} of this process>"
-        )
+        return f"<{format_bytes(self.freed_device_bytes)} freed on {self.device}, {format_bytes(self.freed_host_bytes)} in this process>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the bytes that came back, then what was done."""
-        rows = [(f"came back on {self.device}", format_bytes(self.freed_device_bytes))]
+        """Return the bytes that were freed, then what was done."""
+        rows = [(f"freed on {self.device}", format_bytes(self.freed_device_bytes))]
         rows += [("this process shrank by", format_bytes(self.freed_host_bytes))] if self.device != "cpu" else []
         rows += [("", sentence) for sentence in self.what]
         rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
@@ -77,10 +75,10 @@ class Released(Result):
 
 
 def release(device: Any = None, outputs: bool = False) -> Released:
-    """Free what the last failure holds and what allocators keep, and say how many bytes came back.
+    """Free what the last failure holds and what allocators keep, and report how many bytes were freed.
 
     Clears the local variables in the frames of the last traceback (its text stays; ``%debug`` can no longer look into
-    them), collects garbage, and empties the caches of torch, CuPy and, on Linux, the C library. Variables of yours are
+    them), collects garbage, and empties the caches of torch, CuPy and, on Linux, the C library. Your variables are
     never touched.
 
     Parameters
@@ -210,7 +208,7 @@ def _empty_caches() -> list[str]:
                 torch._C._cuda_clearCublasWorkspaces()
             torch.cuda.empty_cache()
             after = sum(torch.cuda.memory_reserved(i) for i in range(torch.cuda.device_count()))
-            done.append(f"PyTorch's cache gave back {format_bytes(before - after)}.")
+            done.append(f"PyTorch's cache released {format_bytes(before - after)}.")
         elif torch.backends.mps.is_available():
             torch.mps.empty_cache()
             done.append("Emptied PyTorch's cache.")
@@ -223,7 +221,7 @@ def _empty_caches() -> list[str]:
         before = pool.total_bytes()
         pool.free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()
-        done.append(f"CuPy's pool gave back {format_bytes(before - pool.total_bytes())}.")
+        done.append(f"CuPy's pool released {format_bytes(before - pool.total_bytes())}.")
     return done
 
 

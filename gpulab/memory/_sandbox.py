@@ -1,7 +1,7 @@
-"""Lend a model other tensors for a while, and leave everything of the caller's as it was.
+"""Run a model on substitute tensors for a while, and restore everything afterwards.
 
-``trace`` lends clones, ``predict`` lends fakes. The caller's own tensors are never touched; the modules' attributes
-are put back afterwards, whatever happened in between, and so are the random generators.
+``trace`` uses clones, ``predict`` uses fake tensors. The caller's own tensors are never touched; the modules'
+attributes and the random generators are restored afterwards, even after an error.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Lender:
         if original.layout is not torch.strided or original.is_quantized or original.is_nested or not plain:
             way = ".to_padded_tensor(0)" if original.is_nested else ".to_dense() or .dequantize()"
             raise InputError(
-                f"{self.function}: {with_article(kind.__name__)} ({original.layout}, {original.dtype}) has no plain storage to follow; "
+                f"{self.function}: {with_article(kind.__name__)} ({original.layout}, {original.dtype}) has no plain storage to trace; "
                 f"expected ordinary dense tensors. Convert it with {way} first."
             )
         source = original.detach()
@@ -96,8 +96,8 @@ class Lender:
             return tree_map_only(torch.Tensor, self.tensor, value)
         except RecursionError as error:
             raise InputError(
-                f"{self.function}: {kind_of(value)} of the inputs or the model holds itself, so it has no end; expected lists, "
-                "tuples and mappings of finite depth. Take it out."
+                f"{self.function}: {kind_of(value)} in the inputs or the model contains itself; expected lists, tuples and "
+                "mappings of finite depth. Remove it."
             ) from error
 
 

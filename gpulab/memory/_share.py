@@ -1,9 +1,9 @@
-"""A student's share of a shared GPU's memory: set once for a kernel, by whoever serves the class.
+"""A student's share of a shared GPU's memory, set once for a kernel by the administrator of the class server.
 
-``GPULAB_GPU_MEMORY`` in a kernel's environment, such as "10 GiB" or "25 %", caps what PyTorch takes on each GPU from then on; what
-would pass it raises ``torch.OutOfMemoryError`` in that kernel, and in no other. PyTorch's own allocator keeps the cap: CuPy, numba, JAX,
+``GPULAB_GPU_MEMORY`` in a kernel's environment, such as "10 GiB" or "25 %", caps what PyTorch takes on each GPU from then on; an
+allocation beyond it raises ``torch.OutOfMemoryError`` in that kernel only. PyTorch's own allocator enforces the cap: CuPy, numba, JAX,
 TensorFlow and the CUDA context (some hundred MB) are outside it, and a student's own code can lift it. JAX and TensorFlow, which would
-take most of the GPU at their first operation, are asked to take what they need. It keeps accidents apart; MIG slices are walls.
+take most of the GPU at their first operation, are asked to take what they need. The cap prevents accidents; only MIG slices isolate users.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def apply_share(environment: Any = None) -> str:
     Returns
     -------
     str
-        What was done, in a sentence; "" where the variable is not set. A share that cannot be read or kept is said, never raised: a
-        kernel must start.
+        What was done, in a sentence; "" where the variable is not set. A share that cannot be read or enforced is reported in the
+        sentence and raises no error, so that the kernel starts.
 
     Notes
     -----
@@ -51,10 +51,10 @@ def apply_share(environment: Any = None) -> str:
             torch.cuda.set_per_process_memory_fraction(share, index)
     except (InputError, RuntimeError, ValueError, OverflowError) as error:
         return (
-            f"{VARIABLE}={shown(wanted)} caps nothing ({error}); expected a size such as '10 GiB' or a share such as '25 %'. "
-            "Tell whoever serves this class."
+            f"{VARIABLE}={shown(wanted)} sets no limit ({error}); expected a size such as '10 GiB' "
+            "or a share such as '25 %'. Tell the administrator of this class server."
         )
-    return f"Up to {wanted} of each GPU's memory is yours here ({VARIABLE})."
+    return f"You can use up to {wanted} of each GPU's memory here ({VARIABLE})."
 
 
 def _share(wanted: str, total: int) -> float:
@@ -65,5 +65,5 @@ def _share(wanted: str, total: int) -> float:
         if share > 1:
             raise InputError(f"the GPU has {format_bytes(total)}")
     if not 0 < share <= 1:
-        raise InputError("it is no share between 0 and 100 %")
+        raise InputError("it is not a share between 0 and 100 %")
     return share

@@ -1,4 +1,4 @@
-"""Who holds a device's memory now: every byte of it has an owner, and the parts sum to the whole."""
+"""What holds a device's memory now: every byte has an owner, and the parts sum to the whole."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Snapshot(Result):
     parts : mapping of str to int
         In drawing order, summing to ``total_bytes`` exactly: "tensors" (arrays of all libraries, those without a
         name too), "cached" (kept by allocators for later), "this process" (context, libraries, all else),
-        "other processes", "free". Where the driver does not tell processes apart, "this process" and "other
+        "other processes", "free". Where the driver does not distinguish processes, "this process" and "other
         processes" are one part, "context and other processes".
     tensors : tuple of HeldTensor
         Largest first.
@@ -84,7 +84,7 @@ class Snapshot(Result):
 
     @property
     def free_bytes(self) -> int:
-        """The bytes that nobody holds."""
+        """The free bytes."""
         return self.parts["free"]
 
     def __repr__(self) -> str:
@@ -103,7 +103,7 @@ class Snapshot(Result):
 
 
 def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snapshot:
-    """Return who holds the memory of a device now.
+    """Return what holds the memory of a device now.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     -------
     Snapshot
         Storages that several arrays share count once. Arrays that only C++ holds (what autograd saved) have no name;
-        on an accelerator their bytes are in "tensors" all the same, on a CPU in "this process".
+        on an accelerator their bytes still count as "tensors", on a CPU as "this process".
 
     Raises
     ------
@@ -141,7 +141,7 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     elif not isinstance(names, Mapping):
         raise InputError(f"snapshot: names is {kind_of(names)}; expected a mapping of names to objects. Pass globals().")
     where = devices.find(device)
-    with devices.guard(f"snapshot: asking {where} who holds its memory"):
+    with devices.guard(f"snapshot: asking {where} what holds its memory"):
         tensors = held(where, names)
         parts, notes = (_host_parts if where.is_cpu else _device_parts)(where, sum(t.nbytes for t in tensors))
     total = sum(parts.values())
@@ -172,7 +172,10 @@ def _device_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tu
     mine = _process_bytes(where)
     if mine is None:
         parts |= {"context and other processes": used - tensors - cached, "free": total - used}
-        why = "The driver does not say which process holds what (a container, MIG, no NVML), so the rest of the used memory is one part."
+        why = (
+            "The driver does not report which process holds what (a container, MIG, or no NVML), "
+            "so the rest of the used memory is shown as one part."
+        )
         return parts, (Note("skipped", why),)
     here = min(max(mine, tensors + cached), used)
     parts |= {"this process": here - tensors - cached, "other processes": used - here, "free": total - used}

@@ -87,7 +87,7 @@ def loss_of(function: str, value: Any) -> Any:
         )
     if not value.requires_grad:
         raise InputError(
-            f"{function}: the loss depends on no parameter that requires a gradient; expected one that does. Unfreeze a layer."
+            f"{function}: the loss does not depend on any parameter that requires a gradient; expected at least one. Unfreeze a layer."
         )
     return value
 
@@ -196,11 +196,11 @@ def explain(function: str, part: str, error: Exception) -> str:
         operator = getattr(error, "func", None) or message_of(error)
         return (
             f"{function}: in {part}, {operator} depends on the values of a tensor, which a prediction does not have; "
-            "expected a step whose shapes and branches depend on shapes only. Use memory.trace, which runs the step."
+            "expected a step whose shapes and branches depend only on shapes. Use memory.trace, which runs the step."
         )
     return (
         f"{function}: {part} raised {name}: {message_of(error) or 'no message'}; expected a step that runs. "
-        "Try it by hand on a small batch: the cause is above this message."
+        "Run it yourself on a small batch; the cause is above this message."
     )
 
 

@@ -1,4 +1,4 @@
-"""Who holds memory while a training step really runs, operator by operator."""
+"""What holds memory while a training step runs, operator by operator."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def trace(
     Parameters
     ----------
     model_or_fn : torch.nn.Module or callable
-        A module: it is lent copies of its tensors (so it needs their memory once more) and is left as it was, with
-        its gradients, buffers and the random generators. A function is called once as it is, on ``inputs``; what it
-        changes stays changed.
+        A module: it runs on copies of its tensors (so it needs their memory a second time) and is left unchanged,
+        including gradients, buffers and random generators. A function is called once on ``inputs``; what it changes
+        stays changed.
     *inputs
-        What the model or the function takes. Of a model they are copied too.
+        What the model or the function takes. For a model they are copied too.
     loss, optimizer, targets, precision, checkpoint
         As in ``predict``; for a model only. ``optimizer=None`` stops after the backward pass.
     steps : int
@@ -52,7 +52,7 @@ def trace(
     Returns
     -------
     MemoryTrace
-        Evidence MEASURED. If stopped, what was reached, with a note.
+        Evidence MEASURED. If stopped, the result covers the part that ran, with a note.
 
     Raises
     ------
@@ -91,7 +91,9 @@ def trace(
         label = type(model_or_fn).__name__
     else:
         if loss is not None or optimizer is not None or targets is not None or checkpoint or precision != "float32":
-            raise InputError("trace: a function was given with loss, optimizer or precision; expected these inside it. Pass a module.")
+            raise InputError(
+                "trace: a function was given with loss, optimizer or precision; expected these inside the function. Pass a module."
+            )
         run.function(model_or_fn, inputs)
         label = getattr(model_or_fn, "__name__", "function")
     return run.result(label)
@@ -109,7 +111,7 @@ def _device_of(model_or_fn: Any, inputs: Any) -> devices.Device:
     except Exception as error:  # a module of somebody else's that does not answer, or a list that holds itself
         raise InputError(_step.explain("trace", "looking for the device", error)) from error
     if any(t.is_meta for t in tensors):
-        raise InputError("trace: the model lies on the meta device, which has no memory; expected a real device. Use memory.predict.")
+        raise InputError("trace: the model is on the meta device, which has no memory; expected a real device. Use memory.predict.")
     return devices.find(tensors[0].device) if tensors else devices.default()
 
 
@@ -205,6 +207,6 @@ def _copied_storage(original: Any) -> Any:
         from gpulab.errors import OutOfMemoryError
 
         raise OutOfMemoryError(
-            f"trace: no memory for a copy of the model ({error}); expected room for its parameters once more. "
-            "Use memory.predict, or trace a function that takes the step on your model itself."
+            f"trace: there is no memory for a copy of the model ({error}); expected room for a second copy of "
+            "its parameters. Use memory.predict, or trace a function that runs the step on your model itself."
         ) from error

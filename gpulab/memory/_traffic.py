@@ -72,5 +72,7 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
         operators=tuple(counter.operators),
         input_bytes=sum(given.values()),
         output_bytes=sum(written),
-        evidence=Evidence.modelled(assumed, "PyTorch's own operators, seen by a dispatch mode; matrix products by its FLOP formulas"),
+        evidence=Evidence.modelled(
+            assumed, "PyTorch's own operators, counted by a dispatch mode; matrix products by PyTorch's FLOP formulas"
+        ),
     )

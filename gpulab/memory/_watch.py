@@ -46,7 +46,7 @@ class CellMemory(Result):
     ----------
     devices : tuple of DeviceUse
         The CPU first. On a CPU live torch storages after each operator; on an accelerator what PyTorch's allocator
-        says, with what operators took inside, and what CuPy held before and after.
+        reports, including what operators allocate internally, and what CuPy held before and after.
     host_grown_bytes : int
         By how much this process grew, arrays of other libraries included; negative if it shrank.
     largest : tuple of HeldTensor

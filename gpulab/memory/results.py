@@ -1,4 +1,4 @@
-"""What a trace and a prediction are: plain results that say who holds the bytes, when, and how much is certain.
+"""The results of a trace and of a prediction: what holds the memory, when, and how certain the figures are.
 
 No tensor is touched here; ``trace`` and ``predict`` make these objects, tables and figures read them.
 """
@@ -96,7 +96,7 @@ class Timeline(Result):
 
 @dataclass(frozen=True)
 class MemoryTrace(Result):
-    """Who held a device's memory while a training step (or a function) really ran.
+    """What held a device's memory while a training step (or a function) ran.
 
     Attributes
     ----------
@@ -105,9 +105,9 @@ class MemoryTrace(Result):
     peak_bytes : int
         The most live tensor storage after any operator.
     peak_by_category : mapping of str to int
-        What that was made of.
+        The peak by category of tensor.
     peak_operator, peak_phase : str
-        When that was.
+        Where the peak occurred.
     peak_tensors : tuple of LiveTensor
         The largest storages alive at the peak, largest first.
     timeline : Timeline
@@ -141,7 +141,7 @@ class MemoryTrace(Result):
 
 @dataclass(frozen=True)
 class Prediction(Result):
-    """The memory that a training step will need, found without running it.
+    """The memory that a training step will need, determined without running it.
 
     Attributes
     ----------
@@ -199,14 +199,14 @@ class Prediction(Result):
         """Return whether the step fits into what is free on a device now.
 
         Counts the peak, the scratch inside operators and a margin for heaps, allocators and libraries.
-        What already lies on the device, this model's own parameters too, counts as taken, so a "no" for a model that
-        is already there can be a "yes" for one that is not.
+        Memory in use on the device counts as taken, including this model's own parameters, so the answer can be
+        False for a model that is already there and True for one that is not.
 
         Parameters
         ----------
         device : None, str, Device or int
-            A device of this machine (None takes the best there is), or a capacity in bytes, all of it free: with
-            ``parse_bytes("80 GiB")`` one asks about a machine that is not here.
+            A device of this machine (None takes the best there is), or a capacity in bytes, all of it free: for
+            example ``parse_bytes("80 GiB")`` for a machine that is not here.
 
         Raises
         ------

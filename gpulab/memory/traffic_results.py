@@ -26,7 +26,7 @@ class OperatorTraffic(Result):
     read_bytes, written_bytes : int
         Each distinct element of its arguments once; each element of its results once.
     flops : float or None
-        By the catalogue's convention; None where nobody counts this operator.
+        By the catalogue's convention; None where there is no count for this operator.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Traffic(Result):
         Of the tensors that the function was given (with a module's parameters), and of the new ones that it returned together with the
         given ones that it changed in place.
     evidence : Evidence
-        MODELLED: counted from shapes, not seen on the memory bus.
+        MODELLED: counted from shapes, not measured on the memory bus.
     """
 
     label: str
@@ -64,12 +64,12 @@ class Traffic(Result):
 
     @property
     def read_bytes(self) -> int:
-        """What all operators read."""
+        """The bytes that all operators read."""
         return sum(each.read_bytes for each in self.operators)
 
     @property
     def written_bytes(self) -> int:
-        """What all operators write."""
+        """The bytes that all operators write."""
         return sum(each.written_bytes for each in self.operators)
 
     @property
@@ -79,17 +79,17 @@ class Traffic(Result):
 
     @property
     def compulsory_bytes(self) -> int:
-        """What one fused pass would move: the inputs read once, the results written once, an array in place both."""
+        """The bytes that one fused pass would move: the inputs read once, the results written once, an array in place both."""
         return self.input_bytes + self.output_bytes
 
     @property
     def flops(self) -> float:
-        """Of the operators that are counted."""
+        """The FLOPs of the operators that are counted."""
         return sum(each.flops or 0.0 for each in self.operators)
 
     @property
     def uncounted(self) -> tuple[str, ...]:
-        """The operators whose FLOPs nobody counts, each once."""
+        """The operators whose FLOPs are not counted, each once."""
         return tuple(dict.fromkeys(each.name for each in self.operators if each.flops is None))
 
     @property
@@ -98,7 +98,7 @@ class Traffic(Result):
         return self.flops / self.nbytes if self.nbytes else math.inf
 
     def memory_bound(self, roof: Any, arithmetic: str = "float32") -> tuple[OperatorTraffic, ...]:
-        """Return the operators that main memory, and not the arithmetic, holds back under a roofline; uncounted ones are left out.
+        """Return the operators that are limited by main memory, not by arithmetic, under a roofline; uncounted ones are left out.
 
         Parameters
         ----------
