@@ -1,13 +1,13 @@
-"""The road between host and device: sweeps, the alpha-beta fit, break-even sizes, overlap, and links that are modelled.
+"""The link between host and device: sweeps, the alpha-beta fit, break-even sizes, overlap, and links that are modelled.
 
-On a machine without an accelerator the host copy is measured live, and a link is modelled from named numbers that the
-learner may set; each result's badge says which.
+On a machine without an accelerator the host copy is measured live, and a link is modelled from named figures that the
+user may set; each result's badge shows which.
 
 >>> from gpulab import transfer
->>> road = transfer.link("pcie4-x16")
->>> fit = road.sweep(noise_ratio=0.03).fit()
+>>> link = transfer.link("pcie4-x16")
+>>> fit = link.sweep(noise_ratio=0.03).fit()
 >>> low, expected, high = fit.predict(3_000_000)
->>> low < road.seconds(3_000_000) < high
+>>> low < link.seconds(3_000_000) < high
 True
 """
 

@@ -1,4 +1,4 @@
-"""The break-even size: from where on the accelerator wins although the data have to travel there and back."""
+"""The break-even size: the size above which the accelerator is faster although the data is copied there and back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def break_even(
     stop: Stop | None = None,
     **params: int,
 ) -> BreakEven:
-    """Find the smallest size from which an accelerator beats the CPU with both copies counted.
+    """Find the smallest size from which an accelerator is faster than the CPU with both copies counted.
 
     The CPU is always measured here. The accelerator is measured where there is one; or modelled, with ``link`` or
     ``processor``; or looked up, with ``recording``.
@@ -55,23 +55,23 @@ def break_even(
     device : Device or str, optional
         The accelerator; the best there is by default.
     link : Link or str, optional
-        A modelled link in place of this machine's; alone it goes with the modelled H200.
+        A modelled link in place of this machine's; without ``processor`` it is combined with the modelled H200.
     processor : ProcessorModel or str, optional
-        Modelled compute; alone it goes with PCIe 4 x16.
+        Modelled compute; without ``link`` it is combined with PCIe 4 x16.
     recording : Recording or str, optional
         A recorded machine's times with copies in place of a model; only the workload's usual parameters are recorded.
     dtype : str
     deadline : float
         Seconds for the whole. Sizes that would take longer are left out, with a note.
     progress, stop : callable, optional
-        ``stop`` is asked between the calls of a measurement; the answer is then that of the sizes reached.
+        ``stop`` is called between the calls of a measurement; if it returns True, the result covers the sizes reached.
     **params : int
         Of the workload.
 
     Returns
     -------
     BreakEven
-        ``reason`` is "no accelerator" where there is none, or the CPU was named, and nothing was given in its place.
+        ``reason`` is "no accelerator" where there is none, or where the CPU was named, and neither a model nor a recording was given.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def break_even(
     StoppedError
         If it was stopped before the first size.
     KeyboardInterrupt
-        If the learner interrupts before the first size was compared; later the sizes reached are the answer.
+        If the learner interrupts before the first size was compared; later the result covers the sizes reached.
 
     Examples
     --------
@@ -133,11 +133,9 @@ def answer(sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: 
         best = max(range(len(sizes)), key=lambda i: host_seconds[i] / device_seconds[i])
         ratio = host_seconds[best] / device_seconds[best]
         between = (
-            f"; it wins at {sizes[best]} only in between ({ratio:.2f}x)"
-            if ratio > 1
-            else f"; it comes nearest at {sizes[best]} ({ratio:.2f}x)"
+            f"; in between it wins at {sizes[best]} ({ratio:.2f}x)" if ratio > 1 else f"; it comes closest at {sizes[best]} ({ratio:.2f}x)"
         )
-        return None, "never in this range", f"The accelerator does not win at the end of the sizes tried ({tried}){between}."
+        return None, "never in this range", f"The accelerator does not win at the largest size tried ({tried}){between}."
     first = len(wins)
     while first > 0 and wins[first - 1]:
         first -= 1
@@ -146,7 +144,7 @@ def answer(sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: 
     low, high = (math.log(host_seconds[i] / device_seconds[i]) for i in (first - 1, first))
     share = -low / (high - low)  # low is 0 or less, and high above 0
     size = round(math.exp(math.log(sizes[first - 1]) + share * math.log(sizes[first] / sizes[first - 1])))
-    return size, "found", f"The accelerator wins from about n = {size} on, copies counted (tried {tried})."
+    return size, "found", f"The accelerator wins above about n = {size}, copies counted (tried {tried})."
 
 
 def _ascending(spec: WorkloadSpec, sizes: Iterable[int] | None) -> list[int]:
@@ -182,7 +180,7 @@ def _other(
 ) -> _Other:
     if recording is not None:
         if link is not None or model is not None:
-            raise InputError("break_even: a recording and a model were given; expected one of them. Leave one out.")
+            raise InputError("break_even: both a recording and a model were given; expected only one of them. Leave one out.")
         return _recorded(recording if isinstance(recording, Recording) else load(recording))
     if link is not None or model is not None:
         road = link if isinstance(link, Link) else named_link(DEFAULT_LINK if link is None else link)
@@ -282,7 +280,7 @@ class _Search:
             self.notes.append(
                 Note(
                     "skipped",
-                    f"Sizes from n = {w.n} on were left out: a call of about {call} does not fit into the deadline. Pass a longer one.",
+                    f"Sizes from n = {w.n} upwards were left out: a call of about {call} exceeds the deadline. Pass a longer one.",
                 )
             )
             return False
@@ -316,7 +314,7 @@ class _Search:
             sizes = ", ".join(str(n) for n, _ in found)
             notes.append(
                 Note(
-                    code, f"The {side}'s times at n = {sizes} may be off, and the break-even with them. At n = {found[0][0]}: {found[0][1]}"
+                    code, f"The {side}'s times at n = {sizes} may be wrong, and so may the break-even. At n = {found[0][0]}: {found[0][1]}"
                 )
             )
         return notes

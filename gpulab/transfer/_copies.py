@@ -39,12 +39,12 @@ class Buffers:
 
 
 def check_series(function: str, direction: str, memory: str, device: Device, library: str) -> None:
-    """Return if this copy is possible.
+    """Return normally if this copy is possible.
 
     Raises
     ------
     InputError
-        If a word is not known, or the device has no such copy.
+        If a name is not known, or the device has no such copy.
     """
     _given.word(function, "direction", direction, (*DIRECTIONS, "host"))
     _given.word(function, "memory", memory, MEMORY)
@@ -65,7 +65,7 @@ def can_pin(device: Device) -> bool:
 
 
 def check_room(function: str, device: Device, direction: str, nbytes: int) -> None:
-    """Return if two buffers of ``nbytes`` fit: one on the host and one on the device, or both on the host.
+    """Return normally if two buffers of ``nbytes`` fit: one on the host and one on the device, or both on the host.
 
     Raises
     ------
@@ -208,7 +208,7 @@ def measure_copy(
     OutOfMemoryError
         If the buffers do not fit; nothing has been allocated.
     DeviceError
-        If pinned memory cannot be had.
+        If pinned memory cannot be allocated.
 
     Examples
     --------
@@ -220,7 +220,7 @@ def measure_copy(
     check_series("measure_copy", direction, memory, where, library)
     if direction == "host" and memory == "pinned":
         raise InputError(
-            "measure_copy: memory='pinned' for a copy within host memory, which crosses no link; expected memory='pageable', the only one "
+            "measure_copy: memory='pinned' for a copy within host memory, which uses no link; expected memory='pageable', the only kind "
             "that is measured there. Leave it out."
         )
     check_room("measure_copy", where, direction, size)
@@ -230,12 +230,12 @@ def measure_copy(
 
 
 def allocate(function: str, direction: str, memory: str, device: Device, *, library: str, nbytes: int) -> Buffers:
-    """Return buffers, or say in one sentence why the system refused them.
+    """Return buffers, or raise an error that states why the system refused them.
 
     Raises
     ------
     OutOfMemoryError
-        If memory ran out although it seemed enough.
+        If memory ran out although there seemed to be enough.
     DeviceError
         If the device vanished.
     """

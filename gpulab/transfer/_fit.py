@@ -1,4 +1,4 @@
-"""The alpha-beta model of a link: time = latency + bytes / bandwidth, with knees where the data ask for them."""
+"""The alpha-beta model of a link: time = latency + bytes / bandwidth, with knees where the data requires them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class AlphaBeta(Result):
     knees_bytes : tuple of float
         Where the slope changes or the time jumps; empty for a straight line.
     segments : tuple of Segment
-        The likeliest shape, for drawing. Predictions average over all shapes that the data allow.
+        The likeliest shape, for drawing. Predictions average over all shapes that are consistent with the data.
     half_bandwidth_bytes : float
         The smallest size that reaches half of the bandwidth (Hockney's n 1/2); without knees latency x bandwidth.
     noise_ratio : float
@@ -103,8 +103,8 @@ class AlphaBeta(Result):
     def prediction_interval_seconds(self, nbytes: Any, level: float = LEVEL) -> Any:
         """Return (low, high): where a new measurement like those fitted falls with probability ``level``.
 
-        Arrays of sizes give two arrays. Beyond the largest size fitted, a knee that nobody has seen may lie: the
-        interval does not know of it.
+        Arrays of sizes give two arrays. The interval does not account for a knee beyond the largest size that
+        was fitted.
 
         Raises
         ------
@@ -138,22 +138,22 @@ class AlphaBeta(Result):
         rows = [
             ("latency", f"{format_seconds(self.latency_seconds)} (95 %: {latency})"),
             ("bandwidth", f"{format_bytes_per_second(self.bandwidth_bytes_per_second)} (95 %: {bandwidth})"),
-            ("half of it from", format_bytes(self.half_bandwidth_bytes)),
+            ("half of it reached at", format_bytes(self.half_bandwidth_bytes)),
             ("knees", ", ".join(format_bytes(k) for k in self.knees_bytes) or "none"),
             ("held-out error", f"{self.held_out_error:.1%}"),
             ("scatter of the points", f"{self.noise_ratio:.1%}"),
             ("points fitted", f"{len(self.nbytes)}"),
         ]
         if self.outliers_bytes:
-            rows.append(("points far off, weighted down", ", ".join(format_bytes(n) for n in self.outliers_bytes)))
+            rows.append(("outliers (given less weight)", ", ".join(format_bytes(n) for n in self.outliers_bytes)))
         return ("fit", ""), rows
 
 
 def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBeta:
     """Fit the alpha-beta model to sizes and times.
 
-    Errors are taken relative, since a link's noise is multiplicative; points far off count less; knees come in where the
-    data ask for them (see ``AlphaBeta``).
+    Errors are taken relative, since a link's noise is multiplicative; points far off count less; knees are added where
+    the data requires them (see ``AlphaBeta``).
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBet
     low, latency, high = found.coefficient("latency", LEVEL)
     steep, slope, shallow = found.coefficient("slope", LEVEL)
     knees, segments = _shape(found.best(), x)
-    source = evidence or Evidence.modelled("the points are those that the caller gave", "gpulab.transfer.fit")
+    source = evidence or Evidence.modelled("the points are those given by the caller", "gpulab.transfer.fit")
     return AlphaBeta(
         latency_seconds=latency,
         latency_interval_seconds=(max(low, 0.0), high),
@@ -219,11 +219,11 @@ def _points(nbytes: Any, seconds: Any) -> tuple[np.ndarray, np.ndarray]:
         ) from error
     if x.ndim != 1 or x.shape != y.shape:
         raise InputError(
-            f"fit: sizes have the shape {x.shape} and times {y.shape}; expected two sequences of one length. Pass one time a size."
+            f"fit: sizes have the shape {x.shape} and times {y.shape}; expected two sequences of the same length. Pass one time per size."
         )
     if not all(((v > _SMALLEST) & (v < _LARGEST)).all() for v in (x, y)):
         raise InputError(
-            f"fit: a size or a time is zero, negative, not a number or beyond {_LARGEST:g}; expected positive ones in bytes and seconds. "
+            f"fit: a size or a time is zero, negative, not a number or above {_LARGEST:g}; expected positive ones in bytes and seconds. "
             "Leave such points out."
         )
     sizes = np.unique(x)

@@ -1,7 +1,7 @@
 """Links and processors as formulas: what a machine without a GPU uses in their place, badged MODELLED.
 
 A link is a latency and a bandwidth. The named ones carry rates that were measured in public on such hardware, or the data
-sheet's where nobody published one; each says which. The learner may set either number.
+sheet's where no measurement was published; each states which. The user may set either number.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ DEFAULT_LINK = "pcie4-x16"
 
 @dataclass(frozen=True)
 class Link(Result):
-    """A road between host and device as a formula: ``latency + bytes / bandwidth``.
+    """A link between host and device as a formula: ``latency + bytes / bandwidth``.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class Link(Result):
         evidence = self.evidence
         if noise_ratio:
             evidence = Evidence.modelled(
-                f"{evidence.assumptions or self.name}; made noise of {float(noise_ratio):.0%} with seed {seed}",
+                f"{evidence.assumptions or self.name}; generated noise of {float(noise_ratio):.0%} with seed {seed}",
                 evidence.source or "the fit of a measured sweep",
                 evidence.known_error,
             )

@@ -1,7 +1,7 @@
-"""A device that is not there: copies and compute really happen in host memory, the time of the road is added by a model.
+"""A simulated device: copies and compute happen in host memory, and a model adds the time of the link.
 
-With it the question "which copies does this program make?" can be worked on without a GPU: arrays must be sent before they
-are used, and each trip is on the bill.
+It answers the question "which copies does this program make?" without a GPU: arrays must be sent before they are
+used, and each transfer is counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DEPTH = 4  # of lists in the arguments, these themselves counted
 
 @dataclass(frozen=True)
 class LinkReport(Result):
-    """The bill of a program that ran on a ``ModelledDevice``.
+    """The copies and calls of a program that ran on a ``ModelledDevice``, and their times.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class LinkReport(Result):
     copy_seconds : float
         By the link's formula.
     compute_seconds : float
-        Measured on the CPU, or by the processor's formula; the evidence says which.
+        Measured on the CPU, or by the processor's formula; the evidence shows which.
     evidence : Evidence
     """
 
@@ -68,14 +68,14 @@ def _copies(report: LinkReport) -> str:
 
 
 class ModelledDevice:
-    """A stand-in for a GPU behind a link: ``to_device``, ``run`` and ``to_host`` do the work and keep the bill.
+    """A stand-in for a GPU behind a link: ``to_device``, ``run`` and ``to_host`` do the work and record its cost.
 
     Parameters
     ----------
     link : Link or str
-        The road; see ``gpulab.transfer.link_names``.
+        The link; see ``gpulab.transfer.link_names``.
     processor : ProcessorModel or str, optional
-        Whose formula times the compute: each ``run`` is one pass over its arrays, plus ``flops`` if given. By default the
+        The processor whose formula times the compute: each ``run`` is one pass over its arrays, plus ``flops`` if given. By default the
         compute is measured on this CPU.
     clock : callable, optional
         Returns seconds; ``time.perf_counter`` by default.
@@ -100,12 +100,12 @@ class ModelledDevice:
         self.reset()
 
     def reset(self) -> None:
-        """Start a new bill; arrays on the device stay."""
+        """Reset the counts; arrays stay on the device."""
         self._copies = self._calls = 0
         self._copied_bytes = self._copy_seconds = self._compute_seconds = 0.0
 
     def to_device(self, a: Any) -> Any:
-        """Return a copy of a host array "on the device"; one trip on the bill.
+        """Return a copy of a host array "on the device"; counts as one transfer.
 
         Raises
         ------
@@ -114,11 +114,11 @@ class ModelledDevice:
         """
         owner = _owner("to_device", a)
         if self._holds(a):
-            raise InputError("to_device: the array is on the device already; expected one in host memory. Leave the call out.")
+            raise InputError("to_device: the array is already on the device; expected one in host memory. Leave the call out.")
         return self._keep(self._travel(owner, a))
 
     def to_host(self, a: Any) -> Any:
-        """Return a copy in host memory of an array on the device; one trip on the bill.
+        """Return a copy in host memory of an array on the device; counts as one transfer.
 
         Raises
         ------
@@ -130,12 +130,12 @@ class ModelledDevice:
         return self._travel(owner, a)
 
     def run(self, fn: Callable[..., Any], *args: Any, flops: float = 0.0) -> Any:
-        """Return ``fn(*args)``, an array on the device; its arrays must be there, those in lists, tuples and dictionaries too.
+        """Return ``fn(*args)``, an array on the device; its arrays, also those in lists, tuples and dictionaries, must be on the device.
 
         Raises
         ------
         InputError
-            If an array among the arguments is in host memory, or the result is no array; neither is on the bill.
+            If an array among the arguments is in host memory, or the result is not an array; such a call is not counted.
         """
         if not callable(fn):
             raise InputError(f"run: got {shown(fn)}; expected a function and its arguments. Write gpu.run(f, x), not gpu.run(f(x)).")
@@ -154,7 +154,7 @@ class ModelledDevice:
         return self._keep(result)
 
     def report(self) -> LinkReport:
-        """Return the bill so far."""
+        """Return the counts and times so far."""
         compute = "compute measured on this CPU" if self.processor is None else f"compute: {self.processor.evidence.assumptions}"
         sources = [e.source for e in (self.link.evidence, *([] if self.processor is None else [self.processor.evidence])) if e.source]
         evidence = Evidence.modelled(

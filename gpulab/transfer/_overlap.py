@@ -42,7 +42,7 @@ def overlap(
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Overlap:
-    """Copy an array in chunks, and compute on each chunk while the next one is on its way.
+    """Copy an array in chunks, and compute on each chunk while the next one is being copied.
 
     On CUDA: from pinned memory, on two streams, timed by events. On a machine without it: one thread copies within host
     memory, another computes. With ``link``: a model, nothing is measured.
@@ -53,8 +53,8 @@ def overlap(
         Bytes in all, at least 4 a chunk.
     chunks : int
     work : callable, optional
-        Takes a chunk (a float32 torch tensor on the GPU, a numpy array on the CPU). By default as many passes over the
-        chunk as take about as long as its copy: then overlap can gain the most.
+        Takes a chunk (a float32 torch tensor on the GPU, a numpy array on the CPU). By default so many passes over the
+        chunk that they take about as long as its copy, because overlap can then gain the most.
     device : Device or str, optional
     link : Link or str, optional
         A modelled link.
@@ -65,13 +65,13 @@ def overlap(
     Returns
     -------
     Overlap
-        With the note "no-overlap" where the two did not run at the same time, "implausible" where more was gained than can be, and
+        With the note "no-overlap" where the two did not run at the same time, "implausible" where the gain is larger than possible, and
         "unstable" where the runs disagree by more than the gain.
 
     Raises
     ------
     InputError
-        If a size, a number of chunks or a time is not one that the function can use.
+        If a size, a number of chunks or a time is not valid.
     OutOfMemoryError
         If the buffers do not fit.
     StoppedError
@@ -118,7 +118,7 @@ def measure_overlap(nbytes: int, chunks: int, device: Any = None, deadline: floa
     Raises
     ------
     InputError
-        If the size, the number of chunks or the deadline is not one that the function can use.
+        If the size, the number of chunks or the deadline is not valid.
     OutOfMemoryError
         If the buffers do not fit.
     """
@@ -160,18 +160,18 @@ def pipeline_seconds(nbytes: int, chunks: int, link: Link | str, compute_seconds
     compute_seconds : float
         Of all bytes together.
     launch_seconds : float
-        What each chunk's compute costs besides.
+        The additional cost of each chunk's compute.
 
     Raises
     ------
     InputError
-        If a size, a number of chunks or a time is not one that the function can use.
+        If a size, a number of chunks or a time is not valid.
 
     Examples
     --------
     >>> from gpulab.transfer import link
-    >>> road = link("pcie4", latency_seconds=1e-5, bandwidth_bytes_per_second=1e9)
-    >>> round(pipeline_seconds(1_000_000, 4, road, compute_seconds=1e-3), 6)
+    >>> pcie = link("pcie4", latency_seconds=1e-5, bandwidth_bytes_per_second=1e9)
+    >>> round(pipeline_seconds(1_000_000, 4, pcie, compute_seconds=1e-3), 6)
     0.00129
     """
     size = check_bytes("pipeline_seconds", nbytes)
@@ -186,7 +186,7 @@ def pipeline_seconds(nbytes: int, chunks: int, link: Link | str, compute_seconds
 def _check_chunks(function: str, chunks: Any, nbytes: int) -> int:
     if not _given.is_whole(chunks) or not 1 <= chunks <= max(1, nbytes // ITEMSIZE):
         raise InputError(
-            f"{function}: {shown(chunks)} chunks of {nbytes} bytes were asked for; expected a whole number from 1, with at least "
+            f"{function}: {shown(chunks)} chunks of {nbytes} bytes were requested; expected a whole number from 1, with at least "
             f"{ITEMSIZE} bytes each. Pass for example chunks=8."
         )
     return int(chunks)
@@ -211,7 +211,7 @@ def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | Non
         timeline += [Span("copy", i, i * copy, there), Span("compute", i, start, free)]
     evidence = Evidence.modelled(
         f"link {link.name}: {link.evidence.assumptions or 'the fit of a sweep'}; compute in equal parts of {format_seconds(compute)}, "
-        "neither lane slows the other",
+        "copy and compute do not slow each other down",
         link.evidence.source or "a sweep on this machine",
         link.evidence.known_error,
     )
@@ -228,8 +228,8 @@ def _notes(timeline: Sequence[Span], chunks: int) -> list[Note]:
     return [
         Note(
             "no-overlap",
-            f"Copy and compute were both at work for {format_seconds(together)} of the {format_seconds(shorter)} possible; "
-            "overlap needs pinned memory, a second stream or a free core, and chunks that are neither tiny nor huge.",
+            f"Copy and compute ran at the same time for {format_seconds(together)} of the {format_seconds(shorter)} possible; "
+            "overlap needs pinned memory, a second stream or a free core, and chunks that are neither too small nor too large.",
         )
     ]
 
@@ -293,8 +293,8 @@ def _doubts(copy: float, compute: float, seconds: float, gains: Sequence[float],
         notes.append(
             Note(
                 "unstable",
-                f"In chunks it took from {most} to {least} than one after the other, by the run: no single gain describes that. "
-                "Close what else runs, and measure again.",
+                f"In chunks it took from {most} to {least} than one after the other, depending on the run: no single gain "
+                "describes that. Close other programs, and measure again.",
             )
         )
     return notes
@@ -306,6 +306,6 @@ def _result(device: Device, nbytes: int, chunks: int, trials: _Trials) -> Overla
     apart = _notes(timeline, chunks)
     notes = [*_doubts(copy, compute, seconds, trials.gains, overlapped=not apart), *apart]
     if len(trials.chunked) < _REPEATS:
-        notes.append(Note("stopped", f"Stopped after {len(trials.chunked)} of {_REPEATS} runs; run it again for a steadier figure."))
+        notes.append(Note("stopped", f"Stopped after {len(trials.chunked)} of {_REPEATS} runs; run it again for a more stable figure."))
     evidence = Evidence.measured(device.name, len(trials.chunked))
     return Overlap(device.name, nbytes, chunks, copy, compute, seconds, tuple(timeline), tuple(notes), evidence)

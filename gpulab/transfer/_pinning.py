@@ -20,7 +20,7 @@ _OLD, _NEW = 0, 1
 
 
 def pinning_cost(nbytes: int = 64 * 2**20, device: Any = None, deadline: float = 3.0) -> PinningCost:
-    """Measure what ``tensor.pin_memory()`` costs beside the copies that it makes faster.
+    """Measure what ``tensor.pin_memory()`` costs, and the copies that it makes faster.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def pinning_cost(nbytes: int = 64 * 2**20, device: Any = None, deadline: float =
     Raises
     ------
     InputError
-        If the size is not a positive whole number, the deadline no number of seconds, or the device has no pinned memory.
+        If the size is not a positive whole number, the deadline is not a number of seconds, or the device has no pinned memory.
     OutOfMemoryError
         If the buffers do not fit.
     """
@@ -42,7 +42,7 @@ def pinning_cost(nbytes: int = 64 * 2**20, device: Any = None, deadline: float =
     share = _given.deadline("pinning_cost", deadline) / 3
     where = devices.find(device)
     if not can_pin(where):
-        raise InputError(f"pinning_cost: {where.name} has no pinned memory; expected CUDA. Look at a recorded machine instead.")
+        raise InputError(f"pinning_cost: {where.name} has no pinned memory; expected CUDA. Use a recorded machine instead.")
     check_room("pinning_cost", where, "to_device", 2 * size)
     source = torch.ones(size, dtype=torch.uint8)
     pin = timing.measure(source.pin_memory, device="cpu", deadline=share, label="pin_memory")

@@ -48,8 +48,8 @@ def sweep(
 ) -> Sweep:
     """Measure copies between host and device over sizes.
 
-    On a machine whose only device is the CPU, the copy within host memory is measured instead (direction "host"), beside
-    what the memory moves when all cores copy. With ``link`` nothing is measured: the sweep is that link's model.
+    On a machine whose only device is the CPU, the copy within host memory is measured instead (direction "host"), and
+    also the rate of the memory when all cores copy. With ``link`` nothing is measured: the sweep is computed from that link's model.
 
     Parameters
     ----------
@@ -64,13 +64,13 @@ def sweep(
     library : str
         "torch" or "cupy".
     link : Link or str, optional
-        A modelled link, with 3 % of made, seeded noise (``Link.sweep`` takes another).
+        A modelled link, with 3 % of generated, seeded noise (``Link.sweep`` takes other values).
     deadline : float
         Seconds for the whole; large sizes may take a little longer.
     progress : callable, optional
         Gets a fraction 0-1 and a short text.
     stop : callable, optional
-        Asked between points; True ends the sweep with the note "stopped".
+        Called between points; True ends the sweep with the note "stopped".
 
     Returns
     -------
@@ -79,7 +79,7 @@ def sweep(
     Raises
     ------
     InputError
-        If a size, direction, kind of memory or library is not one that the function can use.
+        If a size, direction, kind of memory or library is not valid.
     OutOfMemoryError
         If a size that was asked for does not fit; nothing has been allocated.
     DeviceError
@@ -113,7 +113,7 @@ def _series(device: Device, directions: Sequence[str], memory: Sequence[str], li
     for name, words in (("directions", directions), ("memory", memory)):
         if isinstance(words, str) or not isinstance(words, Sequence) or not words:
             known = DIRECTIONS if name == "directions" else MEMORY
-            raise InputError(f"sweep: {name} is {shown(words)}; expected a sequence of words. Pass for example {name}={known}.")
+            raise InputError(f"sweep: {name} is {shown(words)}; expected a sequence of names. Pass for example {name}={known}.")
     if device.is_cpu:
         for direction in directions:
             check_series(
@@ -122,8 +122,8 @@ def _series(device: Device, directions: Sequence[str], memory: Sequence[str], li
         return [("host", "pageable")]
     if any(isinstance(direction, str) and direction == "host" for direction in directions):
         raise InputError(
-            f"sweep: the direction 'host' is a copy within host memory, which {device.name} has no part in; expected to_device or to_host. "
-            "Pass device='cpu' for that copy."
+            f"sweep: the direction 'host' is a copy within host memory, which does not involve {device.name}; expected to_device "
+            "or to_host. Pass device='cpu' for that copy."
         )
     possible = [kind for kind in memory if kind != "pinned" or can_pin(device)] if len(memory) > 1 else list(memory)
     pairs = [(direction, kind) for direction in directions for kind in possible]
@@ -283,7 +283,7 @@ def link(
     memory: str = "pinned",
     deadline: float = 3.0,
 ) -> Link:
-    """Return a link: a named model, or this machine's own where it has an accelerator.
+    """Return a link: a named model, or this machine's own link where it has an accelerator.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What sweeps, break-even searches, overlaps and pinning trials are: plain results with a table and JSON."""
+"""The results of sweeps, break-even searches, overlaps and pinning trials, with a table and JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SweepPoint(Result):
     nbytes : int
     median_seconds : float
     interval_seconds : (float, float) or None
-        95 %, of the median; None for a modelled point, or where none is honest.
+        95 %, of the median; None for a modelled point, or where no honest interval can be given.
     samples : int
         0 for a modelled point.
     """
@@ -60,7 +60,7 @@ class Sweep(Result):
         Whose copy was measured; "" for a modelled sweep.
     points : tuple of SweepPoint
     memory_bandwidth_bytes_per_second : float or None
-        For a host copy: what the memory moves when all cores copy at once, reading and writing counted once each.
+        For a host copy: the rate of the memory when all cores copy at once, reads and writes counted once each.
     notes : tuple of Note
     evidence : Evidence
     environment : Environment or None
@@ -159,7 +159,7 @@ class BreakEvenRow(Result):
 
 @dataclass(frozen=True)
 class BreakEven(Result):
-    """The smallest size from which the accelerator wins although the data have to travel.
+    """The smallest size from which the accelerator is faster with the copies counted.
 
     Attributes
     ----------
@@ -208,7 +208,7 @@ class BreakEven(Result):
         return ("n", "CPU (MEASURED)", f"accelerator with copies ({self.evidence.badge})", "copied", "speed-up"), rows
 
     def caption(self) -> str:
-        """Return the badge and the answer, then what stands behind the accelerator's side and the CPU's."""
+        """Return the badge and the answer, then the evidence for the accelerator's side and the CPU's."""
         badge, _, rest = self.evidence.sentence.partition(" ")
         host = "" if self.host_evidence is None else f" · the CPU's side: {self.host_evidence.sentence}"
         return f"{badge} · {self.sentence} The accelerator's side: {rest.removeprefix('· ')}{host}"
@@ -233,7 +233,7 @@ class Span(Result):
 
     @property
     def seconds(self) -> float:
-        """How long the bar is."""
+        """The duration in seconds."""
         return self.end_seconds - self.start_seconds
 
 
@@ -246,7 +246,7 @@ class Overlap(Result):
     device : str
     nbytes, chunks : int
     copy_seconds, compute_seconds : float
-        Each alone, all bytes in one go.
+        Each alone, all bytes at once.
     seconds : float
         In chunks: the copy of the next beside the compute of this one.
     timeline : tuple of Span
@@ -274,23 +274,23 @@ class Overlap(Result):
 
     @property
     def ideal_seconds(self) -> float:
-        """The longer of the two, with the other wholly hidden behind it: no chunking can do better."""
+        """The longer of the two, with the other fully hidden behind it: no chunking can do better."""
         return max(self.copy_seconds, self.compute_seconds)
 
     @property
     def ratio(self) -> float:
-        """The share of the ideal gain that was reached: 0 is one after the other, 1 is one wholly hidden; negative is a loss."""
+        """The share of the ideal gain that was reached: 0 means one after the other, 1 means one fully hidden; negative is a loss."""
         possible = min(self.copy_seconds, self.compute_seconds)
         return (self.serial_seconds - self.seconds) / possible if possible > 0 else 0.0
 
     @property
     def ratio_text(self) -> str:
-        """``ratio`` in whole percent; nothing at all is "0%" from either side."""
+        """``ratio`` in whole percent; values that round to zero are "0%", never "-0%"."""
         return f"{round(100 * self.ratio)}%"
 
     @property
     def together_seconds(self) -> float:
-        """How long a copy and a compute ran at the same time in the timeline."""
+        """The time for which a copy and a compute ran at the same time in the timeline."""
         return together_seconds(self.timeline)
 
     def __repr__(self) -> str:
@@ -308,7 +308,7 @@ class Overlap(Result):
             ("in overlapping chunks", format_seconds(self.seconds)),
             ("ideal (the longer one alone)", format_seconds(self.ideal_seconds)),
             ("share of the ideal gain", self.ratio_text),
-            ("both at work", format_seconds(self.together_seconds)),
+            ("both running", format_seconds(self.together_seconds)),
             *((f"note: {note.code}", note.sentence) for note in self.notes),
         ]
         return (f"{format_bytes(self.nbytes)} in {plural(self.chunks, 'chunk')}", ""), rows
@@ -323,14 +323,14 @@ def together_seconds(timeline: Sequence[Span]) -> float:
 
 @dataclass(frozen=True)
 class PinningCost(Result):
-    """What pinning host memory costs, and when it pays.
+    """What pinning host memory costs, and after how many copies it pays off.
 
     Attributes
     ----------
     nbytes : int
     pin_seconds : float
-        ``tensor.pin_memory()`` once PyTorch has such memory to hand out again: the content copied there. The first call also takes it from
-        the system and locks its pages, and takes longer.
+        ``tensor.pin_memory()`` once PyTorch has pinned memory to reuse: the content is copied into it. The first call takes longer,
+        because it also allocates the memory from the system and locks its pages.
     pinned_copy_seconds, pageable_copy_seconds : float
         One copy to the device from each kind of memory.
     evidence : Evidence
@@ -344,14 +344,14 @@ class PinningCost(Result):
 
     @property
     def copies_to_pay(self) -> float | None:
-        """How many copies of the same buffer it takes until pinning has paid; None if a pinned copy is no faster."""
+        """How many copies of the same buffer it takes until pinning has paid off; None if a pinned copy is not faster."""
         gain = self.pageable_copy_seconds - self.pinned_copy_seconds
         return self.pin_seconds / gain if gain > 0 else None
 
 
 @dataclass(frozen=True)
 class StaleRead(Result):
-    """What a reader sees who does not wait for a non-blocking copy.
+    """What code reads that does not wait for a non-blocking copy.
 
     Attributes
     ----------
