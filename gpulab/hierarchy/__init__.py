@@ -1,6 +1,6 @@
-"""The memory hierarchy as this machine shows it: latency and bandwidth by working set, and how many loads are under way at once.
+"""The memory hierarchy of this machine: latency and bandwidth by working set, and how many loads are in flight at once.
 
-On a CPU the latency is that of a chase: each load gives the address of the next one, so that nothing can be fetched ahead.
+On a CPU the latency is that of a chase: each load gives the address of the next one, so that nothing can be prefetched.
 It needs no compiler (a cycle of Python objects), and uses numba where it is installed. On a CUDA device the same chase
 and the streams are kernels of CuPy.
 

@@ -1,8 +1,8 @@
 """Chains of nodes in a random cycle, and the walks along them: with Python objects, or with numba over an array.
 
 A node takes one cache line. The order is random inside blocks of 64 KiB, and the blocks follow each other at random: no
-prefetcher can guess the next line, and the processor translates few addresses anew (at random over everything, each load of
-a large set would also wait for the tables of pages, which is another question).
+prefetcher can guess the next line, and few address translations miss the TLB (with a random order over the whole set, each
+load of a large set would also wait for the page tables, which is a separate effect).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ METHOD_WORDS = {"python": "a cycle of Python objects", "numba": "numba over an a
 
 
 class Chain(Protocol):
-    """A cycle of nodes and where its walkers stand."""
+    """A cycle of nodes and the positions of its walkers."""
 
     def start(self, walkers: int) -> None:
-        """Place walkers evenly along the cycle, and one if nothing else is said."""
+        """Place walkers evenly along the cycle, one by default."""
 
     def walk(self) -> None:
         """Make ``HOPS_PER_CALL`` hops, shared evenly by the walkers."""
@@ -44,7 +44,7 @@ class Chain(Protocol):
 
 
 def methods() -> tuple[str, ...]:
-    """Return the ways of chasing that this machine's CPU has, the sharpest first: "numba" where it is installed, and "python"."""
+    """Return the chase methods available on this machine's CPU, the most precise first: "numba" where it is installed, and "python"."""
     return ("numba", "python") if _numba() is not None else ("python",)
 
 

@@ -62,7 +62,7 @@ def _cupy(function: str) -> Any:
     except InputError as error:
         raise MissingLibraryError(
             f"{function}: a CUDA device is measured with CuPy, which cannot be imported ({message_of(error.__cause__ or error)}); expected "
-            f"it to be installed. Run {pip_command('install cupy-cuda13x')}, or cupy-cuda12x where the driver is older."
+            f"it to be installed. Run {pip_command('install cupy-cuda13x')}, or cupy-cuda12x for an older driver."
         ) from error
 
 
@@ -80,8 +80,8 @@ def _kernel(function: str, device: Device, name: str) -> Any:
         if translate(error, "") is not None:  # of the memory or the device, and no fault of the compiler's
             raise
         raise MissingLibraryError(
-            f"{function}: CuPy cannot compile a kernel for {device.name} ({message_of(error)}); expected an NVRTC that it finds and that "
-            "knows this GPU. `gpulab doctor` says what to install."
+            f"{function}: CuPy cannot compile a kernel for {device.name} ({message_of(error)}); expected an NVRTC that CuPy can find and "
+            "that supports this GPU. `gpulab doctor` reports what to install."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""One point of a curve at a time, as the recorder takes it, and the curves of a recording."""
+"""Single points of a curve, as the recorder measures them, and the curves of a recording."""
 
 from __future__ import annotations
 

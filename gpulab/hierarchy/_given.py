@@ -1,4 +1,4 @@
-"""What callers pass: sizes, methods, budgets; and what the system reports about the caches."""
+"""Validation of sizes, methods and deadlines, and what the system reports about the caches."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def where(function: str, device: Any) -> Device:
     """
     found = devices.find(device)
     if not found.is_cpu and found.torch_type != "cuda":
-        raise InputError(f"{function}: {found.name} has no chase of its own here; expected the CPU or a CUDA device. Pass device='cpu'.")
+        raise InputError(f"{function}: {found.name} has no chase implementation; expected the CPU or a CUDA device. Pass device='cpu'.")
     return found
 
 
 def method_of(function: str, method: str | None, device: Device) -> str:
-    """Return how to chase: what was asked for, else the sharpest that there is."""
+    """Return how to chase: what was requested, else the most precise method available."""
     known = methods() if device.is_cpu else ("cupy",)
     if method is None:
         return known[0]
@@ -66,7 +66,7 @@ def sizes_of(function: str, sizes: Iterable[int] | None, device: Device, method:
     Raises
     ------
     InputError
-        If a size is no whole number of bytes from 1 KiB to 16 GiB.
+        If a size is not a whole number of bytes from 1 KiB to 16 GiB.
     OutOfMemoryError
         If a size that was asked for does not fit; nothing has been allocated.
     """
@@ -90,8 +90,8 @@ def sizes_of(function: str, sizes: Iterable[int] | None, device: Device, method:
     needed = max(chosen) * _OVERHEAD[method] * MARGIN
     if needed > room:
         raise OutOfMemoryError(
-            f"{function}: a working set of {format_bytes(max(chosen))} needs about {format_bytes(needed)} while it is made; "
-            f"expected at most {format_bytes(room)}, which are free. Pass smaller sizes."
+            f"{function}: a working set of {format_bytes(max(chosen))} needs about {format_bytes(needed)} to set up; "
+            f"expected at most {format_bytes(room)}, which is free. Pass smaller sizes."
         )
     return tuple(sorted({int(n) // LINE_BYTES * LINE_BYTES for n in chosen}))
 
@@ -105,7 +105,7 @@ def reported(device: Device) -> tuple[Reported, ...]:
 
 
 class Run:
-    """A measurement of many points under way: what is left of the time, who wants to know, and the notes."""
+    """A running measurement of many points: the time that is left, the progress callback, and the notes."""
 
     def __init__(self, function: str, total: int, deadline: float, *, progress: Any, stop: Any, clock: Any) -> None:
         self.function, self.total, self.done = function, total, 0
@@ -119,7 +119,7 @@ class Run:
         self._sentences: dict[str, str] = {}
 
     def asked_to_stop(self) -> bool:
-        """Return whether the work shall end."""
+        """Return whether the work must end."""
         self.stopped = self.stopped or (self.stop is not None and self.stop())
         return self.stopped
 
@@ -134,7 +134,7 @@ class Run:
         return self.clock() >= self.end
 
     def say(self, text: str) -> None:
-        """Tell the progress."""
+        """Report the progress."""
         if self.progress is not None:
             self.progress(self.done / self.total, text)
 

@@ -48,13 +48,13 @@ def latency(
     method : str, optional
         "numba" or "python" on a CPU; by default the first that is installed (see ``methods``). On a GPU it is "cupy".
     chases : int
-        How many cycles of each size, made anew and measured at different times.
+        How many cycles of each size; each is newly made, and they are measured at different times.
     deadline : float
         Seconds for the whole; making large cycles of Python objects may take a little longer.
     progress : callable, optional
         Gets a fraction 0-1 and a short text.
     stop : callable, optional
-        Asked between points; True ends the work with the note "stopped".
+        Called between points; True ends the work with the note "stopped".
     clock : callable, optional
         Returns seconds, for tests.
 
@@ -76,8 +76,8 @@ def latency(
 
     Notes
     -----
-    The interpreter adds a few nanoseconds to a hop in the first caches. It works ahead while a load waits, so its part disappears in longer
-    waits and must not be subtracted; ``floor_seconds`` is a hop that waits for the first cache alone.
+    The interpreter adds a few nanoseconds to a hop in the first caches. The processor executes it while a load waits, so its share
+    disappears in longer waits and must not be subtracted; ``floor_seconds`` is a hop that waits only for the first cache.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Several independent chases by one core: while one waits, the others' loads are under way too."""
+"""Several independent chases by one core: while one waits, the loads of the others are in flight too."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parallel(
     method : str, optional
         "numba" or "python"; by default the first that is installed.
     deadline : float
-        Seconds for the whole, beside making the cycles.
+        Seconds in all, not counting the time to make the cycles.
     progress, stop, clock : callable, optional
         As for ``latency``.
 

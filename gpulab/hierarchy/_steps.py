@@ -44,7 +44,7 @@ def rises(sizes: Sequence[float], seconds: Sequence[float]) -> list[Rise]:
     sizes : sequence of float
         Ascending.
     seconds : sequence of float
-        Of one hop, or of one byte: of each point's fastest sample, for what disturbs a chase makes it slower, never faster.
+        Of one hop, or of one byte: of each point's fastest sample, for disturbances make a chase slower, never faster.
     """
     y, octaves = np.log(lowered(seconds)), np.log2(np.asarray(sizes, dtype=float))
     if len(y) < 2:

@@ -42,7 +42,7 @@ def bandwidth(
     device : Device or str
         The CPU, or a CUDA device, whose multiprocessors all read together (None takes the best there is).
     operation : str
-        "read" (the largest of an array), "copy" (a = -b) or "triad" (a = b + c), in float32. A GPU only reads.
+        "read" (the maximum of an array), "copy" (a = -b) or "triad" (a = b + c), in float32. A GPU only reads.
     deadline : float
         Seconds for the whole.
     progress, stop, clock : callable, optional
@@ -51,7 +51,7 @@ def bandwidth(
     Returns
     -------
     Bandwidth
-        ``gpulab.devices.ceilings`` has the best of all cores together at a few sets.
+        ``gpulab.devices.ceilings`` has the highest rate of all cores together at a few sets.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What chases side by side give: the time of a hop by the number of chains, and the loads under way (Little's law)."""
+"""The results of parallel chases: the time of a hop by the number of chains, and the loads in flight (Little's law)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpulab.units import format_bytes, format_ratio, format_seconds, plural
 
 @dataclass(frozen=True)
 class ParallelPoint(Result):
-    """So many chases at once by one core.
+    """One number of parallel chases by one core.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class ParallelPoint(Result):
 
 @dataclass(frozen=True, repr=False)
 class ParallelChains(Result):
-    """Independent chases side by side in one set: Little's law, measured.
+    """Independent chases in parallel in one working set: Little's law, measured.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class ParallelChains(Result):
     environment: Environment | None
 
     def under_way(self, point: ParallelPoint) -> float:
-        """Return the loads under way at once, on average: latency times rate (Little's law), both of the fastest samples.
+        """Return the average number of loads in flight: latency times rate (Little's law), both of the fastest samples.
 
         The latency is that of one chain.
         """
@@ -66,13 +66,13 @@ class ParallelChains(Result):
 
     @property
     def gain(self) -> float:
-        """How many times as many hops a second the best number of chains makes as one chain."""
+        """The speed-up of the best number of chains over one chain, in hops per second."""
         return max(self.under_way(point) for point in self.points)
 
     def __repr__(self) -> str:
         return (
-            f"<{plural(self.points[-1].chains, 'chain')} in {format_bytes(self.nbytes)}: up to {format_ratio(self.gain)} the hops of one, "
-            f"{self.evidence.badge}>"
+            f"<{plural(self.points[-1].chains, 'chain')} in {format_bytes(self.nbytes)}: best speed-up {format_ratio(self.gain)} over "
+            f"one chain, {self.evidence.badge}>"
         )
 
     def caption(self) -> str:
@@ -80,7 +80,7 @@ class ParallelChains(Result):
         return f"{self.evidence.sentence} · in {format_bytes(self.nbytes)}"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a number of chains."""
+        """Return one row per number of chains."""
         rows = [
             (
                 str(p.chains),
@@ -92,4 +92,4 @@ class ParallelChains(Result):
             for p in self.points
         ]
         rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
-        return ("chains at once", "one hop (median)", "95 %", "fastest", "loads under way"), rows
+        return ("parallel chains", "one hop (median)", "95 %", "fastest", "loads in flight"), rows

@@ -1,4 +1,4 @@
-"""What chases and streams over working sets give: curves, the levels found in them, and loads under way at once."""
+"""The results of chases and streams over working sets: curves, and the levels found in them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 _STREAM_SENTENCES = (
-    "Prefetchers hide much of a stream's waiting, so levels can look alike here that differ in latency.",
-    "The smallest sets also pay NumPy's own work for each pass, so the first cache may be faster than its figure.",
+    "Prefetchers hide much of a stream's waiting, so levels that differ in latency can look alike here.",
+    "For the smallest sets the time includes NumPy's overhead for each pass, so the first cache may be faster than its figure.",
 )
 _BEYOND = 2.0  # times the largest reported cache: a set this large is mostly in main memory
 # Of the first level's time, the share that the floor may be before it is named as what hides smaller levels.
@@ -49,9 +49,9 @@ class LatencyPoint(Result):
     median_seconds : float
         Of one hop: the median of the chases' medians.
     interval_seconds : (float, float) or None
-        From the lowest to the highest end of the chases' 95 % intervals; None where no honest one can be given.
+        From the lowest to the highest end of the chases' 95 % intervals; None where no honest interval can be given.
     least_seconds : float
-        The fastest sample: what disturbs a chase makes it slower.
+        The fastest sample: disturbances only make a chase slower.
     samples, chases : int
     """
 
@@ -87,7 +87,7 @@ class BandwidthPoint(Result):
 
 @dataclass(frozen=True)
 class Level(Result):
-    """One level of memory, as a curve shows it.
+    """One level of memory, as found in a curve.
 
     Attributes
     ----------
@@ -98,11 +98,11 @@ class Level(Result):
     bytes_per_second : float or None
         None on a curve of latency.
     ends_bytes : float or None
-        Where the curve has made half of the rise to the next level; None for the last.
+        The size at which the curve has risen halfway to the next level; None for the last.
     between_bytes : (float, float) or None
         The last set that is still in the level, and the first that is in the next one.
     reported_bytes : float or None
-        What the system says about the size.
+        The size that the system reports.
     """
 
     name: str
@@ -128,9 +128,9 @@ class Levels(Result):
     ----------
     levels : tuple of Level
     unseen : tuple of Reported
-        Reported caches whose end the curve does not show.
+        Reported caches for which the curve shows no step.
     cannot_tell : tuple of str
-        What these figures leave open, a sentence each.
+        What these figures do not determine, one sentence each.
     evidence : Evidence
     """
 
@@ -141,7 +141,7 @@ class Levels(Result):
 
     @property
     def ends_bytes(self) -> tuple[float, ...]:
-        """Where the levels end, in order; the last has no end."""
+        """The sizes at which the levels end, in order; the last has no end."""
         return tuple(level.ends_bytes for level in self.levels if level.ends_bytes is not None)
 
     def __repr__(self) -> str:
@@ -152,7 +152,7 @@ class Levels(Result):
         return f"<levels: {'; '.join(words)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a level, then what cannot be told."""
+        """Return one row per level, then what cannot be determined."""
         rows = [
             (
                 level.name,
@@ -163,10 +163,10 @@ class Levels(Result):
             )
             for level in self.levels
         ]
-        rows += [(f"{cache.name}", "no step seen", "", "", format_bytes(cache.size_bytes)) for cache in self.unseen]
+        rows += [(f"{cache.name}", "no step found", "", "", format_bytes(cache.size_bytes)) for cache in self.unseen]
         rows += [("not told", sentence, "", "", "") for sentence in self.cannot_tell]
-        speed = "a hop takes" if self.levels[0].latency_seconds is not None else "rate"
-        return ("level", speed, "ends at", "last in, first out", "the system says"), rows
+        speed = "time of a hop" if self.levels[0].latency_seconds is not None else "rate"
+        return ("level", speed, "ends at", "last set in, first set out", "reported size"), rows
 
 
 def beyond_caches(nbytes: float, reported: Sequence[Reported]) -> bool:
@@ -211,12 +211,12 @@ def _levels(
     if unseen:
         names = ", ".join(map(str, unseen))
         told.append(
-            f"No step was found that belongs to {names}: it may lie beyond the largest set, be too small to show, or be shared so that "
-            "little of it is yours."
+            f"No step was found for {names}: it may lie beyond the largest set, be too small to show, or be shared, so that only a "
+            "part is available to this process."
         )
     if reported and not beyond:
-        told.append(f"The largest set, {format_bytes(sizes[-1])}, is not far above the largest cache; the last level may be that cache's.")
-    told.append("Two caches of nearly one size show one step, and a cache that other programs use looks smaller than it is.")
+        told.append(f"The largest set, {format_bytes(sizes[-1])}, is not far above the largest cache; the last level may be that cache.")
+    told.append("Two caches of nearly the same size show one step, and a cache that other programs also use looks smaller than it is.")
     return Levels(tuple(made), unseen, tuple(told), evidence)
 
 
@@ -224,7 +224,7 @@ def _levels(
 class Latency(Result):
     """The time of a dependent load by working set.
 
-    ``levels`` looks at the fastest samples: other programs make a chase slower, never faster.
+    ``levels`` uses the fastest samples: other programs make a chase slower, never faster.
 
     Attributes
     ----------
@@ -234,7 +234,7 @@ class Latency(Result):
     points : tuple of LatencyPoint
         Ascending in size.
     floor_seconds : float or None
-        A hop on a single node that points at itself: the first cache's latency and the method's own work, which no hop goes below.
+        A hop on a single node that points at itself: the first cache's latency plus the method's own work, the minimum for every hop.
     reported : tuple of Reported
         The caches as the system reports them, smallest first.
     notes : tuple of Note
@@ -253,7 +253,7 @@ class Latency(Result):
 
     @property
     def span_ratio(self) -> float:
-        """The slowest point over the fastest, by their fastest samples."""
+        """The ratio of the slowest point to the fastest, by their fastest samples."""
         times = [p.least_seconds for p in self.points]
         return max(times) / min(times)
 
@@ -263,8 +263,8 @@ class Latency(Result):
         first = min(p.least_seconds for p in self.points)
         if self.floor_seconds is not None and self.floor_seconds >= _NEAR_FLOOR * first:
             sentences.append(
-                f"The floor of {format_seconds(self.floor_seconds)} is the first cache's latency and the method's own work together "
-                f"({METHOD_WORDS.get(self.method, self.method)}); their shares are not told apart."
+                f"The floor of {format_seconds(self.floor_seconds)} is the first cache's latency plus the method's own work "
+                f"({METHOD_WORDS.get(self.method, self.method)}); the two cannot be separated."
             )
         return _levels(
             [p.nbytes for p in self.points],
@@ -330,7 +330,10 @@ class Bandwidth(Result):
 
     @property
     def span_ratio(self) -> float:
-        """The fastest point over the slowest larger one, by their fastest samples: small sets are slow for the start of each pass."""
+        """The ratio of the fastest point to the slowest larger one, by their fastest samples.
+
+        Small sets are slow because every pass has a start-up time.
+        """
         rates = [p.most_bytes_per_second for p in self.points]
         return max(rates) / min(rates[rates.index(max(rates)) :])
 
