@@ -1,4 +1,4 @@
-"""Pure arithmetic about processors, not measured: what a launch can occupy, an access touches, what a roof allows, when stages wait."""
+"""Models of processors, computed and not measured: occupancy, memory accesses, rooflines, collectives, scaling and pipelines."""
 
 from gpulab.models._access import AccessPattern, access_at, access_pattern
 from gpulab.models._blocks import LIMITERS, OccupancyTable, occupancy_table

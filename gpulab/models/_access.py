@@ -1,6 +1,6 @@
-"""One warp's access, lane by lane: which sectors of device memory it moves, and which banks of shared memory it meets.
+"""One warp's access, lane by lane: which sectors of device memory it moves, and which banks of shared memory it uses.
 
-The same addresses are read in both ways, so that a stride can be looked at as a load from a device array and as one from a shared array.
+The same addresses are analyzed both ways, so that a stride can be seen as a load from a device array and as a load from a shared array.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class AccessPattern(Result):
 
     @property
     def bytes_asked(self) -> int:
-        """Bytes that the lanes ask for together; what two lanes ask for counts twice."""
+        """Bytes that the lanes request together; a byte that two lanes request counts twice."""
         return len(self._asked()) * self.element_bytes
 
     @property
@@ -92,7 +92,7 @@ class AccessPattern(Result):
 
     @property
     def ideal_wavefronts(self) -> int:
-        """The passes that the same lanes would take without any conflict: 1, 2 by half-warps, 4 by quarter-warps."""
+        """The passes that the same lanes would take without conflicts: 1, 2 by half-warps, 4 by quarter-warps."""
         return len({self._pass_of(lane) for lane, active in enumerate(self.active) if active})
 
     def _pass_of(self, lane: int) -> int:
@@ -130,13 +130,13 @@ class AccessPattern(Result):
         moved = f"{self.sectors} sector{'s' if self.sectors != 1 else ''} ({format_bytes(self.bytes_moved)})"
         device = (
             f"{lanes} {format_bytes(self.bytes_needed)}; device memory moves {moved}, of which "
-            f"{100 * self.efficiency:.3g} % are used; {self.ideal_sectors} would do."
+            f"{100 * self.efficiency:.3g} % are used; {self.ideal_sectors} would suffice."
         )
         if self.conflict_ways <= 1:
             passes = f"{self.wavefronts} wavefront{'s' if self.wavefronts != 1 else ''}"
-            return f"{device} In shared memory no two words meet in a bank: {passes}."
+            return f"{device} In shared memory there is no bank conflict: {passes}."
         passes = f"{self.wavefronts} wavefronts for {self.ideal_wavefronts}"
-        return f"{device} In shared memory {self.conflict_ways} words meet in one bank: {passes}."
+        return f"{device} In shared memory {self.conflict_ways} words are in the same bank: {passes}."
 
     def __repr__(self) -> str:
         return (
@@ -175,7 +175,7 @@ def access_pattern(stride_elements: int = 1, offset_elements: int = 0, element_b
     Raises
     ------
     InputError
-        If an argument is no whole number of its range.
+        If an argument is not a whole number in its range.
 
     Examples
     --------
@@ -204,7 +204,7 @@ def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> Acc
     element_bytes : int
         1, 2, 4, 8 or 16.
     active : array_like of bool, shape (32,), optional
-        The lanes that take part; None means all. The addresses of the others are not looked at.
+        The lanes that take part; None means all. The addresses of the others are ignored.
 
     Returns
     -------
@@ -225,20 +225,20 @@ def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> Acc
     given = items("access_at", "addresses", addresses)
     flags = [True] * WARP_LANES if active is None else items("access_at", "active", active)
     if len(given) != WARP_LANES or len(flags) != WARP_LANES:
-        raise InputError(f"access_at: {len(given)} addresses and {len(flags)} flags; expected 32 of each. Pass one a lane.")
+        raise InputError(f"access_at: {len(given)} addresses and {len(flags)} flags; expected 32 of each. Pass one per lane.")
     if not all(isinstance(flag, (bool, np.bool_)) for flag in flags):
-        raise InputError(f"access_at: active={shown(active)}; expected 32 times True or False. Pass one flag a lane.")
+        raise InputError(f"access_at: active={shown(active)}; expected 32 values True or False. Pass one flag per lane.")
     lanes = [bool(flag) for flag in flags]
     whole = [_whole("access_at", f"the address of lane {i}", a, 0, _LARGEST_ADDRESS) if lanes[i] else 0 for i, a in enumerate(given)]
     live = [address for address, flag in zip(whole, lanes, strict=True) if flag]
     wrong = next((address for address in live if address % size), None)
     if wrong is not None:
         raise InputError(
-            f"access_at: address {wrong} is no multiple of the {size} bytes of an element; expected aligned ones, as a GPU does."
+            f"access_at: address {wrong} is not a multiple of the {size} bytes of an element; expected aligned addresses, as on a GPU."
         )
     if live and max(live) - min(live) >= _LARGEST_SPAN:
         raise InputError(
-            f"access_at: addresses from {min(live)} to {max(live)}; expected lanes within 8 GiB of each other. Move them closer."
+            f"access_at: addresses from {min(live)} to {max(live)}; expected addresses within 8 GiB of each other. Move them closer."
         )
     low = min(live, default=0)
     return _pattern([address if flag else low for address, flag in zip(whole, lanes, strict=True)], lanes, size)
@@ -253,7 +253,8 @@ def _whole(function: str, name: str, value: Any, least: int, most: int) -> int:
 def _size(function: str, value: Any) -> int:
     if _whole(function, "element_bytes", value, 1, max(ELEMENT_BYTES)) not in ELEMENT_BYTES:
         raise InputError(
-            f"{function}: element_bytes={shown(value)}; expected 1, 2, 4, 8 or 16, what one instruction loads. Pass one of these."
+            f"{function}: element_bytes={shown(value)}; expected 1, 2, 4, 8 or 16, the sizes that one instruction can load. Pass "
+            "one of these."
         )
     return int(value)
 

@@ -41,7 +41,7 @@ class OccupancyTable:
     ----------
     limits : SmLimits
     blocks_by_resource : mapping of str to ndarray of int64
-        How many blocks each of ``LIMITERS`` allows; ``UNLIMITED`` where it does not matter.
+        How many blocks each of ``LIMITERS`` allows; ``UNLIMITED`` where the resource does not limit.
     blocks_per_sm, warps_per_sm : ndarray of int64
         0 where the launch is impossible.
     ratio : ndarray of float64
@@ -97,7 +97,7 @@ def occupancy_table(
     opt_in : array_like of bool
         Whether the kernel opts in to more than 48 KiB.
     virtual_resources : array_like of int
-        Per block, from 10.0 on. No public call of CUDA 13 tells how many a kernel uses.
+        Per block, from 10.0 on. No public call of CUDA 13 reports how many a kernel uses.
 
     Returns
     -------
@@ -106,8 +106,8 @@ def occupancy_table(
     Raises
     ------
     InputError
-        If an argument is no array of whole numbers, out of range, or of a shape that does not go with the others; or the compute
-        capability is not known.
+        If an argument is not an array of whole numbers, is out of range, or has a shape that does not broadcast with the others; or the
+        compute capability is not known.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""``roofline(device)``: the roofs of a device, from what it has just shown, from its data sheet, or from a recording."""
+"""``roofline(device)``: the roofs of a device, from rates just measured, from its data sheet, or from a recording."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def roofline(device: Any = None, ceilings: str | None = None, refresh: bool = Fa
         "measured": the best streams and matrix products of this machine, run now (about a second, once for the life of the process).
         "datasheet": what the vendor states, or the widths and clocks of a CPU, whose main memory has no stated rate.
         "recorded": the same streams and products on the recorded machine.
-        None takes "measured" for a device of this machine, and what there is for the others.
+        None takes "measured" for a device of this machine, and the available kind for the others.
     refresh : bool
         Measure again instead of taking what this process measured before.
     stop : callable, optional
-        Asked while measuring; once it returns True, the measurement ends after the call in flight.
+        Called while measuring; once it returns True, the measurement ends after the current call.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def roofline(device: Any = None, ceilings: str | None = None, refresh: bool = Fa
     DeviceError
         If there is neither such a device nor such a product or recording.
     InputError
-        If ``ceilings`` is none of these words, or the recording has no ceilings.
+        If ``ceilings`` is not one of these names, or the recording has no ceilings.
     RecordingError
         If the recording is missing or damaged.
     StoppedError
@@ -73,14 +73,14 @@ def roofline(device: Any = None, ceilings: str | None = None, refresh: bool = Fa
         products = ", ".join(part.name for part in _datasheets.PARTS[:3])
         there = ", ".join(recordings.names()) or "none yet"
         raise DeviceError(
-            f"roofline: {shown(device)} is no device of this machine, no product of the table and no recording; expected one of "
+            f"roofline: {shown(device)} is not a device of this machine, a known product, or a recording; expected one of "
             f"{', '.join(map(str, devices.available()))}; a product such as {products}; or a recording ({there}). Pass one of these."
         ) from error
     if ceilings == "datasheet":
         stated = devices.spec(where)
         return _from_levels(stated.name, stated.kind, stated.flops_per_second.items(), stated.levels, stated.evidence)
     shown_now = devices.ceilings(where, refresh=flag("roofline", "refresh", refresh), stop=callback("roofline", "stop", stop))
-    rates = {name: devices.Figure(rate, "the best matrix product, just now") for name, rate in shown_now.flops_per_second.items()}
+    rates = {name: devices.Figure(rate, "the fastest matrix product, just measured") for name, rate in shown_now.flops_per_second.items()}
     return _from_levels(where.name, where.kind, rates.items(), shown_now.levels, shown_now.evidence, shown_now.notes)
 
 

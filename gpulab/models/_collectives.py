@@ -1,8 +1,8 @@
 """What a collective costs by its algorithm: messages in turn, bytes that each rank sends, and the time by alpha and beta.
 
-Pure arithmetic. A message of m bytes takes alpha + m / bandwidth, a rank sends and receives one at a time, and links do not share. The
+Pure arithmetic. A message of m bytes takes alpha + m / bandwidth, a rank sends and receives one at a time, and links are not shared. The
 payload is the whole tensor, as NVIDIA's nccl-tests count it: an all-gather's result, a reduce-scatter's input.
-``gpulab.parallel.sweep`` sets measured times and bytes beside it.
+``gpulab.parallel.sweep`` compares it with measured times and bytes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 MOST_RANKS = 2**20
 # From benchmarks/collectives.py; docs/measurements.md has the table.
 _KNOWN_ERROR = (
-    "links set to 5 to 100 MB/s among 2 and 4 ranks: the ring's fit gives 0.97 to 1.05 of them; gloo's root sends to its children at once "
-    "over one link, so its broadcast took three steps where the tree has two"
+    "links set to 5 to 100 MB/s among 2 and 4 ranks: the ring's fit gives 0.97 to 1.05 of them; gloo's root sends to its children at the "
+    "same time over one link, so its broadcast took three steps where the tree has two"
 )
 _SOURCE = (
     "Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, "
@@ -95,7 +95,7 @@ _ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
     "all_reduce": {
         "ring": _Algorithm(
             lambda p: 2 * (p - 1), lambda p: 2 * (p - 1) / p, lambda p, v: 2 * (p - 1) / p,
-            "ring: a reduce-scatter, then an all-gather, each passing parts of 1 / ranks from neighbour to neighbour",
+            "ring: a reduce-scatter, then an all-gather, each passing parts of 1 / ranks from neighbor to neighbor",
         ),
         "tree": _Algorithm(
             lambda p: 2 * _log_up(p), lambda p: 2.0 * _log_up(p), lambda p, v: (v > 0) + float(_children(p, v)),
@@ -117,11 +117,11 @@ _ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
     },
     "all_gather": {
         "ring": _Algorithm(
-            lambda p: p - 1, lambda p: (p - 1) / p, lambda p, v: (p - 1) / p, "ring: each rank's part passed from neighbour to neighbour",
+            lambda p: p - 1, lambda p: (p - 1) / p, lambda p, v: (p - 1) / p, "ring: each rank's part passed from neighbor to neighbor",
         ),
         "doubling": _Algorithm(
             _log_up, lambda p: (p - 1) / p, lambda p, v: (p - 1) / p,
-            "recursive doubling, or Bruck's algorithm where the ranks are no power of two",
+            "recursive doubling, or Bruck's algorithm where the number of ranks is not a power of two",
         ),
     },
     "reduce_scatter": {
@@ -211,14 +211,14 @@ class CollectiveCost(Result):
 
     @property
     def bus_bytes_per_second(self) -> float:
-        """Payload a second times the operation's share, which sets collectives and numbers of ranks beside a link's own rate.
+        """Payload per second times the operation's factor, which makes operations and numbers of ranks comparable with a link's rate.
 
         nan for a barrier, which moves nothing. Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
         """
         return bus_bandwidth(self.operation, self.nbytes, self.ranks, self.seconds)
 
     def sent_bytes(self, rank: int, root: int = 0) -> float:
-        """Return what one rank sends, headers aside; ``root`` matters to operations that have one.
+        """Return the bytes that one rank sends, without headers; ``root`` matters to operations that have one.
 
         Raises
         ------
@@ -255,7 +255,7 @@ def collective_algorithms(operation: str) -> tuple[str, ...]:
     Raises
     ------
     InputError
-        If the operation is none of those known.
+        If the operation is not known.
 
     Examples
     --------
@@ -296,7 +296,7 @@ def collective_cost(
     Raises
     ------
     InputError
-        If a word is not known, a number cannot be, or the algorithm needs a power of two and the ranks are none.
+        If a name is not known, a number is not valid, or the algorithm needs a power of two and the number of ranks is not one.
 
     Examples
     --------
@@ -331,8 +331,8 @@ def collective_cost(
             f"collective_cost: {algorithm} among {ranks} ranks; expected a power of two. Pass another algorithm or number of ranks."
         )
     evidence = Evidence.modelled(
-        f"{how.words}; a message costs a latency and its bytes over the bandwidth, a rank sends and receives one at a time, links do not "
-        "share, reducing costs nothing",
+        f"{how.words}; a message costs a latency and its bytes over the bandwidth, a rank sends and receives one at a time, links are "
+        "not shared, reducing costs nothing",
         _SOURCE,
         _KNOWN_ERROR,
     )
@@ -355,7 +355,7 @@ def collective_message(
     operation, ranks, algorithm
         As in `collective_cost`; at least two ranks.
     latency_seconds, bandwidth_bytes_per_second : float
-        A and B of the line; a latency below 0, which a fit may give, counts as 0.
+        A and B of the line; a latency below 0, which a fit may return, counts as 0.
 
     Raises
     ------
@@ -374,7 +374,7 @@ def collective_message(
 
 
 def bus_bandwidth(operation: str, nbytes: float, ranks: int, seconds: float) -> float:
-    """Return bytes a second by which collectives and numbers of ranks compare: the rate at which a ring's links would run.
+    """Return the bandwidth, in bytes per second, by which operations and numbers of ranks compare: the rate of the links of a ring.
 
     Parameters
     ----------
@@ -395,7 +395,7 @@ def bus_bandwidth(operation: str, nbytes: float, ranks: int, seconds: float) -> 
     Raises
     ------
     InputError
-        If the operation is none of those known.
+        If the operation is not known.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""What gloo, PyTorch's library for collectives on CPUs, puts on the wire: its algorithms, byte by byte, headers included.
+"""What gloo, PyTorch's library for collectives on CPUs, sends over the network: its algorithms, byte by byte, headers included.
 
 Read from gloo's source and counted in the kernel's own books (``gpulab.parallel.wire_bytes``): the two agree to the byte. gloo
 has one algorithm an operation, whatever the size.
@@ -53,7 +53,7 @@ def gloo_wire_bytes(operation: str, elements: int, ranks: int, *, element_bytes:
     Raises
     ------
     InputError
-        If a number cannot be, or the ranks do not divide what they share.
+        If a number is not valid, or the ranks do not divide what they share.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def gloo_wire_bytes(operation: str, elements: int, ranks: int, *, element_bytes:
     elements, ranks, element_bytes, root = int(elements), int(ranks), int(element_bytes), int(root)
     if operation in _SHARED and elements % ranks:
         raise InputError(
-            f"gloo_wire_bytes: {elements} elements over {ranks} ranks; expected a whole part each. Pass a multiple of {ranks}."
+            f"gloo_wire_bytes: {elements} elements over {ranks} ranks; expected an equal part for each. Pass a multiple of {ranks}."
         )
     sent = [0] * ranks
     for source, target, nbytes in _MESSAGES[operation](elements * element_bytes, element_bytes, ranks, root):

@@ -1,4 +1,4 @@
-"""Occupancy of one launch, with the resource that limits it and what would lift the limit; and of a range of launches."""
+"""Occupancy of one launch, with the resource that limits it and what would lift the limit, and of a range of launches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpulab.units import plural
 # The launch's arguments that can be swept; the first three are also those that the explanations look for remedies in.
 AXES = ("threads_per_block", "registers_per_thread", "shared_bytes_per_block", "barriers_per_block", "carveout_percent")
 _ASSUMPTIONS = "the SM is full of blocks of this one kernel; the device's own partitioning (MIG, MPS) and clusters are left out"
-_KNOWN_ERROR = "none in 1,000,000 launches of each compute capability against NVIDIA's cuda_occupancy.h"
+_KNOWN_ERROR = "no difference from NVIDIA's cuda_occupancy.h in 1,000,000 launches of each compute capability"
 _MOST_SHARED = 2**30
 
 
@@ -56,7 +56,7 @@ class BlockLimits(Result):
 
 @dataclass(frozen=True, repr=False)
 class Occupancy(Result):
-    """What one SM holds of a launch.
+    """How a launch fills one SM.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Occupancy(Result):
 
     @property
     def warps_per_block(self) -> int:
-        """Warps of one block: a started warp counts whole."""
+        """Warps of one block: a partly filled warp counts as a whole one."""
         return math.ceil(self.threads_per_block / WARP_THREADS)
 
     @property
@@ -117,7 +117,7 @@ class Occupancy(Result):
 
     @property
     def limiters(self) -> tuple[str, ...]:
-        """Every resource that allows no more blocks; one alone gains nothing where there are several."""
+        """Every resource that allows no more blocks; where there are several, relaxing only one does not help."""
         return tuple(name for name, allowed in self.allowed.by_resource().items() if allowed == self.blocks_per_sm)
 
     @property
@@ -176,8 +176,8 @@ def occupancy(
     registers_per_thread : int
         As the compiler reports them, 0 to 255.
     shared_bytes_per_block : int
-        Static and dynamic together, without the 1,024 bytes that the driver adds from 8.0 on. More than the device has is no error: no
-        block fits.
+        Static and dynamic together, without the 1,024 bytes that the driver adds from 8.0 on. More than the device has is not an
+        error: no block fits.
     compute_capability : str
         Such as "9.0" or "sm_90"; ``compute_capabilities()`` lists them.
     barriers_per_block : int
@@ -188,7 +188,7 @@ def occupancy(
     opt_in : bool
         Whether the kernel may take more than 48 KiB (``cudaFuncAttributeMaxDynamicSharedMemorySize``).
     virtual_resources : int
-        Per block, from 10.0 on; no public call of CUDA 13 tells how many a kernel uses.
+        Per block, from 10.0 on; no public call of CUDA 13 reports how many a kernel uses.
 
     Returns
     -------
@@ -200,7 +200,7 @@ def occupancy(
     LaunchError
         If the block or a thread's registers are larger than any device allows.
     InputError
-        If an argument is no whole number of its range, or the compute capability is not known.
+        If an argument is not a whole number in its range, or the compute capability is not known.
 
     Notes
     -----
@@ -269,9 +269,9 @@ class OccupancySweep(Result):
     blocks_per_sm : tuple of int
     ratio : tuple of float
     limiter : tuple of str
-        One each value.
+        One for each value.
     launch : Occupancy
-        The launch that all others share the rest with.
+        The launch that provides all other arguments.
     evidence : Evidence
         MODELLED.
     """
@@ -319,7 +319,7 @@ def occupancy_sweep(launch: Occupancy, axis: str = "threads_per_block", values: 
     Raises
     ------
     InputError
-        If the launch is no ``Occupancy``, the axis is not one of these, or a value is out of its range.
+        If the launch is not an ``Occupancy``, the axis is not one of these, or a value is out of its range.
 
     Examples
     --------
@@ -327,7 +327,7 @@ def occupancy_sweep(launch: Occupancy, axis: str = "threads_per_block", values: 
     (1.0, 0.5, 0.25)
     """
     if not isinstance(launch, Occupancy):
-        raise InputError(f"occupancy_sweep: launch is {shown(launch)}; expected what occupancy() returns. Call that first.")
+        raise InputError(f"occupancy_sweep: launch is {shown(launch)}; expected an Occupancy. Call occupancy() first.")
     word("occupancy_sweep", "axis", axis, AXES)
     given = _usual_values(launch.sm, axis) if values is None else values
     table = table_of(launch, **{axis: given})

@@ -1,4 +1,4 @@
-"""The usual ways in which a warp walks through an array, by name: which element each lane takes."""
+"""The common access patterns of a warp, by name: which element each lane takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TABLE = 1024  # elements of the table that the scattered lanes look into
 
 @dataclass(frozen=True)
 class AccessKind:
-    """One way to walk.
+    """One access pattern.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ ACCESS_KINDS: Mapping[str, AccessKind] = MappingProxyType(
 def named_access(
     kind: str, stride_elements: int = 1, offset_elements: int = 0, element_bytes: int = 4, *, active_lanes: int = 32
 ) -> AccessPattern:
-    """Return what a warp touches when it walks through an array in a usual way.
+    """Return what a warp accesses when it reads an array in a common pattern.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def named_access(
     Raises
     ------
     InputError
-        If there is no such kind, or an argument is no whole number of its range.
+        If there is no such kind, or an argument is not a whole number in its range.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""The timetable of pipeline parallelism: which stage works on which microbatch when, how much of the time is bubble, what is held.
+"""The timetable of pipeline parallelism: when each stage works on which microbatch, the bubble, and the activations held.
 
 Stages are parts of one model, each on a processor of its own; a batch is cut into microbatches that pass through them. (The pipeline
 that loads data for a training is another one: ``gpulab.training.pipeline``.) Each schedule is only an order of forward and backward
-passes for each stage; when they run follows from what each waits for, so the bubble is counted, and the formula is there to compare.
+passes for each stage; their times follow from what each pass waits for, so the bubble is counted and can be compared with the formula.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _SOURCES = {
     "1f1b": "Narayanan et al., PipeDream, SOSP 2019; with flushes as in Megatron-LM, SC 2021, section 2.2.1 (arXiv 2104.04473)",
     "interleaved": "Narayanan et al., Megatron-LM, SC 2021, section 2.2.2 (arXiv 2104.04473)",
 }
-_ASSUMPTIONS = "passes take the times given, a stage does one at a time, messages only delay"
-_KNOWN_ERROR = "gl.parallel.run_schedule runs PyTorch's own schedules and puts what they measured beside it"
+_ASSUMPTIONS = "passes take the given times, a stage does one at a time, messages only add a delay"
+_KNOWN_ERROR = "gl.parallel.run_schedule runs PyTorch's own schedules and compares the measured times with this model"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class StagePass(Result):
     count : int
         Microbatches in this pass: all of them where the batch is not cut.
     chunk : int
-        Which of the stage's parts of the model; 0 but in the interleaved schedule.
+        Which of the stage's parts of the model; 0 except in the interleaved schedule.
     begin, end : float
         In the unit of the costs.
     """
@@ -81,7 +81,7 @@ class StageSchedule(Result):
     schedule : str
         One of ``PIPELINE_SCHEDULES``.
     stages, microbatches, chunks : int
-        ``chunks``: parts of the model that a stage holds; 1 but in the interleaved schedule.
+        ``chunks``: parts of the model that a stage holds; 1 except in the interleaved schedule.
     forward, backward : tuple of float
         Cost of one microbatch's pass through all of a stage, one number a stage, in any unit of time.
     transfer : float
@@ -126,7 +126,7 @@ class StageSchedule(Result):
 
     @property
     def bubble_formula_ratio(self) -> float | None:
-        """The same by the formula, which knows neither uneven stages nor the time of transfers; None for uneven stages."""
+        """The same by the formula, which ignores uneven stages and the time of transfers; None for uneven stages."""
         if len(set(self.forward)) > 1 or len(set(self.backward)) > 1:
             return None
         if self.schedule == "split":
@@ -148,7 +148,7 @@ class StageSchedule(Result):
 
     @property
     def speedup(self) -> float:
-        """How much faster than one processor that does all passes one after the other."""
+        """The speed-up over one processor that does all passes one after the other."""
         return sum(self.busy) / self.duration
 
     def ticks(self) -> tuple[tuple[str, ...], ...]:
@@ -159,7 +159,7 @@ class StageSchedule(Result):
         Raises
         ------
         InputError
-            If a cost is no whole number of units, or there are too many ticks for a grid.
+            If a cost is not a whole number of units, or there are too many ticks for a grid.
         """
         whole = all(float(one.begin).is_integer() and float(one.end).is_integer() for one in self.passes)
         if not whole or self.duration > _MOST_TICKS:
@@ -181,7 +181,7 @@ class StageSchedule(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a stage, then the bubble counted and by formula."""
+        """Return one row per stage, then the bubble counted and by formula."""
         whole = self.duration
         rows = [
             (f"stage {stage}", f"{busy:g} of {whole:g}", f"{1 - busy / whole:.1%}", f"{held:g}")
@@ -249,8 +249,8 @@ def pipeline_schedule(
     Raises
     ------
     InputError
-        If a count is no whole number of at least 1, a cost no positive number, the schedule not known, or the interleaved one cannot
-        be made of these (its microbatches must be a multiple of the stages).
+        If a count is not a whole number of at least 1, a cost is not a positive number, the schedule is not known, or the
+        interleaved schedule is not possible (its microbatches must be a multiple of the stages).
 
     Notes
     -----

@@ -1,6 +1,6 @@
-"""Why a launch does not fill its SM, in words, and the smallest single change that would let more warps in.
+"""Why a launch does not fill its SM, in words, and the smallest single change that would allow more warps.
 
-Remedies are not rules of thumb: every value of an argument is tried, and the nearest that gains is named.
+Remedies are not rules of thumb: every value of an argument is tried, and the nearest one that helps is reported.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _registers(launch: Occupancy) -> str:
     if launch.blocks_per_sm == 0:
         return (
             f"The register file holds {plural(warps, 'warp')} of {registers} registers a thread, fewer than the "
-            f"{math.ceil(launch.warps_per_block / PARTITIONS) * PARTITIONS} that one block counts for: it can't be launched."
+            f"{math.ceil(launch.warps_per_block / PARTITIONS) * PARTITIONS} that one block needs: it can't be launched."
         )
     held = f"{plural(warps, 'warp')} of {registers} registers a thread"
     return f"The register file holds {held}: {plural(launch.blocks_per_sm, 'block')}."
@@ -80,7 +80,7 @@ def _shared(launch: Occupancy) -> str:
     if launch.blocks_per_sm == 0:
         asked = format_bytes(launch.shared_bytes_per_block)
         if not launch.opt_in and launch.shared_bytes_per_block <= sm.shared_bytes_per_block:
-            return f"A block asks for {asked} of shared memory, and more than 48 KiB need opt_in=True: it can't be launched."
+            return f"A block asks for {asked} of shared memory, and more than 48 KiB requires opt_in=True: it can't be launched."
         return (
             f"A block asks for {asked} of shared memory; {sm.compute_capability} gives a block at most "
             f"{format_bytes(sm.shared_bytes_per_block)}: it can't be launched."

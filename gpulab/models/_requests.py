@@ -1,8 +1,8 @@
 """Sectors and wavefronts of many warps at once: the two counts that the simulator and the pictures of access patterns share.
 
 A *request* is one access executed by one warp. From device memory it moves whole sectors of 32 bytes; in shared memory it takes
-one pass (wavefront) for every different word that the busiest bank must deliver. Nothing here knows about caches: a sector that
-was fetched for an earlier request is counted again, as ``l1tex__t_sectors`` does.
+one pass (wavefront) for every different word that the busiest bank must deliver. Caches are not modelled: a sector that was
+fetched for an earlier request is counted again, as ``l1tex__t_sectors`` does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def sectors_per_request(addresses: Lanes, mask: Mask | None = None, element_byte
     Parameters
     ----------
     addresses : ndarray of int, shape (warps, 32)
-        The byte address of each lane's element; any origin that is a multiple of 32 will do. What inactive lanes hold is not read.
+        The byte address of each lane's element; any origin that is a multiple of 32 will do. The values of inactive
+        lanes are ignored.
     mask : ndarray of bool, shape (warps, 32), optional
         The active lanes; None means all.
     element_bytes : int
@@ -47,12 +48,12 @@ def sectors_per_request(addresses: Lanes, mask: Mask | None = None, element_byte
     Returns
     -------
     ndarray of int64, shape (warps,)
-        0 where no lane is active: such a request was not made.
+        0 where no lane is active: no request is made.
 
     Raises
     ------
     InputError
-        If the shapes do not fit, the addresses are no whole numbers, or ``element_bytes`` is under 1.
+        If the shapes do not fit, the addresses are not whole numbers, or ``element_bytes`` is below 1.
 
     Examples
     --------
@@ -79,7 +80,7 @@ def shared_wavefronts(addresses: Lanes, mask: Mask | None = None, element_bytes:
     ----------
     addresses : ndarray of int, shape (warps, 32)
         The byte offset of each lane's element in shared memory, from 0 and below 2**33, a multiple of ``element_bytes``.
-        What inactive lanes hold is not read.
+        The values of inactive lanes are ignored.
     mask : ndarray of bool, shape (warps, 32), optional
         The active lanes; None means all.
     element_bytes : int
@@ -93,7 +94,7 @@ def shared_wavefronts(addresses: Lanes, mask: Mask | None = None, element_bytes:
     Raises
     ------
     InputError
-        If the shapes do not fit, the addresses are no whole numbers, or ``element_bytes`` is none of these sizes.
+        If the shapes do not fit, the addresses are not whole numbers, or ``element_bytes`` is not one of these sizes.
 
     Notes
     -----
@@ -125,11 +126,11 @@ def _check(function: str, addresses: Lanes, mask: Mask | None) -> None:
     if not isinstance(addresses, np.ndarray) or addresses.dtype.kind not in "iu" or addresses.shape[1:] != (WARP_LANES,):
         what = f"{addresses.dtype}{addresses.shape}" if isinstance(addresses, np.ndarray) else shown(addresses)
         raise InputError(
-            f"{function}: addresses is {what}; expected an array of whole numbers with the shape (warps, 32). Pass one row a warp."
+            f"{function}: addresses is {what}; expected an array of whole numbers with the shape (warps, 32). Pass one row per warp."
         )
     if mask is not None and not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == addresses.shape):
         what = f"{mask.dtype}{mask.shape}" if isinstance(mask, np.ndarray) else shown(mask)
-        raise InputError(f"{function}: mask is {what}; expected bool{addresses.shape}. Pass one flag a lane, or None for all.")
+        raise InputError(f"{function}: mask is {what}; expected bool{addresses.shape}. Pass one flag per lane, or None for all.")
 
 
 def _sectors(addresses: Lanes, mask: Mask | None, element_bytes: int) -> Counts:

@@ -1,7 +1,7 @@
-"""The roofline: what arithmetic and memory allow a piece of work at best, and where a measured one stands beneath.
+"""The roofline: the upper limits that arithmetic and memory set for a piece of work, and where measured work lies below them.
 
-Roofs come from a data sheet, from what this machine has just shown, or from a recording, and each keeps its badge. Nothing is drawn here.
-Source of the model: Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance Model", CACM 52 (4), 2009.
+Roofs come from a data sheet, from rates just measured on this machine, or from a recording, and each keeps its badge. Nothing is drawn
+here. Source of the model: Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance Model", CACM 52 (4), 2009.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEAST_COUNT = 1e-6
 
 @dataclass(frozen=True)
 class ArithmeticRoof(Result):
-    """The most arithmetic of one number format.
+    """The highest arithmetic rate of one number format.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class ArithmeticRoof(Result):
 
 @dataclass(frozen=True)
 class MemoryRoof(Result):
-    """The most traffic of one level of memory.
+    """The highest bandwidth of one level of memory.
 
     Attributes
     ----------
@@ -83,11 +83,11 @@ class RooflinePoint(Result):
     flops, nbytes : float
         Of one call.
     arithmetic, memory : str
-        The roofs that it stands under.
+        The roofs that apply to it.
     attainable_seconds : float
         The least time that both roofs allow.
     bound_by : str
-        "memory" or "arithmetic": the roof that asks for more time.
+        "memory" or "arithmetic": the roof that requires more time.
     seconds : float or None
         Of one call, measured or recorded; None for a point that was only predicted.
     evidence : Evidence
@@ -114,7 +114,7 @@ class RooflinePoint(Result):
 
     @property
     def attainable_flops_per_second(self) -> float:
-        """The roof over this intensity; 0 for work without arithmetic, whose roof is ``attainable_bytes_per_second``."""
+        """The roof at this intensity; 0 for work without arithmetic, whose roof is ``attainable_bytes_per_second``."""
         return self.flops / self.attainable_seconds
 
     @property
@@ -124,7 +124,7 @@ class RooflinePoint(Result):
 
     @property
     def flops_per_second(self) -> float | None:
-        """What was reached; None for a predicted point."""
+        """The rate that was reached; None for a predicted point."""
         return None if self.seconds is None else self.flops / self.seconds
 
     @property
@@ -139,15 +139,15 @@ class RooflinePoint(Result):
 
     @property
     def explanation(self) -> str:
-        """One or two sentences: which roof binds, and how far beneath it the point lies."""
+        """One or two sentences: which roof limits the work, and how far below it the point lies."""
         roof = self.memory if self.bound_by == "memory" else self.arithmetic
         intensity = f"{format_number(self.intensity_flops_per_byte)} FLOP a byte"
         what = "no arithmetic" if not self.flops else "no traffic" if not self.nbytes else intensity
-        least = f"{self.label}: {what}, so {roof} binds: at least {format_seconds(self.attainable_seconds)}."
+        least = f"{self.label}: {what}, so {roof} is the limit: at least {format_seconds(self.attainable_seconds)}."
         if self.seconds is None or self.share_of_roof is None:
             return least
         if float(f"{self.share_of_roof:.3g}") > 1.0:  # as it is shown: half a per cent more is the roof itself
-            over = f"It took {format_seconds(self.seconds)}, above the roof by {format_number(self.share_of_roof)} times"
+            over = f"It took {format_seconds(self.seconds)}, which is {format_number(self.share_of_roof)} times the rate of the roof"
             return f"{least} {over}: a cache helps, the roof is too low, or the count or the clock is wrong."
         return f"{least} It took {format_seconds(self.seconds)}: {format_number(100 * self.share_of_roof)} % of the roof."
 
@@ -155,7 +155,7 @@ class RooflinePoint(Result):
         return f"<{self.explanation.rstrip('.')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return intensity, the binding roof, what it allows and what was reached."""
+        """Return intensity, the limiting roof, what it allows and what was reached."""
         return _POINT_HEADERS, [_row(self)]
 
 
@@ -178,7 +178,7 @@ def _row(point: RooflinePoint) -> tuple[str, ...]:
 
 @dataclass(frozen=True, repr=False)
 class Roofline(Result):
-    """The roofs of one device, and the work placed beneath them.
+    """The roofs of one device, and the work placed under them.
 
     Attributes
     ----------
@@ -186,14 +186,14 @@ class Roofline(Result):
         Its name, for titles.
     arithmetic : tuple of ArithmeticRoof
     memory : tuple of MemoryRoof
-        Fastest level first; a level whose rate nobody states is left out.
+        Fastest level first; a level whose rate is not stated is left out.
     points : tuple of RooflinePoint
     notes : tuple of Note
-        What makes measured roofs doubtful, such as a neighbour on the cores.
+        What makes measured roofs unreliable, such as another process on the cores.
     evidence : Evidence
         Of the roofs.
     device_kind : str
-        As ``Device.kind``: "cpu", "cuda", "rocm", "xpu" or "mps"; "cpu" also where a file of version 1 did not tell.
+        As ``Device.kind``: "cpu", "cuda", "rocm", "xpu" or "mps"; "cpu" also where a file of version 1 does not have it.
     """
 
     schema_version: ClassVar[int] = 2  # 1 had no device_kind
@@ -237,7 +237,7 @@ class Roofline(Result):
         return fits[0]
 
     def ridge_flops_per_byte(self, arithmetic: str = "float32", memory: str | None = None) -> float:
-        """Return the arithmetic intensity at which memory and arithmetic bind alike.
+        """Return the arithmetic intensity at which the memory roof and the arithmetic roof meet.
 
         Raises
         ------
@@ -272,7 +272,7 @@ class Roofline(Result):
         memory: str | None = None,
         working_set_bytes: float = math.inf,
     ) -> RooflinePoint:
-        """Return where a piece of work stands.
+        """Return the position of a piece of work under the roofs.
 
         Parameters
         ----------
@@ -300,11 +300,11 @@ class Roofline(Result):
             raise InputError(f"place: label={shown(label)}; expected text. Pass the words for the table.")
         work, traffic = _count("flops", flops), _count("nbytes", nbytes)
         if not work and not traffic:
-            raise InputError(f"place: {shown(label)} has 0 FLOPs and 0 bytes; expected work of either kind. Count it first.")
+            raise InputError(f"place: {shown(label)} has 0 FLOPs and 0 bytes; expected at least one of the two. Count it first.")
         if (seconds is None) != (evidence is None) or not (evidence is None or isinstance(evidence, Evidence)):
             raise InputError(f"place: seconds={shown(seconds)} with evidence={shown(evidence)}; expected both or neither. Pass both.")
         if seconds is not None and not _amount("place", "seconds", seconds):
-            raise InputError("place: seconds=0; expected a positive time. A call that takes none was not measured.")
+            raise InputError("place: seconds=0; expected a positive time. A call that takes no time was not measured.")
         if working_set_bytes != math.inf:
             _amount("place", "working_set_bytes", working_set_bytes)
         top, level = self.arithmetic_roof(arithmetic), self.memory_roof(memory, working_set_bytes)
@@ -322,7 +322,7 @@ class Roofline(Result):
         )
 
     def place_workload(self, workload: Any, measurement: Any = None, *, arithmetic: str | None = None) -> RooflinePoint:
-        """Return where a workload of the catalogue stands.
+        """Return the position of a catalogue workload under the roofs.
 
         Parameters
         ----------
@@ -331,7 +331,7 @@ class Roofline(Result):
         measurement : Measurement, optional
             What ``gl.measure`` returned for it, or a recorded one; its badge stays with the point. None places a prediction.
         arithmetic : str, optional
-            None takes what PyTorch does unless it is told otherwise: TF32 for convolutions of float32 where the roofs have it, else the
+            None takes PyTorch's default: TF32 for convolutions of float32 where the roofs have it, else the
             workload's number format. Pass "tf32" where that was allowed for matrix products too, or "float32" where it was forbidden.
 
         Returns
@@ -341,12 +341,14 @@ class Roofline(Result):
         Raises
         ------
         InputError
-            If these are no workload and no measurement, or the roofline lacks that arithmetic.
+            If these are not a workload and a measurement, or the roofline lacks that arithmetic.
         """
         if not all(hasattr(workload, name) for name in ("label", "flops", "nbytes", "working_set_bytes", "arithmetic_dtype")):
             raise InputError(f'place_workload: {shown(workload)}; expected a workload. Pass gl.workloads.get("matmul")(n=1024).')
         if measurement is not None and not all(hasattr(measurement, name) for name in ("median_seconds", "evidence")):
-            raise InputError(f"place_workload: measurement={shown(measurement)}; expected what gl.measure returns. Pass that, or None.")
+            raise InputError(
+                f"place_workload: measurement={shown(measurement)}; expected the result of gl.measure, or None. Pass one of these."
+            )
         point = self.place(
             workload.label,
             workload.flops,
@@ -364,17 +366,17 @@ class Roofline(Result):
         return "tf32" if own == "float32" and convolves and any(roof.name == "tf32" for roof in self.arithmetic) else own
 
     def with_points(self, points: Iterable[RooflinePoint]) -> Roofline:
-        """Return the same roofs with these points in place of the ones before.
+        """Return the same roofs with these points in place of the current ones.
 
         Raises
         ------
         InputError
-            If one is no point.
+            If one is not a point.
         """
         given = items("with_points", "points", points)
         wrong = next((point for point in given if not isinstance(point, RooflinePoint)), None)
         if wrong is not None or not all(isinstance(point, RooflinePoint) for point in given):
-            raise InputError(f"with_points: {shown(wrong)} is no point; expected what place() returns. Pass a list of those.")
+            raise InputError(f"with_points: {shown(wrong)} is not a point; expected the result of place(). Pass a list of such points.")
         return dataclasses.replace(self, points=tuple(given))
 
     def __repr__(self) -> str:
@@ -385,7 +387,7 @@ class Roofline(Result):
         return f"<roofline of {self.device} ({self.evidence.badge}): {rates}, {plural(len(self.points), 'point')}{codes}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the points; without any, the roofs, with a row that says so where nobody states one; and the notes."""
+        """Return the points, or without points the roofs, with a row that says so if no roof is stated; then the notes."""
         notes = [(f"note: {note.code}", note.sentence) for note in self.notes]
         if self.points:
             return _POINT_HEADERS, [*(_row(point) for point in self.points), *((*note, "", "", "", "") for note in notes)]
@@ -407,7 +409,7 @@ def _named(roofs: Sequence[R], name: Any, what: str) -> R:
 
 def _amount(function: str, name: str, value: Any) -> float:
     if not is_finite(value) or value < 0:
-        raise InputError(f"{function}: {name}={shown(value)}; expected a number from 0 that is finite. Pass a count or a rate.")
+        raise InputError(f"{function}: {name}={shown(value)}; expected a finite number from 0. Pass a count or a rate.")
     return float(value)
 
 

@@ -1,6 +1,6 @@
-"""What more ranks can give: Amdahl's and Gustafson's laws, and a training step whose gradients are averaged over a ring.
+"""The speed-up from more ranks: Amdahl's and Gustafson's laws, and a training step whose gradients are averaged over a ring.
 
-Pure arithmetic. ``gpulab.parallel.scaling`` sets measured steps beside it; ``serial_share`` is the way back from measured points.
+Pure arithmetic. ``gpulab.parallel.scaling`` compares it with measured steps; ``serial_share`` estimates the share from measured points.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ScalingPoint(Result):
 
     @property
     def efficiency(self) -> float:
-        """The speed-up over the number of ranks: 1 where no rank waits for anything."""
+        """Speed-up divided by the number of ranks: 1 where no rank waits for anything."""
         return self.speedup / self.ranks
 
 
@@ -72,9 +72,9 @@ class ScalingCurve(Result):
     points : tuple of ScalingPoint
         Ascending in ranks.
     best_ranks : int or None
-        The fastest number of ranks: from here on one more no longer helps. None where more and more ranks come ever nearer to the limit.
+        The fastest number of ranks, beyond which more ranks do not help. None where every further rank brings the step closer to the limit.
     limit_speedup : float
-        What no number of ranks exceeds; infinite where there is no bound.
+        The speed-up that no number of ranks exceeds; infinite where there is no bound.
     evidence : Evidence
         MODELLED.
     """
@@ -114,7 +114,7 @@ class ScalingCurve(Result):
                 return point
         there = ", ".join(str(point.ranks) for point in self.points[:_MOST_NAMED])
         there += ", ..." if len(self.points) > _MOST_NAMED else ""
-        raise InputError(f"at: {shown(ranks)} ranks are not among the points ({there}); expected one of them. Ask for it in ranks=.")
+        raise InputError(f"at: {shown(ranks)} ranks are not among the points ({there}); expected one of them. Include it in ranks=.")
 
     def __repr__(self) -> str:
         last = self.points[-1]
@@ -137,7 +137,7 @@ class ScalingCurve(Result):
 
 
 def amdahl(serial_share: float, ranks: int | Iterable[int], *, seconds: float = 1.0) -> ScalingCurve:
-    """Return Amdahl's law: the work stays the same, and its serial share gains nothing from more ranks.
+    """Return Amdahl's law: the work stays the same, and its serial share does not get faster with more ranks.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def amdahl(serial_share: float, ranks: int | Iterable[int], *, seconds: float = 
     Raises
     ------
     InputError
-        If the share is not between 0 and 1, or a number of ranks or the time cannot be.
+        If the share is not between 0 and 1, or a number of ranks or the time is not valid.
 
     Examples
     --------
@@ -195,12 +195,12 @@ def gustafson(serial_share: float, ranks: int | Iterable[int], *, seconds: float
     Returns
     -------
     ScalingCurve
-        Speed-up s + (1 - s) ranks: over one rank that would do all of the larger work, its serial part once.
+        Speed-up s + (1 - s) ranks: relative to one rank that does all of the larger work, and its serial part once.
 
     Raises
     ------
     InputError
-        If the share is not between 0 and 1, or a number of ranks or the time cannot be.
+        If the share is not between 0 and 1, or a number of ranks or the time is not valid.
 
     Examples
     --------
@@ -241,17 +241,17 @@ def scaling(
     parameter_bytes : float
         Of the model, hence of its gradients: the payload of the all-reduce.
     latency_seconds, bandwidth_bytes_per_second : float
-        Of one message between two neighbours (alpha and 1 / beta); an infinite bandwidth costs nothing.
+        Of one message between two neighboring ranks (alpha and 1 / beta); an infinite bandwidth costs nothing.
     ranks : int or iterable of int
         One number, or several, each from 1 to 1,048,576.
     mode : str
         "strong": the global batch stays, and each rank takes a part of it. "weak": each rank has a batch as large as the one rank had.
     overlap : float
-        The share of the communication that may run beside the backward pass, 0 to 1; what does not fit there is waited for.
+        The share of the communication that may run beside the backward pass, 0 to 1; the rest is waited for.
     serial_share : float
         The share of ``step_seconds`` that each rank repeats whatever its batch, such as the optimizer's update; 0 to 1.
     processors : int, optional
-        Where ranks share them: more ranks than this compute in turns. None gives each rank its own.
+        The number of processors that the ranks share: ranks beyond this number take turns. None gives each rank its own processor.
 
     Returns
     -------
@@ -261,7 +261,7 @@ def scaling(
     Raises
     ------
     InputError
-        If a number is negative, not finite or out of its range, or the mode is neither word.
+        If a number is negative, not finite or out of its range, or the mode is neither of the two.
 
     Examples
     --------
@@ -273,7 +273,7 @@ def scaling(
     -----
     A ring of p ranks passes 2 (p - 1) messages of 1 / p of the payload, in turn: 2 (p - 1) (alpha + bytes / p / bandwidth). Source:
     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", Journal of Parallel and Distributed
-    Computing 69 (2009). Of the compute, two thirds are the backward pass (Kaplan et al. 2020): more than that hides nothing.
+    Computing 69 (2009). Of the compute, two thirds are the backward pass (Kaplan et al. 2020): communication beyond it is not hidden.
     """
     made = _Step(
         _positive("scaling", "step_seconds", step_seconds),
@@ -373,10 +373,10 @@ class _Step:
     def assumptions(self) -> str:
         batch = "each rank has the batch of one" if self.weak else "the batch is divided evenly"
         link = f"{format_seconds(self.latency)} a message and {format_bytes_per_second(self.bandwidth)}"
-        turns = "" if self.processors >= MOST_RANKS else f"; more than {self.processors} ranks compute in turns"
+        turns = "" if self.processors >= MOST_RANKS else f"; ranks beyond {self.processors} take turns"
         return (
             f"{batch}; compute takes {format_seconds(self.one)} on one rank; a ring averages {format_bytes(self.nbytes)} of gradients over "
-            f"links of {link}, {100 * self.overlap:.3g} % of it beside the backward pass at most{turns}"
+            f"links of {link}, {100 * self.overlap:.3g} % of it at most during the backward pass{turns}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The way back from measured times to Amdahl's serial share, with an interval."""
+"""Estimate Amdahl's serial share from measured times, with an interval."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _Z = 1.959963984540054  # the normal distribution's 97.5 % quantile
 
 @dataclass(frozen=True, repr=False)
 class SerialShare(Result):
-    """The serial share that measured times point to.
+    """The serial share estimated from measured times.
 
     Attributes
     ----------
     share : float
         Of the time on one rank. Below 0 where more ranks gained more than their number; above 1 where they lost time.
     interval : (float, float) or None
-        95 %; None where two points without intervals leave nothing to judge their noise by.
+        95 %; None for two points without intervals, from which the noise cannot be estimated.
     one_rank_seconds : float
         The time on one rank, by the fit.
     ranks : tuple of int
     seconds : tuple of float
         The points that were fitted.
     karp_flatt : tuple of float
-        The share that each point with more than one rank needs by itself, against the measured time on one rank (the fit's where none
-        was given). Where it grows with the ranks, what costs is not a serial part but something that grows, such as communication.
+        The share that each point with more than one rank implies by itself, relative to the measured time on one rank (the fit's
+        where none was given). Where it grows with the ranks, the cost is not a serial part but something that grows, such as communication.
     evidence : Evidence
     """
 
@@ -58,18 +58,21 @@ class SerialShare(Result):
         span = "(no interval)" if self.interval is None else f"(95 %: {100 * low:.3g} to {100 * high:.3g} %)"
         known = f"{100 * self.share:.3g} % of the time on one rank did not divide {span}"
         if self.share > 1:
-            return f"{known}: more ranks took longer than one. Either they shared processors, or communication cost more than it brought."
+            return (
+                f"{known}: more ranks took longer than one. "
+                "Either they shared processors, or communication cost more than the ranks gained."
+            )
         if high < 0:
-            return f"{known}: more ranks gained more than their number, as they do when each one's part fits into a faster memory."
+            return f"{known}: the speed-up was larger than the number of ranks, as happens when each rank's part fits into a faster memory."
         if low <= 0:
-            return f"{known}: it is not told from none, so Amdahl's law sets no limit."
-        return f"{known}; by Amdahl's law no number of ranks is more than {format_number(self.limit_speedup)} times as fast."
+            return f"{known}: it cannot be distinguished from zero, so Amdahl's law sets no limit."
+        return f"{known}; by Amdahl's law the speed-up stays below {format_number(self.limit_speedup)}x for any number of ranks."
 
     def __repr__(self) -> str:
         return f"<serial share: {self.sentence}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the fit, then what each point says by itself."""
+        """Return the fit, then the share that each point implies by itself."""
         span = "none" if self.interval is None else " to ".join(f"{100 * end:.3g} %" for end in self.interval)
         many = [p for p in zip(self.ranks, self.seconds, strict=True) if p[0] > 1]
         rows = [("serial share", f"{100 * self.share:.3g} %"), ("95 %", span), ("one rank", format_seconds(self.one_rank_seconds))]
@@ -89,7 +92,8 @@ def serial_share(ranks: Any, seconds: Any, intervals_seconds: Any = None) -> Ser
     seconds : sequence of float
         The time on so many ranks, in the same order; positive.
     intervals_seconds : sequence of (float, float), optional
-        Their 95 % intervals. Without them the noise is taken to be the same share of each time, and judged by the scatter about the fit.
+        Their 95 % intervals. Without them the noise is taken to be the same share of each time, and estimated from the scatter about the
+        fit.
 
     Returns
     -------
@@ -98,7 +102,7 @@ def serial_share(ranks: Any, seconds: Any, intervals_seconds: Any = None) -> Ser
     Raises
     ------
     InputError
-        If lengths differ, a time is not positive, an interval is upside down, or there is only one number of ranks.
+        If lengths differ, a time is not positive, an interval has its ends reversed, or there is only one number of ranks.
 
     Examples
     --------
@@ -119,7 +123,7 @@ def serial_share(ranks: Any, seconds: Any, intervals_seconds: Any = None) -> Ser
     if one <= 0:
         raise InputError(
             f"serial_share: the fit gives {one:.3g} s on one rank; expected a positive time. These points do not follow a + b / ranks: "
-            "look at them first."
+            "check them first."
         )
     interval = _fieller(fit, sigmas is not None)
     by_one = [each for n, each in zip(p, t, strict=True) if n == 1]
@@ -200,7 +204,7 @@ def t_975(freedom: int) -> float:
 def _points(ranks: Any, seconds: Any) -> tuple[list[int], list[float]]:
     p, t = items("serial_share", "ranks", ranks), items("serial_share", "seconds", seconds)
     if len(p) != len(t):
-        raise InputError(f"serial_share: {len(p)} numbers of ranks and {len(t)} times; expected as many of each. Pass one time for each.")
+        raise InputError(f"serial_share: {len(p)} numbers of ranks and {len(t)} times; expected equal counts. Pass one time for each.")
     for each in p:
         if not is_finite(each) or each != int(each) or not 1 <= each <= MOST_RANKS:
             raise InputError(f"serial_share: {shown(each)} ranks; expected whole numbers from 1 to {MOST_RANKS:,}. Pass [1, 2, 4].")
@@ -209,7 +213,8 @@ def _points(ranks: Any, seconds: Any) -> tuple[list[int], list[float]]:
             raise InputError(f"serial_share: a time of {shown(each)}; expected positive seconds. Leave such a point out.")
     if len({int(each) for each in p}) < 2:
         raise InputError(
-            f"serial_share: {len(set(p))} number of ranks; expected at least two different ones. Measure one rank and some more."
+            f"serial_share: {len(set(p))} number of ranks; expected at least two different ones. Measure one rank and at least "
+            "one larger number."
         )
     return [int(each) for each in p], [float(each) for each in t]
 
@@ -219,13 +224,16 @@ def _sigmas(t: Sequence[float], given: Any) -> list[float] | None:
         return None
     pairs = items("serial_share", "intervals_seconds", given)
     if len(pairs) != len(t):
-        raise InputError(f"serial_share: {len(pairs)} intervals for {len(t)} times; expected as many. Pass one for each time, or none.")
+        raise InputError(
+            f"serial_share: {len(pairs)} intervals for {len(t)} times; expected equal counts. Pass one for each time, or none."
+        )
     sigmas = []
     for pair in pairs:
         ends = items("serial_share", "intervals_seconds", pair)
         if len(ends) != 2 or not all(is_finite(end) for end in ends) or not 0 <= ends[0] < ends[1] < 1e30:
             raise InputError(
-                f"serial_share: {shown(pair)} is no interval; expected (low, high) in seconds, low below high. Leave intervals_seconds out."
+                f"serial_share: {shown(pair)} is not an interval; expected (low, high) in seconds, low below high. Leave "
+                "intervals_seconds out."
             )
         sigmas.append((float(ends[1]) - float(ends[0])) / (2 * _Z))
     return sigmas
