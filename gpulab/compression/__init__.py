@@ -1,6 +1,6 @@
-"""Lighter models: prune, quantise, share and group weights, and weigh what is left: bytes, FLOPs, time, accuracy.
+"""Lighter models: prune, quantize, share and group weights, and compare the results by bytes, FLOPs, time and accuracy.
 
-Everything here takes any ``torch.nn.Module`` and returns a changed copy. What is fine-tuned keeps its constraint while it trains;
+Everything here takes any ``torch.nn.Module`` and returns a changed copy. A fine-tuned model keeps its constraint while it trains;
 ``finish`` makes the model that is shipped.
 """
 

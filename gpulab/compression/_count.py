@@ -22,9 +22,9 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     Parameters
     ----------
     model : torch.nn.Module
-        Masks and the like are finished first: what is counted is the model that is shipped.
+        Masks and the like are finished first, so that the shipped model is counted.
     *inputs : tensor
-        A batch, where the model lies; the first dimension of the first one counts items.
+        A batch, on the model's device; the first dimension of the first tensor counts items.
     label : str, optional
 
     Returns

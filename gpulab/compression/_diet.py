@@ -1,6 +1,6 @@
-"""A recipe from a trained network to a light one, step after step, and several recipes on the scales.
+"""A recipe from a trained network to a light one, step by step, and a comparison of several recipes.
 
-The order keeps accuracy: remove channels, fine-tune; set weights to zero, fine-tune; then share or quantise what is left, with training
+The order keeps accuracy: remove channels, fine-tune; set weights to zero, fine-tune; then share or quantize what is left, with training
 that knows of it where there are few bits. Trained networks are kept, so that ten recipes train the first one once.
 """
 
@@ -37,7 +37,7 @@ Stop = Callable[[], bool]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is done to a task's network, in this order; the defaults do nothing.
+    """The steps applied to a task's network, in this order; the defaults do nothing.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Recipe:
     zeros : float
         The share of weights to set to zero.
     values : int
-        Different weights a layer (k-means); 0 leaves them.
+        Number of different weights in each layer (k-means); 0 leaves them.
     bits : int
         Of a weight, 2 to 8; 32 leaves float32.
     weights : str
@@ -56,7 +56,7 @@ class Recipe:
     activations : str or None
         With fewer bits: None, "dynamic" or "static" (calibrated on training inputs).
     compute : str
-        "dense" as usual, "csr" multiplies what is not zero, "integer" in 8-bit CPU kernels.
+        "dense" as usual, "csr" multiplies only the nonzero weights, "integer" uses 8-bit CPU kernels.
     fine_tune : float
         Training after each step that loses something, as a share of the task's epochs; 0 for none.
     """
@@ -123,21 +123,21 @@ def diet(
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Weighing:
-    """Cook recipes for a task and weigh them beside the network as it was trained.
+    """Apply recipes to a task's network and compare the results with the network as trained.
 
     Parameters
     ----------
     task : str or Task
     recipes : iterable of Recipe
     seeds : iterable of int
-        Each recipe is cooked for each seed: other weights to begin with, another order of the data.
+        Each recipe is applied for each seed: with other initial weights and another order of the data.
     device : optional
         Where the models are trained and timed; None takes the best there is.
     batch_size, deadline, progress, stop
         As for ``weigh``.
     threads : int, optional
-        Of PyTorch while the models are trained on a CPU; they are weighed with as many as now. Small steps on several wait for each other
-        whenever a neighbour takes a core; None leaves them as they are.
+        PyTorch's threads while the models are trained on a CPU; they are timed with the current number. Small steps on several threads
+        wait for each other whenever another process takes a core. None leaves the number as it is.
 
     Returns
     -------
@@ -147,15 +147,15 @@ def diet(
     Raises
     ------
     InputError
-        If there are no recipes or seeds, a seed is none, or a recipe does not fit the task.
+        If there are no recipes or seeds, a seed is invalid, or a recipe does not fit the task.
     StoppedError
-        If ``stop`` asked before there was anything to weigh.
+        If ``stop`` returned True before there was a model to weigh.
     """
     job = training.task(task)
     wanted = [Recipe(), *_given.items("diet", "recipes", recipes)]
     wrong = [each for each in wanted if not isinstance(each, Recipe)]
     if wrong or len(wanted) < 2:
-        raise InputError(f"diet: {f'{shown(wrong[0])} is no recipe' if wrong else 'there are no recipes'}; expected at least one Recipe. "
+        raise InputError(f"diet: {f'{shown(wrong[0])} is not a Recipe' if wrong else 'there are no recipes'}; expected at least one. "
                          "Pass for example [compression.Recipe(zeros=0.9)].")  # fmt: skip
     threads = _settings.check_threads("diet", threads)
     numbers = [check_seed("diet", seed) for seed in _given.items("diet", "seeds", seeds)]
@@ -199,7 +199,7 @@ def cook(
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Any:
-    """Train a task's network and do what the recipe says.
+    """Train a task's network and apply the recipe.
 
     Parameters
     ----------
@@ -219,9 +219,9 @@ def cook(
     Raises
     ------
     InputError
-        If the seed is none, or the recipe does not fit the task: an image's network for text, or no channel that can go.
+        If the seed is invalid, or the recipe does not fit the task: a network for images with text, or no channel that can be removed.
     StoppedError
-        If ``stop`` asked in between.
+        If ``stop`` returned True before the end.
     """
     job, seed, where = training.task(task), check_seed("cook", seed), devices.find(device)
     report, asked, threads = progress or _silent, stop or _never, _settings.check_threads("cook", threads)
@@ -288,7 +288,7 @@ def _built(job: Any, network: str, seed: int) -> Any:
         return job.make_model(seed)
     sample = job.test[slice(0, 1)][0]
     if sample.dim() != 4:
-        raise InputError(f"diet: network={network!r} for {job.name}, whose items are no images; expected 'as it is'. Leave network out.")
+        raise InputError(f"diet: network={network!r} for {job.name}, whose items are not images; expected 'as it is'. Leave network out.")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if network == "resnext":
@@ -299,4 +299,4 @@ def _built(job: Any, network: str, seed: int) -> Any:
 def _train(job: Any, model: Any, seed: int, device: devices.Device, stop: Stop, report: Progress, *, epochs: int | None = None) -> None:
     result = training.fit(job, model=model, device=device, epochs=epochs, seed=seed, progress=report, stop=stop)
     if result.ended != "finished":
-        raise StoppedError(f"diet: training {job.name} ended as {result.ended}; there is nothing to weigh. Run it again.")
+        raise StoppedError(f"diet: training {job.name} ended early ({result.ended}), so there is nothing to weigh. Run it again.")

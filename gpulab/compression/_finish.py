@@ -1,4 +1,4 @@
-"""``finish``: what training needed becomes what is shipped."""
+"""``finish``: turn a model in training into the model that is shipped."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpulab.errors import InputError
 def finish(model: Any) -> Any:
     """Return a copy without the parts that only training needs, in evaluation mode.
 
-    Masked and shared weights become plain ones (with their zeros, with their few values), a layer trained as if it were quantised becomes a
-    quantised one. The outputs stay the same. A model without such parts is copied as it is.
+    Masked and shared weights become plain ones (with their zeros, with their few values), a layer trained as if it were quantized becomes a
+    quantized one. The outputs stay the same. A model without such parts is copied as it is.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ def finish(model: Any) -> Any:
     Raises
     ------
     InputError
-        If it is no module, or a layer whose inputs are to be rounded by the range that training saw has seen none.
+        If it is not a module, or a layer whose inputs must be rounded by the range seen in training has seen no input.
     """
     from torch.nn.utils import parametrize
 

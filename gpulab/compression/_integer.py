@@ -2,7 +2,7 @@
 
 Linear layers run in FBGEMM or QNNPACK (``torch.ops.quantized``), convolutions in oneDNN (``torch.ops.onednn``, which PyTorch's own
 compiler uses). Without VNNI instructions an x86 CPU multiplies pairs of 8-bit numbers into 16-bit sums, and two products of 8-bit
-inputs with large weights overflow it: the answer is wrong without a word. So inputs get 7 bits there, and 127 * 127 * 2 still
+inputs with large weights overflow it: the answer is wrong, without any error. So inputs get 7 bits there, and 127 * 127 * 2 still
 fits (PyTorch calls it ``reduce_range``, oneDNN's guide "nuances of int8 computations").
 """
 

@@ -1,6 +1,6 @@
 """The modules that compression puts into a model; apart because a module class needs torch when it is defined.
 
-Imported only inside the functions of this package. Three are parametrisations (they compute a layer's weight while it is
+Imported only inside the functions of this package. Three are parametrizations (they compute a layer's weight while it is
 trained), the others take a layer's place in the model that is shipped.
 """
 
@@ -19,7 +19,7 @@ from gpulab.compression import _integer, _ranges
 
 
 class Mask(nn.Module):
-    """A parametrisation: the weight times a mask of zeros and ones, so that what was pruned stays zero whatever the optimizer does."""
+    """A parametrization: the weight times a mask of zeros and ones, so that what was pruned stays zero whatever the optimizer does."""
 
     mask: torch.Tensor
 
@@ -33,7 +33,7 @@ class Mask(nn.Module):
 
 
 class Codebook(nn.Module):
-    """A parametrisation of shared weights: the trained parameter is the codebook, and each weight is one of its entries.
+    """A parametrization of shared weights: the trained parameter is the codebook, and each weight is one of its entries.
 
     Index ``clusters`` (one past the end) stands for a zero that is kept.
     """
@@ -74,7 +74,7 @@ class Observed(nn.Module):
 
 
 class Aware(nn.Module):
-    """A layer that is trained as if it were quantised: weights and inputs are rounded on the way, gradients pass as if not."""
+    """A layer that is trained as if it were quantized: weights and inputs are rounded on the way, gradients pass as if not."""
 
     def __init__(self, layer: nn.Module, scheme: _ranges.Scheme, momentum: float) -> None:
         super().__init__()

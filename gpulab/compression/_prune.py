@@ -13,7 +13,7 @@ from gpulab import _given
 from gpulab.compression import _channels, _targets
 from gpulab.errors import InputError
 
-# Of four neighbours in a row of the weight matrix two stay: the pattern that NVIDIA's sparse Tensor Cores take (Mishra et al.,
+# Of four neighbors in a row of the weight matrix two stay: the pattern that NVIDIA's sparse Tensor Cores take (Mishra et al.,
 # "Accelerating Sparse Deep Neural Networks", arXiv:2104.08378, section 3).
 _GROUP, _KEPT = 4, 2
 
@@ -34,19 +34,19 @@ def prune(
     Parameters
     ----------
     model : torch.nn.Module
-        It is not changed. Pruning a pruned model again takes more away: ``amount`` counts what is zero already.
+        It is not changed. A pruned model can be pruned further: ``amount`` includes the weights that are zero already.
     amount : float
-        The share of weights that shall be zero, or of channels to remove from each layer, 0 to 1.
+        The share of weights to set to zero, or of channels to remove from each layer, 0 to 1.
     structured : bool
         Remove whole channels and the weights that read them, instead of setting single weights to zero.
     pattern : str, optional
-        "2:4" keeps the two largest of every four neighbours in a row; ``amount`` must then be 0.5.
+        "2:4" keeps the two largest of every four neighbors in a row; ``amount`` must then be 0.5.
     scope : str
         "global" compares the weights of all layers with each other, "layer" prunes the same share of each.
     layers, skip : iterable of str, optional
         Names of the layers to prune (all linear and convolutional ones), and of those to leave out.
     multiple : int
-        Keep channels in multiples of this, as Tensor Cores like them; at least that many stay.
+        Keep channels in multiples of this, as Tensor Cores prefer; at least this many channels stay.
 
     Returns
     -------
@@ -80,7 +80,9 @@ def prune(
     if pattern is not None:
         _given.word("prune", "pattern", pattern, ("2:4",))
         if amount != 0.5:
-            raise InputError(f"prune: pattern='2:4' with amount={amount}; expected 0.5, for it keeps two of four. Leave amount out.")
+            raise InputError(
+                f"prune: pattern='2:4' with amount={amount}; expected 0.5, since the pattern keeps two of four. Leave amount out."
+            )
         masks = {name: two_of_four(layer.weight.detach()) for name, layer in found.items()}
     else:
         masks = _smallest(found, amount, scope)
@@ -112,7 +114,7 @@ def _keep_largest(sizes: Any, amount: float) -> Any:
 
 
 def two_of_four(weight: Any) -> Any:
-    """Return the mask that keeps the two largest of every four neighbours in a row of the weight matrix; a rest of a row is kept."""
+    """Return the mask that keeps the two largest of every four neighbors in a row of the weight matrix; a rest of a row is kept."""
     import torch
 
     rows = weight.detach().abs().flatten(1)
@@ -149,7 +151,7 @@ def sparsity(model: Any) -> float:
     Raises
     ------
     InputError
-        If it is no module, or has no such layer.
+        If it is not a module, or has no such layer.
     """
     share = zero_share(_targets.module("sparsity", model))
     if share is None:

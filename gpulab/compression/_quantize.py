@@ -1,4 +1,4 @@
-"""Quantisation after training, with or without calibration, and training that knows of it.
+"""Quantization after training, with or without calibration, and quantization-aware training.
 
 ``quantize`` makes a model to ship; ``quantize_aware`` makes one to train, which ``finish`` turns into one to ship. The scheme (a
 scale for each channel or one a layer, inputs rounded or not) is apart from the arithmetic that runs it: float32 on rounded values
@@ -49,15 +49,15 @@ def quantize(
         Of a weight, 2 to 8. Inputs have 8 (7 in integer arithmetic on an x86 CPU where PyTorch reports no AVX-512 VNNI: 16-bit
         sums would overflow).
     calibration : tensor or iterable of tensors, optional
-        Inputs of the model, for "static": those that it will meet.
+        Inputs of the model, for "static", like those that it will get in use.
     arithmetic : str
         "float": float32 on the rounded values, on any device; saves memory, not time. "integer": PyTorch's 8-bit CPU kernels (needs
         activations="dynamic" and bits=8). "torchao": PyTorch's library for it, linear layers, 8 bits, per channel.
     layers, skip : iterable of str, optional
-        Names of layers to quantise (all), and of those to leave in float32.
+        Names of layers to quantize (all), and of those to leave in float32.
     percentile : float
-        For "static": the range ends at this percentile of a batch's calibration values, and begins as far from the other end; 100 takes
-        the largest and the smallest.
+        For "static": the range ends at this percentile of a batch's calibration values and begins at 100 minus it; 100 takes the largest
+        and the smallest value.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def quantize(
     Raises
     ------
     InputError
-        If an argument is not usable, or two do not fit each other.
+        If an argument is invalid, or two arguments contradict each other.
     DeviceError
         If the device has no such integer kernels; the message says what to use instead.
 
@@ -83,7 +83,7 @@ def quantize(
     if (calibration is not None) != (activations == "static"):
         raise InputError(
             f"quantize: calibration={'given' if calibration is not None else None} with activations={activations!r}; expected calibration "
-            "exactly for 'static'. Pass calibration=x with activations='static'."
+            "with 'static', and only then. Pass calibration=x with activations='static'."
         )
     done = finish(model)
     found = _targets.chosen("quantize", done, layers, skip)
@@ -111,7 +111,7 @@ def quantize_aware(
     layers: Iterable[str] | None = None,
     skip: Iterable[str] = (),
 ) -> Any:
-    """Return a copy to be trained as if it were quantised: rounding forward, none backward. ``finish`` then makes the quantised model.
+    """Return a copy for quantization-aware training: it rounds in the forward pass only. ``finish`` makes it a quantized model.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def quantize_aware(
     Raises
     ------
     InputError
-        If an argument is not usable, or a convolution's padding has no place in a finished layer.
+        If an argument is invalid, or a finished layer does not support a convolution's padding.
     """
     from gpulab.compression._modules import Aware, check_padding
 

@@ -1,4 +1,4 @@
-"""The arithmetic of quantisation: scales, codes and grids, with nothing about models.
+"""The arithmetic of quantization: scales, codes and grids, with nothing about models.
 
 Weights are symmetric: code = round(weight / scale) from -(2^(b-1) - 1) to 2^(b-1) - 1, so that 0 is exactly 0 and what was
 pruned stays pruned. Inputs are affine: code = round(x / step) + zero from 0 to 2^b - 1, because what follows a ReLU has no
@@ -20,7 +20,7 @@ TINY = 1.1754943508222875e-38
 
 @dataclass(frozen=True)
 class Scheme:
-    """How a model is quantised.
+    """How a model is quantized.
 
     Attributes
     ----------

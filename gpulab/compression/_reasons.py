@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulab.compression import _integer
 from gpulab.compression.results import Reason
-from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds
+from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds, plural
 
 # From bytes moved to the best rate, in bytes per second, that the device's memory has shown for them; None where that is not known.
 Roof = Callable[[int], float | None]
@@ -83,7 +83,7 @@ def _of_forms(one: Facts) -> list[Reason]:
     if "dense zeros" in one.forms:
         text = f"{one.zero_share:.0%} of its weights are zero, but stored like any other number: each zero is multiplied."
         if _is_starting(one):
-            text += f" And {_starting(one)}, so that fewer products would hardly show here."
+            text += f" And {_starting(one)}, so that fewer products would hardly change the time."
         said.append(Reason("dense zeros", text))
     if "shared" in one.forms:
         said.append(Reason("unpacked", "Its shared weights are unpacked when the model is loaded; the products are the same as before."))
@@ -94,11 +94,12 @@ def _of_forms(one: Facts) -> list[Reason]:
     if "csr" in one.forms:
         said.append(
             Reason(
-                "indices", "CSR reads an index with every weight and jumps through memory, and a convolution is laid out as a matrix first."
+                "indices",
+                "CSR reads an index with every weight and accesses memory irregularly, and a convolution is laid out as a matrix first.",
             )
         )
     if "integers" in one.forms:
-        said.append(Reason("rounding", "Every layer must round its inputs to integers first; layers this small do not win that back."))
+        said.append(Reason("rounding", "Every layer must round its inputs to integers first; layers this small do not recover that time."))
         if _integer.activation_bits() < 8:
             said.append(
                 Reason(
@@ -110,7 +111,7 @@ def _of_forms(one: Facts) -> list[Reason]:
         said.append(
             Reason(
                 "no instructions",
-                "Run operator by operator, torchao converts before each product; it is written for torch.compile and GPUs.",
+                "Without torch.compile, torchao converts before each product; it is written for torch.compile and GPUs.",
             )
         )
     return said
@@ -133,10 +134,10 @@ def _is_starting(one: Facts) -> bool:
 
 
 def _starting(one: Facts) -> str:
-    many = f"{one.operators} operators" if one.operators else "operators"
+    many = plural(one.operators, "operator") if one.operators else "operators"
     return (
-        f"{one.batch} items take {format_seconds(one.seconds)} and a single one {format_seconds(one.single_seconds)}: most of that is the "
-        f"time of starting {many}"
+        f"{one.batch} items take {format_seconds(one.seconds)} and a single one takes {format_seconds(one.single_seconds)}: most of that "
+        f"is the time of starting {many}"
     )
 
 
@@ -150,7 +151,7 @@ def _of_same_work(first: Facts, one: Facts, fell: float, roof: Roof) -> Reason:
 
 def _rates(first: Facts, one: Facts) -> str:
     reached, before = (format_flops_per_second(each.flops / each.seconds) for each in (one, first))
-    return f"it reaches {reached} where the first reached {before}."
+    return f"it reaches {reached}, the first model {before}."
 
 
 def _of_memory(first: Facts, one: Facts, roof: Roof) -> str:
@@ -163,6 +164,6 @@ def _of_memory(first: Facts, one: Facts, roof: Roof) -> str:
     if best is None or rate < _MEMORY * best:
         return ""
     return (
-        f" Its operators do {b:.3g} FLOP for each byte that they move, not {a:.3g}, and move {format_bytes_per_second(rate)} where the "
-        f"device's memory has shown {format_bytes_per_second(best)} at best: memory takes a good part of the time."
+        f" Its operators do {b:.3g} FLOP for each byte that they move, not {a:.3g}, and move {format_bytes_per_second(rate)}; the best "
+        f"rate measured for the device's memory is {format_bytes_per_second(best)}, so memory takes a large part of the time."
     )

@@ -32,7 +32,7 @@ def share_weights(model: Any, clusters: int = 16, *, layers: Iterable[str] | Non
     Raises
     ------
     InputError
-        If an argument is not usable, or the weights are shared or quantised already.
+        If an argument is invalid, or the weights are shared or quantized already.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def _share(layer: Any, clusters: int) -> None:
     indices = torch.full(weight.shape, len(codebook), dtype=torch.int64, device=weight.device)
     indices[kept] = nearest
     layer.weight = torch.nn.Parameter(codebook)
-    # unsafe: the parametrised weight has another shape than the codebook that it is computed from
+    # unsafe: the parametrized weight has another shape than the codebook that it is computed from
     parametrize.register_parametrization(layer, "weight", Codebook(indices), unsafe=True)
 
 

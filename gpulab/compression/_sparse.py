@@ -1,4 +1,4 @@
-"""Sparse formats: store and multiply only what is not zero, and say where a device has no use for that."""
+"""Sparse formats: store and multiply only what is not zero, and report where a device has no kernels for that."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def to_sparse(model: Any, format: str = "csr", *, layers: Iterable[str] | None =
     Raises
     ------
     InputError
-        If an argument is not usable, or a layer does not have the format's pattern.
+        If an argument is invalid, or a layer does not have the format's pattern.
     DeviceError
         If the device has no kernels for the format; the message says what to use instead.
     """
@@ -78,7 +78,7 @@ def _semi_structured(model: Any, found: dict[str, Any]) -> Any:
                 f"{_ROWS} rows and {_COLUMNS} columns. Convert with model.half(), or skip this layer."
             )
         if not torch.equal(weight * two_of_four(weight).to(weight.dtype), weight):
-            raise InputError(f"to_sparse: {name} has more than two of four neighbours that are not zero. Prune with pattern='2:4' first.")
+            raise InputError(f"to_sparse: {name} has more than two of four neighbors that are not zero. Prune with pattern='2:4' first.")
         with _quiet():
             layer.weight = torch.nn.Parameter(torch.sparse.to_sparse_semi_structured(weight), requires_grad=False)
     return model

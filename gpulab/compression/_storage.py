@@ -48,7 +48,7 @@ def save(model: Any, path: str | Path) -> int:
     Raises
     ------
     InputError
-        If it is no module.
+        If it is not a module.
     OSError
         If the file cannot be written.
     """
@@ -63,9 +63,9 @@ def load(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     CheckpointError
-        If the file is damaged or none of ours.
+        If the file is damaged or was not written by ``save``.
     InputError, MissingLibraryError
-        If it has a tensor of a library's own kind, and that library is not here.
+        If it has a tensor of a library's own type, and that library is not installed.
     OSError
         If it cannot be read.
     """
@@ -73,12 +73,12 @@ def load(path: str | Path) -> dict[str, Any]:
 
 
 def size_on_disk(model: Any) -> int:
-    """Return how many bytes the file has that ``save`` would write; nothing is written.
+    """Return the size in bytes of the file that ``save`` would write; nothing is written.
 
     Raises
     ------
     InputError
-        If it is no module.
+        If it is not a module.
     """
     return len(packed(model))
 
@@ -186,13 +186,13 @@ def unpacked(content: bytes, where: str) -> dict[str, Any]:
         raise
     except (ValueError, KeyError, TypeError, IndexError, zlib.error, AttributeError, MemoryError, OverflowError) as error:
         raise CheckpointError(
-            f"load: {shown(where)} is no whole file of compression.save ({message_of(error, 60)}); expected one. Save the model again."
+            f"load: {shown(where)} is not a file of compression.save ({message_of(error, 60)}); expected one. Save the model again."
         ) from error
 
 
 def _entries(content: bytes) -> Iterator[tuple[str, Any]]:
     if not content.startswith(_MAGIC):
-        raise ValueError("no such file")
+        raise ValueError("it does not begin with the mark of such a file")
     begin = len(_MAGIC) + 8
     length, checksum = (int.from_bytes(content[at : at + 4], "little") for at in (begin - 8, begin - 4))
     if zlib.crc32(content[begin:]) != checksum:
@@ -230,13 +230,13 @@ def _restored(entry: dict[str, Any], parts: list[bytes]) -> Any:
     elif entry["form"] == "mask":
         there = np.unpackbits(np.frombuffer(parts[0], np.uint8))[:count].astype(bool)
         if there.size != count:
-            raise ValueError("another count of elements")
+            raise ValueError("a wrong number of elements")
         flat = np.zeros(count, plain)
         flat[there] = _values(entry, parts[1:], plain, int(there.sum()))
     else:
         flat = _values(entry, parts, plain, count)
     if flat.size != count:
-        raise ValueError("another count of elements")
+        raise ValueError("a wrong number of elements")
     return _tensor(flat, dtype).view(shape)
 
 
@@ -270,5 +270,5 @@ def _load_foreign(content: bytes) -> Any:
         return torch.load(io.BytesIO(content), weights_only=True)
     except Exception as error:
         raise InputError(
-            f"load: a tensor of a library's own kind cannot be read ({type(error).__name__}); expected its library. Install it."
+            f"load: a tensor of a library's own type cannot be read ({type(error).__name__}); expected its library. Install it."
         ) from error

@@ -25,7 +25,7 @@ class Ability(Result):
     name : str
     works : bool
     sentence : str
-        What it is good for, or why it cannot run and what to use instead.
+        Its advantage, or why it cannot run and what to use instead.
     """
 
     name: str
@@ -84,9 +84,13 @@ def support(device: Any = None) -> Support:
     where = devices.find(device) if device is not None else devices.default()
     place = str(where)
     abilities = (
-        _tried("zeros in CSR", "Multiplies only what is not zero; pays where nearly all is zero.", lambda: _csr(place)),
+        _tried("zeros in CSR", "Multiplies only what is not zero; pays off when nearly all weights are zero.", lambda: _csr(place)),
         _two_four(place),
-        _tried("8-bit weights, float32 arithmetic", "A quarter of the bytes; every call converts.", lambda: _float(place)),
+        _tried(
+            "8-bit weights, float32 arithmetic",
+            "A quarter of the bytes; every call converts the weights to float32.",
+            lambda: _float(place),
+        ),
         _integers(place, False),
         _integers(place, True),
         _tried("torchao, 8-bit weights", "Linear layers; a quarter of the bytes.", lambda: _torchao(place, None)),
@@ -138,7 +142,7 @@ def _two_four(place: str) -> Ability:
     name = "2:4 zeros"
     refused = _sparse.two_four_refusal(place)
     if refused:
-        return Ability(name, False, f"{refused} The zeros still make its file little more than half as large.")
+        return Ability(name, False, f"{refused} The zeros still reduce the file to little more than half its size.")
     good = "Half of the products, in half precision, where the pattern is two zeros in four."
 
     def run() -> None:
@@ -155,6 +159,6 @@ def _integers(place: str, convolution: bool) -> Ability:
         return Ability(name, False, f"{refused[0].upper()}{refused[1:]}")
     bits = _integer.activation_bits()
     exact = "Inputs have 8 bits." if bits == 8 else (
-        "Inputs have 7 bits: PyTorch reports no AVX-512 VNNI on this CPU, and without VNNI 16-bit sums would overflow with 8."
+        "Inputs have 7 bits: PyTorch reports no AVX-512 VNNI on this CPU, and without it 16-bit sums of 8-bit inputs would overflow."
     )  # fmt: skip
     return Ability(name, True, f"Integer products. {exact}")

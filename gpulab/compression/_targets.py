@@ -22,7 +22,7 @@ def module(function: str, model: Any) -> Any:
     Raises
     ------
     InputError
-        If it is no ``torch.nn.Module``.
+        If it is not a ``torch.nn.Module``.
     """
     import torch
 
@@ -39,7 +39,7 @@ def duplicate(function: str, model: Any) -> Any:
     Raises
     ------
     InputError
-        If it is no module, or one that cannot be copied.
+        If it is not a module, or one that cannot be copied.
     """
     try:
         return copy.deepcopy(module(function, model))
@@ -63,7 +63,7 @@ def layers(model: Any) -> dict[str, Any]:
 
 
 def weight_of(layer: Any) -> Any:
-    """Return the parameter behind a layer's weight: its own, or the one that a parametrisation computes it from."""
+    """Return the parameter behind a layer's weight: its own, or the one that a parametrization computes it from."""
     from torch.nn.utils import parametrize
 
     if parametrize.is_parametrized(layer, "weight"):
@@ -73,9 +73,9 @@ def weight_of(layer: Any) -> Any:
 
 
 def plain(layer: Any) -> None:
-    """Make the weight that a layer's parametrisations compute its plain weight, in place.
+    """Make the weight that a layer's parametrizations compute its plain weight, in place.
 
-    A deep copy of a parametrised layer shares its class with the original, and PyTorch takes the computed attribute off that
+    A deep copy of a parametrized layer shares its class with the original, and PyTorch takes the computed attribute off that
     class: so the layer gets a class of its own first, else the original would lose its weight.
     """
     from torch.nn.utils import parametrize
@@ -99,7 +99,7 @@ def chosen(function: str, model: Any, names: Iterable[str] | None, skip: Iterabl
     unknown = [name for name in [*wanted, *left_out] if not isinstance(name, str) or name not in there]
     if unknown:
         raise InputError(
-            f"{function}: there is no layer {shown(unknown[0])} to compress; expected some of {', '.join(there) or '(none)'}. Pass one."
+            f"{function}: there is no layer {shown(unknown[0])} to compress; expected some of: {', '.join(there) or '(none)'}. Pass one."
         )
     found = {name: there[name] for name in wanted if name not in left_out}
     if not found:
@@ -127,7 +127,7 @@ def share(function: str, name: str, value: Any) -> float:
         If it is none.
     """
     if not _given.is_finite(value) or not 0 <= value < 1:
-        raise InputError(f"{function}: {name}={shown(value)}; expected a share from 0 up to, but not, 1. Pass for example {name}=0.5.")
+        raise InputError(f"{function}: {name}={shown(value)}; expected a share of at least 0 and below 1. Pass for example {name}=0.5.")
     return float(value)
 
 

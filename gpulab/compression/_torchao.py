@@ -13,7 +13,7 @@ from gpulab.errors import DeviceError, InputError, MissingLibraryError, message_
 
 
 def quantized(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
-    """Quantise the linear layers in place with torchao and return the model.
+    """Quantize the linear layers in place with torchao and return the model.
 
     Raises
     ------
@@ -34,14 +34,16 @@ def quantized(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
     linear = {name for name, layer in found.items() if isinstance(layer, torch.nn.Linear)}
     if not linear:
         raise InputError(
-            "quantize: arithmetic='torchao' and no linear layer; expected at least one, for torchao leaves convolutions as they are. "
+            "quantize: arithmetic='torchao' and no linear layer; expected at least one, since torchao leaves convolutions as they are. "
             "Use arithmetic='integer' on a CPU, or 'float'."
         )
     with quiet():
         try:
             from torchao import quantization
         except ImportError as error:
-            raise MissingLibraryError(f"quantize: torchao is not installed; expected it. Run {pip_command('install torchao')}.") from error
+            raise MissingLibraryError(
+                f"quantize: torchao is not installed; expected it to be. Run {pip_command('install torchao')}."
+            ) from error
         make = quantization.Int8DynamicActivationInt8WeightConfig if scheme.activations else quantization.Int8WeightOnlyConfig
         try:
             quantization.quantize_(model, make(version=2), filter_fn=lambda _, name: name in linear)

@@ -1,4 +1,4 @@
-"""Put models on the scales: bytes on disk, FLOPs, measured time, accuracy, and why a smaller one is not faster."""
+"""Compare models: bytes on disk, FLOPs, measured time, accuracy, and why a smaller one is not faster."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def weigh(
     ----------
     models : module, sequence of modules, or mapping of str to either
         Each is finished first (masks become plain zeros, and so on). Several modules under one label are the same recipe with different
-        seeds: all count for the accuracy, the first one for the time, the largest file for the size. Given the same
-        batch, the labels take turns, call by call; the first is what the others are compared with.
+        seeds: all count for the accuracy, the first one for the time, the largest file for the size. All labels get the same batch and
+        take turns, call by call; the first label is the baseline.
     on : str or Task, optional
         The task whose test gives the accuracy and the inputs.
     inputs : tensor, optional
         A batch to time with, in place of the test's first ``batch_size`` items; needed without a task.
     device : optional
-        Where the models are timed and tested, on copies; None takes that of the first model.
+        Where copies of the models are timed and tested; None takes the device of the first model.
     batch_size : int
     deadline : float
         Seconds of sampling for each model and each of the two batch sizes.
@@ -66,8 +66,8 @@ def weigh(
 
     Notes
     -----
-    Where FLOPs fell and the time did not follow, the device's memory is measured once a process (``gl.devices.ceilings``): only bytes that
-    come near its best rate are named as the cause.
+    If the FLOPs fell but the time did not, the device's memory bandwidth is measured once per process (``gl.devices.ceilings``): memory is
+    named as the cause only if the model's traffic comes near that rate.
     """
     named = _named(models)
     job = training.task(on) if on is not None else None
@@ -115,7 +115,10 @@ def _broken(accuracies: Mapping[str, tuple[training.Accuracy, ...]]) -> tuple[No
     if not labels:
         return ()
     return (
-        Note("diverged", f"{', '.join(labels)}: the loss on the test is infinite or nan, so what it answers is chance. Train it again."),
+        Note(
+            "diverged",
+            f"{', '.join(labels)}: the loss on the test is infinite or nan, so its answers are no better than chance. Train it again.",
+        ),
     )
 
 

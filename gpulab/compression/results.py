@@ -38,7 +38,7 @@ class LayerCost(Result):
 
 @dataclass(frozen=True)
 class Cost(Result):
-    """What a model costs by count.
+    """The cost of a model, by count.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Reason(Result):
 
 @dataclass(frozen=True)
 class WeighedModel(Result):
-    """One model on the scales.
+    """One model in a comparison.
 
     Attributes
     ----------
@@ -116,9 +116,9 @@ class WeighedModel(Result):
     flops_per_item : float
         By count.
     operators : int or None
-        That one call starts; None where they could not be counted.
+        Operators that one call starts; None where they could not be counted.
     moved_bytes : int or None
-        What those operators read and write by count, for the whole batch.
+        Bytes that those operators read and write by count, for the whole batch.
     median_seconds : float
         Of one call with a batch, the device having finished.
     interval_seconds : (float, float) or None
@@ -131,7 +131,7 @@ class WeighedModel(Result):
     accuracies : tuple of Accuracy
         On the test: one for each seed; empty where no task was given.
     reasons : tuple of Reason
-        Why it is not faster than the first, or not by as much as its FLOPs fell; empty where there is nothing to explain.
+        Why it is not faster than the first, or less so than its FLOPs promise; empty where there is nothing to explain.
     evidence : Evidence
     """
 
@@ -181,20 +181,20 @@ class WeighedModel(Result):
 
     @property
     def faster(self) -> str:
-        """Against the first: "faster", "slower" or "as fast", by whether the interval holds 1; "" for the first, or without an interval."""
+        """Whether it is "faster", "slower" or "as fast" as the first: whether the interval includes 1; "" for the first, or without one."""
         if self.speedup is None or self.speedup_interval is None:
             return ""
         low, high = self.speedup_interval
         return "faster" if low > 1 else "slower" if high < 1 else "as fast"
 
     def __repr__(self) -> str:
-        accuracy = f", {100 * self.accuracy:.1f} % right" if self.accuracy is not None else ""
+        accuracy = f", accuracy {100 * self.accuracy:.1f} %" if self.accuracy is not None else ""
         return f"<{self.label}: {format_bytes(self.file_bytes)}, {format_seconds(self.median_seconds)} a batch{accuracy}>"
 
 
 @dataclass(frozen=True)
 class Weighing(Result):
-    """Several models on the same scales; the first is what the others are compared with.
+    """Several models compared by the same measures; the first is the baseline.
 
     Attributes
     ----------
@@ -228,12 +228,12 @@ class Weighing(Result):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """One for each model but the first: how much smaller and faster, and why not more."""
+        """One sentence for each model except the first: how much smaller and faster it is, and why not more."""
         return tuple(_sentence(self.models[0], each) for each in self.models[1:])
 
     @property
     def front(self) -> tuple[str, ...]:
-        """The labels of the models that no other beats: one as good in accuracy, size and time, and better in one of them."""
+        """The labels of the Pareto front: no other model is as good in accuracy, size and time and better in one of them."""
         return self.front_of()
 
     def front_of(self, *, size: bool = True, time: bool = True) -> tuple[str, ...]:
@@ -242,9 +242,9 @@ class Weighing(Result):
         return tuple(label for label, mine in values.items() if not any(_beats(its, mine) for its in values.values()))
 
     def with_models(self, more: Weighing) -> Weighing:
-        """Return this with the models of another weighing that had the same first model; one of a label that is there takes its place.
+        """Return this with the models of another weighing that has the same first model; a model of the same label is replaced.
 
-        Times of different weighings are comparable by ``speedup`` only: each was measured in turns with the first model of its own.
+        Times of different weighings are comparable by ``speedup`` only: each was measured in turns with its own first model.
         """
         kept = {each.label: each for each in self.models}
         kept.update({each.label: each for each in more.models[1:]})
@@ -258,13 +258,13 @@ class Weighing(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a model."""
         several = max((len(each.accuracies) for each in self.models), default=0)
-        right = f"right ({several} seeds)" if several > 1 else "right"
+        right = f"accuracy ({several} seeds)" if several > 1 else "accuracy"
         headers = ("model", "file", "weights", "FLOP an item (counted)", f"time for {self.batch}", "time for 1", "speed-up", right)
         rows = [
             (
                 each.label, format_bytes(each.file_bytes), f"{each.parameters - each.zeros:,}", format_flops(each.flops_per_item),
                 f"{format_seconds(each.median_seconds)} {format_interval(each.interval_seconds)}", format_seconds(each.single_seconds),
-                "the first" if each.speedup is None else f"{format_ratio(each.speedup)} {_ratios(each.speedup_interval)}",
+                "baseline" if each.speedup is None else f"{format_ratio(each.speedup)} {_ratios(each.speedup_interval)}",
                 _right(each),
             )
             for each in self.models
@@ -285,7 +285,7 @@ def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 def _right(model: WeighedModel) -> str:
     if model.accuracy is None or model.accuracy_interval is None:
-        return "not asked"
+        return "not measured"
     low, high = model.accuracy_interval
     return f"{100 * model.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
 
@@ -300,10 +300,10 @@ def _sentence(first: WeighedModel, one: WeighedModel) -> str:
     if one.speedup is None:
         return f"{one.label}: {small} on disk."
     fast = {
-        "faster": f"{format_ratio(one.speedup)} as fast",
-        "slower": f"not faster but slower ({format_ratio(one.speedup)} as fast)",
-        "as fast": f"not faster ({format_ratio(one.speedup)}, and the interval holds 1)",
-        "": f"{format_ratio(one.speedup)} as fast, without an interval (measure longer, or on a quieter machine)",
+        "faster": f"a speed-up of {format_ratio(one.speedup)}",
+        "slower": f"slower (a speed-up of {format_ratio(one.speedup)})",
+        "as fast": f"not faster (a speed-up of {format_ratio(one.speedup)}, and the interval includes 1)",
+        "": f"a speed-up of {format_ratio(one.speedup)} without an interval (measure longer, or on a quieter machine)",
     }[one.faster]
     why = " ".join(reason.sentence for reason in one.reasons)
     return f"{one.label}: {small} on disk, {fast}.{' ' + why if why else ''}"

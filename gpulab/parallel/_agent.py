@@ -1,4 +1,4 @@
-"""The agent: a thread in each engine that tells where its rank stands, and frees it from a collective that will never come about.
+"""The agent: a thread in each engine that reports what its rank is doing, and frees it from a collective that will never complete.
 
 A rank that hangs in a collective runs no Python, so it can neither report nor be interrupted. This thread can: it publishes what the
 rank stands in (through ipyparallel's own channel, so from any host), and on an interrupt that finds the rank in a collective it shuts the

@@ -1,7 +1,7 @@
 """How this rank talks to the others, and so where it computes.
 
-Runs wherever torch.distributed has a process group, and needs torch alone. That NCCL is used as here says was written for machines with
-several GPUs; none of ours has run it.
+Runs wherever torch.distributed has a process group, and needs torch alone. The NCCL path was written for machines with several GPUs and
+has not been run on one yet.
 """
 
 from __future__ import annotations

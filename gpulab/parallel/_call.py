@@ -1,4 +1,4 @@
-"""One call on every rank: sent, waited for, and told apart when it goes wrong."""
+"""One call on every rank: sent, waited for, and diagnosed when it goes wrong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpulab.parallel._failures import explain, named
 from gpulab.parallel._outcome import Outcome, Sight
 
 _TICK_SECONDS = 0.05
-# After the first sign of trouble the others get this long to say where they stand: a rank whose neighbour died fails at once, others
+# After the first sign of trouble the others get this long to say where they stand: a rank whose neighbor died fails at once, others
 # report within a second. All of it, with the interrupt, must stay under 5 s.
 _SETTLE_SECONDS = 1.6
 _IDLE_SECONDS = 2.4
@@ -136,7 +136,7 @@ class Call:
     def _failed(self, rank: int, error: Exception) -> None:
         """Take in what ipyparallel itself says of a rank: its engine is gone, or it cannot run our part at all."""
         if getattr(error, "ename", "") == "EngineError":
-            self.died[rank] = self.engines.deaths().get(rank, "ended without a word")
+            self.died[rank] = self.engines.deaths().get(rank, "ended without an error message")
         elif self.interrupted and getattr(error, "ename", "") == "KeyboardInterrupt":  # just before its function began, or just after
             self.outcomes[rank] = Outcome(Sight(rank, "interrupted"), b"", b"", "", "", ())
         else:
@@ -179,7 +179,7 @@ class Call:
         if self.refused:
             rank, text = next(iter(self.refused.items()))
             return RankError(
-                f"run: rank {rank} could not take the call ({text}); expected gpulab on every engine. Install it there.", (rank,)
+                f"run: rank {rank} could not run the call ({text}); expected gpulab on every engine. Install it there.", (rank,)
             )
         sights = []
         for sight in before:
@@ -194,8 +194,8 @@ class Call:
             late = [sight.rank for sight in sights if sight.state == "running"]
             where = next((sight.where for sight in sights if sight.where), "")
             return RankError(
-                f"run: {named(late)} had not returned after {self.limit_seconds:g} s{f' (at {where})' if where else ''}; expected all to. "
-                "Give run() a longer timeout_seconds, or have the function do less.",
+                f"run: {named(late)} had not returned after {self.limit_seconds:g} s{f' (at {where})' if where else ''}; expected "
+                "all to return. Give run() a longer timeout_seconds, or have the function do less.",
                 tuple(late),
             )
         error = explain(sights, self.timeout_seconds if trouble != "deadline" else time.monotonic() - self.begin)

@@ -69,20 +69,20 @@ class CollectiveCall(Result):
     dtype : str
         Of the first tensor; "" for a barrier.
     input_bytes : int
-        What this rank gives: the payload, not what the algorithm sends (``wire_bytes``).
+        What this rank contributes: the payload, not what the algorithm sends (``wire_bytes``).
     output_bytes : int
-        What this rank gets. A rank that neither gives nor gets (a broadcast's receiver gives nothing) has 0 there.
+        What this rank receives; 0 where it contributes or receives nothing (a broadcast's receiver has 0 ``input_bytes``).
     group : tuple of int
         The global ranks that take part.
     root : int or None
-        The global rank of a rooted collective's root, or the peer of a send or recv (None where any sender will do).
+        The global rank of a rooted collective's root, or the peer of a send or recv (None where any sender is accepted).
     begin_seconds, end_seconds : float, float or None
         ``time.perf_counter`` of this machine; ranks on one Linux machine share it. None while in flight.
     end_from : str
         How the end is known: "completion" (the work's own), "wait" (when a wait for it returned, so the true end may be earlier),
         "return" (the call itself waited); "" while in flight.
     waited_seconds : float
-        How long Python stood in waits for it. DDP waits inside C++, which is not seen.
+        How long Python waited for it. DDP waits inside C++, which is not seen.
     error : str or None
         What the collective ended with, where it failed.
     """
@@ -108,7 +108,7 @@ class CollectiveCall(Result):
 
     @property
     def payload_bytes(self) -> int:
-        """The size by which sweeps count: the larger of what the rank gives and gets (the whole tensor of an all-gather)."""
+        """The size that sweeps use: the larger of what the rank contributes and receives (the whole tensor of an all-gather)."""
         return max(self.input_bytes, self.output_bytes)
 
     @property

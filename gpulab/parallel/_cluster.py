@@ -50,15 +50,15 @@ def cluster(
         The name of an ipyparallel profile: its running controller is used, or its launchers (Slurm, PBS, SSH, MPI) start engines.
         Left out, engines start on this machine. docs/clusters.md has working profiles.
     timeout_seconds : float
-        How long a collective waits for a rank that does not come.
+        How long a collective waits for a rank that does not arrive.
     threads : int
         Threads of torch in each rank.
     backend : str, optional
-        "gloo", "nccl" or "cpu:gloo,cuda:nccl"; left out, the last where every rank has a GPU of its own, else "gloo".
+        "gloo", "nccl" or "cpu:gloo,cuda:nccl"; by default the last where every rank has a GPU of its own, else "gloo".
     port : int
         The port at which the ranks meet on rank 0's machine, for firewalls that leave only some open; 0 takes a free one.
     progress : callable, optional
-        Called with a fraction in 0-1 and a text while the cluster starts; left out, the text is printed where a learner looks on.
+        Called with a fraction in 0-1 and a text while the cluster starts; by default the text is printed in interactive sessions.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def cluster(
     Raises
     ------
     InputError
-        If an argument is not one that can be used.
+        If an argument is invalid.
 
     Examples
     --------
@@ -107,7 +107,7 @@ class Ranks:
     log : tuple of tuple of CollectiveCall
         For each rank, the collectives that it entered in the last call, in order; empty for a rank that did not answer.
     px : bool
-        Whether ``%%px`` reaches these ranks once they start; off for an instrument's own, or they would take it from the learner's.
+        Whether ``%%px`` reaches these ranks once they start; off for an instrument's own ranks, so that ``%%px`` stays with the learner's.
     """
 
     px = True
@@ -127,7 +127,7 @@ class Ranks:
 
     @property
     def ready(self) -> bool:
-        """Whether the ranks run and are in step, as far as is known: ``run`` can be called."""
+        """Whether the ranks run and are in step, as far as is known, so that ``run`` can be called."""
         return self._engines is not None and self._broken is None and not self._engines.deaths()
 
     def __repr__(self) -> str:
@@ -142,14 +142,14 @@ class Ranks:
         self.stop()
 
     def start(self) -> Ranks:
-        """Start the engines and open the process group; nothing happens where that is done already.
+        """Start the engines and open the process group; does nothing if they are started already.
 
         Raises
         ------
         OutOfMemoryError
-            If so many ranks do not fit into the memory that is free here.
+            If so many ranks do not fit into the free memory.
         RankError
-            If the engines do not come up; nothing is left running.
+            If the engines do not start; nothing is left running.
         """
         if self._engines is not None:
             return self
@@ -176,12 +176,12 @@ class Ranks:
         Parameters
         ----------
         function : callable
-            Travels by value (cloudpickle), with what it uses from the notebook. In it ``torch.distributed`` is initialised:
+            Travels by value (cloudpickle), with what it uses from the notebook. In it ``torch.distributed`` is initialized:
             ``dist.get_rank()`` and ``dist.get_world_size()`` give the rank's place.
         *args, **kwargs
             The function's arguments, the same on every rank: numbers, numpy arrays, tensors on the CPU, anything that can be pickled.
         timeout_seconds : float, optional
-            How long the whole call may take; left out, as long as it takes. How long a *collective* waits is `cluster`'s.
+            The limit for the whole call; no limit by default. How long a *collective* waits is set in `cluster`.
 
         Returns
         -------
@@ -191,15 +191,15 @@ class Ranks:
         Raises
         ------
         RankError
-            If a rank raised: the sentence names it, and its own error is the cause.
+            If a rank raised: the message names it, and its own error is the cause.
         RankDiedError
             If a rank's process ended: within 5 s, with how it ended and where the others wait.
         CollectiveTimeoutError
-            If ranks waited in a collective in vain: within 5 s after the timeout, with who did not come.
+            If ranks waited in a collective until the timeout: within 5 s after it, with the ranks that did not arrive.
         StoppedError
             If ``interrupt`` was called meanwhile.
         KeyboardInterrupt
-            As it came, after the ranks were interrupted too.
+            On an interrupt, after the ranks were interrupted too.
         """
         if timeout_seconds is not None and (not _given.is_finite(timeout_seconds) or timeout_seconds <= 0):
             raise InputError(f"run: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0. Pass some, or leave it out.")
@@ -238,7 +238,7 @@ class Ranks:
     def recover(self) -> Ranks:
         """Make the ranks usable again after a failure: a new process group on a new port, and new engines where one is gone or hangs.
 
-        Where all engines are alive and idle they stay, with what ``%%px`` defined in them; else all are new.
+        If all engines are alive and idle, they are kept, with what ``%%px`` defined in them; otherwise all are replaced.
 
         Returns
         -------
@@ -248,7 +248,7 @@ class Ranks:
         Raises
         ------
         RankError
-            If that fails; nothing is left running, and ``start()`` starts anew.
+            If that fails; nothing is left running, and ``start()`` starts new engines.
         """
         if self._engines is None:
             return self.start()

@@ -75,7 +75,7 @@ class LocalEngines:
         Raises
         ------
         RankError
-            If one of them does not come up; nothing is left running.
+            If one of them does not start; nothing is left running.
         """
         progress(0.0, "starting the controller")
         folder = Path(tempfile.mkdtemp(prefix="gpulab-cluster-"))
@@ -85,7 +85,7 @@ class LocalEngines:
         guarded.order("process", name="controller", command=_controller_command(folder), log=str(folder / "controller.log"))
         guarded.order("load")
         file = folder / "security" / "ipcontroller-client.json"
-        self._wait(file.exists, "the controller has not come up", "controller.log")
+        self._wait(file.exists, "the controller has not started", "controller.log")
         progress(0.1, "loading torch and the engines")
         self._wait(lambda: guarded.forks is not None, "the libraries of the engines were not loaded", "guard.log")
         self._controller = Controller.read(folder / "security")
@@ -108,10 +108,10 @@ class LocalEngines:
             here = len(set(client.ids) - old)
             if here > told:
                 told = here
-                progress(fraction + (0.9 - fraction) * here / self.n, f"{here} of {self.n} engines are there")
+                progress(fraction + (0.9 - fraction) * here / self.n, f"{here} of {self.n} engines are running")
             return here >= self.n
 
-        self._wait(all_here, "not all engines have come up", f"{names[0]}.log", names)
+        self._wait(all_here, "not all engines have started", f"{names[0]}.log", names)
         ids = sorted(set(client.ids) - old)
         order = {guarded.pids[name]: i for i, name in enumerate(names)}
         # In an environment of Windows the program that is started is a launcher, and the engine is its child.
@@ -198,10 +198,10 @@ class LocalEngines:
             elif guarded.failures:
                 words = guarded.failures[-1]
             else:
-                words = f"nothing came within {seconds:.0f} s"
+                words = f"no answer within {seconds:.0f} s"
             last = last_line(guarded.folder / log)
             raise RankError(
-                f"cluster: {failed} ({words}{f'; its last words: {last}' if last else ''}); expected {self.n} engines on this machine. "
+                f"cluster: {failed} ({words}{f'; its last output: {last}' if last else ''}); expected {self.n} engines on this machine. "
                 "Free some memory or processor time and start the cluster again; `gpulab doctor` looks at the installation."
             )
 
@@ -238,7 +238,7 @@ def ending(code: int) -> str:
         name = f"{-code} ({signal.Signals(-code).name})"
     except ValueError:
         name = str(-code)
-    why = ", which the system sends where memory runs out" if -code == 9 else ""
+    why = ", which the system sends when memory runs out" if -code == 9 else ""
     return f"was ended by signal {name}{why}"
 
 

@@ -26,7 +26,7 @@ def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
     Returns
     -------
     RankError
-        `RankDiedError` where a process ended; `CollectiveTimeoutError` where ranks waited for others in vain; else what a rank raised.
+        `RankDiedError` where a process ended; `CollectiveTimeoutError` where others never arrived; else what a rank raised.
     """
     died = [sight for sight in sights if sight.state == "died"]
     waiting = [sight for sight in sights if sight.waits]
@@ -40,7 +40,7 @@ def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
         return RankDiedError(f"run: {ended}{where}; expected it to live until the call ends. {_GO_ON}", ranks, waiters, collective)
     if raised:
         errors = "; ".join(f"{_ranks(group)} raised {error}" for error, group in _grouped(raised, lambda s: s.error))
-        go_on = _GO_ON if waiting else "Mend the function: the error's cause has its traceback."
+        go_on = _GO_ON if waiting else "Fix the function: the error's cause has its traceback."
         return RankError(f"run: {errors}{where}; expected a result from every rank. {go_on}", ranks, waiters, collective)
     return _nobody_came(sights, waiting, timeout_seconds)
 
@@ -53,15 +53,15 @@ def _nobody_came(sights: Sequence[Sight], waiting: Sequence[Sight], timeout_seco
     first, *others = list(_grouped(waiting, _place))
     said = f"{_ranks(first[1])} waited in {_standing(first[1][0], len(first[1]) > 1)} for {timeout_seconds:g} s"
     if absent:
-        why = "; ".join(f"{_ranks(group)} did not come: {what}" for what, group in _grouped(absent, _doing))
+        why = "; ".join(f"{_ranks(group)} did not arrive: {what}" for what, group in _grouped(absent, _doing))
         blamed = tuple(s.rank for s in absent)
     elif others:
-        why = "; ".join(f"{_ranks(group)} stood in {_standing(group[0], len(group) > 1)}" for _, group in others)
+        why = "; ".join(f"{_ranks(group)} waited in {_standing(group[0], len(group) > 1)}" for _, group in others)
         blamed = tuple(s.rank for _, group in others for s in group)
     else:
         return CollectiveTimeoutError(
-            f"run: {said}, and all of them had come; expected it to end in that time. Give cluster() a longer timeout_seconds for slow "
-            f"links or a slow rank, and call recover() to go on.",
+            f"run: {said}, although all ranks had arrived; expected it to complete in that time. Give cluster() a longer "
+            "timeout_seconds for slow links or a slow rank, and call recover() to go on.",
             (),
             waiters,
             collective,
@@ -94,7 +94,7 @@ def _doing(sight: Sight) -> str:
     if sight.state == "returned":
         return f"it had returned after {count}"
     at = f" at {sight.where}" if sight.where else ""
-    return f"it was still at work{at} after {count}"
+    return f"it was still running{at} after {count}"
 
 
 def _after(sight: Sight) -> str:

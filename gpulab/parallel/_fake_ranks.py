@@ -235,7 +235,7 @@ class _Zero:
 
 
 def asks_for_shapes() -> bool:
-    """Return whether a pipeline's stage asks its neighbours for shapes in the way that is stood in for here: since PyTorch 2.13."""
+    """Return whether a pipeline's stage asks its neighbors for shapes in the way that is stood in for here: since PyTorch 2.13."""
     from torch.distributed.pipelining import PipelineStage
 
     return all(hasattr(PipelineStage, name) for name in ("_recv_meta", "_send_meta", "_warmup_forward_vote", "_warmup_backward_result"))
@@ -243,7 +243,7 @@ def asks_for_shapes() -> bool:
 
 @contextlib.contextmanager
 def _shapes_told() -> Iterator[None]:
-    """Tell a pipeline's stage the shapes that its neighbours would send."""
+    """Tell a pipeline's stage the shapes that its neighbors would send."""
     import torch.distributed.pipelining.stage
 
     if not asks_for_shapes():  # whoever predicts a pipeline has asked before

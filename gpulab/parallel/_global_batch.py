@@ -71,7 +71,7 @@ def global_batch(
     Raises
     ------
     InputError
-        If a number cannot be, or a global batch is larger than the data.
+        If a number is invalid, or a global batch is larger than the data.
     StoppedError
         If it was stopped before one row was complete.
 
@@ -85,7 +85,7 @@ def global_batch(
     several = sorted({_whole("ranks", each, _MOST_RANKS) for each in _given.items("global_batch", "ranks", ranks)})
     wanted = [_given.word("global_batch", "rule", rule, RULES) for rule in _given.items("global_batch", "rules", rules)]
     if not several or not wanted:
-        raise InputError("global_batch: no number of ranks or no rule was given; expected at least one of each. Leave them out.")
+        raise InputError("global_batch: ranks or rules is empty; expected at least one of each. Leave them out for the defaults.")
     chosen = seeds if _given.is_whole(seeds) else tuple(_given.items("global_batch", "seeds", seeds))  # each training takes them anew
     plan = _Plan(
         job, _whole("batch", batch, 2**20), _whole("epochs", epochs, 10_000), _rate("learning_rate", learning_rate),
@@ -105,7 +105,12 @@ def global_batch(
         except StoppedError:
             if not rows:
                 raise
-            notes.append(Note("stopped", f"stopped after {len(rows)} of {len(runs)} trainings; what is shown is complete. Run it again."))
+            notes.append(
+                Note(
+                    "stopped",
+                    f"stopped after {len(rows)} of {len(runs)} trainings; the rows shown are complete. Run it again for the rest.",
+                )
+            )
             break
         rows += [dataclasses.replace(row, rule=name) for name in (wanted if p == 1 else [rule])]
     rows.sort(key=lambda row: (RULES.index(row.rule), row.ranks))

@@ -84,5 +84,5 @@ def gpt_shape(name: str) -> GptShape:
         if shape.name == name:
             return shape
     raise InputError(
-        f"gpt_shape: {shown(name)} is no size of the transformer; expected one of: {', '.join(gpt_shapes())}. Pass one of these."
+        f"gpt_shape: {shown(name)} is not a size of the transformer; expected one of: {', '.join(gpt_shapes())}. Pass one of these."
     )

@@ -33,12 +33,12 @@ def open_on(engines: Engines, timeout_seconds: float, threads: int, backend: str
     Raises
     ------
     RankError
-        If the engines' libraries differ, or if the group does not come about.
+        If the engines' libraries differ, or if the group cannot be formed.
     InputError
         If the port is in use.
     """
     n = len(engines.ids)
-    facts = _gather(engines, [(eval, _FACTS)] * n, "tell their versions")
+    facts = _gather(engines, [(eval, _FACTS)] * n, "report their versions")
     check_versions(facts)
     hosts = tuple(found["host"] for found in facts)
     _gather(engines, [(_rank.set_threads, threads)] * n, "load torch")
@@ -111,7 +111,7 @@ def choose_backend(asked: str | None, spare_gpus: list[int]) -> str:
         return "gloo" if poor else "cpu:gloo,cuda:nccl"
     if "nccl" in asked and poor:
         raise InputError(
-            f"cluster: backend {asked!r} needs a GPU for each rank, and there are not enough for {named(poor)}; expected one each. "
+            f"cluster: backend {asked!r} needs a GPU for each rank, and there are none left for {named(poor)}; expected one for each. "
             "Pass backend='gloo', or leave it out."
         )
     return asked
@@ -158,7 +158,8 @@ def _gather(engines: Engines, calls: list[tuple[Any, ...]], doing: str) -> list[
                 "; ".join(f"rank {rank} {how}" for rank, how in deaths.items()) or f"{named(late)} did not answer in {_OPEN_SECONDS:.0f} s"
             )
             raise RankError(
-                f"cluster: {what} while the ranks were to {doing}; expected all to. Start the cluster again.", tuple(deaths or late)
+                f"cluster: {what} when the ranks had to {doing}; expected every rank to answer. Start the cluster again.",
+                tuple(deaths or late),
             )
         time.sleep(_POLL_SECONDS)
     results = []
@@ -167,7 +168,7 @@ def _gather(engines: Engines, calls: list[tuple[Any, ...]], doing: str) -> list[
             results.append(job.get(1.0))
         except Exception as error:
             raise RankError(
-                f"cluster: rank {rank} could not {doing} ({message_of(error)}); expected it to. See that its machine reaches the others, "
+                f"cluster: rank {rank} could not {doing} ({message_of(error)}); expected it to. Check that its machine reaches the others, "
                 "and that gpulab is installed there.",
                 (rank,),
             ) from error

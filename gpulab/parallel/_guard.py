@@ -1,4 +1,4 @@
-"""The guard: a process that starts a cluster's processes, tells how each ends, and ends them all when the kernel is gone.
+"""The guard: a process that starts a cluster's processes, reports how each ends, and ends them all when the kernel is gone.
 
 Started by `_guarded.Guarded` as a program, it speaks in lines of JSON: orders on its standard input, events on its standard
 output. When the input ends (the kernel was killed, restarted, or let go of the cluster) or the parent has changed, it kills everything

@@ -53,13 +53,13 @@ def connect(file: Path, seconds: float = _CONNECT_SECONDS) -> Any:
         except json.JSONDecodeError as error:  # seen before it was written to the end
             if time.monotonic() > end:
                 raise RankError(
-                    f"cluster: {file} is no connection file; expected what a controller writes. Start the controller."
+                    f"cluster: {file} is not a connection file; expected the file that a controller writes. Start the controller."
                 ) from error
             time.sleep(0.05)
         except (ipp.error.TimeoutError, TimeoutError, OSError) as error:
             raise RankError(
-                f"cluster: no controller answers at what {file} says ({message_of(error)}); expected one within {seconds:.0f} s. "
-                "Start it with `ipcluster start` or `ipcontroller`, and see that this machine can reach it."
+                f"cluster: no controller answers at the address in {file} ({message_of(error)}); expected one within {seconds:.0f} s. "
+                "Start it with `ipcluster start` or `ipcontroller`, and check that this machine can reach it."
             ) from error
 
 

@@ -46,10 +46,10 @@ _limits: weakref.WeakKeyDictionary[Ranks, float] = weakref.WeakKeyDictionary()  
 def links_reason() -> str | None:
     """Return why this machine cannot have links of a set bandwidth, in one sentence; None if it can.
 
-    It is tried: a network namespace is made and removed.
+    The function tries it: it makes a network namespace and removes it.
     """
     if not sys.platform.startswith("linux"):
-        return f"network namespaces are Linux's, and this is {sys.platform}"
+        return f"network namespaces exist only on Linux, and this is {sys.platform}"
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
         return f"{' and '.join(missing)} cannot be found; expected both (Debian and Ubuntu: the package iproute2)"
@@ -75,15 +75,15 @@ def link_limit(ranks: Ranks) -> float | None:
 
 @contextlib.contextmanager
 def links(ranks: Ranks, bandwidth_bytes_per_second: float) -> Iterator[Ranks]:
-    """Let the ranks of a cluster on this machine talk through links of a set bandwidth, until the block is left.
+    """Let the ranks of a cluster on this machine communicate through links of a set bandwidth within the block.
 
     Parameters
     ----------
     ranks : Ranks
-        A started cluster whose ranks are all on this machine. Its process group is made anew on entering and on leaving, so groups and
-        models that the ranks hold from before do not work inside.
+        A started cluster whose ranks are all on this machine. Its process group is made anew on entering and on leaving the block, so
+        groups and models made before do not work inside it.
     bandwidth_bytes_per_second : float
-        Of each rank's link, in each direction, headers included; 1e4 to 5e9.
+        The bandwidth of each rank's link, in each direction, headers included; 1e4 to 5e9.
 
     Yields
     ------
@@ -93,22 +93,22 @@ def links(ranks: Ranks, bandwidth_bytes_per_second: float) -> Iterator[Ranks]:
     Raises
     ------
     DeviceError
-        If the machine does not allow it: no Linux, no ``ip`` and ``tc``, no rights.
+        If the machine does not allow it: not Linux, ``ip`` or ``tc`` missing, or not enough rights.
     InputError
-        If the ranks are not on this machine or the bandwidth cannot be.
+        If the ranks are not on this machine or the bandwidth is out of range.
     RankError
         If the ranks could not be joined.
 
     Notes
     -----
-    ``recover()`` inside brings the ranks, new ones too, behind their links again. Whatever happens inside, the namespaces are removed on
-    leaving; those of a process that was killed, at the next start of links.
+    ``recover()`` inside the block attaches the ranks, also new ones, to their links again. The namespaces are always removed at the end of
+    the block; if the process was killed, they are removed when links are next started.
     """
     _check(ranks, bandwidth_bytes_per_second)
     remove_stale()
     reason = links_reason()
     if reason is not None:
-        raise DeviceError(f"links: {reason}; expected a Linux machine that lets this process make them. Use the links as they are.")
+        raise DeviceError(f"links: {reason}; expected a Linux machine where this process may make such links. Use the links as they are.")
     names = [f"{_PREFIX}-{os.getpid()}-{rank}" for rank in range(ranks.n)]
     switch = f"{_PREFIX}-{os.getpid()}-switch"
     try:

@@ -94,12 +94,12 @@ class Observer:
 
     @property
     def waits(self) -> tuple[tuple[int, float, float], ...]:
-        """When this rank's Python stood in waits: (number of the call, begin, end), in the order of the calls."""
+        """When this rank's Python waited: (number of the call, begin, end), in the order of the calls."""
         return tuple((live.fixed["number"], begin, end) for live in list(self._lives) for begin, end in live.waits)
 
     @property
     def in_flight(self) -> tuple[CollectiveCall, ...]:
-        """The calls entered and not known to have ended, in order; the first is what a hanging rank stands in."""
+        """The calls entered and not known to have ended, in order; a rank that hangs is waiting in the first."""
         return tuple(live.call() for _, live in sorted(self._open.copy().items()))
 
     @property
@@ -160,13 +160,13 @@ def observe(tell: Tell | None = None) -> Observer:
     Parameters
     ----------
     tell : callable, optional
-        Called with "begin" or "end" and the call, at once: also from the thread that ends a work. It must be quick, must not
-        raise, and must not enter a collective.
+        Called immediately with "begin" or "end" and the call, possibly from another thread. It must be quick, must not raise, and
+        must not enter a collective.
 
     Returns
     -------
     Observer
-        ``calls`` in the order entered, and ``in_flight`` for a look from another thread.
+        ``calls`` in the order entered, and ``in_flight``, which can be read from another thread.
 
     Raises
     ------

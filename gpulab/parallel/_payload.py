@@ -20,12 +20,12 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     Raises
     ------
     InputError
-        If the function is none, or if something in the call cannot be pickled.
+        If it is not a function, or if something in the call cannot be pickled.
     """
     import cloudpickle
 
     if not callable(function):
-        raise InputError(f"run: {shown(function)} is no function; expected one to call on every rank. Pass the function itself.")
+        raise InputError(f"run: {shown(function)} is not a function; expected one to call on every rank. Pass the function itself.")
     with _packing(function, *args, *kwargs.values()):
         return cloudpickle.dumps((function, args, kwargs))  # type: ignore[no-any-return]
 
@@ -64,7 +64,7 @@ def _packing(*given: object) -> Iterator[None]:
             yield
     except Exception as error:
         raise InputError(
-            f"run: the call cannot travel to the ranks ({type(error).__name__}: {message_of(error)}); expected a function and "
+            f"run: the call cannot be sent to the ranks ({type(error).__name__}: {message_of(error)}); expected a function and "
             "arguments that can be pickled. Make open files, locks, generators and tensors on a GPU inside the function."
         ) from error
 

@@ -2,7 +2,7 @@
 
 A profile is a folder that says how a site starts engines (Slurm, PBS, SSH, MPI); docs/clusters.md has working ones. Where a controller of
 the profile runs, its engines are used and left running. Else ``ipcluster`` starts engines as the profile says, below the same guard
-that watches over local ones, and is asked to stop them in the end, so that jobs are cancelled in their queue.
+that watches over local ones, and is asked to stop them in the end, so that jobs are canceled in their queue.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ProfileEngines:
         InputError
             If there is no such profile.
         RankError
-            If no controller answers and the profile cannot start one, or if too few engines come.
+            If no controller answers and the profile cannot start one, or if too few engines start.
         """
         folder = find_profile(self.profile)
         file = folder / "security" / "ipcontroller-client.json"
@@ -80,8 +80,8 @@ class ProfileEngines:
         """Start ``ipcluster`` below a guard; return the file that its controller writes."""
         if not (folder / _CONFIGURATION).exists():
             raise RankError(
-                f"cluster: profile {self.profile} has no controller that runs, and no {_CONFIGURATION} that says how to start engines; "
-                f"expected either. Run `ipcluster start --profile={self.profile} --n={self.n}`, or write the file: docs/clusters.md."
+                f"cluster: profile {self.profile} has neither a running controller nor a {_CONFIGURATION} to start engines with; "
+                f"expected one of them. Run `ipcluster start --profile={self.profile} --n={self.n}`, or write the file: docs/clusters.md."
             )
         progress(0.1, f"starting engines as profile {self.profile} says")
         work = Path(tempfile.mkdtemp(prefix="gpulab-cluster-"))
@@ -91,7 +91,7 @@ class ProfileEngines:
         stop = {"signal": int(signal.SIGINT), "seconds": _STOP_SECONDS}
         guarded.order("process", name="ipcluster", command=command, log=str(work / "ipcluster.log"), stop=stop)
         file = folder / "security" / f"ipcontroller-{name}-client.json"
-        self._wait(file.exists, _QUEUE_SECONDS, "no controller has come up")
+        self._wait(file.exists, _QUEUE_SECONDS, "no controller has started")
         self.client = _hub.connect(file)
         return file
 
@@ -104,10 +104,10 @@ class ProfileEngines:
             here = len(self.client.ids)
             if here > told:
                 told = here
-                progress(0.3 + 0.5 * min(1.0, here / self.n), f"{here} of {self.n} engines are there")
+                progress(0.3 + 0.5 * min(1.0, here / self.n), f"{here} of {self.n} engines are running")
             return here >= self.n
 
-        self._wait(enough, seconds, "too few engines have come")
+        self._wait(enough, seconds, "too few engines have started")
         self.ids = self._idle(self.client.ids)
         if len(self.ids) < self.n:
             raise RankError(
@@ -152,7 +152,7 @@ class ProfileEngines:
         if len(engines) < self.n:
             raise RankError(
                 f"recover: {len(engines)} of the engines of profile {self.profile} answer; expected {self.n}. Start others with `ipcluster "
-                f"engines --profile={self.profile} --n={self.n - len(engines)}`; those that hang must be ended where they run."
+                f"engines --profile={self.profile} --n={self.n - len(engines)}`; engines that hang must be ended on their machines."
             )
         self.ids = engines[: self.n]
 
@@ -187,8 +187,8 @@ class ProfileEngines:
             why = "ipcluster has ended" if gone else f"waited {seconds:.0f} s"
             last = "" if guarded is None else last_line(guarded.folder / "ipcluster.log")
             raise RankError(
-                f"cluster: {failed} for profile {self.profile} ({why}{f'; its last words: {last}' if last else ''}); expected "
-                f"{self.n} engines. See what `ipcluster start --profile={self.profile} --n={self.n}` says."
+                f"cluster: {failed} for profile {self.profile} ({why}{f'; its last output: {last}' if last else ''}); expected "
+                f"{self.n} engines. Check the output of `ipcluster start --profile={self.profile} --n={self.n}` says."
             )
 
 

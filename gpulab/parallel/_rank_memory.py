@@ -44,7 +44,7 @@ def predict_ranks(
     progress: Callable[[float, str], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> RankMemory:
-    """Return the memory that a training step takes on one rank, without running it and without its memory.
+    """Return the memory that a training step takes on one rank, without running the step or allocating its memory.
 
     Parameters
     ----------
@@ -52,14 +52,14 @@ def predict_ranks(
         A module (it is copied without its memory, and left as it is), a function without arguments that makes one, or one of
         ``gpt_shapes()`` by name, such as "7B".
     inputs, targets : torch.Tensor
-        What this rank's step takes: its own part of the batch where ranks share the batch out (data, ddp, zero1 to zero3), else the
-        whole batch. Only shape and dtype matter. For a named model, one sequence (of each microbatch) if not given.
+        The batch of this rank's step: its own part where the ranks divide the batch (data, ddp, zero1 to zero3), else the whole batch.
+        Only shape and dtype matter. For a named model, one sequence (of each microbatch) by default.
     strategy : str
         One of ``parallel.strategies()``.
     ranks : int
         1 to 1,024.
     rank : int
-        Which of them: pipelines' stages and shares of zero1 differ.
+        The rank to predict: pipelines' stages and the shares of zero1 differ.
     precision : str
         "float32", or "bfloat16": autocast with float32 parameters; for zero2 and zero3 FSDP2's mixed precision.
     optimizer : str, callable
@@ -81,14 +81,14 @@ def predict_ranks(
     Raises
     ------
     InputError
-        For a strategy that there is not, ranks out of range, what cannot be split as asked, a step that fails, or a process that
-        belongs to a process group already.
+        If the strategy is unknown, ranks is out of range, the model or batch cannot be split as asked, a step fails, or this process
+        already belongs to a process group.
     StoppedError
-        If ``stop`` asked for it.
+        If ``stop`` returned True.
 
     Notes
     -----
-    The second of two steps is looked at, when the optimizer's state is there from the start. The batch itself is counted.
+    The figures are those of the second of two steps, in which the optimizer's state exists from the start. They include the batch.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def predict_ranks(
     maker = OptimizerMaker(name, optimizer)
     if maker.kind is None:
         raise InputError(
-            f"{name}: optimizer is None; expected a name or a factory, since a rank's optimizer state is shared out. Pass 'adam'."
+            f"{name}: optimizer is None; expected a name or a factory, since the ranks divide the optimizer's state. Pass 'adam'."
         )
     _refuse_older(strategy)
     plan = Plan(strategy, precision, optimizer, checkpoint, parts, buckets, loss)
@@ -156,7 +156,7 @@ def _refuse_older(strategy: str) -> None:
 
     if strategy in _PIPELINES and not asks_for_shapes():
         raise InputError(
-            f"predict_ranks: a stage of {strategy} learns its shapes otherwise in PyTorch {torch.__version__}; expected 2.13 or newer. "
+            f"predict_ranks: a stage of {strategy} learns its shapes differently in PyTorch {torch.__version__}; expected 2.13 or newer. "
             "Install it, or pass strategy='split', whose stages are the same."
         )
 
@@ -193,7 +193,7 @@ def _followed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return work()
     except Stopped:
-        raise StoppedError("predict_ranks: stopped before two steps were followed; expected it to finish. Call it again.") from None
+        raise StoppedError("predict_ranks: stopped before two steps were complete; expected it to finish. Call it again.") from None
     except GpulabError:
         raise
     except Exception as error:
@@ -282,7 +282,7 @@ def _faked(batch: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def _neighbours(batch: tuple[Any, Any], parts: int) -> Callable[[Any], contextlib.AbstractContextManager[None]]:
-    """Return what tells a pipeline's stage which tensors its neighbours would send: those of one microbatch."""
+    """Return what tells a pipeline's stage which tensors its neighbors would send: those of one microbatch."""
     import torch
 
     from gpulab.parallel._fake_ranks import arriving

@@ -28,7 +28,7 @@ _SHARDED = ("zero2", "zero3")
 
 @dataclass(frozen=True)
 class RankStates(Result):
-    """What stays on one rank between steps.
+    """The bytes that stay on one rank between steps.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ def rank_states(model: str | GptShape, *, strategy: str, ranks: int, rank: int =
     Parameters
     ----------
     model : str or GptShape
-        One of ``gpt_shapes()`` by name, or a shape of one's own.
+        One of ``gpt_shapes()`` by name, or a shape of your own.
     strategy : str
         "ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe" or "pipeline-1f1b".
     ranks : int
@@ -84,7 +84,7 @@ def rank_states(model: str | GptShape, *, strategy: str, ranks: int, rank: int =
     Raises
     ------
     InputError
-        For what is not among these, heads that the ranks do not divide, or fewer layers than stages.
+        If a value is not among these, the ranks do not divide the heads, or there are fewer layers than stages.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def rank_states(model: str | GptShape, *, strategy: str, ranks: int, rank: int =
         evidence=Evidence.modelled(
             "float32 states, gradients kept until the next step begins; no activations, gathered parameters or buffers",
             "ZeRO (Rajbhandari et al., 2020), section 3.1",
-            "equal to predict_ranks' bytes between steps but for the batch (tests/parallel)",
+            "equal to predict_ranks' bytes between steps, except for the batch (tests/parallel)",
         ),
     )  # fmt: skip
 
@@ -128,7 +128,10 @@ def cannot_split(shape: GptShape, strategy: str, ranks: int) -> str:
             f"tensor cannot split {shape.heads} heads over {ranks} ranks; expected ranks that divide the heads. Take {shape.heads} ranks."
         )
     if strategy.startswith("pipeline") and shape.layers < ranks:
-        return f"{strategy} cannot cut {shape.layers} layers into {ranks} stages; expected a layer a rank. Take {shape.layers} ranks."
+        return (
+            f"{strategy} cannot cut {shape.layers} layers into {ranks} stages; expected at least one layer for each rank. "
+            f"Take {shape.layers} ranks."
+        )
     return ""
 
 

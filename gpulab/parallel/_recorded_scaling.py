@@ -29,15 +29,15 @@ def recorded_scaling(recording: Recording, model: str | None = None, mode: str =
     Returns
     -------
     ScalingResult or None
-        Evidence RECORDED; where the all-reduce was recorded on as many ranks, the link and the prediction come from it.
+        Evidence RECORDED; where the all-reduce was recorded on the same number of ranks, the link and the prediction come from it.
 
     Raises
     ------
     InputError
-        If this is no recording, or there is no such model or mode.
+        If this is not a recording, or there is no such model or mode.
     """
     if not isinstance(recording, Recording):
-        raise InputError(f"recorded_scaling: {shown(recording)} is no recording; expected one. Pass gl.recordings.load(name).")
+        raise InputError(f"recorded_scaling: {shown(recording)} is not a recording; expected one. Pass gl.recordings.load(name).")
     _given.word("recorded_scaling", "mode", mode, MODES)
     if model is not None:
         _given.word("recorded_scaling", "model", model, MODELS)

@@ -51,11 +51,11 @@ def run_schedule(
     microbatches : int
         For 1F1B at least as many as ranks, interleaved a multiple of them.
     forward_seconds, backward_seconds : float
-        What one microbatch's pass through a stage takes, at least 0.001.
+        The time of one microbatch's pass through a stage, at least 0.001.
     chunks : int, optional
-        Parts of the model a stage in the interleaved schedule; 2 if not given.
+        Parts of the model in each stage of the interleaved schedule; 2 by default.
     steps : int
-        Steps that are measured; one before them is not, and in one more the memory is counted.
+        The number of steps measured. One step before them is not measured, and the memory is counted in one more.
     progress, stop : callable, optional
         ``stop`` is polled between steps; what was measured until then is returned.
 
@@ -69,7 +69,7 @@ def run_schedule(
     InputError
         If an argument cannot be used, or a step would take longer than 8 seconds.
     StoppedError
-        If ``stop`` asked before a step was measured.
+        If ``stop`` returned True before a step was measured.
     RankError
         If a rank failed.
     """
@@ -109,11 +109,11 @@ def _plan(stages: int, schedule: Any, microbatches: Any, forward: Any, backward:
     for words, value in (("forward_seconds", forward), ("backward_seconds", backward)):
         if not _given.is_finite(value) or value < _SHORTEST_SECONDS:
             raise InputError(
-                f"run_schedule: {words} is {shown(value)}; expected at least {_SHORTEST_SECONDS:g}: sleeping and sending take some, too. "
+                f"run_schedule: {words} is {shown(value)}; expected at least {_SHORTEST_SECONDS:g}: sleeping and sending take time, too. "
                 f"Pass {words}=0.02."
             )
     if stages < 2:
-        raise InputError(f"run_schedule: {stages} rank; expected at least two, for one has nobody to wait for. Start a cluster of two.")
+        raise InputError(f"run_schedule: {stages} rank; expected at least two, since a single rank never waits. Start a cluster of two.")
     plan = pipeline_schedule(stages, microbatches, name, forward=float(forward), backward=float(backward), chunks=chunks)
     if name == "1f1b" and microbatches < stages:  # PyTorch's own condition
         raise InputError(
@@ -155,8 +155,8 @@ def _result(ranks: Ranks, plan: StageSchedule, taken: list[tuple[StagePass, ...]
         notes.append(
             Note(
                 "contended",
-                f"A pass took {slowest:.1f} times what it was made to take: its arithmetic found no core. Pass longer passes, or end "
-                "what else runs here.",
+                f"A pass took {slowest:.1f} times its set time: its arithmetic had to wait for a core. Pass longer passes, or end "
+                "other programs.",
             )
         )
     here = devices.environment("cpu")

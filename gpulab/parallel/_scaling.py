@@ -65,14 +65,14 @@ def scaling(
     batch : int, optional
         Samples; in strong scaling each number of ranks must divide it.
     counts : iterable of int, optional
-        Numbers of ranks; by default each up to 4, then powers of two, and all.
+        Numbers of ranks; by default 1 to 4, then powers of two, and all ranks.
     wait_seconds : float, optional
-        In place of computing, one rank waits so long (in strong scaling divided by the ranks); gradients are averaged as ever. Such ranks
-        need no processor of their own, so communication shows even where ranks share processors. The result says so.
+        Replaces computing by a wait of this length on one rank (in strong scaling divided by the ranks); gradients are still averaged.
+        Such ranks need no processor of their own, so communication shows even where ranks share processors. The result has a note on it.
     deadline : float
-        Seconds of sampling, for all numbers of ranks together; it ends before where all intervals are narrow.
+        Seconds of sampling, for all numbers of ranks together; sampling ends earlier if all intervals are narrow.
     progress, stop : callable, optional
-        ``progress(fraction, text)``; ``stop() -> bool``, asked a few times a second: what was measured until then is kept.
+        ``progress(fraction, text)``; ``stop() -> bool``, called a few times a second: what was measured until then is kept.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def scaling(
     Raises
     ------
     InputError
-        If there is no such model or mode, a number of ranks is not there, or the batch does not divide.
+        If the model or mode is unknown, there are fewer ranks than asked for, or the batch does not divide.
     StoppedError
         If it was stopped before there were samples.
     RankError
@@ -90,8 +90,8 @@ def scaling(
 
     Notes
     -----
-    Steps are timed on each rank; the slowest rank's are kept. Numbers of ranks take turns of four steps, so that what disturbs the machine
-    strikes all alike, and the speed-up is the median of ratios of such neighbours.
+    Steps are timed on each rank; the slowest rank's are kept. The numbers of ranks take turns of four steps, so that disturbances affect
+    all of them alike; the speed-up is the median of the ratios of neighboring turns.
     """
     report, asked = _given.callback("scaling", "progress", progress), _given.callback("scaling", "stop", stop)
     chosen = _model(model)
@@ -138,9 +138,9 @@ class _Measuring:
         self._let_go()
         if self.delay_seconds > _DELAYED * self.alone_seconds:
             share = f"{100 * self.delay_seconds / self.alone_seconds:.0f} %"
-            told = f"other processes kept one rank, when it worked alone, off its core for {share} of the time"
+            told = f"other processes kept one rank, when it worked alone, waiting for a core for {share} of the time"
             self.notes.append(
-                Note("contended", f"{told}. Close what else runs, or measure again later: all points are slower than they could be.")
+                Note("contended", f"{told}. Close other programs, or measure again later: all points are slower than they could be.")
             )
         self.say(1.0, "done")
         return _result(self.spec, facts, parameter_bytes, self.columns, line, self.notes)
@@ -206,7 +206,9 @@ class _Measuring:
             raise StoppedError("scaling: stopped before any step was timed; there is nothing to report. Run it again.")
 
     def _note_stop(self) -> None:
-        self.notes.append(Note("stopped", "the measurement was stopped; what is shown is what was reached. Run it again."))
+        self.notes.append(
+            Note("stopped", "the measurement was stopped; the points shown are those measured until then. Run it again for the rest.")
+        )
 
 
 def _result(
@@ -275,8 +277,8 @@ def _notes(spec: StepSpec, counts: Sequence[int], processors: int, samples: dict
         notes.append(
             Note(
                 "skipped",
-                f"compute is a timed wait of {1e3 * spec.wait_seconds:.3g} ms on one rank, not work; only the communication is real, so "
-                "believe what it costs and not what is gained.",
+                f"compute is a timed wait of {1e3 * spec.wait_seconds:.3g} ms on one rank, not work. Only the communication is real: "
+                "rely on its cost, not on the speed-up.",
             )
         )
     elif max(counts) > processors:
@@ -284,7 +286,7 @@ def _notes(spec: StepSpec, counts: Sequence[int], processors: int, samples: dict
             Note(
                 "contended",
                 f"{max(counts)} ranks share {processors} processor{'s' if processors > 1 else ''}, so beyond {processors} they compute in "
-                "turns and cannot gain. Believe the cost of communication here; take speed-ups from machines with a processor a rank.",
+                "turns and cannot gain. Rely on the cost of communication here; take speed-ups from machines with one processor per rank.",
             )
         )
     few = [count for count, column in samples.items() if median_interval(column)[0] is None]
@@ -309,7 +311,7 @@ def _counts(ranks: Any, given: Any) -> tuple[int, ...]:
     wanted = _given.items("scaling", "counts", given)
     for each in wanted:
         if not _given.is_whole(each) or not 1 <= each <= n:
-            raise InputError(f"scaling: counts has {shown(each)}; expected whole numbers from 1 to {n}, the ranks there are. Start more.")
+            raise InputError(f"scaling: counts has {shown(each)}; expected whole numbers from 1 to {n}, the number of ranks. Start more.")
     if not wanted:
         raise InputError("scaling: counts is empty; expected at least one number of ranks. Leave it out, or pass (1, 2).")
     return tuple(sorted({int(each) for each in wanted}))

@@ -72,7 +72,7 @@ def _large_transformer() -> Any:
 
 MODELS: Mapping[str, StepModel] = {
     "mlp": StepModel("a perceptron, 2 x 512 hidden", _mlp, (256,), batch=240),
-    "cnn": StepModel("a convolutional network on 32 x 32 colour images", _cnn, (3, 32, 32)),
+    "cnn": StepModel("a convolutional network on 32 x 32 color images", _cnn, (3, 32, 32)),
     "transformer": StepModel("a transformer of width 128", _transformer, (32,), 256),
     "large-transformer": StepModel("a transformer of width 1024 and 12 layers", _large_transformer, (512,), 32768),
 }

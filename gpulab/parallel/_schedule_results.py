@@ -24,13 +24,13 @@ class ScheduleRun(Result):
         One of ``gpulab.models.PIPELINE_SCHEDULES``.
     stages, microbatches, chunks : int
     forward_seconds, backward_seconds : float
-        What a pass of one microbatch through a stage was made to take.
+        The set time of one microbatch's pass through a stage.
     bubble_ratios : tuple of float
         Of each step that was measured: the share of all ranks' time without a pass, from the first pass's begin to the last one's end.
     passes : tuple of StagePass
         Of the step with the median bubble, in seconds from its begin; of each stage in the order in which it did them.
     activation_bytes : tuple of int
-        The most that each stage's activations took at once in a step, counted tensor by tensor.
+        The peak of each stage's activations in a step, counted tensor by tensor.
     notes : tuple of Note
     evidence : Evidence
         MEASURED.
@@ -79,7 +79,7 @@ class ScheduleRun(Result):
 
     @property
     def held(self) -> tuple[float, ...]:
-        """The most microbatches whose forward each stage had begun and whose backward it had not ended."""
+        """The largest number of microbatches in flight on each stage: forward begun, backward not ended."""
         return tuple(most_held(self.of_stage(stage), self.chunks) for stage in range(self.stages))
 
     @property

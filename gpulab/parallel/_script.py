@@ -90,10 +90,10 @@ def export_script(
     Raises
     ------
     InputError
-        If the function's source is not to be had, or if it needs a value that cannot be written down in source.
+        If the function's source is not available, or if it needs a value that cannot be written as source.
     """
     if not inspect.isfunction(function) or function.__name__ == "<lambda>":
-        raise _refused(f"{shown(function)} is no function with a name", "Write it with def.")
+        raise _refused(f"{shown(function)} is not a function with a name", "Write it with def.")
     parts = Parts()
     name = parts.need(function.__name__, function)
     arguments = [_literal(f"argument {i + 1}", value) for i, value in enumerate(args)]
@@ -172,14 +172,14 @@ def source_of(value: Any) -> str:
     Raises
     ------
     InputError
-        If it is not to be had.
+        If it is not available.
     """
     linecache.checkcache()
     try:
         source = textwrap.dedent(inspect.getsource(value))
         ast.parse(source)
     except (OSError, TypeError, SyntaxError) as error:
-        raise _refused(f"the source of {value.__name__} is not to be had", "Write it with def or class in a cell or a file.") from error
+        raise _refused(f"the source of {value.__name__} is not available", "Write it with def or class in a cell or a file.") from error
     return source
 
 
@@ -256,8 +256,8 @@ def _literal(what: str, value: Any) -> str:
             return text
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         pass
-    raise _refused(f"{what} is {shown(value)}", "Make it inside the function: a script carries numbers, texts, and lists of them.")
+    raise _refused(f"{what} is {shown(value)}", "Make it inside the function: a script can contain only numbers, texts, and lists of them.")
 
 
-def _refused(what: str, mend: str) -> InputError:
-    return InputError(f"export_script: {what}; expected something that can be written down as source. {mend}")
+def _refused(what: str, fix: str) -> InputError:
+    return InputError(f"export_script: {what}; expected something that can be written as source. {fix}")

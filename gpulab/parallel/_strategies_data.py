@@ -135,7 +135,7 @@ def buckets(tensors: list[Any], nbytes: int) -> list[list[Any]]:
 
 
 class Buckets(Alone):
-    """PyTorch's DistributedDataParallel: a bucket travels as soon as its gradients are there, beside the rest of the backward pass."""
+    """PyTorch's DistributedDataParallel: a bucket is sent as soon as its gradients are there, during the rest of the backward pass."""
 
     def __init__(self, setting: Setting, parts: int = 1) -> None:
         from torch.nn.parallel import DistributedDataParallel
@@ -197,14 +197,14 @@ def _check_accumulation(asked: Asked) -> None:
     divides("ddp-no-sync", asked, parts, f"the {asked.ranks} ranks times {asked.microbatches} microbatches")
 
 
-register(Strategy("single", "every rank trains the whole model on the whole batch: no bytes, and no gain", Alone))
+register(Strategy("single", "every rank trains the whole model on the whole batch: nothing is sent, and nothing is gained", Alone))
 register(
     Strategy(
         "data", "data parallel by hand: after the backward pass each gradient is averaged, one after another",
         lambda setting: ByHand(setting, average_gradients), _batch_over_ranks("data"),
     )
 )  # fmt: skip
-register(Strategy("ddp", "PyTorch's DDP: buckets of gradients travel beside the backward pass", Buckets, _batch_over_ranks("ddp")))
+register(Strategy("ddp", "PyTorch's DDP: buckets of gradients are sent during the backward pass", Buckets, _batch_over_ranks("ddp")))
 register(
     Strategy(
         "ddp-no-overlap", "the same buckets, sent when the backward pass is over", BucketsAfterwards, _batch_over_ranks("ddp-no-overlap")

@@ -242,13 +242,13 @@ def _check(name: str, asked: Asked) -> None:
         )
     if len(layers) < ranks:
         raise InputError(
-            f"train: {name} cannot cut {plural(len(layers), 'layer')} into {ranks} stages; expected a layer a rank at least. "
+            f"train: {name} cannot cut {plural(len(layers), 'layer')} into {ranks} stages; expected at least one layer for each rank. "
             f"Take {plural(len(layers), 'rank')}, or a model with {ranks} layers."
         )
     owners = [{id(parameter) for parameter in stage.parameters()} for stage in stages_of(model, ranks)]
     if sum(map(len, owners)) > len(set().union(*owners)):
         raise InputError(
-            f"train: {name} cannot cut {kind_of(model)} of which two stages share a weight; expected each weight in one stage. "
+            f"train: {name} cannot cut {kind_of(model)}, because two stages would share a weight; expected each weight in one stage. "
             "Build the model with tied=False."
         )
     if name == "split":
@@ -270,11 +270,11 @@ def _strategy(name: str, summary: str, build: Callable[[Setting], Stages]) -> No
     register(Strategy(name, summary, build, lambda asked: _check(name, asked)))
 
 
-_strategy("split", "the model cut into stages by hand: the batch goes from rank to rank, one works while the others wait", ByHand)
+_strategy("split", "the model cut into stages by hand: the batch goes from rank to rank, and one works while the others wait", ByHand)
 _strategy(
     "pipeline-gpipe", "stages and microbatches, all forwards before all backwards (GPipe)", lambda setting: Pipeline(setting, "gpipe")
 )
 _strategy(
-    "pipeline-1f1b", "stages and microbatches, a backward after each forward: fewer activations are held (1F1B)",
+    "pipeline-1f1b", "stages and microbatches, one backward after each forward: fewer activations are kept (1F1B)",
     lambda setting: Pipeline(setting, "1f1b"),
 )  # fmt: skip

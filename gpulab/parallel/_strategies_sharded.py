@@ -65,19 +65,19 @@ def _check(name: str, asked: Asked) -> None:
         if holders + outside > 1:
             raise InputError(
                 f"train: {name} gathers block by block, and two blocks of this {type(asked.model).__name__} share a weight, which would "
-                "become two that drift apart; expected each weight in one. Build it without tied weights, or pass strategy='ddp'."
+                "become two that drift apart; expected each weight in one block. Build it without tied weights, or pass strategy='ddp'."
             )
 
 
 register(
     Strategy(
-        "zero2", "FSDP2, gathered parameters kept until the backward pass is over: gradients and optimizer state are shared out",
+        "zero2", "FSDP2, gathered parameters kept until the backward pass is over: gradients and optimizer state are sharded",
         lambda setting: Sharded(setting, reshard=False), lambda asked: _check("zero2", asked),
     )
 )  # fmt: skip
 register(
     Strategy(
-        "zero3", "FSDP2: parameters, gradients and optimizer state are shared out; each block is gathered twice a step",
+        "zero3", "FSDP2: parameters, gradients and optimizer state are sharded; each block is gathered twice a step",
         lambda setting: Sharded(setting, reshard=True), lambda asked: _check("zero3", asked),
     )
 )  # fmt: skip

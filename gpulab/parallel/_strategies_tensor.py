@@ -141,18 +141,18 @@ def _check(name: str, asked: Asked) -> None:
         known = "networks.transformer" if name == "sequence" else "networks.transformer or networks.mlp"
         raise InputError(
             f"train: {name} does not know how to split {kind_of(model)}; expected a model of {known}, whose pairs of linear layers "
-            "it knows. Pass strategy='zero3', which shares out any model."
+            "it knows. Pass strategy='zero3', which can shard any model."
         )
     if blocks and blocks[0].heads % ranks:
         raise InputError(
-            f"train: {name} cannot split {blocks[0].heads} heads over {ranks} ranks; expected a multiple of {ranks}, since a head lies on "
+            f"train: {name} cannot split {blocks[0].heads} heads over {ranks} ranks; expected a multiple of {ranks}, since each head is on "
             f"one rank. Take {plural(_divisor(blocks[0].heads, ranks), 'rank')}, or a model with heads={ranks}."
         )
     if name == "sequence" and asked.positions % ranks:
         fitting = asked.positions // ranks * ranks or ranks
         raise InputError(
             f"train: sequence cannot split {asked.positions} positions over {ranks} ranks; expected a multiple of {ranks}, since each rank "
-            f"has as many. Pass strategy='tensor', which keeps them together, or inputs of {fitting} positions."
+            f"has the same number. Pass strategy='tensor', which keeps them together, or inputs of {fitting} positions."
         )
     if not blocks:
         wide = [model.layers[i].out_features for i in _pairs(model)[0]]
@@ -176,7 +176,7 @@ register(
 )  # fmt: skip
 register(
     Strategy(
-        "sequence", "tensor parallel, with norms and what else lies between the pairs split by positions",
+        "sequence", "tensor parallel, with norms and the other layers between the pairs split by positions",
         lambda setting: SplitLayers(setting, sequence=True), lambda asked: _check("sequence", asked),
     )
 )  # fmt: skip

@@ -55,10 +55,10 @@ def sweep(
         Bytes of the whole tensor (an all-gather's result, a reduce-scatter's input), from 1 kB to 8 MB by default. They are rounded
         up to float32 elements that the ranks divide.
     deadline : float
-        Seconds of sampling, for all sizes together; each size ends before where its interval is narrow. Calls so slow that 20 of
-        them need longer get a little more.
+        Seconds of sampling, for all sizes together; a size ends earlier if its interval is narrow. If 20 calls need longer than its
+        share, a size gets a little more.
     progress, stop : callable, optional
-        ``progress(fraction, text)``; ``stop() -> bool``, asked a few times a second: what was measured until then is kept.
+        ``progress(fraction, text)``; ``stop() -> bool``, called a few times a second: what was measured until then is kept.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def sweep(
     Raises
     ------
     InputError
-        If there are not two ranks, no such operation, or a size cannot be.
+        If there are fewer than two ranks, the operation is unknown, or a size is out of range.
     StoppedError
         If it was stopped before the first size was measured.
     RankError
@@ -214,7 +214,7 @@ class _Runner:
             notes.append(
                 Note(
                     "skipped",
-                    "The ranks' machines have no clock in common, so a time is the longest that a rank was inside, waiting too.",
+                    "The ranks' machines do not share a clock, so a time is the longest that a rank was inside, including its waiting.",
                 )
             )
         return notes
@@ -244,7 +244,7 @@ def unused_link(points: Sequence[CollectivePoint], limit: float | None, algorith
         return None
     why = "" if waited is None else f"; a rank's threads waited for a core {100 * waited:.0f} % of the time"
     sentence = (
-        f"At {format_bytes(last.nbytes)} the links of {format_bytes_per_second(limit)} are used {100 * used:.0f} % of the time{why}. What "
-        "was measured is this machine's speed and not the links'. Take slower links or fewer ranks, or end what else runs here."
+        f"At {format_bytes(last.nbytes)} the links of {format_bytes_per_second(limit)} are used {100 * used:.0f} % of the time{why}. The "
+        "result is this machine's speed and not that of the links. Take slower links or fewer ranks, or end other programs."
     )
     return Note("contended", sentence)

@@ -50,7 +50,7 @@ def train(
     progress: Callable[[float, str], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> StrategyResult:
-    """Train over ranks, and in one process beside it, from the same weights on the same batches.
+    """Train over ranks, and in one process for comparison, from the same weights on the same batches.
 
     Parameters
     ----------
@@ -60,15 +60,15 @@ def train(
         One of ``strategies()``; or a function that takes a model after its backward pass on this rank's part of the batch and makes its
         gradients those of the whole batch: data parallel by your own hand.
     task : str or training.Task
-        Where data, loss and (without ``model``) the model come from.
+        The source of the data, the loss and (without ``model``) the model.
     model : torch.nn.Module, optional
         Trained in place of the task's; copied, so yours stays as it is.
     steps : int
-        At least 3. Of the last ones time and bytes are noted, of one before them memory.
+        At least 3. Time and bytes are measured in the last ones, memory in one before them.
     batch_size : int, optional
-        Of a whole step, over all ranks; the task's by default.
+        Batch of a whole step, over all ranks; the task's by default.
     dtype : "float32" or "float64"
-        Of parameters and arithmetic. In float64 the comparison with one process is sharp.
+        Type of parameters and arithmetic. In float64 the comparison with one process is the most precise.
     optimizer : "adam", "adamw", "sgd" or "sgd-momentum"
     learning_rate : float, optional
         The task's by default, which fits Adam.
@@ -80,23 +80,23 @@ def train(
     seed : int
         Of weights and batches.
     progress, stop : callable, optional
-        ``progress(fraction, text)``; ``stop() -> bool``, asked some times a second: the step in flight and at most one more are taken, and
-        what was observed until then is kept.
+        ``progress(fraction, text)``; ``stop() -> bool``, called a few times a second: the step in flight and at most one more are taken,
+        and what was observed until then is kept.
 
     Returns
     -------
     StrategyResult
-        MEASURED. Where the losses are not those of one process, ``agrees`` is False and a note says from which step on, or that one process
-        lost its own loss; another where it was stopped.
+        MEASURED. If the losses differ from those of one process, ``agrees`` is False and a note says from which step on, or that the
+        single process diverged too. Another note says if it was stopped.
 
     Raises
     ------
     InputError
-        If the strategy cannot split the batch or the model, or the model draws random numbers, which would be others on each rank.
+        If the strategy cannot split the batch or the model, or the model draws random numbers, which would differ between ranks.
     RankError
-        If a rank failed, died, or waited in vain.
+        If a rank failed, died, or waited in a collective until the timeout.
     StoppedError
-        If ``stop`` asked before a step was observed.
+        If ``stop`` returned True before a step was observed.
 
     Notes
     -----
@@ -182,8 +182,8 @@ def _check(model: Any, job: Job, ranks: int) -> None:
         share = getattr(module, "p", None) if "Dropout" in type(module).__name__ else getattr(module, "dropout", None)
         if isinstance(share, float) and share > 0:
             raise InputError(
-                f"train: {name or type(module).__name__} drops values at random (p={share:g}), on each rank others than in one process; "
-                "expected a model without, or nothing could be compared. Build it with dropout=0."
+                f"train: {name or type(module).__name__} drops values at random (p={share:g}), different ones on each rank; expected "
+                "a model without dropout, so that ranks and one process can be compared. Build it with dropout=0."
             )
 
 
@@ -211,7 +211,7 @@ def _kept(outcomes: Sequence[Outcome | None]) -> list[Outcome]:
     """
     kept = [outcome for outcome in outcomes if outcome is not None]
     if not kept:
-        raise StoppedError("train: stopped before a step was observed, so nothing of this run was kept. Run it again.")
+        raise StoppedError("train: stopped before a step was observed, so this run has no result. Run it again.")
     return kept
 
 
@@ -312,15 +312,15 @@ def _apart(result: StrategyResult, model: Any, lost: int | None) -> Note:
         when = f"at step {lost}" if lost < result.steps else "after the last step"
         return Note(
             "diverged",
-            f"One process too has numbers that are infinite or nan {when}, so nothing can be compared from there on. Pass a smaller "
-            "learning_rate.",
+            f"The single process also has numbers that are infinite or nan {when}, so nothing can be compared from there on. "
+            "Pass a smaller learning_rate.",
         )
-    since = f"from step {wrong[0]} on" if len(wrong) else "in no step, but the parameters do"
+    since = f"from step {wrong[0]} on" if len(wrong) else "in no step, but the parameters differ"
     normed = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
     why = (
         "Batch norm takes its mean over a rank's part of the batch: use SyncBatchNorm (on GPUs) or another norm."
         if normed
-        else "Look at what is averaged, and over how many."
+        else "Check what is averaged, and over how many ranks or items."
     )
     return Note(
         "disagree",
@@ -339,9 +339,11 @@ def _with_notes(
     if not result.agrees:
         notes.append(_apart(result, model, lost))
     if result.ranks == 1:
-        notes.append(Note("skipped", "One rank has nobody to share with, so nothing was split or sent. Start a cluster of two or more."))
+        notes.append(Note("skipped", "There is only one rank, so nothing was split or sent. Start a cluster of two or more."))
     if machines > 1:
-        notes.append(Note("contended", "The ranks are on several machines, whose clocks were set side by side by asking for the time."))
+        notes.append(
+            Note("contended", "The ranks are on several machines; their clocks were aligned by exchanging the time over the network.")
+        )
     reason = next((outcome.wire_reason for outcome in outcomes if outcome.wire_reason), None)
     if reason is not None:
         notes.append(Note("skipped", f"Bytes on the wire were not counted: {reason}."))

@@ -1,4 +1,4 @@
-"""Count the bytes that this process's process groups really sent: asked of the kernel, socket by socket.
+"""Count the bytes that this process's process groups really sent, as the kernel reports them socket by socket.
 
 gloo moves everything through TCP sockets, and Linux keeps for each how many bytes it has sent and received (``TCP_INFO``). The count holds
 what travels: the payload as the algorithm splits and repeats it, and gloo's own headers; not the headers of TCP and IP.
@@ -35,11 +35,11 @@ class WireBytes(Result):
     Attributes
     ----------
     sent_bytes : int or None
-        Handed to the kernel, counted once however often TCP sent it; None where it cannot be counted.
+        Handed to the kernel, counted once even if TCP sent it several times; None where it cannot be counted.
     received_bytes : int or None
         Arrived, read by the process or not.
     repeated_bytes : int or None
-        Sent again because they were lost; not in ``sent_bytes``.
+        Retransmitted because they were lost; not in ``sent_bytes``.
     sockets : tuple of int
         The kernel's numbers of the sockets counted: one a peer and group.
     reason : str or None
@@ -96,13 +96,13 @@ class WireBytes(Result):
 def wire_bytes() -> WireBytes:
     """Return what the process groups of this process have sent and received through their sockets until now.
 
-    Inside a rank; no other rank needs to call it. Take it twice and use ``since`` for what lies between. What was sent is exact as soon as
-    the rank's own calls have returned; what was received may lack what others' headers bring later.
+    Call it inside a rank; the other ranks need not call it. Call it twice and use ``since`` for the difference. What was sent is exact as
+    soon as the rank's own calls have returned; what was received may lack headers of other ranks that arrive later.
 
     Returns
     -------
     WireBytes
-        With None and a reason where it cannot be counted: no process group, one that is not gloo's, no Linux.
+        With None and a reason where it cannot be counted: no process group, one that does not use gloo, or not Linux.
 
     Examples
     --------
@@ -120,18 +120,20 @@ def wire_bytes() -> WireBytes:
     if not dist.is_available() or not dist.is_initialized():
         reason = "this process is in no process group"
     elif talks_nccl() and "gloo" in dist.get_backend():
-        reason = "this group has NCCL beside gloo: NCCL's data go past TCP sockets, and sockets of its own can't be told from gloo's"
+        reason = (
+            "this group has NCCL beside gloo: NCCL's data bypasses TCP sockets, and NCCL's own sockets cannot be distinguished from gloo's"
+        )
     elif dist.get_backend() != "gloo":
-        reason = f"{dist.get_backend()} moves data past TCP sockets (shared memory, NVLink, RDMA), and only gloo's sockets are counted"
+        reason = f"{dist.get_backend()} moves data without TCP sockets (shared memory, NVLink, RDMA), and only gloo's sockets are counted"
     elif sys.platform != "linux":
-        reason = f"the kernel is asked for its counts only on Linux, and this is {sys.platform}"
+        reason = f"the kernel's byte counts are read only on Linux, and this is {sys.platform}"
     elif not AGENT.keep and not _kept and "zmq" in sys.modules:
-        reason = "sockets of Jupyter can't be told from those of a process group that gl.parallel did not make"
+        reason = "Jupyter's sockets cannot be distinguished from those of a process group that gl.parallel did not make"
     if reason is not None:
         return WireBytes(None, None, None, (), reason, evidence)
     counts = dict(_group_sockets())
     if any(len(info) < _INFO_BYTES for info in counts.values()):
-        reason = "this kernel keeps no count of bytes sent; it came with Linux 4.19"
+        reason = "this kernel does not count the bytes sent; Linux 4.19 and newer do"
         return WireBytes(None, None, None, (), reason, evidence)
     sent = received = repeated = 0
     for info in counts.values():

@@ -25,11 +25,11 @@ class RankSpan(Result):
     kind : str
         "compute": the rank's thread worked (forward, backward, optimizer, averaging).
         "communication": the data of a collective or a message moved: from the moment when the last rank that takes part had entered
-        it until this rank had its result. It may lie beside compute of the same rank: that is overlap.
-        "idle": the rank's thread could do nothing, since it waited for another rank to arrive. It never lies beside compute or
-        communication of the same rank.
+        it until this rank had its result. It may coincide with compute of the same rank: that is overlap.
+        "idle": the rank's thread waited for another rank to arrive. It never coincides with compute or communication of the same
+        rank.
     name : str
-        What went on: "forward", "backward", "optimizer"; a collective as ``torch.distributed`` names it ("all_reduce"); of an idle
+        The activity: "forward", "backward", "optimizer", or a collective as ``torch.distributed`` names it ("all_reduce"); for an idle
         span the collective that was waited for. With microbatches the number follows: "forward 2".
     begin_seconds, end_seconds : float
         On one clock for all ranks, from the beginning of the timeline.
@@ -46,7 +46,7 @@ class RankSpan(Result):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration."""
         return self.end_seconds - self.begin_seconds
 
 
@@ -88,7 +88,7 @@ class RankTimeline(Result):
         return {kind: _covered(self.lane(rank, kind)) for kind in KINDS}
 
     def overlap_seconds(self, rank: int) -> float:
-        """Return how long a rank's communication went on beside its own compute: the part that costs nothing."""
+        """Return how long a rank's communication overlapped its own compute: the part that costs no time."""
         compute, communication = self.lane(rank, "compute"), self.lane(rank, "communication")
         return _covered(compute) + _covered(communication) - _covered((*compute, *communication))
 
@@ -103,13 +103,13 @@ class RankTimeline(Result):
         return f"<timeline of {self.label}: {spans} on {plural(self.ranks, 'rank')} in {format_seconds(self.end_seconds)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return each rank's seconds by kind, and how much of its communication lay beside compute."""
+        """Return each rank's seconds by kind, and how much of its communication overlapped compute."""
         rows = []
         for rank in range(self.ranks):
             seconds = [format_seconds(value) for value in self.seconds(rank).values()]
             rows.append((f"rank {rank}", *seconds, format_seconds(self.overlap_seconds(rank))))
         rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
-        return (self.label, *KINDS, "communication beside compute"), rows
+        return (self.label, *KINDS, "communication during compute"), rows
 
 
 def _covered(spans: Sequence[RankSpan]) -> float:
@@ -137,8 +137,8 @@ class RankReport(Result):
     calls : mapping of str to int
         Collectives and messages in a step, by name.
     payload_bytes : mapping of str to int
-        Of these in a step, by name: the size of the whole tensor (an all-gather's result, a reduce-scatter's input), whatever is sent of
-        it.
+        Of these in a step, by name: the size of the whole tensor (an all-gather's result, a reduce-scatter's input), however much of it
+        is sent.
     ring_bytes : int
         MODELLED: what this rank sends in a step if each collective runs as a ring (a broadcast as a tree), headers aside.
     wire_bytes : int or None
@@ -160,7 +160,7 @@ class RankReport(Result):
 
 @dataclass(frozen=True)
 class StrategyResult(Result):
-    """One training run over several ranks, beside the same run in one process.
+    """One training run over several ranks, compared with the same run in one process.
 
     Attributes
     ----------
@@ -183,9 +183,9 @@ class StrategyResult(Result):
     state_difference : float
         After the last step: the largest difference between a parameter here and in the one process, over the largest parameter.
     tolerance : float
-        What ``loss_difference`` and ``state_difference`` may be, so that the two runs count as the same computation.
+        The largest ``loss_difference`` and ``state_difference`` at which the two runs count as the same computation.
     step_seconds : ndarray, shape (steps,)
-        Of each step, on the slowest rank; the first holds what is done once, and the one whose memory was followed is slower.
+        Of each step, on the slowest rank. The first includes one-time work, and the step whose memory was followed is slower.
     reports : tuple of RankReport
         One a rank, in order.
     timeline : RankTimeline
@@ -215,7 +215,7 @@ class StrategyResult(Result):
 
     @property
     def steps(self) -> int:
-        """How many steps were taken."""
+        """The number of steps taken."""
         return len(self.losses)
 
     @property
@@ -226,7 +226,7 @@ class StrategyResult(Result):
 
     @property
     def agrees(self) -> bool:
-        """Whether it computed what one process computes: losses and state within the tolerance."""
+        """Whether the run computed the same as one process: losses and state within the tolerance."""
         return bool(self.loss_difference <= self.tolerance and self.state_difference <= self.tolerance)
 
     def seconds(self, rank: int) -> dict[str, float]:

@@ -32,12 +32,12 @@ class ScalingMeasurement(Result):
     interval_seconds : (float, float) or None
         95 %, of the median.
     speedup : float or None
-        Samples a second over those of the smallest number of ranks, step beside step; None where nothing was measured beside it.
+        Ratio of its samples per second to those of the smallest number of ranks, paired turn by turn; None where there is no pair.
     speedup_interval : (float, float) or None
         95 %.
     predicted_seconds, predicted_overlapped_seconds : float or None
-        From one rank's step and the measured all-reduce: with all communication waited for, and with as much of it as fits behind
-        the backward pass. None where the all-reduce was not measured.
+        From one rank's step and the measured all-reduce: with no overlap, and with as much of the communication as possible hidden
+        behind the backward pass. None where the all-reduce was not measured.
     """
 
     ranks: int
@@ -62,7 +62,7 @@ class ScalingMeasurement(Result):
 
     @property
     def samples_per_second(self) -> float:
-        """What all ranks together train on, at the median."""
+        """Samples per second of all ranks together, at the median."""
         return self.ranks * self.batch / self.median_seconds
 
     def __repr__(self) -> str:
@@ -91,14 +91,14 @@ class ScalingResult(Result):
     parameter_bytes : int
         Of the model, hence the payload of each step's all-reduce.
     processors : int
-        Cores (or accelerators) that the ranks had among them; more ranks than these take turns.
+        Cores (or accelerators) available to all ranks together; if there are more ranks, they take turns.
     hosts : int
     points : tuple of ScalingMeasurement
         Ascending in ranks.
     latency_seconds, bandwidth_bytes_per_second : float or None
-        Of one message between two neighbours of the ring, from the fit of the measured all-reduce; None where it was not measured.
+        Of one message between two neighbors of the ring, from the fit of the measured all-reduce; None where it was not measured.
     prediction, overlapped : ScalingCurve or None
-        MODELLED from one rank's step and that link, at the same numbers of ranks: nothing hidden, and all that fits hidden.
+        MODELLED from one rank's step and that link, at the same numbers of ranks: without overlap, and with the largest possible overlap.
     notes : tuple of Note
     evidence : Evidence
     environment : Environment
@@ -151,17 +151,16 @@ class ScalingResult(Result):
 
     @property
     def sentence(self) -> str:
-        """What came out, with what limits it."""
+        """The result in one sentence, with its limits."""
         last = self.points[-1]
         if last.speedup is None or len(self.points) == 1:
-            return (
-                f"{last.ranks} rank{'s' if last.ranks > 1 else ''}: {format_seconds(last.median_seconds)} a step; nothing to compare with."
-            )
-        said = f"{last.ranks} ranks train on {format_ratio(last.speedup)} {_span(last.speedup_interval)} the samples a second"
-        said += f" of {self.points[0].ranks}"
+            who = plural(last.ranks, "rank")
+            return f"{who}: {format_seconds(last.median_seconds)} a step; there is nothing to compare it with."
+        said = f"{last.ranks} ranks have a speed-up of {format_ratio(last.speedup)} {_span(last.speedup_interval)} in samples a second"
+        said += f" over {self.points[0].ranks}"
         if last.ranks > self.processors and self.stage == COMPUTED:
             said += (
-                f", but on {plural(self.processors, 'processor')} they take turns: what this machine shows is the cost of more ranks, "
+                f", but on {plural(self.processors, 'processor')} they take turns: this machine shows the cost of more ranks, "
                 "not their gain"
             )
         elif self.stage == WAITED:
@@ -245,7 +244,7 @@ class GlobalBatchRow(Result):
     accuracy : SeedsAccuracy
         Over seeds and test items.
     diverged : int
-        Seeds whose loss was lost.
+        Number of seeds whose loss became infinite or nan.
     """
 
     rule: str
@@ -259,7 +258,7 @@ class GlobalBatchRow(Result):
 
 @dataclass(frozen=True)
 class GlobalBatchResult(Result):
-    """What the global batch does to learning when everything else stays: the same epochs, one process that computes what the ranks would.
+    """What the global batch does to learning when everything else stays the same; one process computes what the ranks would.
 
     Attributes
     ----------
@@ -309,4 +308,4 @@ class GlobalBatchResult(Result):
             lost = f", {row.diverged} of {len(row.accuracy.accuracies)} diverged" if row.diverged else ""
             rows.append((row.rule, str(row.ranks), str(row.global_batch), f"{row.learning_rate:.3g}", str(row.steps), right + lost))
         rows += [(f"note: {note.code}", note.sentence, "", "", "", "") for note in self.notes]
-        return ("learning rate", "ranks", "global batch", "rate", "updates", "right (95 % over seeds and items)"), rows
+        return ("learning rate", "ranks", "global batch", "rate", "updates", "accuracy (95 % over seeds and items)"), rows

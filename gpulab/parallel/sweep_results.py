@@ -28,7 +28,7 @@ class CollectivePoint(Result):
     median_seconds : float
         Of one call, from when the last rank had entered it until the last one had its result.
     interval_seconds : (float, float) or None
-        95 %, of the median; None where none is honest.
+        95 %, of the median; None where none can be given.
     samples : int
     sent_bytes : tuple of int or None
         MEASURED: what each rank's sockets sent for one call, headers of the messages included; None where it cannot be counted.
@@ -52,8 +52,8 @@ class CollectiveSweep(Result):
     ----------
     operation : str
     algorithm : str
-        What bytes are counted by, one of ``models.collective_algorithms(operation)``: gloo's own; with NCCL, which chooses by size and
-        links, a ring where there is one.
+        The algorithm by which bytes are counted, one of ``models.collective_algorithms(operation)``: gloo's own; with
+        NCCL, which chooses by size and links, a ring where there is one.
     ranks : int
     hosts : int
         How many machines they are on.
@@ -103,7 +103,7 @@ class CollectiveSweep(Result):
         return fit([p.nbytes for p in self.points], [p.median_seconds for p in self.points], self.evidence)
 
     def message(self, fitted: AlphaBeta | None = None) -> tuple[float, float]:
-        """Return (latency in seconds, bytes a second) of one message between two ranks, as ``models.collective_message`` tells it.
+        """Return (latency in seconds, bytes a second) of one message between two ranks, as ``models.collective_message`` computes it.
 
         Parameters
         ----------

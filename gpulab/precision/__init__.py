@@ -1,4 +1,4 @@
-"""Number formats: what they hold, how they round, what is lost in sums and products, and which of them autocast chooses."""
+"""Number formats: what they hold, how they round, what sums and products lose in them, and which of them autocast chooses."""
 
 from gpulab.precision._autocast import AutocastPolicy, AutocastRow, AutocastTrace, TracedOperator, autocast_policy, autocast_trace
 from gpulab.precision._codes import decode, encode, neighbours, spacing, values

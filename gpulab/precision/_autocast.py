@@ -60,13 +60,13 @@ class AutocastRow(Result):
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the lists say what was observed; None where nothing was."""
+        """Whether the lists agree with the observation; None where nothing was observed."""
         return None if self.policy is None else self.policy == self.documented
 
 
 @dataclass(frozen=True)
 class AutocastPolicy(Result):
-    """What autocast does with operators on a device, beside PyTorch's documented lists.
+    """What autocast does with operators on a device, compared with PyTorch's documented lists.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class AutocastPolicy(Result):
 
 
 def autocast_policy(device: Any = None, dtype: str | None = None, operators: Iterable[str] | None = None) -> AutocastPolicy:
-    """Return what autocast does with about a hundred operators: observed on the device, beside PyTorch's documented lists.
+    """Return what autocast does with about a hundred operators, as observed on the device and as PyTorch documents it.
 
     Each operator runs with float32 inputs, with inputs of the lower precision, and with both mixed. A dispatch mode below autocast
     sees which type the kernel is given.
@@ -150,7 +150,7 @@ def autocast_policy(device: Any = None, dtype: str | None = None, operators: Ite
     dtype : str, optional
         "bfloat16" or "float16"; None is the device's usual one (bfloat16 on a CPU, float16 elsewhere).
     operators : iterable of str, optional
-        Some of them only.
+        The operators to try; all of them by default.
 
     Returns
     -------
@@ -187,7 +187,7 @@ def autocast_policy(device: Any = None, dtype: str | None = None, operators: Ite
     elif kind == "cuda" and (answered := _without_device(names, chosen)):
         seen, evidence = answered, Evidence.modelled(_FAKE, f"{SOURCE}; PyTorch's dispatcher", _FAKE_ERROR)
     else:  # where the dispatcher cannot be asked now, its lists are all there is
-        seen, evidence = {}, Evidence.modelled("PyTorch does what its documentation says", SOURCE)
+        seen, evidence = {}, Evidence.modelled("PyTorch follows its documentation", SOURCE)
     unseen: Seen = (None, "", "", f"no {kind} device here")
     if operators is None and seen:  # of CUDA's operators, transforms and linear algebra are not asked without a device
         names = tuple(name for name in names if name in seen)
@@ -302,7 +302,7 @@ class AutocastTrace(Result):
         return sum(row.calls for row in self.rows if row.is_cast)
 
     def ran_in(self, dtype: str) -> tuple[str, ...]:
-        """Return the operators, casts left out, of whose numbers at least one was given in a type."""
+        """Return the operators, without casts, that had at least one input in a type."""
         return tuple(dict.fromkeys(row.operator for row in self.rows if not row.is_cast and dtype in row.inputs.split(", ")))
 
     def __repr__(self) -> str:
@@ -337,7 +337,7 @@ def autocast_trace(fn: Any, *inputs: Any, dtype: str | None = None, device: Any 
     Raises
     ------
     InputError
-        If ``fn`` cannot be called, the dtype is neither, or the run raises.
+        If ``fn`` cannot be called, the dtype is another one, or the run raises.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """How to call each operator that autocast's policy is tried on: a function and the shapes of the numbers that it takes.
 
 Imported only inside functions: the table names torch's functions. What is not a number of the network (targets, masks, and the weights
-and statistics of normalisations, which stay float32 in a model under autocast) is made inside.
+and statistics of normalizations, which stay float32 in a model under autocast) is made inside.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bits of a number: encode and decode, its neighbours, and how far apart numbers are."""
+"""The bits of a number: encode and decode, its neighbors, and the spacing of numbers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def decode(codes: Any, format: str | Format) -> np.ndarray:
     Raises
     ------
     InputError
-        If a code is no whole number of that range.
+        If a code is not a whole number in that range.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def values(format: str | Format) -> np.ndarray:
 
 
 def neighbours(x: Any, format: str | Format) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of a format next below and next above ``x``; ``x`` itself is none of them.
+    """Return the next numbers of a format below and above ``x``, excluding ``x`` itself.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def neighbours(x: Any, format: str | Format) -> tuple[np.ndarray, np.ndarray]:
     Returns
     -------
     below, above : ndarray of float64
-        Of the shape of ``x``. Beyond the largest number there is infinity where the format has one, else nan: there is none.
+        Of the shape of ``x``. Beyond the largest number this is infinity if the format has one, else nan.
 
     Raises
     ------
@@ -188,12 +188,12 @@ def _above(x: np.ndarray, one: Format, mirrored: bool = False) -> np.ndarray:
 
 
 def spacing(x: Any, format: str | Format) -> np.ndarray:
-    """Return the distance from ``x`` to the next number of the format farther from zero (a unit in the last place).
+    """Return the distance from ``x`` to the next number of the format away from zero (a unit in the last place).
 
     Parameters
     ----------
     x : array_like of float64
-        Where; only the power of two that it lies in counts.
+        The position; only its power of two matters.
     format : str or Format
 
     Returns

@@ -1,7 +1,7 @@
 """Additions rounded once to a narrow format, though float64 does the arithmetic.
 
 The float64 sum of two numbers may itself be rounded, and rounding it again could go wrong. The rest that float64 lost is known
-exactly (Knuth's two-sum); where there is one, a sum whose last bit is even is moved to its odd neighbour on the side of the rest. Such a
+exactly (Knuth's two-sum); where there is one, a sum whose last bit is even is moved to its odd neighbor on the side of the rest. Such a
 sum lies on no midpoint of a narrower format, so the second rounding decides as one rounding would (Boldo and Melquiond, 2008).
 """
 

@@ -38,9 +38,9 @@ class Format(Result):
         Stored exponent minus the exponent.
     has_infinity, has_nan : bool
     nan_becomes : float
-        What a nan turns into: nan, where the format has one.
+        The value that a nan becomes: nan, if the format has one.
     overflow : str
-        The usual rule for what rounds beyond the largest number: "infinity", "nan" or "saturate".
+        The usual result of rounding beyond the largest number: "infinity", "nan" or "saturate".
     use : str
         What it is for.
     source : str
@@ -176,7 +176,7 @@ _FORMATS = (
     _float("float8_e4m3fn", 4, 3, "weights and activations on Tensor Cores from compute capability 8.9 on", _OCP,
            has_infinity=False, overflow="nan"),
     _float("float8_e5m2", 5, 2, "gradients on Tensor Cores from compute capability 8.9 on", _OCP),
-    Format("int8", "integer", 8, 8, 0, 7, 0, False, False, 0.0, "saturate", "quantised weights and activations, with a scale beside them",
+    Format("int8", "integer", 8, 8, 0, 7, 0, False, False, 0.0, "saturate", "quantized weights and activations, with a separate scale",
            "two's complement; rounding, saturation and nan as PTX's cvt.rni.sat.s8.f32 (PTX ISA, cvt)"),
     _float("float4_e2m1fn", 2, 1, "weights with a scale for each block, from compute capability 10.0 on",
            f"OCP Microscaling Formats (MX) Specification, revision 1.0, section 5.3; {_NO_NAN_FLOAT}",

@@ -33,7 +33,7 @@ class Magnitudes(Result):
     count : int
         All of them.
     zeros, not_finite : int
-        How many were exactly zero, and how many infinite or nan.
+        The number of values that are exactly zero, and of those that are infinite or nan.
     sorted_magnitudes : ndarray
         Of the others, ascending; at most 2**17, evenly spaced places of the sorted list where there were more.
     """
@@ -46,7 +46,7 @@ class Magnitudes(Result):
 
     @property
     def finite(self) -> int:
-        """How many are neither zero nor infinite nor nan."""
+        """The number of values that are not zero, infinite or nan."""
         return self.count - self.zeros - self.not_finite
 
     @property
@@ -149,7 +149,7 @@ def gradients(model: Any, *inputs: Any, loss: Callable[..., Any] | None = None, 
     Parameters
     ----------
     model : torch.nn.Module
-        Left as it was, with its gradients, buffers and the random generators.
+        Not changed, and neither are its gradients, its buffers and the random generators.
     *inputs : tensors
         What the model takes, on its device.
     loss : callable, optional
@@ -164,7 +164,7 @@ def gradients(model: Any, *inputs: Any, loss: Callable[..., Any] | None = None, 
     Raises
     ------
     InputError
-        If the step raises, or nothing of it has a gradient.
+        If the step raises, or has no gradients.
 
     Examples
     --------
@@ -189,7 +189,7 @@ def gradients(model: Any, *inputs: Any, loss: Callable[..., Any] | None = None, 
             step = _step.Step("gradients", ours, inputs=moved, targets=targets, loss=loss, precision="float32", device=where.torch_type)
             found = _backward(ours, step)
     except StopIteration:
-        raise InputError("gradients: the model has no parameters; expected at least one. Pass a model that learns.") from None
+        raise InputError("gradients: the model has no parameters; expected at least one. Pass a model with parameters.") from None
     kinds = tuple(Magnitudes.of(kind, found[kind]) for kind in KINDS if found[kind])
     return Gradients(type(model).__name__, kinds, Evidence.measured(where.name, samples=1))
 

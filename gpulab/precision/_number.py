@@ -1,4 +1,4 @@
-"""One number as one format holds it: its bits, its neighbours, and what the rounding cost."""
+"""One number as one format holds it: its bits, its neighbors, and what the rounding cost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Number(Result):
 
     @property
     def relative_error(self) -> float:
-        """What rounding changed, over the number asked for; nan where there is none."""
+        """The rounding error divided by the number asked for; nan where there is none."""
         if not (math.isfinite(self.given) and math.isfinite(self.held)):
             return math.nan
         return abs(self.held - self.given) / abs(self.given) if self.given else 0.0
@@ -109,7 +109,7 @@ def _or_none(value: float) -> str:
 
 
 def number(x: float, format: str | Format, steps: int = 0) -> Number:
-    """Return a number as a format holds it, or the number that lies some steps away from it.
+    """Return a number as a format holds it, or the number that is some steps away from it.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def number(x: float, format: str | Format, steps: int = 0) -> Number:
     Raises
     ------
     InputError
-        If ``x`` is no number, there is no such format, or the steps are too many.
+        If ``x`` is not a number, there is no such format, or there are too many steps.
 
     Examples
     --------
@@ -165,7 +165,7 @@ def number_from_bits(code: Any, format: str | Format) -> Number:
     Raises
     ------
     InputError
-        If these are no bits of the format.
+        If these are not bits of the format.
 
     Examples
     --------
@@ -216,7 +216,7 @@ def nearby(low: float, high: float, format: str | Format, most: int = 200) -> tu
     one = find("nearby", format)
     if not (_given.is_finite(low) and _given.is_finite(high)) or low > high:
         raise InputError(
-            f"nearby: from {shown(low)} to {shown(high)}; expected two finite numbers, the lower one first. Swap or mend them."
+            f"nearby: from {shown(low)} to {shown(high)}; expected two finite numbers, the lower one first. Swap or correct them."
         )
     bottom, top = max(float(low), one.lowest), min(float(high), one.largest)
     if bottom > top:

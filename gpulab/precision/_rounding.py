@@ -24,12 +24,12 @@ def round_to(x: Any, format: str | Format, overflow: str | None = None) -> np.nd
     Parameters
     ----------
     x : array_like of float64
-        Any shape; a torch tensor will do. Narrower numbers are float64 numbers too.
+        Any shape; a torch tensor is accepted too. Narrower types convert to float64 exactly.
     format : str or Format
         One of ``formats()``.
     overflow : str, optional
-        What becomes of numbers beyond the largest (after rounding as if the exponent had no end, and of infinities): "infinity", "nan"
-        or "saturate" (the largest, with the sign). None is the format's own rule.
+        The result for infinities and for numbers that round beyond the largest: "infinity", "nan" or "saturate" (the largest number
+        with the sign). None is the format's own rule.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def round_to(x: Any, format: str | Format, overflow: str | None = None) -> np.nd
     Raises
     ------
     InputError
-        If ``x`` holds no numbers that float64 holds, there is no such format, or the format has no code for the rule.
+        If ``x`` has values that float64 cannot hold, there is no such format, or the format has no code for the rule.
 
     Notes
     -----
@@ -94,8 +94,8 @@ def finished(nearest: np.ndarray, x: np.ndarray, one: Format, rule: Overflow) ->
 def stochastic_round(x: Any, format: str | Format, seed: int | np.random.Generator = 0, overflow: str | None = None) -> np.ndarray:
     """Return ``x`` rounded up or down by chance, so that the mean of many roundings is ``x`` itself.
 
-    A number between two neighbours goes up with the probability of its distance from the lower one, over the distance of both.
-    A number of the format stays what it is.
+    A number between two neighbors is rounded up with a probability of its distance from the lower one divided by their distance.
+    A number of the format is unchanged.
 
     Parameters
     ----------
@@ -114,11 +114,11 @@ def stochastic_round(x: Any, format: str | Format, seed: int | np.random.Generat
     Raises
     ------
     InputError
-        As ``round_to``'s, or if the seed is neither.
+        As ``round_to``'s, or if the seed is neither of these.
 
     Notes
     -----
-    Chance comes in steps of 2**-53, so the mean differs from ``x`` by at most 2**-53 of the neighbours' distance.
+    Chance comes in steps of 2**-53, so the mean differs from ``x`` by at most 2**-53 of the neighbors' distance.
     Source: Gupta et al., Deep Learning with Limited Numerical Precision (2015), section 3.
 
     Examples

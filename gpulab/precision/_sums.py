@@ -41,7 +41,7 @@ class SumRow(Result):
         The values' format, that of the partial sums, and one of ``ORDERS``.
     total : float
     relative_error : float
-        Of the total, over the exact sum of the values before they were rounded.
+        Error of the total, divided by the exact sum of the values before they were rounded.
     """
 
     values: str
@@ -53,7 +53,7 @@ class SumRow(Result):
 
 @dataclass(frozen=True)
 class SumError(Result):
-    """What several ways to add the same values lose.
+    """The errors of several ways to add the same values.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class SumError(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row for each way."""
         rows = [(r.values, r.accumulator, r.order, f"{r.total:.8g}", percent(r.relative_error)) for r in self.rows]
-        return ("values in", "added up in", "order", "sum", "relative error"), [*rows, ("exact", "", "", f"{self.exact:.8g}", "")]
+        return ("values in", "accumulated in", "order", "sum", "relative error"), [*rows, ("exact", "", "", f"{self.exact:.8g}", "")]
 
 
 def percent(ratio: float) -> str:
@@ -104,7 +104,7 @@ def percent(ratio: float) -> str:
 
 
 def sum_error(x: Any, formats: Iterable[str] = ("float16", "bfloat16", "float32"), seed: int = 0) -> SumError:
-    """Return what adding the same values loses in each format: one by one, in pairs, by chance, and in float32.
+    """Return the error of adding the same values in each format: one by one, in pairs, with stochastic rounding, and in float32.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def sum_error(x: Any, formats: Iterable[str] = ("float16", "bfloat16", "float32"
     formats : iterable of str
         Of the values and of the accumulator; each narrower one is also accumulated in float32.
     seed : int
-        Of the sum whose partial sums are rounded by chance.
+        Of the sum whose partial sums are rounded stochastically.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def sum_error(x: Any, formats: Iterable[str] = ("float16", "bfloat16", "float32"
     Raises
     ------
     InputError
-        If there are no values, too many, or some that are not finite, or a format is none of those that can be tried.
+        If there are no values, too many, or some that are not finite, or a format cannot be tried.
 
     Examples
     --------
@@ -133,7 +133,9 @@ def sum_error(x: Any, formats: Iterable[str] = ("float16", "bfloat16", "float32"
     given = as_float64("sum_error", x).ravel()
     if not 1 <= given.size <= _MOST_VALUES or not np.isfinite(given).all():
         what = f"{given.size:,} values" if not 1 <= given.size <= _MOST_VALUES else "values that are infinite or nan"
-        raise InputError(f"sum_error: got {what}; expected 1 to {_MOST_VALUES:,} finite numbers. Pass fewer, or mend them.")
+        raise InputError(
+            f"sum_error: got {what}; expected 1 to {_MOST_VALUES:,} finite numbers. Pass fewer values, and none that is infinite or nan."
+        )
     chance = generator("sum_error", seed)
     exact = math.fsum(given.tolist())
     rows: list[SumRow] = []
@@ -190,9 +192,9 @@ class ProductRow(Result):
     Attributes
     ----------
     operands, accumulator : str
-        Formats; for a measured product "device" says that the device's own way decides.
+        Formats; for a measured product the accumulator is "device": whatever the device uses.
     max_relative_error, rms_relative_error : float
-        The largest and the root mean square difference from the exact product, over that of the exact product.
+        The largest and the root mean square difference from the exact product, divided by those of the exact product.
     badge : Badge
         MODELLED for exact arithmetic, rounding by rounding; MEASURED for what PyTorch's product gave on the device.
     """
@@ -206,7 +208,7 @@ class ProductRow(Result):
 
 @dataclass(frozen=True)
 class ProductError(Result):
-    """What several ways to multiply the same matrices lose.
+    """The errors of several ways to multiply the same matrices.
 
     Attributes
     ----------
@@ -245,7 +247,7 @@ class ProductError(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row for each way."""
         rows = [(r.operands, r.accumulator, percent(r.max_relative_error), percent(r.rms_relative_error), r.badge.value) for r in self.rows]
-        return ("operands in", "added up in", "largest error", "typical error (rms)", ""), rows
+        return ("operands in", "accumulated in", "largest error", "typical error (rms)", ""), rows
 
     def caption(self) -> str:
         """Return the evidence of the simulated rows; the measured ones name theirs in a row of their own."""
@@ -254,7 +256,7 @@ class ProductError(Result):
 
 
 def matmul_error(a: Any, b: Any, formats: Iterable[str] = ("float16", "bfloat16"), device: Any = None) -> ProductError:
-    """Return what a matrix product loses by the format of its operands and by that of its accumulator.
+    """Return the errors of a matrix product by the formats of its operands and of its accumulator.
 
     Parameters
     ----------
@@ -263,8 +265,7 @@ def matmul_error(a: Any, b: Any, formats: Iterable[str] = ("float16", "bfloat16"
     formats : iterable of str
         Of the operands. Each is accumulated in itself and in float32, exactly.
     device : str or Device, optional
-        Where PyTorch's own product of the same operands is measured beside it; None is this machine's best device. "simulated" leaves
-        it out.
+        Where PyTorch's own product of the same operands is also measured; None is this machine's best device. "simulated" skips it.
 
     Returns
     -------
@@ -274,7 +275,7 @@ def matmul_error(a: Any, b: Any, formats: Iterable[str] = ("float16", "bfloat16"
     Raises
     ------
     InputError
-        If the matrices do not fit, are too large or not finite, or a format is none of those that can be tried.
+        If the shapes do not match, the matrices are too large or not finite, or a format cannot be tried.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""PyTorch's switches for TF32: what they say now, and a block in which they say something else."""
+"""PyTorch's switches for TF32: their current setting, and a block with another setting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tf32Switches(Result):
     has_tf32 : bool
         Whether the device has TF32 at all: an NVIDIA GPU from compute capability 8.0 on.
     matmul_allowed, convolution_allowed : bool
-        What the settings of this moment say, whether or not the device can.
+        The current settings, whether or not the device has TF32.
     evidence : Evidence
     """
 
@@ -38,7 +38,7 @@ class Tf32Switches(Result):
 
     @property
     def explanation(self) -> str:
-        """What follows, in a sentence."""
+        """What follows from the settings, in one sentence."""
         on = [*itertools.compress(_WHAT, (self.matmul_allowed, self.convolution_allowed))]
         if not self.has_tf32:
             return f"{self.device} has no TF32: the switches change nothing here."
@@ -60,7 +60,7 @@ class Tf32Switches(Result):
 
 
 def tf32_switches(device: Any = None) -> Tf32Switches:
-    """Return what PyTorch's settings say about TF32 at this moment, and whether the device has it.
+    """Return PyTorch's current settings for TF32, and whether the device has it.
 
     Raises
     ------
@@ -99,11 +99,11 @@ def tf32(matmul: bool = True, convolution: bool = True) -> Iterator[None]:
     Raises
     ------
     InputError
-        If one is neither True nor False.
+        If an argument is neither True nor False.
 
     Notes
     -----
-    Outside of such a block PyTorch forbids it for products and allows it for convolutions, unless it was told otherwise.
+    Outside such a block PyTorch forbids TF32 for products and allows it for convolutions, unless its settings were changed.
 
     Examples
     --------

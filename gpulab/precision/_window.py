@@ -1,4 +1,4 @@
-"""Gradients against the window of a format: what becomes zero, loses digits or overflows, at which scale of the loss."""
+"""Gradients and the range of a format: which become zero, lose digits or overflow, at which scale of the loss."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _GIVEN = Evidence.modelled("the numbers that were given, in full", "the format's
 
 @dataclass(frozen=True)
 class GradientWindow(Result):
-    """What one format makes of gradients at one scale of the loss.
+    """The effect of one format on gradients at one scale of the loss.
 
-    Shares are of the gradients that are neither zero nor infinite nor nan.
+    Shares refer to the gradients that are not zero, infinite or nan.
 
     Attributes
     ----------
@@ -34,15 +34,15 @@ class GradientWindow(Result):
         The model, and which of its gradients.
     format : Format
     scale : float
-        What the loss, and with it every gradient, is multiplied by.
+        The factor by which the loss, and with it every gradient, is multiplied.
     count, zeros, not_finite : int
-        All gradients; those that were zero before, and those that were not finite.
+        The number of all gradients, of those that were zero before, and of those that were not finite.
     vanishing_share : float
-        Becomes zero.
+        The share that becomes zero.
     subnormal_share : float
-        Lies below the smallest normal number: kept, with fewer digits.
+        The share below the smallest normal number: kept, with fewer digits.
     overflowing_share : float
-        Goes beyond the largest number.
+        The share that goes beyond the largest number.
     exponents, counts : tuple of int
         The histogram before scaling: how many (of those kept in the result) lie between 2**exponent and the next power of two.
     largest : float
@@ -75,7 +75,7 @@ class GradientWindow(Result):
 
     @property
     def kept_share(self) -> float:
-        """Stays a normal number, with all digits that the format has."""
+        """The share that stays a normal number, with all digits that the format has."""
         return max(0.0, 1 - self.vanishing_share - self.subnormal_share - self.overflowing_share)
 
     @property
@@ -85,7 +85,7 @@ class GradientWindow(Result):
 
     @property
     def scales_exist(self) -> bool:
-        """Whether any scale is safe; none is where a gradient is infinite or nan already."""
+        """Whether any scale is safe; none is safe if a gradient is infinite or nan already."""
         return self._scales is not None
 
     @property
@@ -97,7 +97,7 @@ class GradientWindow(Result):
     def explanation(self) -> str:
         """What happens at this scale, and which scales are safe."""
         name = self.format.name
-        broken = f"{self.not_finite:,} of {self.count:,} gradients are infinite or nan already, which no scale mends."
+        broken = f"{self.not_finite:,} of {self.count:,} gradients are infinite or nan already, which no scale can fix."
         if self.zeros + self.not_finite == self.count:
             return (
                 broken
@@ -140,7 +140,7 @@ class GradientWindow(Result):
             ("safe scales", self._range(), f"at most {share(self.tolerance)} become zero, none overflows"),
         ]
         if self.not_finite:
-            rows.insert(0, ("infinite or nan already", f"{self.not_finite:,} of {self.count:,}", "no scale mends them"))
+            rows.insert(0, ("infinite or nan already", f"{self.not_finite:,} of {self.count:,}", "no scale can fix them"))
         return ("gradients that are", "share", "gradients of this size, before scaling"), rows
 
     def _range(self) -> str:
@@ -167,7 +167,7 @@ def share(value: float) -> str:
 def gradient_window(
     gradients: Any, format: str | Format = "float16", scale: float = 1.0, *, which: str = "all", tolerance: float = 0.01
 ) -> GradientWindow:
-    """Return what a format makes of gradients when the loss is multiplied by ``scale``.
+    """Return the effect of a format on gradients when the loss is multiplied by ``scale``.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def gradient_window(
     Raises
     ------
     InputError
-        If there are no gradients, the format is no float format, or the scale or tolerance is out of its range.
+        If there are no gradients, the format is not a float format, or the scale or tolerance is out of range.
 
     Notes
     -----
@@ -206,7 +206,7 @@ def gradient_window(
     """
     one = find("gradient_window", format)
     if one.kind != "float":
-        raise InputError(f"gradient_window: {one.name} is no float format; expected one such as float16. int8 carries a scale of its own.")
+        raise InputError(f"gradient_window: {one.name} is not a float format; expected one such as float16. int8 has a scale of its own.")
     factor = _positive("scale", scale)
     if isinstance(tolerance, bool) or not _given.is_finite(tolerance) or not 0 <= tolerance <= 1:
         raise InputError(f"gradient_window: tolerance={shown(tolerance)}; expected a share from 0 to 1. Pass for example 0.01.")
@@ -274,7 +274,7 @@ def _around(ratio: float) -> list[float]:
 
 @dataclass(frozen=True)
 class Updates(Result):
-    """What becomes of an optimizer's updates when the weights are kept in a format.
+    """The effect of keeping the weights in a format on an optimizer's updates.
 
     Attributes
     ----------
@@ -282,9 +282,9 @@ class Updates(Result):
     count : int
         Weights with an update that is not zero.
     swallowed_share : float
-        Those that come out unchanged: their update is less than half of their spacing.
+        The share of weights that do not change: their update is less than half of their spacing.
     typical_ratio : float
-        The median of update over weight.
+        The median of update divided by weight.
     evidence : Evidence
     """
 
