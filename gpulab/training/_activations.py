@@ -1,4 +1,4 @@
-"""Activation checkpointing that changes nothing but memory and time: the same losses, and the same running averages in batch norm."""
+"""Activation checkpointing that changes only memory and time: losses and running averages in batch norm stay the same."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def path_of(function: str, name: str, given: Any) -> Path:
     Raises
     ------
     InputError
-        If it is no path, or is a folder.
+        If it is not a path, or is a folder.
     """
     try:
         text = os.fspath(given)
@@ -52,7 +52,7 @@ def path_of(function: str, name: str, given: Any) -> Path:
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a checkpoint; what stood there before stays until the new one is whole.
+    """Write a checkpoint; an older file stays until the new one is complete.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def read(path: Path) -> dict[str, Any]:
     Raises
     ------
     CheckpointError
-        If there is no such file, or it is damaged, no checkpoint of gpulab, or of a newer version.
+        If there is no such file, or it is damaged, not a checkpoint of gpulab, or of a newer version.
     """
     import torch
 
@@ -92,7 +92,7 @@ def read(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, ValueError) as error:  # ValueError: no file can have such a name, as one with a null character
         raise CheckpointError(f"resume: there is no file {shown(str(path))}; expected a checkpoint. Pass what save= wrote.") from error
     except OSError as error:
-        raise CheckpointError(f"resume: {shown(str(path))} can't be read ({message_of(error)}). Check its rights.") from error
+        raise CheckpointError(f"resume: {shown(str(path))} cannot be read ({message_of(error)}). Check its permissions.") from error
     plain, comment = whole[: -_COMMENT_LENGTH - 2] + _NO_COMMENT, whole[-_COMMENT_LENGTH:]
     if not comment.startswith(_COMMENT):
         raise _foreign(path, "it has no gpulab mark at its end")
@@ -112,12 +112,12 @@ def read(path: Path) -> dict[str, Any]:
 
 def _damaged(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
-        f"resume: {shown(str(path))} is damaged ({why}); expected a checkpoint as save= wrote it. Take an earlier one, or begin anew."
+        f"resume: {shown(str(path))} is damaged ({why}); expected a checkpoint as save= wrote it. Take an earlier one, or start a new run."
     )
 
 
 def _foreign(path: Path, why: str) -> CheckpointError:
-    return CheckpointError(f"resume: {shown(str(path))} is no checkpoint of gpulab ({why}); expected one. Pass what save= wrote.")
+    return CheckpointError(f"resume: {shown(str(path))} is not a checkpoint of gpulab ({why}); expected one. Pass what save= wrote.")
 
 
 def _checked(path: Path, content: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def restore(path: Path, content: Mapping[str, Any], model: Any, optimizer: Any, 
     Raises
     ------
     CheckpointError
-        If they are of another model or optimizer; the model is then as it was.
+        If they belong to another model or optimizer; the model is then unchanged.
     """
     before = {name: value.detach().clone() for name, value in model.state_dict().items() if hasattr(value, "detach")}
     try:
@@ -166,7 +166,7 @@ def _fill(path: Path, content: Mapping[str, Any], model: Any, optimizer: Any, sc
         raise _other(path, f"{type(error).__name__}: {message_of(error, 120)}") from error
     for parameter, state in optimizer.state.items():
         if not isinstance(parameter, torch.Tensor) or not isinstance(state, dict):  # PyTorch keeps a state of no parameter as it is
-            raise _other(path, f"it holds the state of a parameter {shown(parameter, 20)} that there is not")
+            raise _other(path, f"it holds the state of a parameter {shown(parameter, 20)} that does not exist")
         for name, value in state.items():
             if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != parameter.shape:
                 raise _other(path, f"the optimizer's {shown(name)} has shape {tuple(value.shape)}, its parameter {tuple(parameter.shape)}")

@@ -1,4 +1,4 @@
-"""What torch.compile costs, what it saves, and after how many calls it has paid: the break-even once more."""
+"""What torch.compile costs, what it saves, and after how many calls it breaks even."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _USUAL = ("deadline", "slow-first-call", "too-short")  # how calls were sampled;
 
 @dataclass(frozen=True, repr=False)
 class CompileCost(Result):
-    """A function as it is and compiled.
+    """The times of a function as written (eager) and compiled.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class CompileCost(Result):
     eager_interval, compiled_interval : (float, float) or None
         Each with 95 %.
     max_relative_difference : float or None
-        How far the two results are apart.
+        The largest relative difference between the two results.
     reason : str
         Why there is no compiled form; else "".
     notes : tuple of Note
@@ -57,19 +57,19 @@ class CompileCost(Result):
 
     @property
     def saved_seconds(self) -> float | None:
-        """What each call saves; negative where the compiled one is slower."""
+        """The seconds that each call saves; negative if the compiled function is slower."""
         return None if self.eager_seconds is None or self.compiled_seconds is None else self.eager_seconds - self.compiled_seconds
 
     @property
     def saved_interval(self) -> tuple[float, float] | None:
-        """What each call saves at least and at most, by the ends of both intervals: wider than it need be, never narrower."""
+        """The least and the most that each call saves, from the ends of both intervals: a conservative interval."""
         if self.eager_interval is None or self.compiled_interval is None:
             return None
         return self.eager_interval[0] - self.compiled_interval[1], self.eager_interval[1] - self.compiled_interval[0]
 
     @property
     def break_even_calls(self) -> int | None:
-        """After how many calls compiling has paid; None where no saving was shown."""
+        """The number of calls after which compiling pays off; None where no saving was shown."""
         return break_even_calls(self.compile_seconds, self.saved_seconds)
 
     @property
@@ -83,14 +83,14 @@ class CompileCost(Result):
 
     @property
     def sentence(self) -> str:
-        """What came out, in words."""
+        """The result in words."""
         if self.compile_seconds is None:
             return f"{self.label} was not compiled: {self.reason}."
         if self.break_even_calls is None:
             return f"{self.label}: compiling took {format_seconds(self.compile_seconds)}, and no saving was shown."
         return (
             f"{self.label}: {format_seconds(self.compile_seconds)} to compile, {format_seconds(self.saved_seconds or 0)} saved a call; "
-            f"it has paid after {plural(self.break_even_calls, 'call')} ({self._between})."
+            f"it pays off after {plural(self.break_even_calls, 'call')} ({self._between})."
         )
 
     @property
@@ -105,28 +105,28 @@ class CompileCost(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the costs, the times and the break-even."""
-        rows: list[tuple[str, str]] = [("loading the compiler, once a process", format_seconds(self.import_seconds))]
+        rows: list[tuple[str, str]] = [("loading the compiler, once per process", format_seconds(self.import_seconds))]
         if self.compile_seconds is None:
             rows.append(("compiled", f"no: {self.reason}"))
         else:
             rows.append(("the first compiled call", format_seconds(self.compile_seconds)))
         for name, seconds, interval in (
-            ("a call as it is", self.eager_seconds, self.eager_interval),
-            ("a call compiled", self.compiled_seconds, self.compiled_interval),
+            ("an eager call", self.eager_seconds, self.eager_interval),
+            ("a compiled call", self.compiled_seconds, self.compiled_interval),
         ):
             if seconds is not None:
                 between = "" if interval is None else f" (95 % {format_seconds(interval[0])} to {format_seconds(interval[1])})"
                 rows.append((name, format_seconds(seconds) + between))
         if self.saved_seconds is not None and self.eager_seconds is not None and self.compiled_seconds:
-            rows.append(("as it is / compiled", format_ratio(self.eager_seconds / self.compiled_seconds)))
+            rows.append(("speed-up", format_ratio(self.eager_seconds / self.compiled_seconds)))
             calls = self.break_even_calls
-            rows.append(("has paid after", "no saving was shown" if calls is None else f"{plural(calls, 'call')} ({self._between})"))
+            rows.append(("pays off after", "no saving was shown" if calls is None else f"{plural(calls, 'call')} ({self._between})"))
         rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
         return (f"torch.compile of {self.label}", ""), rows
 
 
 def break_even_calls(cost_seconds: float | None, saved_seconds: float | None) -> int | None:
-    """Return after how many calls a cost has paid that each call gets a part back of; None where nothing comes back.
+    """Return the number of calls after which a one-time cost is recovered by the saving of each call; None without a saving.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def break_even_calls(cost_seconds: float | None, saved_seconds: float | None) ->
 
 
 def compile_cost(fn: Callable[..., Any], *args: Any, cold: bool = True, deadline: float = 1.0, device: Any = None) -> CompileCost:
-    """Compile a function, race it against itself uncompiled, and say when that has paid.
+    """Compile a function, time it against the uncompiled one, and compute when compiling pays off.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def compile_cost(fn: Callable[..., Any], *args: Any, cold: bool = True, deadline
     *args
         Tensors and other values.
     cold : bool
-        True: with an empty cache on the disk, as a new model has it. False: with what earlier compilations left.
+        True: with an empty cache on disk, as for a new model. False: with the cache of earlier compilations.
     deadline : float
         Seconds of racing for each of the two.
     device : Device or str, optional
@@ -162,7 +162,7 @@ def compile_cost(fn: Callable[..., Any], *args: Any, cold: bool = True, deadline
     Raises
     ------
     InputError
-        If ``fn`` cannot be called with ``args``, or a number is not one that the function can use.
+        If ``fn`` cannot be called with ``args``, or an argument is out of range.
 
     Notes
     -----
@@ -193,8 +193,8 @@ def compile_cost(fn: Callable[..., Any], *args: Any, cold: bool = True, deadline
             race = timing.compare({"as it is": fn, "compiled": compiled}, *args, devices=[where], deadline=deadline)
         except MeasurementError as error:
             raise InputError(
-                f"compile_cost: {label} failed in the race ({message_of(error)}); expected a function that can be called again and again. "
-                "Pass one without a state that ends."
+                f"compile_cost: {label} failed during the timing ({message_of(error)}); expected a function that can be called repeatedly. "
+                "Pass one without state that runs out."
             ) from error
         finally:
             torch.compiler.reset()

@@ -38,7 +38,7 @@ class Data:
     targets : torch.Tensor
         int64 classes (n,), or the characters that follow (n, context).
     copies : int
-        How many of the items show one thing: item k shows it again n / copies further on. What is answered on them hangs together.
+        How many items show the same thing: item k + n / copies shows the same as item k, so the answers to them are not independent.
     """
 
     inputs: Any
@@ -69,7 +69,7 @@ def _raw_digits() -> tuple[np.ndarray, np.ndarray]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise MissingLibraryError(
-            "training: the digits come with scikit-learn, which is not installed here; expected it. "
+            "training: the digits come with scikit-learn, which is not installed here; expected it to be. "
             f"Run {pip_command('install scikit-learn')}, or take the task 'prose-transformer', which needs nothing."
         ) from error
     images, classes = load_digits(return_X_y=True)
@@ -98,10 +98,10 @@ def digits() -> tuple[Data, Data]:
 
 @functools.cache
 def hard_digits() -> tuple[Data, Data]:
-    """Return the same digits made hard: each lies anywhere on a noisy canvas of 12x12 pixels, and only 500 have a label.
+    """Return the same digits made hard: each is placed at random on a noisy canvas of 12x12 pixels, and only 500 have a label.
 
-    The test set has every test digit twice, at two places with two noises. A digit that is hard to read at one is so at the other, so
-    accuracy counts them as one item with two answers.
+    The test set has every test digit twice, at two places with different noise. A digit that is hard to read is hard at both places, so
+    accuracy counts the two as one item with two answers.
     """
     images, classes = _raw_digits()
     random = np.random.default_rng(_SPLIT_SEED + 1)

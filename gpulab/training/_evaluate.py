@@ -27,7 +27,7 @@ def evaluate(model: Any, on: str | Task) -> Accuracy:
     Parameters
     ----------
     model : torch.nn.Module
-        Wherever it lies, in any floating-point dtype; it is set to evaluation mode meanwhile, and back afterwards.
+        On any device, in any floating-point dtype; it is set to evaluation mode meanwhile, and back afterwards.
     on : str or Task
 
     Returns
@@ -39,7 +39,7 @@ def evaluate(model: Any, on: str | Task) -> Accuracy:
     Raises
     ------
     InputError
-        If ``model`` is no module, or does not take the task's inputs.
+        If ``model`` is not a module, or does not take the task's inputs.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Batches in the order that the seed decides, whoever prepares them: this thread, a thread ahead of it, or worker processes.
+"""Batches in the order that the seed decides, prepared by this thread, by a thread that runs ahead, or by worker processes.
 
 The three give the same batches, so ``workers``, ``prefetch`` and ``pinned`` change how long a run waits and nothing else.
 """

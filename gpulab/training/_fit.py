@@ -31,8 +31,8 @@ def fit(
 ) -> FitResult:  # fmt: skip
     """Train a task and return what it learned, how fast, in which memory, and how it ended.
 
-    A feature that the device lacks is left out with a note, and the next best runs. The caller's random generators and PyTorch's
-    switches are as before afterwards.
+    A feature that the device lacks is left out with a note, and the next best is used. The caller's random generators and PyTorch's
+    settings are restored afterwards.
 
     Parameters
     ----------
@@ -45,24 +45,24 @@ def fit(
     precision : str
         "float32" (TF32 off), "tf32", "bfloat16" or "float16" (autocast), "pure-bfloat16" or "pure-float16" (parameters converted).
     batch_size : int, optional
-        Items that one update learns from, up to all of the training data; None takes the task's.
+        Items in one update, up to all of the training data; None takes the task's.
     epochs, steps : int, optional
-        How long: one of the two; None takes the task's epochs. An epoch leaves out the items that fill no batch.
+        The length of the run: one of the two; None takes the task's epochs. An epoch drops the items that do not fill a batch.
     learning_rate : float, optional
-        None takes the task's, which is for Adam.
+        None takes the task's, which fits Adam.
     optimizer : str or callable
-        A name of ``torch.optim`` in any case, "sgd-momentum", or a function from parameters to an optimizer, which then decides
+        A name of ``torch.optim`` (case does not matter), "sgd-momentum", or a function from parameters to an optimizer, which then sets
         the learning rate itself.
     accumulate : int
         Parts that each batch is split into; their gradients add up to the batch's before the one update. Batch norm sees the parts.
     checkpoint : bool
         Recompute each direct child of the model (of a ModuleList, each member) in the backward pass.
     compile : bool
-        Train ``torch.compile(model, dynamic=False)``: code for this batch size, not for any.
+        Train ``torch.compile(model, dynamic=False)``: code for this batch size only.
     channels_last : bool
         Keep images and convolutions' weights with the channels last.
     fused : bool or None
-        True: the optimizer's fused form; False: one operator for each parameter; None: PyTorch's choice.
+        True: the optimizer's fused form; False: separate operators for each parameter; None: PyTorch's choice.
     workers : int
         Processes that prepare batches; 0 prepares them here.
     prefetch : int
@@ -72,47 +72,48 @@ def fit(
     cuda_graph : bool
         Record one step as a CUDA graph and replay it.
     loss_scale : "dynamic", float or None
-        None: "dynamic" where the precision needs it (float16), else none. A number stays as it is, and no step is left out; 1 is unscaled.
+        None: "dynamic" where the precision needs it (float16), else no scaling. A number is a fixed scale, with which no step is skipped;
+        1 is unscaled.
     clip : float, optional
         The largest norm of all gradients together.
     loading : str
-        "batches": one indexing takes a batch; "items": each item by itself, then they are stacked, as a plain ``Dataset`` has it;
-        "resident": all of the training data is copied to the device once, and a batch is an indexing there.
+        "batches": one indexing operation takes a batch; "items": each item is read by itself, then they are stacked, as with a plain
+        ``Dataset``; "resident": all training data is copied to the device once, and batches are indexed there.
     read_loss : bool
         Read each loss on the host (``.item()``) before the next step begins.
     autotune : bool
-        Let cuDNN time its algorithms on the first call of each shape and keep the fastest; other runs may then keep another one, so
-        their losses may differ in the last bits.
+        Let cuDNN time its algorithms on the first call of each shape and keep the fastest. Another run may then keep another algorithm,
+        so losses may differ in the last bits.
     seed : int
         Of the weights and the order of the batches. The same seed and options give the same losses, bit for bit, on the same machine.
     save, resume : path, optional
-        Where to write a checkpoint, whole or not at all; from which one to go on, with losses equal to those of one long run.
+        Where to write a checkpoint (atomically), and from which one to continue, with losses equal to those of one long run.
     progress : callable, optional
         ``progress(fraction, text)`` as the run goes on.
     stop : callable, optional
-        Asked between steps; True ends the run with what was reached.
+        Called between steps; True ends the run, and the result so far is returned.
     clock : callable, optional
         Returns seconds.
 
     Returns
     -------
     FitResult
-        Evidence MEASURED. A loss that is not finite, an interrupt or a stop ends the run; ``ended`` says which.
+        Evidence MEASURED. A loss that is not finite, an interrupt or a stop ends the run; ``ended`` says which of them did.
 
     Raises
     ------
     InputError
         If an argument cannot be used, or a step of the model raises.
     OutOfMemoryError, DeviceError
-        If a step does not fit, or the device is not there.
+        If a step does not fit into memory, or there is no such device.
     CheckpointError
-        If the file to go on from is missing, damaged, or of another run.
+        If the file to resume from is missing, damaged, or of another run.
     StoppedError
-        If ``stop`` asked before the first step.
+        If ``stop`` returned True before the first step.
     KeyboardInterrupt
         If the learner interrupts before the first step.
     MissingLibraryError
-        If the task's data come with a library that is not installed.
+        If the task's data comes with a library that is not installed.
 
     Examples
     --------

@@ -72,4 +72,4 @@ class Followed:
         if not self._opaque:
             return None
         whole = "the peak is that of the whole process" if self.peak_bytes is not None else "its peak is not known"
-        return Note("skipped", f"a compiled step has no operators to follow, so {whole}, and its memory has no categories.")
+        return Note("skipped", f"a compiled step has no operators to follow, so {whole}, and its memory is not split into categories.")

@@ -1,4 +1,4 @@
-"""One step of training recorded as a CUDA graph and replayed: the host then launches one thing a step."""
+"""One step of training recorded as a CUDA graph and replayed: the host then makes one launch a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a training loop makes its host wait: reading a number, asking which entries are not zero, fetching a tensor.
+"""Where a training loop makes its host wait: reading a number, finding which entries are not zero, fetching a tensor.
 
 On an accelerator such a call returns only when everything that was queued before is done, and meanwhile nothing new is queued. The
 calls are counted by what the program does, so they show on a machine without an accelerator too: there each tensor counts as if it
@@ -50,7 +50,7 @@ class WaitSite(Result):
     line : str
         File and number, then the source.
     what : str
-        What it calls, and why that waits.
+        The call, and why it waits.
     count : int
     """
 
@@ -61,7 +61,7 @@ class WaitSite(Result):
 
 @dataclass(frozen=True, repr=False)
 class HiddenWaits(Result):
-    """The places, of those that are known, at which a function makes its host wait for the device.
+    """The known places at which a function makes its host wait for the device.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class HiddenWaits(Result):
     sites : tuple of WaitSite
         The most frequent first.
     warned : int or None
-        What CUDA's own debug mode counted beside it; None without CUDA.
+        The count of CUDA's own debug mode, for comparison; None without CUDA.
     notes : tuple of Note
     evidence : Evidence
     """
@@ -107,7 +107,7 @@ class HiddenWaits(Result):
 
 
 def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any = None, count_to_cpu: bool = False) -> HiddenWaits:
-    """Call a function and return every place that is known to make the host wait for the device.
+    """Call a function and return the places at which it makes the host wait for the device, as far as they are known.
 
     Parameters
     ----------
@@ -118,12 +118,12 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
     calls : int
         1 to 1000.
     device : Device or str, optional
-        Whose tensors count; None takes the best there is. On a CPU all tensors count, as if they lay on an accelerator; those that an
-        optimizer of PyTorch reads itself do not, since it keeps its step counters on the host.
+        The device whose tensors count; None takes the best there is. On a CPU all tensors count, as if they were on an accelerator, except
+        those that a PyTorch optimizer itself reads, since it keeps its step counters on the host.
     count_to_cpu : bool
-        On a CPU: count ``.to("cpu")`` as a fetch, where the word asks for the host and nothing else. Without it such a call counts only
-        on an accelerator, since on a CPU a program that moves its data to its device writes the same. A ``torch.device`` never counts
-        there: one that a tensor or a model gave says where the values lie already.
+        On a CPU: count ``.to("cpu")``, written as a string, as a fetch. Without this option such a call counts only on an accelerator,
+        since on a CPU it may also be a program that moves data to its device. A ``torch.device`` never counts on a CPU: it may come from a
+        tensor or a model and name the place where the values are already.
 
     Returns
     -------
@@ -132,14 +132,14 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
     Raises
     ------
     InputError
-        If it is no function, or raises.
+        If it is not a function, or raises.
 
     Notes
     -----
-    Known are PyTorch's own calls that read values, fetch them, or have a result whose size depends on them; what a library of others
-    waits for shows in CUDA's debug mode alone. A call counts once, also where PyTorch waits twice inside it (``bincount``).
-    Sending data to the device waits too where the memory is not pinned; on a machine without one that cannot be seen.
-    What was fetched lies on the host, and so does what is computed of it alone: reading it waits no second time.
+    The known calls are PyTorch's own that read values, fetch them, or have a result whose size depends on them; waits in other libraries
+    show only in CUDA's debug mode. A call counts once, even if PyTorch waits twice inside it (``bincount``).
+    Sending data to the device also waits if the memory is not pinned; without an accelerator this cannot be seen.
+    A fetched tensor is on the host, and so is everything computed from it alone: reading it does not count again.
 
     Examples
     --------

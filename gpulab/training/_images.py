@@ -34,13 +34,13 @@ def pillow() -> Any:
         from PIL import Image
     except ImportError as error:
         raise MissingLibraryError(
-            f"images: Pillow is missing; JPEG files are encoded and decoded with it. Run {pip_command('install pillow')}."
+            f"images: Pillow is missing; it encodes and decodes the JPEG files. Run {pip_command('install pillow')}."
         ) from error
     return Image
 
 
 def draw(label: int, side: int, seed: int) -> np.ndarray:
-    """Return one picture: a grating whose direction tells the class, in a random colour, under smooth and fine noise.
+    """Return one picture: a grating whose direction tells the class, in a random color, under smooth and fine noise.
 
     Parameters
     ----------
@@ -103,13 +103,15 @@ def decode(file: bytes, size: int, random: np.random.Generator) -> np.ndarray:
     Raises
     ------
     InputError
-        If the file is no picture.
+        If the file is not a picture.
     """
     image = pillow()
     try:
         picture = image.open(io.BytesIO(file)).convert("RGB")
     except OSError as error:
-        raise InputError(f"decode: {len(file)} bytes are no picture ({error}); expected a JPEG file. Check where it was cut.") from error
+        raise InputError(
+            f"decode: {len(file)} bytes are not a picture ({error}); expected a JPEG file. Check whether the file is complete."
+        ) from error
     share = np.sqrt(random.uniform(_LEAST_AREA, 1))
     width, height = max(1, int(picture.width * share)), max(1, int(picture.height * share))
     left, top = (int(random.integers(0, room + 1)) for room in (picture.width - width, picture.height - height))
@@ -129,7 +131,7 @@ class LoadedBatch:
     labels : torch.Tensor
         (batch,), int64.
     worker : int
-        Who decoded it, from 0; -1 is the training's own process.
+        The worker that decoded it, from 0; -1 is the training's own process.
     start, end : float
         When, on ``time.perf_counter``, which all processes of a machine share.
     """

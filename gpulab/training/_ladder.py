@@ -1,4 +1,4 @@
-"""Climb the ladder: a beginner's script and a dozen techniques, each alone, one upon the other, all together, and all but one.
+"""The ladder of techniques: a beginner's script and a dozen techniques, measured alone, cumulatively, all together, and all but one.
 
 All forms take turns, step by step, so that what disturbs one disturbs all; a ratio is paired turn by turn and has an interval. What was
 learned is a matter of its own: each rung is trained on the same number of samples under the same seeds, and tested.
@@ -29,7 +29,7 @@ from gpulab.training._tasks import Task
 from gpulab.training._tasks import task as find_task
 from gpulab.training._techniques import START, Technique, techniques
 from gpulab.training.ladder_results import Gain, LadderForm, LadderResult, Learned, LeftOut, Rung
-from gpulab.units import format_ratio, plural
+from gpulab.units import plural
 
 Names = tuple[str, ...]
 _STEPS = 1_000_000  # no form ends by itself while turns are taken
@@ -64,39 +64,40 @@ def ladder(
     stop: Callable[[], bool] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> LadderResult:
-    """Apply techniques to a beginner's training one by one, and measure what each gives at its place, alone, and at the end.
+    """Apply techniques to a beginner's training one by one, and measure the gain of each at its place, alone, and at the end.
 
     Parameters
     ----------
     task : str or Task
         What is learned.
     chosen : iterable of str or Technique, optional
-        The ladder, from its first rung on: names of ``techniques()``, or techniques of your own; None takes all of the course's.
+        The ladder, beginning with its first rung: names of ``techniques()``, or techniques of your own; None takes all of the course's.
     start : mapping, optional
-        Options of ``fit`` that make the beginner's script; None takes small batches of items loaded one by one, and reads each loss.
+        Options of ``fit`` that make the beginner's script; by default small batches of items loaded one by one, and each loss read.
     leave_out : iterable of str, or mapping of str to str
-        Names that are not climbed, with the reason where it is a mapping.
+        Names to leave out; a mapping also gives the reasons.
     device : optional
         None takes the best there is.
     samples : int, optional
-        That each rung learns from before it is tested, the same for all; None takes the task's epochs.
+        Number of samples on which each rung is trained before it is tested, the same for all; None takes the task's epochs.
     seeds : int
-        Under how many seeds each rung is trained to the end; 0 leaves accuracy out.
+        Number of seeds with which each rung is trained to the end; 0 leaves accuracy out.
     turns : int
-        How often each form takes a turn. An interval needs 20.
+        Number of turns of each form. An interval needs 20.
     tolerance : float
-        The loss of accuracy, as a ratio, that counts as none.
+        The largest loss of accuracy, as a ratio, that counts as none.
     deadline : float
-        Seconds of turns; after it no turn begins, but the first 20.
+        Seconds of turns; afterwards no turn begins, except the first 20.
     threads : int, optional
-        Of PyTorch on a CPU. Small steps on several wait for each other whenever a neighbour takes a core; None leaves them as they are.
+        PyTorch's threads on a CPU. Small steps on several threads wait for each other whenever another process takes a core; None leaves
+        their number as it is.
     progress, stop, clock : callable, optional
-        As in ``fit``; a stop after every form had a turn keeps what was reached, without accuracy where that was not reached.
+        As in ``fit``; a stop after every form had a turn keeps the result so far, without accuracy if that was not measured yet.
 
     Returns
     -------
     LadderResult
-        Evidence MEASURED. What the device lacks is left out, with the reason and what recorded machines say of it.
+        Evidence MEASURED. Techniques that the device lacks are left out, with the reason and the gains of recorded machines.
 
     Raises
     ------
@@ -105,12 +106,12 @@ def ladder(
     DeviceError, OutOfMemoryError
         As ``fit``.
     StoppedError
-        If ``stop`` asked before every form had a turn.
+        If ``stop`` returned True before every form had a turn.
 
     Notes
     -----
-    A larger batch changes the optimization: from the same samples the parameters are updated less often. So each form learns from the
-    same number of samples, and what that does to the accuracy is shown beside the speed.
+    A larger batch changes the optimization: with the same samples the parameters are updated less often. So each form is trained on the
+    same number of samples, and the effect on the accuracy is shown with the speed.
 
     Examples
     --------
@@ -169,7 +170,7 @@ def _script(start: Any, wanted: list[Technique]) -> dict[str, Any]:
             raise InputError(f"ladder: {what} has {shown(unknown[0])}; expected some of {', '.join(sorted(known))}. Pass these names.")
         if options.get("model") is not None:
             raise InputError(
-                f"ladder: {what} has a model, {kind_of(options['model'])}, which all forms would train by turns; expected one for each. "
+                f"ladder: {what} has a model, {kind_of(options['model'])}, which all forms would train in turn; expected one for each. "
                 "Pass a technique with a function that makes one: training.Technique('mine', 'my model', model=make)."
             )
     return base
@@ -234,7 +235,7 @@ class _Climb:
     def _still_learning(self, names: Names, run: Run) -> None:
         if run.first_bad_step is not None:
             raise InputError(
-                f"ladder, {self._words(names)}: the loss of step {run.first_bad_step} is no number; expected a training that goes on. "
+                f"ladder, {self._words(names)}: the loss of step {run.first_bad_step} is infinite or nan; expected a finite loss. "
                 f"Pass leave_out=[{names[-1]!r}]."
                 if names
                 else "ladder: the script itself diverges. Pass a smaller learning_rate in start."
@@ -267,8 +268,8 @@ class _Climb:
             if slower is not None:
                 self.too_slow += [(technique.name,)] if _slower(run, self._form(())) <= _SURELY else []
                 return (
-                    f"{words}, a sample took {format_ratio(slower)} as long in the first steps: with it inside no combination here would "
-                    "tell anything of the others."
+                    f"{words}, it multiplied the time of a sample by {slower:.3g} in the first steps: combinations with it would "
+                    "show nothing about the other techniques."
                 )
         self.notes += [Note("skipped", f"{technique.title}: {sentence}") for sentence in missing]
         return None
@@ -322,7 +323,9 @@ class _Climb:
     def _end_here(self, when: str) -> None:
         """Note that the learner stopped it: what the turns have told is kept, and nothing more is begun."""
         self.stopped = True
-        self.notes.append(Note("stopped", f"The ladder was stopped {when}; what is shown is what was reached. Run it again for the rest."))
+        self.notes.append(
+            Note("stopped", f"The ladder was stopped {when}; the result shows what was measured until then. Run it again for the rest.")
+        )
 
     def _turn(self, names: Names, steps: int) -> None:
         run = self.runs[names]
@@ -334,7 +337,7 @@ class _Climb:
         self.seconds[names].append(run.step_seconds[-1] / run.options.batch_size)
 
     def gain(self, form: Names, over: Names = ()) -> Gain:
-        """Return how many times as fast a form is as another."""
+        """Return the speed-up of a form over another."""
         before, after = np.array(self.seconds[over]), np.array(self.seconds[form])
         return Gain(median_ratio(before, after, paired=True), ratio_interval(before, after, paired=True)[0])
 
@@ -410,7 +413,7 @@ class _Climb:
             reasons[one.name] = apart.get(one.name) or self.lacking(one, tuple(other.name for other in here))
             here += [one] if reasons[one.name] is None else []
         if not here:
-            raise InputError(f"ladder: {self.where.name} has none of these techniques; expected one at least. Pass others.")
+            raise InputError(f"ladder: {self.where.name} has none of these techniques; expected at least one. Pass others.")
         names = tuple(one.name for one in here)
         rungs = [names[: k + 1] for k in range(len(names))]
         # Without one that another replaces the training is that of all: no form is timed against itself.
@@ -467,7 +470,7 @@ class _Climb:
         later = (self.known[other] for other in names[names.index(name) + 1 :])
         by = next((other for other in later if mine.options and mine.model is None and set(mine.options) <= set(other.options)), None)
         if by is not None:
-            self.notes.append(Note("skipped", f"{mine.title}: {by.title} takes its place, so that nothing changes without it at the end."))
+            self.notes.append(Note("skipped", f"{mine.title}: {by.title} replaces it, so that leaving it out changes nothing at the end."))
         return by is not None
 
     def told(self, names: Names) -> LadderForm:

@@ -1,4 +1,4 @@
-"""What recorded machines say of the ladder's techniques: their own ladder where there is one, else each technique beside plain steps."""
+"""The gains of the ladder's techniques on recorded machines: from a recorded ladder if there is one, else from recorded single steps."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ class RecordedRung(Result):
     ----------
     model, name, title : str
     alone, up_to, removed : Gain or None
-        Over the script, by itself and with all before it; all techniques over all but this one. None where it was not recorded.
+        Speed-up over the script, by itself and with all techniques before it; and of all techniques over all but this one. None where it
+        was not recorded.
     """
 
     model: str
@@ -113,22 +114,22 @@ class RecordedLadder(Result):
             (row.title, *("" if g is None else str(g) for g in (row.up_to, row.alone, row.removed))) for row in self.rows
         ]
         if self.together is not None:
-            rows.append(("all together, over the script", str(self.together), "", ""))
+            rows.append(("all together vs script", str(self.together), "", ""))
         if self.product is not None:
-            rows.append(("the single gains multiplied (MODELLED)", "", format_ratio(self.product), ""))
-        headers = (f"{self.recording} (RECORDED)", "with all before it, over the script", "alone, over the script", "all over all but it")
+            rows.append(("product of the single gains (MODELLED)", "", format_ratio(self.product), ""))
+        headers = (f"{self.recording} (RECORDED)", "cumulative vs script", "alone vs script", "all vs all but this")
         return headers, rows or [("not recorded yet", "", "", "")]
 
 
 def recorded_ladder(recording: Recording) -> RecordedLadder:
     """Return the ladder that a machine recorded; one without rows means "not recorded yet".
 
-    A recorder times one form after the other, so a ratio joins both intervals at their least favourable ends.
+    A recorder times one form after the other, so the interval of a ratio uses the least favorable ends of both intervals.
 
     Raises
     ------
     InputError
-        If it is no recording.
+        If it is not a recording.
 
     Examples
     --------
@@ -137,7 +138,7 @@ def recorded_ladder(recording: Recording) -> RecordedLadder:
     <ladder on amd-epyc-2-cores: not recorded yet>
     """
     if not isinstance(recording, Recording):
-        raise InputError(f"recorded_ladder: {shown(recording)} is no recording; expected one of gl.recordings.load(name).")
+        raise InputError(f"recorded_ladder: {shown(recording)} is not a recording; expected one of gl.recordings.load(name).")
     script = next(iter(recording.select(EXPERIMENT, form=START)), None)
     if script is None:
         return RecordedLadder(recording.name, (), None, None, recording.evidence())

@@ -70,7 +70,7 @@ class Meter:
         """Return samples a second at the median step, their 95 % interval, and the reason where there is none."""
         seconds = np.array(self.step_seconds)
         if not len(seconds) or float(np.median(seconds)) <= 0:
-            return None, None, "no step was left that only trained. Take more steps."
+            return None, None, "every step was also used for another measurement. Take more steps."
         interval, reason = median_interval(seconds)
         span = None if interval is None or interval[0] <= 0 else (samples_a_step / interval[1], samples_a_step / interval[0])
         return samples_a_step / float(np.median(seconds)), span, reason and reason.replace("Allow a longer deadline", "Take more steps")

@@ -86,7 +86,7 @@ def settle(
     Raises
     ------
     InputError
-        For each value that no device could follow, in one sentence.
+        If no device supports a value.
     DeviceError
         If this machine has no such device.
     """
@@ -166,14 +166,14 @@ def _without_what_is_missing(settled: Settled, job: Task) -> None:
         drop(f"{where} has no CUDA graphs, so each step was launched operator by operator.", cuda_graph=False)
     if options.cuda_graph and where.kind == "cuda" and options.loss_scale == "dynamic":
         drop(
-            "dynamic loss scaling reads on the host whether gradients overflowed, which no CUDA graph holds, so each step was launched "
+            "dynamic loss scaling reads on the host whether gradients overflowed, which a CUDA graph cannot do, so each step was launched "
             'operator by operator. Pass precision="bfloat16" or a fixed loss_scale.',
             cuda_graph=False,
         )
     if options.loading == "resident" and options.workers:
-        drop("what lies on the device needs no process that loads it, so there were no workers.", workers=0)
+        drop("the data is on the device already, so no workers were started.", workers=0)
     if options.loading == "resident" and options.pinned:
-        drop("what lies on the device is not copied any more, so nothing was pinned.", pinned=False)
+        drop("the data is on the device already, so nothing was pinned.", pinned=False)
     if options.autotune and where.kind != "cuda":
         drop(f"cuDNN runs on NVIDIA GPUs; {where.name} has other convolutions, so nothing was tuned.", autotune=False)
     if options.channels_last and job.train.inputs.dim() != 4:
@@ -229,7 +229,7 @@ def _flavour(kind: Any, settled: Settled) -> dict[str, Any]:
     options = settled.options
     values: dict[str, Any] = {}
     if options.fused is True and "fused" not in takes:
-        settled.notes.append(Note("skipped", f"{kind.__name__} has no fused form in PyTorch, so it updated as it does by default."))
+        settled.notes.append(Note("skipped", f"{kind.__name__} has no fused form in PyTorch, so its default form was used."))
         _change(settled, fused=None)
     elif options.fused is True:
         values["fused"] = True

@@ -1,4 +1,4 @@
-"""An input pipeline at work: real JPEG files, real worker processes, and an accelerator that takes the batches, live or modelled.
+"""A running input pipeline: real JPEG files, real worker processes, and an accelerator that takes the batches, live or modelled.
 
 Without an accelerator its side is a timetable: a batch that was handed over is copied and computed on for a stated time, and the host
 sleeps where a real one would wait. So the processor's cores stay free for the loading, as they would be, and the loading is measured.
@@ -37,7 +37,7 @@ _LINUX_SHARED = "/dev/shm"
 
 
 class Accelerator(Protocol):
-    """What takes the batches."""
+    """The accelerator that takes the batches."""
 
     name: str
     evidence: Evidence
@@ -183,27 +183,27 @@ def pipeline(
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> PipelineResult:
-    """Load real JPEG files with a ``DataLoader``, hand them to an accelerator, and say who worked when and who waited.
+    """Load real JPEG files with a ``DataLoader``, pass them to an accelerator, and return when each part worked and waited.
 
     Parameters
     ----------
     batch_size : int
         1 to 1024 images of 224 x 224 pixels, decoded, cropped at random and scaled.
     workers : int
-        0 to 32 processes that load; 0 means that the training's own process does, between the steps.
+        0 to 32 processes that load; with 0 the training's own process loads, between the steps.
     prefetch : int
-        1 to 16 batches that each worker may be ahead (``prefetch_factor``).
+        1 to 16 batches that each worker may load ahead (``prefetch_factor``).
     steps : int
         2 to 1000.
     image_size : int
         8 to 512 pixels of a sample.
     pinned : bool
-        Whether batches travel from page-locked memory, without the host waiting.
+        Whether batches are copied from page-locked memory, without the host waiting.
     read_loss : bool
         Whether the host reads the loss after each step (``loss.item()``) and so waits for the step.
     step_seconds : float, optional
-        Of a modelled accelerator, which computes so long on each batch. None takes the CUDA device that is there, which trains a small
-        convolutional network; without one, a modelled accelerator with steps of 20 ms behind a modelled link.
+        The time of a step on a modelled accelerator. None takes this machine's CUDA device, which trains a small convolutional network;
+        without one, a modelled accelerator with steps of 20 ms behind a modelled link.
     device : Device or str, optional
         Which device, where there are several.
     seed : int
@@ -218,11 +218,11 @@ def pipeline(
     Raises
     ------
     InputError
-        If a number is not one that the function can use.
+        If a number is out of range.
     MissingLibraryError
         If Pillow is missing.
     OutOfMemoryError
-        If the workers' shared memory cannot hold the batches under way.
+        If the workers' shared memory cannot hold the batches in flight.
     MeasurementError
         If a worker dies or hangs.
     StoppedError
@@ -265,13 +265,13 @@ def pipeline(
 
 
 def _modelled(nbytes: int, seconds: float, pinned: bool) -> ModelledAccelerator:
-    road = transfer.link(_LINK, memory="pinned" if pinned else "pageable")
-    copy = road.seconds(nbytes)
+    link = transfer.link(_LINK, memory="pinned" if pinned else "pageable")
+    copy = link.seconds(nbytes)
     evidence = Evidence.modelled(
-        f"each step takes {format_seconds(seconds)} and each copy {format_seconds(copy)}, as over {road.name}; the host sleeps meanwhile; "
+        f"each step takes {format_seconds(seconds)} and each copy {format_seconds(copy)}, as over {link.name}; the host sleeps meanwhile; "
         "the loading beside it is measured",
-        f"a stated time; {road.evidence.source}",
-        road.evidence.known_error,
+        f"a stated time; {link.evidence.source}",
+        link.evidence.known_error,
     )
     return ModelledAccelerator(copy, seconds, pinned=pinned, evidence=evidence)
 
@@ -325,7 +325,7 @@ def drive(
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> list[tuple[int, float, float]]:
-    """Run the loop that a training is: take a batch, hand it over, wait where the loss is read.
+    """Run the training loop: take a batch, pass it on, wait where the loss is read.
 
     Returns
     -------
@@ -371,7 +371,7 @@ def _notes(workers: int, wanted: int, made: int) -> list[Note]:
         notes.append(
             Note(
                 "contended",
-                f"{plural(workers, 'worker')} share {plural(cores, 'core')}, so each of them loads more slowly than one alone would.",
+                f"{plural(workers, 'worker')} share {plural(cores, 'core')}, so each of them loads more slowly than a single worker would.",
             )
         )
     if made < wanted:

@@ -19,7 +19,7 @@ from gpulab.units import format_seconds
 
 _SOURCE = "the rules of torch.utils.data.DataLoader (round robin, prefetch_factor, in order) and of one CUDA stream"
 # benchmarks/input_pipeline.py; docs/measurements.md, "The input pipeline", has the table.
-KNOWN_ERROR = "2 % median, 6 % at most in throughput where loading times are known; loading varies with neighbours (docs/measurements.md)"
+KNOWN_ERROR = "2 % median, 6 % at most in throughput where loading times are known; loading varies with neighbors (docs/measurements.md)"
 
 
 def check_count(function: str, name: str, value: Any, least: int, most: int) -> int:
@@ -101,26 +101,26 @@ def model_pipeline(
     batch_bytes: int = 32 * 3 * 128 * 128,
     steps: int = 24,
 ) -> PipelineResult:
-    """Return the timeline of an input pipeline by arithmetic: nothing is loaded, nothing is waited for.
+    """Return the timeline of an input pipeline by arithmetic, without loading or waiting.
 
     Parameters
     ----------
     loading_seconds : float
-        What one worker needs for one batch on a core of its own.
+        The time that one worker needs for one batch on a core of its own.
     compute_seconds, copy_seconds : float
-        What the accelerator needs for a step, and for receiving the batch.
+        The time that the accelerator needs for a step, and for receiving the batch.
     workers : int
-        0 to 64; 0 means that the training's own process loads.
+        0 to 64; with 0 the training's own process loads.
     prefetch : int
-        1 to 16 batches that each worker may be ahead.
+        1 to 16 batches that each worker may load ahead.
     pinned : bool
-        Whether batches travel from page-locked memory.
+        Whether batches are copied from page-locked memory.
     read_loss : bool
         Whether the host reads the loss after each step and so waits for it.
     cores : int
         Of the host; more workers than cores take turns on them.
     batch_size, batch_bytes : int
-        Only for what the result says of them.
+        Used only in the result's texts.
     steps : int
         2 to 1000.
 
@@ -132,7 +132,7 @@ def model_pipeline(
     Raises
     ------
     InputError
-        If a number is not one that the function can use.
+        If a number is out of range.
 
     Examples
     --------
@@ -169,9 +169,9 @@ def model_pipeline(
 def replay(
     p: PipelineResult, *, compute_seconds: float | None = None, pinned: bool | None = None, read_loss: bool | None = None
 ) -> PipelineResult:
-    """Return what a pipeline would have been with another accelerator or another loop: each batch loads as long as it did.
+    """Return what a pipeline would do with another accelerator or another loop, with the loading times of the run.
 
-    So that one thing changes and nothing else: a second run would also meet another moment of a busy machine.
+    Only one thing changes this way: a second run would also be affected by other load on the machine.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def replay(
     Raises
     ------
     InputError
-        If ``p`` is no pipeline's result, or a value is not one that the function can use.
+        If ``p`` is not a pipeline's result, or a value is out of range.
 
     Examples
     --------
@@ -210,7 +210,7 @@ def replay(
     spans = schedule(loading, copying, computing, workers=p.workers, prefetch=p.prefetch, pinned=pinned, read_loss=read_loss)
     host = "waiting for each step" if read_loss else "going on without waiting for a step"
     evidence = Evidence.modelled(
-        f"each batch loaded and copied as long as in the run, {words}, the host {host}; nothing else slower or faster for it",
+        f"each batch loaded and copied as long as in the run, {words}, the host {host}; no other effects",
         _SOURCE,
         KNOWN_ERROR,
     )

@@ -1,4 +1,4 @@
-"""What a look at an input pipeline is: who worked when, where the accelerator waited, and what that costs."""
+"""The result of observing an input pipeline: which part worked when, where the accelerator waited, and what that costs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StepSpan(Result):
     step : int
         The batch that it belongs to, from 0.
     worker : int
-        Of the data lane: who did it, from 0; -1 is the training's own process. 0 in the other lanes.
+        In the data lane: the worker, from 0; -1 is the training's own process. 0 in the other lanes.
     start_seconds, end_seconds : float
         Since the run began.
     """
@@ -48,26 +48,26 @@ class StepSpan(Result):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration."""
         return self.end_seconds - self.start_seconds
 
 
 @dataclass(frozen=True, repr=False)
 class PipelineResult(Result):
-    """Some training steps, with the work of loading, copying and computing laid side by side.
+    """Some training steps, with the times of loading, copying and computing side by side.
 
     Attributes
     ----------
     accelerator : str
-        What computed: a device's name, or "a modelled accelerator".
+        The device's name, or "a modelled accelerator".
     batch_size, batch_bytes : int
-        Images and bytes that travel in a step.
+        Images and bytes of a batch.
     workers : int
-        Processes that load; 0 means that the training's own process does.
+        Processes that load; with 0 the training's own process loads.
     prefetch : int
-        Batches that each worker may be ahead.
+        Batches that each worker may load ahead.
     pinned : bool
-        Whether batches travel from page-locked memory, so that the host need not wait for the copy.
+        Whether batches are copied from page-locked memory, so that the host need not wait for the copy.
     read_loss : bool
         Whether the host reads the loss after each step (``loss.item()``), and so waits for the accelerator.
     startup_seconds : float
@@ -99,33 +99,33 @@ class PipelineResult(Result):
 
     @property
     def steps(self) -> int:
-        """How many steps were made."""
+        """The number of steps."""
         return len(self.lane("compute"))
 
     @property
     def seconds(self) -> float:
-        """From the end of the first step to the end of the last: the run without its start."""
+        """The time from the end of the first step to the end of the last: the run without its start."""
         compute = self.lane("compute")
         return compute[-1].end_seconds - compute[0].end_seconds if compute else math.nan
 
     @property
     def step_seconds(self) -> float:
-        """What a step took with everything that it waited for, on average."""
+        """The mean time of a step, with everything that it waited for."""
         return self.seconds / max(self.steps - 1, 1)
 
     @property
     def loading_seconds(self) -> float:
-        """What one worker needs for one batch; the median."""
+        """The median time that one worker needs for one batch."""
         return _median_seconds(self.lane("data"))
 
     @property
     def copy_seconds(self) -> float:
-        """What the copy of a batch takes; the median."""
+        """The median time to copy a batch."""
         return _median_seconds(self.lane("copy"))
 
     @property
     def compute_seconds(self) -> float:
-        """What the accelerator computes in a step; the median."""
+        """The median time that the accelerator computes in a step."""
         return _median_seconds(self.lane("compute"))
 
     @property
@@ -166,9 +166,9 @@ class PipelineResult(Result):
 
     @property
     def bottleneck(self) -> str:
-        """What the step waits for: "compute" where the accelerator hardly waits, else "data" or "copy", whichever fills the gaps.
+        """The bottleneck: "compute" if the accelerator hardly waits, else "data" or "copy", whichever takes more of the gaps.
 
-        The gaps are shared out: the part in which the next batch was still being copied counts for the copy, the rest for the data.
+        Each gap is split: the part in which the next batch was still being copied counts for the copy, the rest for the data.
         """
         if self.stall_ratio < BUSY_STALL_RATIO:
             return "compute"
@@ -191,7 +191,7 @@ class PipelineResult(Result):
             "data": f" for data: {who} needs {format_seconds(self.loading_seconds)} for a batch, the step itself "
             f"{format_seconds(self.compute_seconds)}",
             "copy": f" for the copy of {format_bytes(self.batch_bytes)}, {format_seconds(self.copy_seconds)} a step",
-            "compute": f"; its own {format_seconds(self.compute_seconds)} a step are the bottleneck",
+            "compute": f"; the bottleneck is its own computation, {format_seconds(self.compute_seconds)} a step",
         }[self.bottleneck]
         return f"{waits[0].upper()}{waits[1:]}{what}."
 
@@ -215,10 +215,10 @@ class PipelineResult(Result):
             ("loading a batch, one worker", format_seconds(self.loading_seconds), loading),
             ("copying it", format_seconds(self.copy_seconds), modelled),
             ("computing on it", format_seconds(self.compute_seconds), modelled),
-            ("a step, all in all", format_seconds(self.step_seconds), both),
+            ("a whole step", format_seconds(self.step_seconds), both),
             ("the accelerator waits", f"{self.stall_ratio:.0%}", both),
             ("images per second", f"{self.images_per_second:.0f}" + (f" ({self._between})" if self._between else ""), both),
-            ("until the first batch was there", format_seconds(self.startup_seconds), loading),
+            ("time to the first batch", format_seconds(self.startup_seconds), loading),
         ]
         rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
         return (f"{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, workers {self.workers}", "", "evidence"), rows

@@ -92,11 +92,11 @@ class Profile(Result):
     steps : tuple of (float, float)
         When each step began and ended; the device had finished.
     unprofiled_seconds : float
-        What a step took without the profiler, on average over as many; nan where a stop came before one.
+        The mean time of a step without the profiler, over as many steps; nan if it was stopped before one.
     spans : tuple of ProfileSpan
         In the order in which they began.
     operators : tuple of OperatorCost
-        The dearest on the host first.
+        The most expensive on the host first.
     notes : tuple of Note
     evidence : Evidence
     """
@@ -112,7 +112,7 @@ class Profile(Result):
 
     @property
     def step_seconds(self) -> float:
-        """What a step took under the profiler, on average."""
+        """The mean time of a step under the profiler."""
         return sum(end - start for start, end in self.steps) / len(self.steps)
 
     @property
@@ -123,7 +123,7 @@ class Profile(Result):
 
     @property
     def between_ratio(self) -> float:
-        """The share of the steps in which the host ran no operator: Python, and waiting."""
+        """The share of the steps in which the host ran no operator: Python code and waiting."""
         return 1.0 - self._covered("host")
 
     @property
@@ -141,11 +141,11 @@ class Profile(Result):
         each = plural(round(self.operators_per_step), "operator")
         return (
             f"<{plural(len(self.steps), 'step')} of {self.label} on {self.device}: {each} and "
-            f"{format_seconds(self.step_seconds)} a step, {self.between_ratio:.0%} of it between them>"
+            f"{format_seconds(self.step_seconds)} a step, {self.between_ratio:.0%} of it between operators>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the dearest operators, what lies between them, and what the profiler itself cost."""
+        """Return the most expensive operators, what lies between them, and what the profiler itself cost."""
         here = not any(span.lane == "device" for span in self.spans)
         rows = [_row(each, here) for each in self.operators[:_ROWS]]
         rest = self.operators[_ROWS:]
@@ -161,7 +161,7 @@ class Profile(Result):
         plain = "not measured" if math.isnan(self.unprofiled_seconds) else format_seconds(self.unprofiled_seconds)
         rows.append(("a step without it", "", plain, *(() if here else ("",))))
         rows += [(f"note: {note.code}", note.sentence, "", *(() if here else ("",))) for note in self.notes]
-        return (f"{self.label}, a step", "calls", "host, itself", *(() if here else ("its kernels on the device",))), rows
+        return (f"{self.label}, a step", "calls", "host, self time", *(() if here else ("its kernels on the device",))), rows
 
 
 def _row(cost: OperatorCost, here: bool) -> tuple[str, ...]:
@@ -194,19 +194,19 @@ def profile(
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Profile:
-    """Run a training step under PyTorch's profiler and return who worked when.
+    """Run a training step under PyTorch's profiler and return its operators and kernels with their times.
 
     Parameters
     ----------
     step : callable
-        Called with ``args``: forward, backward, optimizer, whatever a step is. Parts that you mark with
+        Called with ``args``: forward, backward, optimizer, or whatever a step does. Parts that you mark with
         ``torch.profiler.record_function("forward")`` appear as such.
     *args
         For the step.
     steps, warmup : int
         Steps under the profiler, 1 to 100, and before it, 0 to 100; then again as many without it.
     device : Device or str, optional
-        What is waited for at the end of each step; None takes the best there is.
+        The device to wait for at the end of each step; None takes the best there is.
     progress, stop : callable, optional
 
     Returns
@@ -217,7 +217,7 @@ def profile(
     Raises
     ------
     InputError
-        If the step is no function or raises.
+        If the step is not a function or raises.
     StoppedError
         If it was stopped before a step was recorded.
 

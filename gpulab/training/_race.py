@@ -1,4 +1,4 @@
-"""Two configurations of one task train in turn, step by step, from the same seed: never at once, so that neither disturbs the other."""
+"""Two configurations of one task train in turn, step by step, from the same seed, so that neither disturbs the other."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _NO_RACE = {
     "epochs": "steps, as many for both. Pass steps to race itself",
     "model": "the task's model, with the same weights on both sides. Leave it out",
     "save": "a race, which writes no checkpoint. Call fit for one",
-    "resume": "a race, which goes on from no checkpoint. Call fit for that",
+    "resume": "a race, which cannot resume from a checkpoint. Call fit for that",
 }  # options of fit that a race does not have, with what it expects
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a race stands.
+    """The state of a race.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Moment:
     samples_per_second : (float or None, float or None)
     peak_bytes : (int or None, int or None)
     steps : int
-        How many each shall take.
+        The number of steps that each will take.
     evidence : Evidence
     """
 
@@ -71,7 +71,7 @@ def race(
     stop: Callable[[], bool] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> RaceResult:
-    """Train a task in two ways that take turns, and compare what they learned, how fast, and in which memory.
+    """Train a task in two ways that take turns, and compare accuracy, speed and memory.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def race(
     first, second : mapping
         Options of ``fit`` that set the two apart, such as ``{"precision": "bfloat16"}``; ``{}`` is the task as it is.
     steps : int, optional
-        For each; None takes the task's epochs at the first's batch size.
+        Steps of each; None takes the task's epochs at the first's batch size.
     seed : int
         Of both: the same weights, the same order.
     device : optional
@@ -101,7 +101,7 @@ def race(
     InputError, DeviceError, OutOfMemoryError
         As ``fit``; the message names the side.
     StoppedError
-        If ``stop`` asked before both had a step.
+        If ``stop`` returned True before both had a step.
 
     Examples
     --------
@@ -241,7 +241,9 @@ class _Racing:
         first, second = results
         n = min(len(first.step_seconds), len(second.step_seconds))
         before, after = first.step_seconds[:n] / first.options.batch_size, second.step_seconds[:n] / second.options.batch_size
-        interval, reason = ratio_interval(before, after, paired=True) if n else (None, "no turn was left in which both only trained.")
+        interval, reason = (
+            ratio_interval(before, after, paired=True) if n else (None, "in every turn a step was also used for another measurement.")
+        )
         ratio = median_ratio(before, after, paired=True) if n else float("nan")
         notes = (
             [Note("no-interval", f"of the ratio: {reason}".replace("Allow a longer deadline", "Take more steps"))]

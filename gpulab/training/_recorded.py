@@ -1,4 +1,4 @@
-"""What a recorded machine says of two ways to train: the time of a step each, where both were recorded."""
+"""Two ways to train on a recorded machine: the time of a step of each, where both were recorded."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class RecordedStep(Result):
     first_seconds, second_seconds : float
         Medians of a step.
     speedup : float
-        First over second.
+        Seconds of the first divided by those of the second.
     speedup_interval : (float, float) or None
-        From both 95 % intervals at their least favourable ends; None where one is missing.
+        From the least favorable ends of both 95 % intervals; None where one is missing.
     samples : int
-        Behind the weaker of the two.
+        The smaller number of samples of the two.
     """
 
     model: str
@@ -92,7 +92,7 @@ def recorded_steps(recording: Recording, first: Mapping[str, str], second: Mappi
     Raises
     ------
     InputError
-        If it is no recording, or a way has another key.
+        If it is not a recording, or a mapping has another key.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def recorded_steps(recording: Recording, first: Mapping[str, str], second: Mappi
     <float8, plain over float32, plain on amd-epyc-2-cores: not recorded yet>
     """
     if not isinstance(recording, Recording):
-        raise InputError(f"recorded_steps: {shown(recording)} is no recording; expected one of gl.recordings.load(name).")
+        raise InputError(f"recorded_steps: {shown(recording)} is not a recording; expected one of gl.recordings.load(name).")
     ways = []
     for name, way in (("first", first), ("second", second)):
         wrong = [key for key in way if key not in _KNOWN] if isinstance(way, Mapping) else [way]

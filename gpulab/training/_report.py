@@ -12,13 +12,14 @@ from gpulab._given import expanded
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Environment, Evidence
 from gpulab.results import Result, html_table
-from gpulab.training.ladder_results import LadderResult
+from gpulab.training.ladder_results import LEAST_EFFECT, LadderResult
 from gpulab.training.script_results import ScriptsResult
 
 _KINDS = (".md", ".html")
 _READING = (
-    "A ratio is how many times as fast, the median of turns that the forms took one after the other; in brackets its 95 % interval. Where "
-    "the interval holds 1, no difference was shown. Accuracy is compared on the same number of samples under the same seeds."
+    "A ratio is a speed-up: the median of turns that the forms took one after the other; in brackets its 95 % interval. Unless all of the "
+    f"interval lies more than {100 * LEAST_EFFECT:g} % above or below 1, no difference was shown. Accuracy is compared on the same number "
+    "of samples under the same seeds."
 )
 _STYLE = "body{font-family:system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}td,th{border-bottom:1px solid #ccc}"
 

@@ -35,9 +35,9 @@ _MAY_CHANGE = ("steps", "workers", "prefetch", "pinned", "checkpoint", "loading"
 
 
 class Run:
-    """One training run, taken as many steps at a time as the caller likes.
+    """One training run, advanced by as many steps at a time as the caller likes.
 
-    Two runs may take turns: each has its own random generators, and PyTorch's switches are its own only while it steps.
+    Two runs may take turns: each has its own random generators, and sets PyTorch's switches only while it takes a step.
 
     Parameters
     ----------
@@ -52,14 +52,14 @@ class Run:
     task : Task
     device : Device
     options : Options
-        What this device follows of what was asked.
+        The options in effect on this device.
     losses : list of float
         One a step.
     notes : list of Note
     answers : Answers or None
-        What the model said when it was last tested.
+        The model's answers when it was last tested.
     parts_every : int
-        On an accelerator one stretch of so many is timed part by part, which slows it; 0 for none.
+        On an accelerator, one of this many calls of ``advance`` is timed part by part, which slows it; 0 for none.
 
     Raises
     ------
@@ -135,17 +135,17 @@ class Run:
 
     @property
     def samples_per_second(self) -> float | None:
-        """Samples a second at the median step until now; None before there is one that only trained."""
+        """Samples a second at the median step until now; None before there is a step without other measurements."""
         return self._meter.rate(self.options.batch_size)[0]
 
     @property
     def step_seconds(self) -> tuple[float, ...]:
-        """Seconds a step of the steps that only trained, until now, in the order taken."""
+        """Seconds of each step without other measurements, until now, in the order taken."""
         return tuple(self._meter.step_seconds)
 
     @property
     def first_step_seconds(self) -> float | None:
-        """Seconds of the first step of this run, with what comes once; None before it."""
+        """Seconds of the first step of this run, including one-time work; None before it."""
         return self._meter.first_step_seconds
 
     @property
@@ -160,7 +160,7 @@ class Run:
 
     @property
     def skipped_steps(self) -> int:
-        """Steps that dynamic loss scaling left out; reading it waits for the device."""
+        """Steps that dynamic loss scaling skipped; reading it waits for the device."""
         return self._skipped_before + (self._step.scaler.skipped_steps if self._step.scaler is not None else 0)
 
     # -- going on -----------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Run:
         InputError
             If ``steps`` is not a whole number of at least 1, or a step raises.
         OutOfMemoryError, DeviceError
-            If a step fails; what was reached until then is kept.
+            If a step fails; the steps before it are kept.
         """
         if not _given.is_whole(steps) or steps < 1:
             raise InputError(f"advance: steps is {shown(steps)}; expected a whole number of at least 1. Pass steps=1.")
@@ -259,19 +259,19 @@ class Run:
         return {"task": self.task.name, **{name: value for name, value in values.items() if name not in _MAY_CHANGE}}
 
     def save(self, path: Any) -> None:
-        """Write a checkpoint, whole or not at all.
+        """Write a checkpoint atomically.
 
         Raises
         ------
         InputError
-            If there is nothing to save (no step was taken, or the loss is no longer a number), or the path is none.
+            If there is nothing to save (no step was taken, or the loss is no longer a number), or the path is invalid.
         OSError
-            If the disk takes nothing; what stood there before stands there still.
+            If the disk cannot be written to; an older file is then unchanged.
         """
         where = _checkpoint.path_of("save", "path", path)
         if not self.losses or self.first_bad_step is not None:
             what = "no step was taken" if not self.losses else f"the loss of step {self.first_bad_step} is not finite"
-            raise InputError(f"save: {what}, so there is nothing to go on from; expected a run that learns. Save before that.")
+            raise InputError(f"save: {what}, so there is nothing to resume from; expected a run with finite losses. Save before that.")
         scaler = self._step.scaler
         _checkpoint.write(where, {
             "settings": self._settings(), "step": len(self.losses), "losses": self.losses, "skipped_steps": self.skipped_steps,
@@ -289,15 +289,17 @@ class Run:
             )
         if content["step"] > self.options.steps:
             raise CheckpointError(
-                f"resume: {str(path)!r} stands at step {content['step']}, the run ends at {self.options.steps}; expected a longer run. "
-                f"Pass steps={content['step'] + 100} or the like."
+                f"resume: {str(path)!r} is at step {content['step']}, the run ends at {self.options.steps}; expected a longer run. "
+                f"Pass for example steps={content['step'] + 100}."
             )
 
     def _restore(self, path: Path, content: dict[str, Any]) -> None:
         try:
             self._generators.restore(content["generators"])
         except (RuntimeError, TypeError, IndexError) as error:
-            raise CheckpointError(f"resume: {str(path)!r} holds no state of a generator ({error}). Take an earlier one.") from error
+            raise CheckpointError(
+                f"resume: {str(path)!r} holds an invalid state of a random generator ({error}). Take an earlier one."
+            ) from error
         _checkpoint.restore(path, content, self.model, self._step.optimizer, self._step.scaler)
         self.losses = list(content["losses"])
         self._began_at, self._skipped_before = content["step"], content["skipped_steps"]
@@ -346,7 +348,7 @@ class Run:
             return None
 
     def result(self, ended: str | None = None) -> FitResult:
-        """Return what was reached.
+        """Return the result so far.
 
         Parameters
         ----------

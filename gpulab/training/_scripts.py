@@ -54,25 +54,25 @@ def compare_scripts(
     progress: Callable[[float, str], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> ScriptsResult:
-    """Time two training scripts in turns, and check that the second does the work of the first.
+    """Time two training scripts in turns, and check that the second does the same work as the first.
 
     Parameters
     ----------
     before, after : callable
-        ``script(model, data)`` trains the model, which lies on the host, in place: ``data.inputs`` and ``data.targets`` are all of
-        them, ``data[k]`` is an item, ``data[indices]`` a batch. The model may end on any device.
+        ``script(model, data)`` trains the model, which is on the host, in place. ``data.inputs`` and ``data.targets`` are all items,
+        ``data[k]`` is one item, ``data[indices]`` a batch. The model may end on any device.
     task : str or Task
-        Whose models and data; each call gets a new model, the same for both.
+        The task that provides models and data; each call gets a new model, the same for both.
     items : int
-        Of the training data, on which the scripts are timed.
+        Number of training items on which the scripts are timed.
     seeds : int
-        Under how many seeds each is trained on all of the training data, and tested.
+        Number of seeds with which each is trained on all of the training data, and tested.
     tolerance : float
-        The loss of accuracy, as a ratio, that counts as none.
+        The largest loss of accuracy, as a ratio, that counts as none.
     device : optional
-        That a call is waited for; None takes the best there is.
+        The device to wait for after each call; None takes the best there is.
     deadline : float
-        The most seconds of turns for each.
+        The limit on the seconds of turns, for each script.
     threads : int, optional
         Of PyTorch on a CPU, as in ``ladder``.
     progress, stop : callable, optional
@@ -81,14 +81,14 @@ def compare_scripts(
     Returns
     -------
     ScriptsResult
-        Evidence MEASURED; ``objections`` says why the second is no speed-up, where it is none.
+        Evidence MEASURED; ``objections`` says why the second is not a valid speed-up, if it is not.
 
     Raises
     ------
     InputError
-        If they are no functions, one raises, takes no sample through the model, or returns while it still trains.
+        If one is not a function, raises, passes no sample through the model, or returns while it is still training.
     StoppedError
-        If ``stop`` asked before the end.
+        If ``stop`` returned True before the end.
 
     Notes
     -----
@@ -253,7 +253,7 @@ class _Script:
             )
         if not returned:
             raise InputError(
-                f"compare_scripts: {self.name} took no sample through the model that it was given; expected it to train it, in place. "
+                f"compare_scripts: {self.name} passed no sample through the model that it was given; expected it to train this model. "
                 "Call model(inputs) with gradients."
             )
         return returned

@@ -1,4 +1,4 @@
-"""The same run under several seeds, with an interval that knows of both: other seeds, and other test items."""
+"""The same run under several seeds, with an interval over both seeds and test items."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def over_seeds(
     seeds : int or iterable of int
         How many (0, 1, 2 ...), or which.
     progress, stop : callable, optional
-        As in ``fit``; a stop or an interrupt keeps what was reached.
+        As in ``fit``; a stop or an interrupt keeps the complete runs.
     **options
         As in ``fit``, but for ``model``, ``seed``, ``save`` and ``resume``: each seed has its own.
 
@@ -54,7 +54,7 @@ def over_seeds(
     InputError
         If the seeds or an option cannot be used.
     StoppedError
-        If ``stop`` asked before the first run had a step.
+        If ``stop`` returned True before the first run had a step.
     KeyboardInterrupt
         If the learner interrupts before that.
 
@@ -98,12 +98,15 @@ def over_seeds(
     done = chosen[: len(runs)]
     notes = []
     if len(done) < len(chosen) or runs[-1].ended in ("stopped", "interrupted"):
-        ended = f"the runs ended at seed {done[-1]}, {len(done)} of {len(chosen)}; what is shown is what was reached. Run it again."
+        ended = f"the runs ended at seed {done[-1]}, {len(done)} of {len(chosen)}; the result has only these. Run it again for all of them."
         notes.append(Note("stopped", ended))
     broken = [str(seed) for seed, run in zip(done, runs, strict=True) if run.ended == "diverged"]
     if broken:
         notes.append(
-            Note("diverged", f"the loss was lost with seed {', '.join(broken)}; {runs[0].task} counts what was left of the model.")
+            Note(
+                "diverged",
+                f"the loss became infinite or nan with seed {', '.join(broken)}; {runs[0].task} counts what was left of the model.",
+            )
         )
     evidence = Evidence.measured(runs[0].evidence.device, samples=len(runs))
     return SeedsResult(job.name, tuple(done), tuple(runs), accuracy_of(answers), tuple(notes), evidence)
@@ -119,7 +122,9 @@ def _seeds(given: Any) -> list[int]:
         raise InputError(f"over_seeds: {len(chosen)} seeds; expected from 1 to {_MOST_SEEDS}. Pass seeds=5.")
     chosen = [check_seed("over_seeds", seed) for seed in chosen]
     if len(set(chosen)) < len(chosen):
-        raise InputError(f"over_seeds: seeds {shown(chosen)} come twice; expected different ones: the same run twice tells nothing new.")
+        raise InputError(
+            f"over_seeds: seeds {shown(chosen)} contain one twice; expected different ones, since the same run twice adds no information."
+        )
     return chosen
 
 

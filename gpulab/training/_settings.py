@@ -139,7 +139,7 @@ def check_threads(function: str, count: Any) -> int | None:
         If it is neither None nor a whole number from 1 to 1024.
     """
     if count is not None and (not _given.is_whole(count) or not 1 <= count <= 1024):
-        raise InputError(f"{function}: threads is {shown(count)}; expected from 1 to 1024, or None for as many as now. Leave it out.")
+        raise InputError(f"{function}: threads is {shown(count)}; expected from 1 to 1024, or None for the current number. Leave it out.")
     return None if count is None else int(count)
 
 
@@ -147,7 +147,7 @@ def check_threads(function: str, count: Any) -> int | None:
 def threads(count: int | None, device: Device) -> Iterator[None]:
     """Within the block PyTorch computes with so many threads where the device is a CPU; None leaves them as they are.
 
-    Small steps on all cores wait for each other whenever a neighbour takes one of them: with two busy neighbours on two cores, steps
+    Small steps on all cores wait for each other whenever a neighbor takes one of them: with two busy neighbors on two cores, steps
     of the digits' network took eight times as long on two threads as on one (``benchmarks/speedup_ladder.py --neighbours 2``).
     """
     import torch

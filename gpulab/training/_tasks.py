@@ -25,7 +25,7 @@ class Task:
         What one sample is: "images" or "windows".
     batch_size, epochs : int
     learning_rate : float
-        For Adam. With these a run learns the task in seconds on two cores.
+        For Adam. With these values a run learns the task in seconds on two cores.
     answers : str
         What accuracy counts: "digits" or "characters".
     """
@@ -66,7 +66,7 @@ class Task:
             return self._build()
 
     def loss(self, model: Any, batch: tuple[Any, Any]) -> Any:
-        """Return the mean cross entropy of a batch (inputs, targets), a scalar tensor; what it ran in is the caller's business."""
+        """Return the mean cross entropy of a batch (inputs, targets), a scalar tensor, in the precision that the caller has set."""
         from torch.nn import functional
 
         scores = model(batch[0])

@@ -1,6 +1,6 @@
-"""The techniques of the speed-up ladder: what each changes in a training, what it mends, and which devices have it.
+"""The techniques of the speed-up ladder: what each changes in a training, what it improves, and which devices support it.
 
-Each is a few options of ``training.fit``, so nothing is done here in a second way.
+Each is a few options of ``training.fit``; nothing is implemented a second time here.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Technique:
     name, title : str
         The short word, and what tables call it.
     mends : str
-        Which part of a step it works on.
+        The part of a step that it improves.
     options : mapping
         Of ``training.fit``.
     model : callable, optional
         ``model() -> torch.nn.Module``: another model in place of the task's own.
     lacks : callable
-        ``lacks(device)``: why a device does not have it, or None where it has.
+        ``lacks(device)``: why a device does not support it, or None if it does.
     """
 
     name: str

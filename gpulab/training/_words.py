@@ -35,11 +35,13 @@ def diverged_note(
         before = f", after {losses[bad - 1]:.3g} at the step before" if bad else ""
         when = f"the loss was {losses[bad]} at step {bad}{before}"
     if not whole:
-        cause = "The model came with weights that are infinite or nan. Pass task.make_model(seed), or what a good checkpoint holds."
+        cause = (
+            "The model had weights that are infinite or nan from the start. Pass task.make_model(seed), or a model from a good checkpoint."
+        )
     elif spoilt:
         cause = (
             f"{spoilt} of the {options.batch_size} items of that batch hold numbers that are infinite or nan in {options.precision}, so it "
-            "is the data. Find them with torch.isfinite, and mend them or leave them out."
+            "is the data. Find them with torch.isfinite, and fix them or leave them out."
         )
     elif bad == 0 and options.precision in SCALED:
         cause = 'No update came before it, so the forward pass leaves the range of float16. Pass precision="bfloat16".'
@@ -55,8 +57,8 @@ def diverged_note(
 def _advice(options: Options, own_optimizer: bool) -> str:
     if options.precision == "pure-float16":
         return (
-            'Pass precision="float16", which keeps float32 weights and scales the loss, or "bfloat16"; a model in pure float16 dies of '
-            "the optimizer's epsilon, which is zero there."
+            'Pass precision="float16", which keeps float32 weights and scales the loss, or "bfloat16"; in pure float16 '
+            "the optimizer's epsilon is zero, which makes the weights nan."
         )
     if options.precision in SCALED and options.loss_scale != "dynamic":
         return 'Leave loss_scale out, so that it is dynamic, or pass precision="bfloat16".'
@@ -92,15 +94,15 @@ def left_out_note(options: Options, skipped: int, steps: int, scale: float) -> N
         f"{skipped} of {steps} steps changed no weight, since gradients were infinite or nan in float16; the loss scale fell to {scale:g}"
     )
     if scale < 1:
-        return Note("skipped", f"{told}, so it is not the scale. Train a few steps in float32 and look where the nan comes from.")
-    return Note("skipped", f"{told} and may find its place yet. Take more steps, or begin lower: loss_scale={max(scale / 2, 1):g}.")
+        return Note("skipped", f"{told}, so the scale is not the cause. Train a few steps in float32 and find where the nan comes from.")
+    return Note("skipped", f"{told} and may still settle. Take more steps, or start with a lower one: loss_scale={max(scale / 2, 1):g}.")
 
 
 def unfinished_note(code: str, steps: int, options: Options) -> Note:
     """Say how far a run came that was stopped or interrupted."""
     who = "stopped" if code == "stopped" else "interrupted"
     return Note(
-        code, f"the run was {who} after {steps} of {options.steps} steps; what is shown is what was reached. Run it again for all of them."
+        code, f"the run was {who} after {steps} of {options.steps} steps; the result covers these steps. Run it again for all of them."
     )
 
 

@@ -1,4 +1,4 @@
-"""What several runs of one task say together: over seeds, and one against another in turn. Plain results; nothing is trained here."""
+"""The results of several runs of one task: over seeds, and two against each other in turn. Plain results; nothing is trained here."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class RaceResult(Result):
     speedup : float or None
         Samples a second of the second over the first's: the median of the ratios of turns; None without any.
     speedup_interval : (float, float) or None
-        A 95 % interval of that ratio, paired turn by turn; None when none is honest (a note says why).
+        A 95 % interval of that ratio, paired turn by turn; None when none can be given (a note says why).
     accuracy_difference : float or None
         The second's ratio minus the first's.
     accuracy_difference_interval : (float, float) or None
@@ -135,7 +135,7 @@ class RaceResult(Result):
 
     @property
     def ended(self) -> str:
-        """How it ended: as the runs did, or "stopped" or "interrupted" where the race was ended from outside."""
+        """How it ended: as the runs did, or "stopped" or "interrupted" if the race was ended from outside."""
         both = {self.first.ended, self.second.ended}
         return next((word for word in ("interrupted", "stopped", "diverged") if word in both), "finished")
 
@@ -146,7 +146,7 @@ class RaceResult(Result):
         return hash((self.task, self.names, self.speedup))
 
     def __repr__(self) -> str:
-        speed = "no speed-up to report" if self.speedup is None else f"{format_ratio(self.speedup)} the samples a second"
+        speed = "no speed-up to report" if self.speedup is None else f"a speed-up of {format_ratio(self.speedup)}"
         return f"<{self.task}: {self.names[1]} against {self.names[0]}: {speed}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -155,7 +155,7 @@ class RaceResult(Result):
         rows = [(name, one, other) for (name, one), (_, other) in zip(*columns, strict=True)]
         if self.speedup is not None:
             span = "(no interval)" if self.speedup_interval is None else f"[{' to '.join(map(format_ratio, self.speedup_interval))}]"
-            rows.append(("samples a second, second over first", "", f"{format_ratio(self.speedup)} {span}"))
+            rows.append(("speed-up of the second", "", f"{format_ratio(self.speedup)} {span}"))
         if self.accuracy_difference is not None and self.accuracy_difference_interval is not None:
             low, high = map(format_points, self.accuracy_difference_interval)
             rows.append(("accuracy, second minus first", "", f"{format_points(self.accuracy_difference)} points [{low}, {high}]"))

@@ -1,4 +1,4 @@
-"""What climbing the ladder of techniques gave: each rung, each technique alone, all together, and all but one. Plain results."""
+"""The results of the ladder of techniques: each rung, each technique alone, all together, and all but one. Plain results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Gain(Result):
     ratio : float
         The median of the ratios of turns, in samples a second.
     interval : (float, float) or None
-        A 95 % interval of it, paired turn by turn; None where none is honest.
+        A 95 % interval of it, paired turn by turn; None where none can be given.
     """
 
     ratio: float
@@ -60,7 +60,7 @@ class LadderForm(Result):
     over_start : Gain
         Over the beginner's script.
     first_step_seconds : float
-        With what comes once: compiling, allocating, recording a graph.
+        Including one-time work: compiling, allocating, recording a graph.
     phase_seconds : mapping of str to float
         Seconds a step by part, where the steps were timed part by part.
     peak_bytes : int or None
@@ -79,7 +79,7 @@ class LadderForm(Result):
 
 @dataclass(frozen=True)
 class Learned(Result):
-    """What a form learned from the same number of samples, beside the beginner's script.
+    """The accuracy of a form after the same number of samples, compared with the beginner's script.
 
     Attributes
     ----------
@@ -118,11 +118,11 @@ class Rung(Result):
     form : LadderForm
         With this technique and all before it.
     gain : Gain
-        Over the rung before: what it seems to give at this place of the ladder.
+        Over the rung before: its gain at this place of the ladder.
     alone : Gain
-        Over the beginner's script, with nothing else.
+        Over the beginner's script, alone.
     removed : Gain
-        All techniques over all but this one: what it still gives at the end.
+        All techniques over all but this one: its gain at the end.
     learned : Learned or None
         None where nothing was trained to the end.
     """
@@ -139,7 +139,7 @@ class Rung(Result):
 
 @dataclass(frozen=True)
 class LeftOut(Result):
-    """A technique that was not climbed here.
+    """A technique that is not in the ladder on this device.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class LeftOut(Result):
     alone : Gain or None
         Over the beginner's script, where it runs here but would slow every combination; None where it was not run.
     recorded : tuple of (str, str, Gain)
-        Machine, case, and what it gave there; empty where nothing is recorded yet.
+        Machine, case, and the gain there; empty where nothing is recorded yet.
     """
 
     name: str
@@ -165,7 +165,7 @@ class LadderResult(Result):
     ----------
     task, device : str
     samples : int
-        That each form learned from where accuracy was asked for.
+        Number of samples on which each form was trained to measure its accuracy.
     seeds : tuple of int
     tolerance : float
         The loss of accuracy that counts as none.
@@ -173,18 +173,18 @@ class LadderResult(Result):
         The beginner's script.
     start_accuracy : SeedsAccuracy or None
     rungs : tuple of Rung
-        In the order climbed.
+        In the order of the ladder.
     together : Gain
         All techniques over the script, measured.
     product : Gain
-        The single gains multiplied: what articles promise. The interval is that of the products of turns.
+        The product of the single gains, which articles often promise. The interval is that of the products of turns.
     overstated : Gain
-        The product over the combination: above 1 the product promises too much.
+        The product divided by the measured combination: above 1 the product promises too much.
     left_out : tuple of LeftOut
     recorded_evidence : tuple of Evidence
-        Of the machines that speak for what was left out.
+        Of the recorded machines that have gains of techniques left out here.
     turns : int
-        How often each form took a turn.
+        Number of turns of each form.
     notes : tuple of Note
     evidence : Evidence
     environment : Environment
@@ -209,34 +209,34 @@ class LadderResult(Result):
     environment: Environment
 
     def rung(self, name: str) -> Rung | None:
-        """Return the rung of that name; None where it was not climbed."""
+        """Return the rung of that name; None if it is not in the ladder."""
         return next((rung for rung in self.rungs if rung.name == name), None)
 
     @property
     def product_evidence(self) -> Evidence:
-        """What the product is: arithmetic on measured gains, and how wrong it was here."""
+        """The evidence of the product: arithmetic on measured gains, and its error here."""
         return Evidence.modelled(
-            "that no technique changes what another one gives", "the product of the gains that were measured one at a time",
+            "that no technique changes the gain of another", "the product of the gains that were measured one at a time",
             f"{self.overstated} times the measured combination", self.evidence.device,
         )  # fmt: skip
 
     @property
     def hurting(self) -> tuple[Rung, ...]:
-        """The rungs with which the model became worse than the script's, beyond chance; a rung after such a one only inherits it."""
+        """The rungs at which accuracy was lost, beyond chance; a rung directly after such a rung is not listed again."""
         lost = [rung.learned is not None and rung.learned.verdict == "lost" for rung in self.rungs]
         return tuple(rung for k, rung in enumerate(self.rungs) if lost[k] and not (k and lost[k - 1]))
 
     @property
     def sentence(self) -> str:
-        """What came out, in words that the intervals allow."""
+        """The result in words, as far as the intervals allow."""
         how = {
-            "faster": "The product promises more than the techniques give together.",
-            "slower": "Together the techniques give more than the product of their single gains.",
-        }.get(self.overstated.verdict, "No difference between the product and the combination was shown.")
+            "faster": "The product promises more than the measured gain of all techniques together.",
+            "slower": "The measured gain of all techniques together is larger than the product of their single gains.",
+        }.get(self.overstated.verdict, "No difference between the product and the measured gain was shown.")
         hurt = ", ".join(rung.title for rung in self.hurting)
         return (
-            f"All together: {self.together}; the single gains multiplied: {self.product}. {how}"
-            + (f" Less accurate than the script from here on: {hurt}." if hurt else "")
+            f"All together: {self.together}; product of the single gains: {self.product}. {how}"
+            + (f" Less accurate than the script beginning with: {hurt}." if hurt else "")
         )  # fmt: skip
 
     def __eq__(self, other: object) -> bool:
@@ -256,11 +256,11 @@ class LadderResult(Result):
             (rung.title, _rate(rung.form), str(rung.gain), str(rung.alone), str(rung.removed), str(rung.learned or ""))
             for rung in self.rungs
         ]
-        rows.append(("all together, over the script", "", str(self.together), "", "", ""))
-        rows.append(("the single gains multiplied (MODELLED)", "", "", str(self.product), "", ""))
+        rows.append(("all together vs script", "", str(self.together), "", "", ""))
+        rows.append(("product of the single gains (MODELLED)", "", "", str(self.product), "", ""))
         rows += [(f"left out: {one.title}", "" if one.alone is None else "slow", "", str(one.alone or ""), "", "") for one in self.left_out]
         rows += [(f"note: {note.code}", note.sentence, "", "", "", "") for note in self.notes]
-        return ("technique", "samples a second", "over the rung before", "alone, over the script", "all over all but it", "accuracy"), rows
+        return ("technique", "samples a second", "vs previous rung", "alone vs script", "all vs all but this", "accuracy"), rows
 
     def left_out_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return what was left out, with what recorded machines say of it."""

@@ -29,9 +29,9 @@ class Accuracy(Result):
     ratio : float
         ``correct / count``.
     interval : (float, float)
-        A 95 % interval over test items: what another test set of this size could have shown.
+        A 95 % interval over test items, for other test sets of this size.
     loss : float
-        The mean cross entropy; nan where the model gives no numbers.
+        The mean cross entropy; nan if the model's outputs are not finite.
     answers : str
         What was counted: "digits" or "characters".
     evidence : Evidence
@@ -60,7 +60,7 @@ class Accuracy(Result):
 
 @dataclass(frozen=True)
 class Options(Result):
-    """How a run was told to train; see ``training.fit`` for each."""
+    """The options of a run; see ``training.fit`` for each."""
 
     precision: str
     batch_size: int
@@ -88,7 +88,7 @@ class Options(Result):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FitResult(Result):
-    """One training run: what it learned, how fast, in which memory, and how it ended.
+    """One training run: its losses and accuracy, its speed and memory, and how it ended.
 
     Attributes
     ----------
@@ -101,14 +101,13 @@ class FitResult(Result):
     first_bad_step : int or None
         The first step (from 0) whose loss was not finite.
     accuracy : Accuracy or None
-        On the test, at the end; None where not one step was taken.
+        On the test, at the end; None if no step was taken.
     step_seconds : ndarray, shape (n,)
-        Seconds a step until the device had finished, in the order taken, of the steps that only trained: the first ones and those
-        that were looked at for memory are left out.
+        Seconds a step until the device had finished, in the order taken, without the first steps and those in which memory was measured.
     samples_per_second : float or None
         At the median of ``step_seconds``; None without any.
     samples_per_second_interval : (float, float) or None
-        A 95 % interval; None when none is honest (a note says why).
+        A 95 % interval; None when none can be given (a note says why).
     first_step_seconds : float or None
         The first step of this call, with compilation and allocation.
     phase_seconds : mapping of str to float
@@ -118,7 +117,7 @@ class FitResult(Result):
     peak_by_category : mapping of str to int
         Sums to ``peak_bytes``.
     skipped_steps : int
-        Steps that dynamic loss scaling left out, since gradients had overflowed.
+        Steps that dynamic loss scaling skipped, since gradients had overflowed.
     final_scale : float or None
         The loss scale at the end.
     total_seconds : float
@@ -151,7 +150,7 @@ class FitResult(Result):
 
     @property
     def steps(self) -> int:
-        """How many steps were taken."""
+        """The number of steps taken."""
         return len(self.losses)
 
     @property
@@ -191,7 +190,7 @@ class FitResult(Result):
                 if whole > 0
             ]
         if self.options.loss_scale == "dynamic" and self.final_scale is not None:
-            rows.append(("loss scale at the end", f"{self.final_scale:,.6g}, {self.skipped_steps} of {self.steps} steps left out"))
+            rows.append(("loss scale at the end", f"{self.final_scale:,.6g}, {self.skipped_steps} of {self.steps} steps skipped"))
         if self.peak_bytes is not None:
             rows.append(("peak memory of tensors", format_bytes(self.peak_bytes)))
             rows += [(f"- {c}", format_bytes(self.peak_by_category[c])) for c in CATEGORIES if self.peak_by_category.get(c)]

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result
 from gpulab.training.comparisons import SeedsAccuracy, format_points
-from gpulab.training.ladder_results import Gain
+from gpulab.training.ladder_results import LEAST_EFFECT, Gain
 from gpulab.units import format_ratio, format_seconds, plural
 
 
 def trains_less(names: tuple[str, str], samples: tuple[int, int]) -> str:
-    """Return what is said of a second script that takes fewer samples through the model."""
-    first, second = (f"{name} took {plural(count, 'sample')} through the model" for name, count in zip(names, samples, strict=True))
-    return f"{second}, and {first}: it is faster because it trains less. Keep the samples equal."
+    """Return the objection to a second script that passes fewer samples through the model."""
+    first, second = (f"{name} passed {plural(count, 'sample')} through the model" for name, count in zip(names, samples, strict=True))
+    return f"{second}, and {first}: it is faster because it trains less. Keep the number of samples equal."
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,9 +32,9 @@ class ScriptsResult(Result):
     seconds : (float, float)
         Medians of a call on those, until the device had finished.
     gain : Gain
-        The first's seconds over the second's; paired where they took turns.
+        The first's seconds divided by the second's; paired if they took turns.
     samples : (int, int)
-        That each took through the model in training, in one call on ``timed_items``.
+        Samples that each passed through the model in training, in one call on ``timed_items``.
     accuracy : (SeedsAccuracy, SeedsAccuracy)
         Of the models trained on all of the training data, on the test.
     accuracy_difference : float
@@ -65,28 +65,30 @@ class ScriptsResult(Result):
 
     @property
     def accuracy_verdict(self) -> str:
-        """What the interval allows to say: "kept", "lost" or "not decided"."""
+        """The conclusion that the interval allows: "kept", "lost" or "not decided"."""
         low, high = self.accuracy_interval
         return "lost" if high < 0 else "kept" if low > -self.tolerance else "not decided"
 
     @property
     def objections(self) -> tuple[str, ...]:
-        """Why the second is no speed-up of the first; empty where it is one."""
+        """Why the second is not a valid speed-up over the first; empty if it is."""
         found = []
         if self.samples[1] < self.samples[0]:
             found.append(trains_less(self.names, self.samples))
         if self.accuracy_verdict == "lost":
             found.append(
                 f"The model of {self.names[1]} is less accurate: {format_points(self.accuracy_difference)} points "
-                f"[{', '.join(map(format_points, self.accuracy_interval))}]. Speed bought with accuracy is another trade."
+                f"[{', '.join(map(format_points, self.accuracy_interval))}]. A speed-up must not cost accuracy."
             )
         if self.gain.interval is None:
             found.append(
-                f"No speed-up was shown: {format_ratio(self.gain.ratio)}, but the times wander so much that they allow no interval. "
-                "Close what else runs, and run it again."
+                f"No speed-up was shown: {format_ratio(self.gain.ratio)}, but the times vary so much that no interval can be given. "
+                "Close other programs, and run it again."
             )
         elif self.gain.verdict != "faster":
-            found.append(f"No speed-up was shown: {self.gain}, {self.gain.verdict}. The interval has to lie above 1.")
+            found.append(
+                f"No speed-up was shown: {self.gain}, {self.gain.verdict}. All of the interval has to lie above {1 + LEAST_EFFECT:g}."
+            )
         return tuple(found)
 
     @property
@@ -95,8 +97,9 @@ class ScriptsResult(Result):
         if self.objections:
             return self.objections[0]
         return (
-            f"{self.names[1]} is {self.gain} as fast as {self.names[0]} on the same samples, and the accuracy is {self.accuracy_verdict} "
-            f"({format_points(self.accuracy_difference)} points [{', '.join(map(format_points, self.accuracy_interval))}])."
+            f"{self.names[1]} has a speed-up of {self.gain} over {self.names[0]} on the same samples, and the accuracy is "
+            f"{self.accuracy_verdict} ({format_points(self.accuracy_difference)} points "
+            f"[{', '.join(map(format_points, self.accuracy_interval))}])."
         )
 
     def __repr__(self) -> str:
@@ -108,7 +111,7 @@ class ScriptsResult(Result):
             (f"seconds for {self.timed_items:,} items", *map(format_seconds, self.seconds)),
             ("samples through the model", *(f"{count:,}" for count in self.samples)),
             ("accuracy on the test", *(f"{100 * one.mean:.1f} %" for one in self.accuracy)),
-            ("first over second", "", f"{self.gain}: {self.gain.verdict}"),
+            ("speed-up of the second", "", f"{self.gain}: {self.gain.verdict}"),
             (
                 "accuracy, second minus first", "",
                 f"{format_points(self.accuracy_difference)} points [{', '.join(map(format_points, self.accuracy_interval))}]: "
