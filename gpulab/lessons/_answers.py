@@ -1,6 +1,7 @@
-"""An answer as the progress file keeps it, so that it can be checked again elsewhere: plain values, source, or a result of gpulab's.
+"""An answer in the form of the progress file, so that it can be checked again elsewhere: plain values, source, or a gpulab result.
 
-Nothing here runs what it keeps; ``restore`` does, for source, where its caller allows it. What cannot be kept has a reason in words.
+Keeping an answer never runs it; ``restore`` runs kept source, if its caller allows that. For an answer that cannot be kept, the
+reason is kept.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Kept = dict[str, Any]
 
 
 class NotKeptError(GpulabError):
-    """An answer that cannot be kept, or one that was not; the message says why."""
+    """An answer cannot be kept, or was not kept; the message says why."""
 
 
 def keep(answer: Any, is_file: bool = False) -> Kept:
@@ -53,7 +54,7 @@ def keep(answer: Any, is_file: bool = False) -> Kept:
 
     Notes
     -----
-    Of a measurement whose samples are too many, some of them, evenly spaced in time; its median and its interval are those of all.
+    If a measurement has too many samples, some of them, evenly spaced in time, are kept; median and interval are those of all samples.
     """
     try:
         kept = _keep_file(answer) if is_file else _keep(answer)
@@ -85,7 +86,7 @@ def _keep_file(answer: Any) -> Kept:
         return _keep(answer)
     file = Path(answer)
     if not file.is_file() or file.stat().st_size > MOST_CHARACTERS:
-        raise NotKeptError("it names no file, or a large one")
+        raise NotKeptError("it does not name a file, or the file is too large")
     return {"kind": "file", "text": file.read_text(encoding="utf-8")}
 
 
@@ -98,7 +99,7 @@ class _Encoder:
     def encode(self, value: Any, depth: int = 0) -> Any:
         self.parts += 1
         if self.parts > _MOST_PARTS or depth > _DEEPEST:
-            raise NotKeptError("it has too many parts, or parts in parts in parts")
+            raise NotKeptError("it has too many parts, or they are nested too deeply")
         kind = type(value)
         if value is None or kind is bool or kind is int:
             if kind is int and abs(value).bit_length() > 3 * _MOST_DIGITS:
@@ -133,11 +134,11 @@ class _Encoder:
             return {"t": "result", "module": kind.__module__, "class": kind.__qualname__, "v": value.to_dict()}
         if kind is np.ndarray or isinstance(value, np.generic):
             return self._array(np.asarray(value), kind is np.ndarray, inner)
-        raise NotKeptError(f"{with_article(kind.__name__)} cannot be written down")
+        raise NotKeptError(f"{with_article(kind.__name__)} cannot be stored")
 
     def _array(self, array: np.ndarray, whole: bool, depth: int) -> Any:
         if array.dtype.kind not in _NUMPY or array.dtype.itemsize > np.dtype(complex if array.dtype.kind == "c" else float).itemsize:
-            raise NotKeptError(f"an array of {array.dtype} cannot be written down")
+            raise NotKeptError(f"an array of {array.dtype} cannot be stored")
         if array.size > _MOST_PARTS:
             raise NotKeptError(f"it holds an array of {array.size:,} numbers")
         numbers = [self.encode(item, depth) for item in array.ravel().tolist()]
@@ -198,7 +199,7 @@ def restore_result(kept: Any) -> Any:
     Raises
     ------
     NotKeptError
-        If it is none, or damaged.
+        If it is not a kept result, or is damaged.
     """
     if not isinstance(kept, dict) or not isinstance(kept.get("module"), str) or not _OWN_MODULE.fullmatch(kept["module"]):
         raise NotKeptError("the file is damaged here: expected a result of gpulab's")
@@ -222,7 +223,7 @@ def _keep_function(function: types.FunctionType) -> Kept:
     try:
         name = parts.function(function)
     except SyntaxError as error:  # such as a nonlocal of the function around it
-        raise NotKeptError(f"its source does not stand alone ({error.msg})") from error
+        raise NotKeptError(f"its source is not valid on its own ({error.msg})") from error
     return {"kind": "code", "name": name, "source": parts.text(), "values": parts.values}
 
 
@@ -282,7 +283,7 @@ class _Source:
         except InputError as error:
             found = _class_source(value) if inspect.isclass(value) else None
             if found is None:
-                raise NotKeptError(f"the source of {value.__name__} is not to be had") from error
+                raise NotKeptError(f"the source of {value.__name__} is not available") from error
             source = found
         self._needs(value, source)
         self.definitions[name] = source.rstrip() if value.__name__ == name else f"{source.rstrip()}\n\n\n{name} = {value.__name__}"
@@ -332,11 +333,11 @@ def _lambda(function: types.FunctionType) -> tuple[str, str]:
         lines = inspect.getsource(function).strip()
         tree = ast.parse(lines)
     except (OSError, TypeError, SyntaxError) as error:
-        raise NotKeptError("the source of the lambda is not to be had; def has one") from error
+        raise NotKeptError("the source of the lambda is not available; use def") from error
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
     text = ast.get_source_segment(lines, found[0]) if len(found) == 1 else None
     if text is None:
-        raise NotKeptError("its line holds several lambdas; def is told apart")
+        raise NotKeptError("its line holds several lambdas; use def")
     first = tree.body[0]
     named = isinstance(first, ast.Assign) and len(first.targets) == 1 and isinstance(first.targets[0], ast.Name)
     name = first.targets[0].id if named else "answer"  # type: ignore[attr-defined]

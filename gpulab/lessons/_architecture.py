@@ -1,4 +1,4 @@
-"""What notebook 01 hands the learner: two processors side by side, the machine's own latency curve."""
+"""Functions of notebook 01: two processors side by side, and the latency curve of the learner's machine."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _curve: Latency | None = None
 
 @dataclass(frozen=True)
 class SideBySide(Result):
-    """Your CPU and a GPU, figure by figure.
+    """Your CPU compared with a GPU.
 
     Attributes
     ----------
     cpu, gpu : str
         Their names.
     rows : tuple of (str, str, str)
-        What, of the CPU, of the GPU.
+        Name of the figure, value of the CPU, value of the GPU.
     cpu_evidence, evidence : Evidence
-        Of each side; the GPU's is a recorded one's or a data sheet's where no GPU is there.
+        Of each side; without a GPU here, the GPU's is from a recording or a data sheet.
     notes : tuple of Note
         What disturbed the measurement of the rates.
     """
@@ -58,7 +58,7 @@ class SideBySide(Result):
         return ("", f"CPU: {self.cpu}", f"GPU: {self.gpu}"), [*self.rows, *notes]
 
     def caption(self) -> str:
-        """Return where the CPU's figures are from, and the GPU's, a line for each."""
+        """Return the sources of the CPU's and of the GPU's figures, one line each."""
         shown = self.evidence.badge is not Badge.MODELLED
         gpu = "the GPU's rates (the rest by its driver and its compute capability)" if shown else "the GPU"
         sides = (("the CPU's rates (the rest as the system reports it)", self.cpu_evidence), (gpu, self.evidence))
@@ -69,7 +69,7 @@ class SideBySide(Result):
 
 
 def side_by_side() -> SideBySide:
-    """Return your CPU beside your GPU; where there is none, beside a recorded one, or the data sheet of an NVIDIA H200."""
+    """Return your CPU compared with your GPU; without one, with a recorded GPU or the data sheet of an NVIDIA H200."""
     processor, ceilings = devices.machine().processor, devices.ceilings("cpu")
     where = devices.default()
     name, figures, evidence, doubts = _own(where) if where.kind == "cuda" else _of_recording() or _of_data_sheet()
@@ -168,12 +168,12 @@ def _own(where: Device) -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...
 
 
 def memory_curve(again: bool = False) -> Latency:
-    """Return the latency of your CPU's memory by working set, measured once for this kernel, so that the check sees what you saw.
+    """Return the latency of your CPU's memory by working set; measured once per kernel, so that the check uses the values that you saw.
 
     Parameters
     ----------
     again : bool
-        Measure afresh: other programs may have been at work.
+        Measure again, for example because other programs were running.
     """
     global _curve
     if _curve is None or again:
@@ -182,7 +182,7 @@ def memory_curve(again: bool = False) -> Latency:
 
 
 def gpu_curves() -> tuple[Latency, ...]:
-    """Return curves of latency of GPUs: your own CUDA GPU's, measured with CuPy, else those recorded; empty where there are none."""
+    """Return latency curves of GPUs: of your own CUDA GPU, measured with CuPy, else the recorded ones; empty if there are none."""
     where = devices.default()
     if where.torch_type == "cuda":
         with contextlib.suppress(MissingLibraryError):

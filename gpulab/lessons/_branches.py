@@ -1,4 +1,4 @@
-"""The three kernels with a branch that notebook 01 shows; apart, since the kernels' language is numba's where that is installed."""
+"""The three kernels with a branch that notebook 01 shows, in a module of their own because they use numba's ``cuda`` if installed."""
 
 from __future__ import annotations
 

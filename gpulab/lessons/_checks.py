@@ -1,4 +1,4 @@
-"""Checked exercises: say what is wrong with a wrong answer, accept any right one, never raise."""
+"""Checked exercises: explain what is wrong with a wrong answer, accept any right one, never raise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PASSED, WRONG, NOT_ATTEMPTED = "passed", "wrong", "not attempted"
 
 @dataclass(frozen=True)
 class CheckResult(Result):
-    """What a check found.
+    """The result of a check.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ def _cell() -> int | None:
 
 
 def check(id: str | Exercise, answer: Any = None) -> CheckResult:
-    """Check an answer, print what was found and keep it; never raises.
+    """Check an answer, print the result and keep it; never raises.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def _keep(result: CheckResult, exercise: Exercise, answer: Any) -> None:
 
 
 def hint(id: str) -> None:
-    """Print the next hint of an exercise; each call goes one step further.
+    """Print the next hint of an exercise; each call gives a further hint.
 
     Parameters
     ----------

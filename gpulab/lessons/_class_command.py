@@ -1,4 +1,4 @@
-"""``gpulab class``: read a folder of reports, say what is wrong with which file, and write the grades."""
+"""``gpulab class``: read a folder of reports, list the files that cannot be read and why, and write the grades."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "class",
         help="read a folder of reports and write the grades",
-        description="Read a folder of reports: who is there, which machines have something to fix, which files cannot be read. With "
-        "--grades every answer is checked again, and the grades are written as CSV.",
+        description="Read a folder of reports and list the students, the machines with something to fix, and the files that cannot be "
+        "read. With --grades every answer is checked again, and the grades are written as CSV.",
     )
-    parser.add_argument("folder", help="the folder of the reports, with folders inside it")
+    parser.add_argument("folder", help="the folder of the reports, including its subfolders")
     parser.add_argument("--grades", metavar="FILE", help="check every answer again and write the grades there")
     parser.add_argument(
         "--rubric", metavar="FILE", help='a rubric such as {"exercise_points": 2, "notebooks": ["02"]} (default: see the docs)'

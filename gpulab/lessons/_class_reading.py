@@ -1,7 +1,7 @@
 """Read a folder of students' reports: what can be read, and what cannot and why.
 
-A file is data from a stranger: it is bounded in size, parsed as strict JSON, checked field by field, and never executed. One that is
-damaged or hostile costs one sentence and nothing else.
+A file is untrusted data: its size is limited, it is parsed as strict JSON, checked field by field, and never executed. A damaged or
+hostile file results in one sentence and nothing else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_PLACE = 100  # of where a file lies
 _RATES = (1.0, 1e21)  # FLOP/s and bytes/s that any machine can have
 # A kept answer has at most 20 levels, of three of JSON's each, and lies a few below the top.
 _DEEPEST = 100
-_NESTED = "It is nested deeper than any report; expected what `gpulab report` wrote. Ask for it again."
+_NESTED = "It is nested more deeply than any report; expected the output of `gpulab report`. Ask for it again."
 _TOMORROW = datetime.timedelta(days=1)
 
 
@@ -47,8 +47,8 @@ def classroom(folder: str | os.PathLike[str], progress: Callable[[int, int], Non
     Returns
     -------
     Classroom
-        Its ``students``; ``problems`` names each file that cannot be read, with a sentence. Of two files of one student for the same
-        notebooks the later one counts, and that is said.
+        Its ``students``; ``problems`` names each file that cannot be read, with the reason. Of two files of one student for the same
+        notebooks the later one counts, and a remark says so.
 
     Raises
     ------
@@ -59,12 +59,12 @@ def classroom(folder: str | os.PathLike[str], progress: Callable[[int, int], Non
         root = Path(folder).expanduser()
         if not root.is_dir():
             raise InputError(
-                f"classroom: {shown(str(folder))} is no folder; expected the one that holds the students' reports. Pass its path."
+                f"classroom: {shown(str(folder))} is not a folder; expected the one that holds the students' reports. Pass its path."
             )
     except (TypeError, ValueError, OSError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"classroom: {shown(folder)} is no folder; expected a path. Pass the folder of the students' reports.") from error
+        raise InputError(f"classroom: {shown(folder)} is not a folder; expected a path. Pass the folder of the reports.") from error
     files, remarks = _files(root)
     read: list[tuple[str, StudentReport]] = []
     refused: list[RefusedFile] = []
@@ -98,13 +98,13 @@ def _files(root: Path) -> tuple[list[Path], list[str]]:
                 others += 1
         if len(found) > MOST_FILES:
             break
-    remarks = [f"{others} file{'s' if others != 1 else ''} that {'are' if others != 1 else 'is'} not .json passed over."] if others else []
+    remarks = [f"{others} file{'s' if others != 1 else ''} not ending in .json skipped."] if others else []
     for error in closed:
         where = _place(os.path.relpath(error.filename or root, root))
-        remarks.append(f"The folder {where} cannot be opened ({error.strerror or error}), so what lies in it was not read.")
-    remarks += [f"The folder {name} is a link, which is not followed." for name in links]
+        remarks.append(f"The folder {where} cannot be opened ({error.strerror or error}), so its content was not read.")
+    remarks += [f"The folder {name} is a link; links are not followed." for name in links]
     if len(found) > MOST_FILES:
-        remarks.append(f"Only the first {MOST_FILES:,} files were read; divide the folder.")
+        remarks.append(f"Only the first {MOST_FILES:,} files were read; split the folder.")
     return found[:MOST_FILES], remarks
 
 
@@ -120,7 +120,7 @@ def read_report(path: str | os.PathLike[str]) -> StudentReport:
     Raises
     ------
     RecordingError
-        If it is missing, a link or a device, too large, not strict JSON, damaged, from a newer version, or says what cannot be.
+        If it is missing, a link or a device, too large, not strict JSON, damaged, from a newer version, or has impossible values.
     """
     file = Path(path)
     try:
@@ -129,7 +129,7 @@ def read_report(path: str | os.PathLike[str]) -> StudentReport:
             raise RecordingError("This is a link, a folder or a device; expected a plain file. Ask for the file itself.")
         if about.st_size > MOST_BYTES:
             raise RecordingError(
-                f"It has {format_bytes(about.st_size)}; expected at most {format_bytes(MOST_BYTES)}. No report is so large."
+                f"It has {format_bytes(about.st_size)}; expected at most {format_bytes(MOST_BYTES)}. Reports are never that large."
             )
         # As bytes: by the first ones it is known how Windows' own tools wrote it, where a student has looked into the file and saved it.
         content = json.loads(file.read_bytes(), parse_constant=_bare_word, parse_float=_finite)
@@ -142,17 +142,17 @@ def read_report(path: str | os.PathLike[str]) -> StudentReport:
     except (ValueError, MemoryError) as error:
         if isinstance(error, RecordingError):
             raise
-        raise RecordingError(f"It is not JSON ({message_of(error, 80)}); expected what `gpulab report` wrote. Is it cut off?") from error
+        raise RecordingError(f"It is not JSON ({message_of(error, 80)}); expected the output of `gpulab report`. Is it cut off?") from error
     if _is_deep(content):
         raise RecordingError(_NESTED)
     if not isinstance(content, dict) or content.get("schema") != StudentReport.__name__:
-        raise RecordingError("It is JSON, but no report; expected the file that `gpulab report` wrote. Was the progress file handed in?")
+        raise RecordingError("It is JSON, but not a report; expected the file that `gpulab report` wrote. Was the progress file handed in?")
     try:
         json.dumps(content, ensure_ascii=False).encode("utf-8")  # half a character would end the terminal's or the notebook's own output
         report = StudentReport.from_dict(content, "report")
         _refuse_unsound(report)
     except UnicodeEncodeError as error:
-        raise RecordingError("It holds half a character; expected what `gpulab report` wrote. The file was damaged or changed.") from error
+        raise RecordingError("It holds an incomplete character; expected the output of `gpulab report`. The file was damaged.") from error
     return report
 
 
@@ -166,13 +166,13 @@ def _is_deep(content: Any) -> bool:
 
 
 def _bare_word(word: str) -> float:
-    raise RecordingError(f"It holds the bare word {word}, which is no JSON; expected finite numbers. It was not written by gpulab.")
+    raise RecordingError(f"It holds the bare word {word}, which is not JSON; expected finite numbers. It was not written by gpulab.")
 
 
 def _finite(word: str) -> float:
     value = float(word)
     if not math.isfinite(value):
-        raise RecordingError(f"It holds the number {shown(word, 20)}, which no float can hold; expected finite numbers.")
+        raise RecordingError(f"It holds the number {shown(word, 20)}, which is too large for a float; expected finite numbers.")
     return value
 
 
@@ -180,7 +180,7 @@ def _refuse_unsound(report: StudentReport) -> None:
     """Refuse what has the right types and cannot be true, or is too much to show."""
     what = _date_fault(report.date) or _count_fault(report) or _machine_fault(report) or _text_fault(report)
     if what:
-        raise RecordingError(f"{what}; expected what `gpulab report` writes. The file was damaged or changed.")
+        raise RecordingError(f"{what}; expected the output of `gpulab report`. The file was damaged or changed.")
 
 
 def _date_fault(date: str) -> str:
@@ -200,11 +200,11 @@ def _count_fault(report: StudentReport) -> str:
         if len(ids) > _MOST_ENTRIES:
             return f"It has {len(ids):,} {what}"
         if len(set(ids)) != len(ids):
-            return f"It has two {what} of one number, {shown(next(id for id in ids if ids.count(id) > 1), 20)}"
+            return f"It has two {what} with the same number, {shown(next(id for id in ids if ids.count(id) > 1), 20)}"
     if any(not 0 <= count <= 10**6 for check in report.checks for count in (check.attempts, check.hints)):
-        return "An exercise was tried less than never, or a million times"
+        return "The number of attempts or hints of an exercise is negative or above a million"
     if any(check.state not in ("passed", "wrong", "not attempted") for check in report.checks):
-        return "An exercise is in a state that there is not"
+        return "The state of an exercise is unknown"
     numbers = [value for p in report.predictions for value in (p.predicted, p.measured) if isinstance(value, float)]
     return "" if all(math.isfinite(value) and value >= 0 for value in numbers) else "A prediction is negative or not finite"
 
@@ -212,9 +212,9 @@ def _count_fault(report: StudentReport) -> str:
 def _machine_fault(report: StudentReport) -> str:
     rates = [rate for each in report.roofs for rate in (*each.flops_per_second.values(), *each.bytes_per_second.values())]
     if not all(_RATES[0] <= rate <= _RATES[1] for rate in rates) or len(report.roofs) > 8 or len(rates) > 200:
-        return "Its roofs are rates that no machine has"
+        return "The rates of its roofs are impossible"
     if not all(each.device for each in report.roofs):
-        return "Its roofs are of no device"
+        return "Its roofs have no device"
     machine = report.machine
     if not (1 <= machine.cores <= 100_000 and 1 <= machine.memory_bytes <= 2**60):
         return f"Its machine has {shown(machine.cores, 20)} cores and {shown(machine.memory_bytes, 20)} bytes of memory"
@@ -230,7 +230,7 @@ def _text_fault(report: StudentReport) -> str:
     if any(isinstance(text, str) and len(text) > _LONGEST for text in texts):
         return f"A text in it has more than {_LONGEST:,} characters"
     if any(len(json.dumps(part)) > 2 * MOST_CHARACTERS for check in report.checks for part in (check.kept, check.seen)):
-        return "An answer in it is larger than what is kept"
+        return "An answer in it is larger than the limit"
     return ""
 
 
@@ -257,10 +257,10 @@ def _students(read: Sequence[tuple[str, StudentReport]]) -> tuple[tuple[Student,
                 remarks.append(f"{name} handed in twice: {same[0]} is later and counts, {file} does not.{_two(same[1], report)}")
         if len(used) > 1:
             files, machines = ", ".join(file for file, _ in used), _two(*(report for _, report in used))
-            remarks.append(f"{name} handed in {len(used)} files for different notebooks: {files} are put together.{machines}")
+            remarks.append(f"{name} handed in {len(used)} files for different notebooks: {files} are combined.{machines}")
         report = _together([report for _, report in used], latest[0][1].machine)
         if latest[0] not in used:
-            remarks.append(f"{name}: of {latest[0][0]}, which has no predictions and no exercises, only the machine counts.")
+            remarks.append(f"{name}: {latest[0][0]} has no predictions and no exercises, so only its machine is used.")
             used.insert(0, latest[0])
         students.append(Student(name, tuple(file for file, _ in used), report))
     return tuple(sorted(students, key=lambda each: each.name.casefold())), [*remarks, *_versions(students)]

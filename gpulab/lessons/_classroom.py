@@ -1,4 +1,4 @@
-"""A class: its students, what they predicted, measured and got wrong. Reading it is ``_class_reading``'s business, grades ``_grades``'."""
+"""A class: its students, their predictions, measurements and exercises. ``_class_reading`` reads it, ``_grades`` grades it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_QUESTION = 400  # as a report has it
 
 @dataclass(frozen=True)
 class RefusedFile(Result):
-    """A file that is no report, and why.
+    """A file that is not a report, and the reason.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Student(Result):
     Attributes
     ----------
     name : str
-        As typed, without characters that cannot be seen; the file's name where none was typed.
+        As typed, without invisible characters; the name of the file if none was typed.
     files : tuple of str
         Where it was read from, the latest first.
     report : StudentReport
@@ -57,17 +57,18 @@ class Student(Result):
 
 @dataclass(frozen=True)
 class QuestionRow(Result):
-    """What the class said to one question.
+    """The answers of the class to one question.
 
     Attributes
     ----------
     id, question : str
     given, judged, right, shown : int
-        Students who predicted; whose machine then measured, so that it can be said; who were close or right; to whom the answer was shown.
+        Numbers of students: who predicted; whose prediction can be judged, since their machine measured; who were close or right; who were
+        shown the answer.
     ratios : tuple of float
         predicted / measured, of each student with two numbers above zero.
     choices : tuple of (str, int)
-        What was chosen, and how often, the most frequent first; empty where a number was asked.
+        Each choice and its count, the most frequent first; empty for a question that asks for a number.
     """
 
     id: str
@@ -81,23 +82,23 @@ class QuestionRow(Result):
 
     @property
     def close_ratio(self) -> float:
-        """Within this factor of what was measured a number counts as close, as the question has it."""
+        """The factor of the question: a number within this factor of the measured value counts as close."""
         return _question(self.id).close_ratio
 
     @property
     def text(self) -> str:
-        """The answers in a few words, and how many wait for their measurement."""
+        """A summary of the answers, with the number that is not measured yet."""
         words = [f"{count} x {choice}" for choice, count in self.choices[:4]]
         if self.ratios and not words:
             middle, low, high = statistics.median(self.ratios), min(self.ratios), max(self.ratios)
-            words = [f"median {middle:.3g} x what was measured{f', from {low:.3g} to {high:.3g}' if len(self.ratios) > 1 else ''}"]
+            words = [f"median {middle:.3g} x the measured value{f', from {low:.3g} to {high:.3g}' if len(self.ratios) > 1 else ''}"]
         waiting = self.given - self.judged
         return "; ".join([*words, *([f"{waiting} not measured yet"] if waiting else [])])
 
 
 @dataclass(frozen=True)
 class Questions(Result):
-    """Predictions against results, question by question.
+    """Predictions compared with results, for each question.
 
     Attributes
     ----------
@@ -110,20 +111,20 @@ class Questions(Result):
         return f"<{plural(len(self.rows), 'question')}, {plural(sum(row.given for row in self.rows), 'prediction')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a question."""
+        """Return one row per question."""
         rows = [(r.id, r.question, f"{r.right} of {r.judged}", r.text) for r in self.rows]
         return ("", "question", "close or right", "answers"), rows or [("(no predictions)", "", "", "")]
 
 
 @dataclass(frozen=True)
 class Misconception(Result):
-    """What a usual wrong prediction points to, and how many made it.
+    """A common misconception, and how many students showed it in a prediction.
 
     Attributes
     ----------
     id, sentence : str
     students, given : int
-        Who showed it, and who answered the question.
+        How many students showed it, and how many answered the question.
     """
 
     id: str
@@ -147,14 +148,14 @@ class Misconceptions(Result):
         return f"<{plural(len(self.rows), 'misconception')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a misconception."""
+        """Return one row per misconception."""
         rows = [(r.id, f"{r.students} of {r.given}", r.sentence) for r in self.rows]
-        return ("", "students", "what a wrong prediction points to"), rows or [("(none)", "", "")]
+        return ("", "students", "misconception behind a wrong prediction"), rows or [("(none)", "", "")]
 
 
 @dataclass(frozen=True)
 class ExerciseRow(Result):
-    """How the class did on one exercise, as the students' own checks said.
+    """The results of the class on one exercise, as reported by the students' own checks.
 
     Attributes
     ----------
@@ -188,7 +189,7 @@ class ExerciseRows(Result):
         return f"<{plural(len(self.rows), 'exercise')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row an exercise."""
+        """Return one row per exercise."""
         rows = [
             (r.id, r.title, f"{r.tried - r.passed} of {r.tried}", f"{r.attempts:g}", str(r.solutions) if r.solutions else "")
             for r in self.rows
@@ -199,13 +200,13 @@ class ExerciseRows(Result):
 
 @dataclass(frozen=True)
 class Refusals(Result):
-    """The files that are no reports, and what else there is to say about the folder.
+    """The files that are not reports, and remarks about the folder.
 
     Attributes
     ----------
     files : tuple of RefusedFile
     remarks : tuple of str
-        Students with several files, and the like.
+        For example, students with several files.
     """
 
     files: tuple[RefusedFile, ...]
@@ -215,7 +216,7 @@ class Refusals(Result):
         return f"<{plural(len(self.files), 'file')} that cannot be read, {plural(len(self.remarks), 'remark')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a file, then the remarks."""
+        """Return one row per file, then the remarks."""
         rows = [(each.file, each.sentence) for each in self.files] + [("remark", remark) for remark in self.remarks]
         return ("file", "what is wrong with it"), rows or [("(none)", "every file could be read")]
 
@@ -247,7 +248,7 @@ class Classroom(Result):
         return f"{students}, {files}"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a student."""
+        """Return one row per student."""
         headers = ("student", "device", "cores", "memory", "predictions", "exercises passed (as reported)", "to fix before class")
         if not self.students:
             what = "none of the files here is a report" if self.refused else "there is no file here"
@@ -256,7 +257,7 @@ class Classroom(Result):
 
     def caption(self) -> str:
         """Return the totals."""
-        return f"{self._totals()}. What machines and checks say is as the students' machines report it."
+        return f"{self._totals()}. Figures and checks are as reported by the students' machines."
 
     @property
     def problems(self) -> Refusals:
@@ -264,11 +265,11 @@ class Classroom(Result):
         return Refusals(self.refused, self.remarks)
 
     def rooflines(self) -> tuple[Roofline, ...]:
-        """Return the roofs of every student's best device, RECORDED as their machines report them."""
+        """Return the roofs of every student's best device, RECORDED as reported by their machines."""
         return tuple(found[0] for each in self.students if (found := each.report.rooflines()))
 
     def questions(self) -> Questions:
-        """Return predictions against results; whether one was close is worked out again, not read."""
+        """Return predictions compared with results; whether one was close is computed again, not read from the report."""
         rows = []
         for id, entries in _by_id(self.students):
             given = [p for _, p in entries if p.predicted is not None]
@@ -284,7 +285,7 @@ class Classroom(Result):
         return Questions(tuple(rows))
 
     def misconceptions(self) -> Misconceptions:
-        """Return which usual wrong predictions were made, and by how many."""
+        """Return the common misconceptions shown by predictions, and how many students showed each."""
         rows = []
         for id, entries in _by_id(self.students):
             readings = content.question(id).readings
@@ -295,7 +296,7 @@ class Classroom(Result):
         return Misconceptions(tuple(sorted(rows, key=lambda row: (-row.students, row.id))))
 
     def exercises(self) -> ExerciseRows:
-        """Return which exercises fail most, as the students' own checks said."""
+        """Return the exercises, the one that fails most first, as reported by the students' own checks."""
         rows = []
         for exercise in _exercises():
             checks = [c for each in self.students for c in each.report.checks if c.id == exercise.id and c.attempts]
@@ -361,7 +362,7 @@ def _reading(readings: Sequence[content.Reading], p: ReportedPrediction) -> str:
 
 
 def line(text: str, most: int = _LONGEST_LINE) -> str:
-    """Return text from a file as it may be shown: one line, cut short, without characters that cannot be seen or that turn the line."""
+    """Return text from a file in a form safe to show: one line, shortened, without invisible or direction-changing characters."""
     plain = "".join(" " if c in "\t\n\r" else c for c in text if c in "\t\n\r" or unicodedata.category(c)[0] != "C")
     plain = " ".join(plain.split())
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"

@@ -1,4 +1,4 @@
-"""A ladder's rungs side by side: what the microscope counts on any machine, and times where a GPU is here or was recorded."""
+"""The rungs of a kernel ladder side by side: counts of the microscope on any machine, and times from a GPU here or a recorded one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class Climb(Result):
-    """One rung: counts where the microscope has them, seconds where a GPU gave them.
+    """One rung: counts of the microscope and times of a GPU, as far as they are available.
 
     Attributes
     ----------
@@ -83,9 +83,9 @@ class Climb(Result):
     seconds : float or None
         For one launch at the size of ``LadderTable.timed_n``.
     flops, nbytes : float
-        Of that size: what has to be computed, and read and written at least once.
+        For that size: the FLOP to compute, and the bytes to read and write at least once.
     notes : tuple of str
-        Codes of the time's notes that say why it may be off, such as "throttled".
+        Codes of the time's notes that say why it may be wrong, such as "throttled".
     """
 
     rung: str
@@ -110,7 +110,7 @@ class LadderTable(Result):
     evidence : Evidence
         Of the counts.
     times : Evidence or None
-        Of the seconds; None while there are none.
+        Of the seconds; None if there are none.
     """
 
     family: str
@@ -121,7 +121,7 @@ class LadderTable(Result):
     times: Evidence | None
 
     def of(self, rung: str) -> Simulation:
-        """Return what the microscope counted for a rung.
+        """Return the microscope's counts for a rung.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class LadderTable(Result):
         return f"<ladder {self.family}: {plural(len(self.rows), 'rung')}, counted at n = {self.n}, {times}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a rung."""
+        """Return one row per rung."""
         time = "time" if self.times is None else f"{self.times.badge}: time, n = {self.timed_n:,}"
         return ("rung", "what is new", *self._columns, time), [self._cells(row) for row in self.rows]
 
@@ -162,14 +162,14 @@ class LadderTable(Result):
         return format_flops_per_second(row.flops / seconds) + share
 
     def caption_of_times(self) -> str:
-        """Return where the times are from."""
+        """Return the source of the times."""
         if self.times is None:
             return "times: not recorded yet"
         badge, _, rest = self.times.sentence.partition(" ")
         return f"{badge} · the times: {rest}"
 
     def caption(self) -> str:
-        """Return the evidence of the counts and of the times, a line for each."""
+        """Return the evidence of the counts and of the times, one line each."""
         if all(row.simulation is None for row in self.rows):
             return self.caption_of_times()
         return f"{self.evidence.sentence} · counted at n = {self.n:,}\n{self.caption_of_times()}"
@@ -179,7 +179,7 @@ class LadderTable(Result):
 
 
 def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> LadderTable:
-    """Run a ladder's kernels under the microscope, and time them where this machine has a GPU or a recorded one had them.
+    """Run a ladder's kernels in the microscope, with times from this machine's GPU, or from a recorded one.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Ladde
     n : int, optional
         The size under the microscope; None takes the ladder's smallest.
     rungs : sequence of str
-        Only these, as the table names them ("tiled"); all by default. The library's product stays, to compare with.
+        Only these, by their names in the table ("tiled"); all by default. The library's product stays in the table for comparison.
 
     Returns
     -------
@@ -201,7 +201,7 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Ladde
 
     Notes
     -----
-    A time is that of the rung's source as it stands; ``tuning`` shows its other settings.
+    A time is that of the rung's source with its default settings; ``tuning`` shows other settings.
     """
     from gpulab.kernels import ladder  # its kernels load numba
 
@@ -291,7 +291,7 @@ def _timed(cases: Sequence[Case], n: int, only: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Uncompiled(Result):
-    """What stands where a compiler is missing: no kernels, and the sentence that says how to get it."""
+    """The result without a compiler: no kernels, and the sentence that says how to install it."""
 
     sentence: str
     kernels: Mapping[str, float]
@@ -306,7 +306,7 @@ class Uncompiled(Result):
 
 
 def compiled(source: Any, *args: Any, arch: str = "sm_90") -> CompiledModule | Uncompiled:
-    """Compile CUDA C++ or a Python kernel for the facts; where the compiler is not installed, return the sentence that says so.
+    """Compile CUDA C++ or a Python kernel to get its facts; without a compiler, return a result with a sentence that says so.
 
     Parameters
     ----------
@@ -326,12 +326,12 @@ def compiled(source: Any, *args: Any, arch: str = "sm_90") -> CompiledModule | U
     try:
         return compile_python(source, *args, arch=arch) if callable(source) else compile_cuda(source, arch=arch)
     except MissingLibraryError as error:
-        return Uncompiled(str(error), {}, Evidence.modelled("nothing: no compiler is here", "the compiler's own log, where there is one"))
+        return Uncompiled(str(error), {}, Evidence.modelled("nothing: no compiler is installed", "the compiler's own log, if available"))
 
 
 @dataclass(frozen=True)
 class Instructions(Result):
-    """How often some instructions stand in machine code, or why that cannot be said here."""
+    """The counts of some instructions in machine code, or the reason why there are none."""
 
     counts: Mapping[str, int]
     sentence: str
@@ -341,10 +341,10 @@ class Instructions(Result):
         return ", ".join(f"{name}: {count}" for name, count in self.counts.items()) or self.sentence
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row an instruction."""
+        """Return one row per instruction."""
         if not self.counts:
             return ("not compiled here",), [(self.sentence,)]
-        return ("instruction", "how often it stands in the code"), [(name, str(count)) for name, count in self.counts.items()]
+        return ("instruction", "occurrences in the code"), [(name, str(count)) for name, count in self.counts.items()]
 
 
 def instructions(source: str, *names: str, arch: str = "sm_90") -> Instructions:
@@ -364,7 +364,7 @@ def instructions(source: str, *names: str, arch: str = "sm_90") -> Instructions:
     InputError
         If an argument is not what it should be.
     """
-    evidence = Evidence.modelled(f"the code for {arch}, counted once however often it runs", "NVRTC and nvdisasm")
+    evidence = Evidence.modelled(f"the code for {arch}, where each instruction counts once, however often it runs", "NVRTC and nvdisasm")
     try:
         code = compile_cuda(source, arch=arch).sass
     except MissingLibraryError as error:

@@ -1,7 +1,4 @@
-"""What notebook 03 works with: the roofs of this machine as the learner saw them, more arithmetic on the same bytes, and fusion.
-
-The roofs are kept until the kernel ends, so that the checks speak of the numbers that the learner saw.
-"""
+"""The roofs of this machine for notebook 03, kept until the kernel ends, so that the checks use the numbers that the learner saw."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ _kept: models.Roofline | None = None
 
 
 def roof(again: bool = False) -> models.Roofline:
-    """Return the measured roofs of this machine's best device; the same ones until the kernel ends.
+    """Return the measured roofs of this machine's best device; they stay the same until the kernel ends.
 
-    Where other programs were at work it is measured twice, and of each roof the highest stays.
+    If other programs disturbed the measurement, it is repeated, and the highest value of each roof is kept.
 
     Parameters
     ----------
     again : bool
-        Measure afresh.
+        Measure again.
 
     Examples
     --------

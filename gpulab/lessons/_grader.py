@@ -1,8 +1,8 @@
 """The process that checks kept answers again: one child for each answer, with little time, little memory and an empty folder.
 
-This limits accidents: an endless loop, a full memory, ``sys.exit``, a file that is deleted by mistake. It is no jail: code that means
-harm can do what the user who started it may do, and code that runs beside its own check can forge the outcome. Who does not trust a
-class grades without code, or in a container.
+This limits accidents: an endless loop, a full memory, ``sys.exit``, a file that is deleted by mistake. It is not a sandbox: malicious
+code can do what the user who started it may do, and code that runs in the process of its own check can forge the outcome. If you do
+not trust a class, grade without code, or in a container.
 
 Jobs come on standard input and outcomes go to standard output, a line of JSON each. On Linux each job has a forked child, so that the
 libraries are loaded once; elsewhere this process does one job and ends.
@@ -75,7 +75,7 @@ def _in_child(job: Mapping[str, Any]) -> Outcome:
         return {"state": str(found["state"]), "message": str(found["message"])[:_LONGEST_MESSAGE]}
     except (ValueError, TypeError, KeyError):
         how = f"by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"with the code {os.waitstatus_to_exitcode(status)}"
-        return {"state": "wrong", "message": f"It ended the process that checked it, {how}. Too much memory, or a call of exit?"}
+        return {"state": "wrong", "message": f"It ended the process that checked it, {how}. Did it use too much memory, or call exit?"}
 
 
 def _be_child(job: Mapping[str, Any], folder: str, writer: int) -> None:

@@ -1,6 +1,6 @@
 """Grades of a class: each kept answer is checked again here, and a rubric turns the outcomes into points and a CSV file.
 
-What a report claims of its own checks is never a grade; it stands beside the outcome, and where the two differ that is shown.
+The outcome that a report claims is never used as a grade; it is shown next to the outcome, and differences are listed.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Grade(Result):
     Attributes
     ----------
     id, claimed, found, message : str
-        ``claimed`` is what the report says; ``found`` what the check says now: "passed", "wrong", "not attempted", or "open" where it
-        cannot be checked again. ``message`` says why.
+        ``claimed`` is the outcome in the report; ``found`` is the outcome of the check now: "passed", "wrong", "not attempted", or "open"
+        if it cannot be checked again. ``message`` says why.
     points, most : float
-        Both 0 where it is left out.
+        Both are 0 if the exercise is left out.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Grade(Result):
 
     @property
     def differs(self) -> bool:
-        """Whether the report claims another outcome than was found."""
+        """Whether the report claims an outcome that differs from the one found."""
         return self.found not in (OPEN, self.claimed)
 
 
@@ -75,9 +75,9 @@ class StudentGrades(Result):
     grades : tuple of Grade
         One for each exercise that counts.
     predictions, questions : int
-        Given, of how many.
+        How many were given, and how many there are.
     prediction_points : float
-        Of one.
+        Points for one prediction.
     """
 
     name: str
@@ -94,7 +94,7 @@ class StudentGrades(Result):
 
     @property
     def most(self) -> float:
-        """The most that this student could have; what cannot be checked again here may be left out of it."""
+        """The maximum for this student; exercises that cannot be checked again here may be excluded."""
         return sum(grade.most for grade in self.grades) + self.prediction_points * self.questions
 
     @property
@@ -122,7 +122,7 @@ class Grades(Result):
     rubric : Rubric
     ran_code : bool
     answers, checked : int
-        Answers of all students, and how many of them differ: equal ones are checked once.
+        Answers of all students, and the number of different ones: equal answers are checked once.
     notebooks : tuple of str
         Those that counted.
     """
@@ -138,7 +138,7 @@ class Grades(Result):
         return f"<grades of {plural(len(self.students), 'student')}: {plural(self.answers, 'answer')}, {self.checked} of them different>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a student."""
+        """Return one row per student."""
         headers = ("student", "points", "of", "", "passed", "wrong", "cannot be checked here", "reported otherwise", "predictions")
         rows = [
             (
@@ -150,19 +150,19 @@ class Grades(Result):
         return headers, rows or [("(no students)", *[""] * 8)]
 
     def caption(self) -> str:
-        """Return how the grades came about."""
+        """Return how the grades were determined."""
         code = "" if self.ran_code else " Answers that are code were not run."
-        why = "the rubric names them" if self.rubric.notebooks else "somebody worked on them"
+        why = "the rubric names them" if self.rubric.notebooks else "a student worked on them"
         counted = f"Notebooks that counted: {', '.join(self.notebooks)} (because {why})." if self.notebooks else "No notebook counted."
         return f"{counted} {plural(self.answers, 'answer')} checked again, equal ones once ({self.checked}).{code}"
 
     def differences(self) -> Differences:
-        """Return where a report claims another outcome than was found."""
+        """Return where a report claims an outcome that differs from the one found."""
         rows = [(s.name, g.id, g.claimed, g.found, g.message) for s in self.students for g in s.grades if g.differs]
         return Differences(tuple(rows))
 
     def failing(self) -> Failing:
-        """Return which exercises fail most, and the most frequent reason, as the checks say it now."""
+        """Return the exercises that fail most, with the most frequent reason, as found by the checks now."""
         rows = []
         for id in dict.fromkeys(g.id for s in self.students for g in s.grades):
             all_of = [g for s in self.students for g in s.grades if g.id == id and g.found in (PASSED, WRONG)]
@@ -173,7 +173,7 @@ class Grades(Result):
         return Failing(tuple(sorted(rows, key=lambda row: (-row[1], row[0]))))
 
     def csv(self) -> str:
-        """Return the grades as CSV: one row a student, one column an exercise; no text in it is taken for a formula."""
+        """Return the grades as CSV: one row per student, one column per exercise; no text in it is read as a formula."""
         ids = list(dict.fromkeys(g.id for s in self.students for g in s.grades))
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
@@ -199,7 +199,7 @@ class Grades(Result):
         return out.getvalue()
 
     def write_csv(self, path: str | os.PathLike[str]) -> Path:
-        """Write the grades as CSV, whole or not at all; return the file.
+        """Write the grades as CSV atomically; return the file.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class Grades(Result):
 
 @dataclass(frozen=True)
 class Differences(Result):
-    """Where reports claim another outcome than was found.
+    """Where reports claim outcomes that differ from those found.
 
     Attributes
     ----------
@@ -237,13 +237,13 @@ class Differences(Result):
         return f"<{len(self.rows)} outcomes that differ from what was reported>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a difference."""
+        """Return one row per difference."""
         return ("student", "exercise", "reported", "found", "why"), self.rows or [("(none)", "", "", "", "")]
 
 
 @dataclass(frozen=True)
 class Failing(Result):
-    """Which exercises fail most, and why.
+    """The exercises that fail most, and why.
 
     Attributes
     ----------
@@ -257,7 +257,7 @@ class Failing(Result):
         return f"<{plural(len(self.rows), 'exercise')} with wrong answers>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row an exercise."""
+        """Return one row per exercise."""
         rows = [(id, f"{wrong} of {all_of}", reason, str(count)) for id, wrong, all_of, reason, count in self.rows]
         return ("", "wrong", "the most frequent reason", "how often"), rows or [("(none)", "", "", "")]
 
@@ -281,8 +281,8 @@ def grade(
     """Check every kept answer of a class again, and give points.
 
     An answer that is a function is **run**, in a process of its own with limited time and memory, an empty folder, a cleaned environment
-    and none of this process's open files. That limits accidents and is no jail: code that means harm can do what you may do on this
-    machine. Pass ``run_code=False``, or grade in a container or a virtual machine, where you do not trust the class.
+    and none of this process's open files. That limits accidents but is not a sandbox: malicious code can do what you may do on this
+    machine. If you do not trust the class, pass ``run_code=False``, or grade in a container or a virtual machine.
 
     Parameters
     ----------
@@ -293,13 +293,13 @@ def grade(
     run_code : bool
         False leaves every answer that is code "open".
     seconds : float, optional
-        The most for one answer; None takes each exercise's own limit.
+        The limit for one answer; None uses the limit of each exercise.
     memory_bytes : int
-        The most for one answer, on top of the libraries, where the system can limit it (Linux).
+        The limit for one answer, in addition to the libraries, if the system can limit memory (Linux).
     progress : callable, optional
         Called with (answers checked, different answers in all).
     stop : callable, optional
-        Asked before each answer; once it returns True the rest stays "open".
+        Called before each answer; once it returns True, the remaining answers stay "open".
 
     Returns
     -------

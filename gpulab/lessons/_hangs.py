@@ -1,7 +1,7 @@
-"""What notebook 08 hands the learner to read: three timelines of four ranks, in which one rank does not do what the others do.
+"""Three timelines of four ranks for an exercise of notebook 08, in which one rank does not do what the others do.
 
-Made up for the exercise, so that they are the same on every machine. Each rank's program is a list of work and collectives; a
-collective begins when all ranks are in it, and where they are not all in the same one, nobody goes on until the timeout.
+They are made up for the exercise, so that they are the same on every machine. The program of a rank is a list of work and collectives.
+A collective begins when all ranks have called it; if they do not all call the same one, all ranks wait until the timeout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Item = tuple[str, str, float]
 
 
 def collective(layer: int) -> str:
-    """Return the name of the collective that averages a layer's gradients, as the timelines write it."""
+    """Return the name of the collective that averages a layer's gradients, as it appears in the timelines."""
     return f"all_reduce layer {layer}"
 
 

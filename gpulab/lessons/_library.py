@@ -1,4 +1,4 @@
-"""JAX and TensorFlow in the lessons: load them quietly where they are installed, else say in one sentence how to get them."""
+"""JAX and TensorFlow in the lessons: import them quietly if they are installed, else return a sentence on how to install them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpulab.errors import GpulabError, MissingLibraryError
 
 
 def missing(name: str) -> str:
-    """Return in one sentence that a library is not installed and how to get it; "" where it is.
+    """Return a sentence that a library is not installed and how to install it; "" if it is installed.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def missing(name: str) -> str:
 
 
 def unusable(name: str) -> str:
-    """Import a library; return in one sentence why it cannot be used, since it is not installed or its import fails; "" where it can.
+    """Import a library; return a sentence on why it cannot be used (not installed, or its import fails), or "" if it can.
 
     Parameters
     ----------
@@ -39,19 +39,14 @@ def unusable(name: str) -> str:
 
 
 def load(name: str) -> Any:
-    """Return the library itself, imported without its chatter.
+    """Return the library itself, imported without its messages.
 
     Raises
     ------
     MissingLibraryError
-        If it is not installed, or its import fails; the sentence says how to get it.
+        If it is not installed, or its import fails; the message says how to install it.
     """
     why = missing(name)
     if why:
         raise MissingLibraryError(why)
     return _backends.backend(name).module
-
-
-def device_of_jax() -> str:
-    """Return the device that JAX computes on, by gpulab's name."""
-    return _backends.backend("jax").best_device() or "cpu"

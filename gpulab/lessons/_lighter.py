@@ -1,4 +1,4 @@
-"""What notebook 07 measures beside whole models: sparse against dense products, convolutions in groups, and the network to make lighter."""
+"""Measurements of notebook 07 besides whole models: sparse and dense products, grouped convolutions, and the network to compress."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _kept: dict[str, Any] = {}
 
 
 def trained(task: str = TASK) -> Any:
-    """Return a copy of a task's trained network; it is trained once a session, with seed 0.
+    """Return a copy of a task's trained network; it is trained once per session, with seed 0.
 
     Parameters
     ----------
@@ -62,16 +62,16 @@ def _reference(task: str) -> Any:
 
 @dataclass(frozen=True)
 class Budget(Result):
-    """What a lighter model may cost.
+    """The limits for a compressed model.
 
     Attributes
     ----------
     least_accuracy : float
-        The share of right answers on the test, 0 to 1.
+        The accuracy on the test set, 0 to 1.
     largest_file : int
         Bytes of the file of ``compression.save``.
     longest_time : float
-        Of a batch on one core of this machine, as a share of that of the network as trained.
+        The time of a batch on one core of this machine, relative to that of the network as trained.
     batch : int
     """
 
@@ -83,7 +83,7 @@ class Budget(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the three limits."""
         rows = [
-            ("right answers on the test, at least", f"{self.least_accuracy:.0%}"),
+            ("accuracy on the test set, at least", f"{self.least_accuracy:.0%}"),
             ("file, at most", f"{self.largest_file:,} bytes"),
             (
                 f"time for {self.batch} images, at most",
@@ -99,10 +99,10 @@ def budget() -> Budget:
 
 
 def time_against_trained(model: Any, batch: int, seconds: float = _SECONDS) -> timing.ComparisonRow:
-    """Return a model's time for a batch against that of the trained network, in turns on one core of the CPU.
+    """Return a model's time for a batch relative to that of the trained network, measured in turn on one core of the CPU.
 
-    Counted is the core's time for this thread: what else the machine does must not decide whether an answer is right. Where the system
-    counts that in steps longer than a call, as Windows does, it is the time that passes.
+    The CPU time of this thread is used, so that other load on the machine does not decide whether an answer is right. If the system
+    counts it in steps longer than a call, as Windows does, wall time is used.
     """
     import torch
 

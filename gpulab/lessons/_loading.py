@@ -1,7 +1,7 @@
-"""Load the libraries that a check uses before its time begins.
+"""Import the libraries that a check uses before its time limit starts.
 
-A first import takes seconds, on a crowded machine half a minute, and is not the learner's doing. And a check that runs out of time is
-ended wherever it is; in the middle of an import that would leave the library broken until a restart.
+A first import takes seconds, or half a minute on a busy machine, which is not the learner's fault. Also, a check that exceeds its limit
+is ended wherever it is; in the middle of an import that would leave the library broken until a restart.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 
 def load(names: Sequence[str]) -> None:
-    """Import modules in a thread that nobody ends; an interrupt ends the wait for it, and leaves the libraries whole.
+    """Import modules in a thread that is never interrupted; an interrupt only ends the wait for it.
 
     Parameters
     ----------
     names : sequence of str
-        A library that is not there or cannot be loaded is passed over: the check says so where it needs it.
+        A library that cannot be imported is skipped; the check reports it if it needs the library.
     """
     if not names:
         return

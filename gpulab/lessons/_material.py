@@ -1,6 +1,6 @@
-"""What notebook 00 hands the learner to work on: four claims about the memory, and a contest of two devices over sizes.
+"""Material of notebook 00: four claims about the memory, and a contest of two devices over sizes.
 
-All of it comes from the learner's own machine; what no machine here can measure is recorded or modelled, with its badge.
+Values are from the learner's own machine; what cannot be measured here is recorded or modelled, with its badge.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _contests: dict[tuple[str, str], Contest] = {}
 
 
 def disturbed(codes: Iterable[str]) -> bool:
-    """Return whether the notes of a measurement say that something else used or slowed the CPU, so that its time may be too long."""
+    """Return whether, by the notes of a measurement, something else used or slowed the CPU, so that its time may be too long."""
     return any(code in _DISTURBANCES for code in codes)
 
 
@@ -42,11 +42,11 @@ class Claim(Result):
     Attributes
     ----------
     letter, work : str
-        "A" to "D"; what was done.
+        "A" to "D"; the work that was done.
     nbytes : float
         Bytes read and written; the table does not show them.
     seconds : float
-        The time that is claimed.
+        The claimed time.
     """
 
     letter: str
@@ -63,7 +63,7 @@ class Claims(Result):
     ----------
     claims : tuple of Claim
     ceiling_bytes_per_second : float
-        What this machine's memory can do.
+        The bandwidth of this machine's memory.
     evidence : Evidence
     """
 
@@ -76,11 +76,11 @@ class Claims(Result):
         return "\n".join([f"Memory moves at most {format_bytes_per_second(self.ceiling_bytes_per_second)}. Four claims:", *lines])
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a claim."""
+        """Return one row per claim."""
         return ("claim", "the work (float32)", "time claimed"), [(c.letter, c.work, format_seconds(c.seconds)) for c in self.claims]
 
     def caption(self) -> str:
-        """Return the ceiling beside the badge."""
+        """Return the badge and the ceiling."""
         return (
             f"{self.evidence.sentence} · your main memory moves at most {format_bytes_per_second(self.ceiling_bytes_per_second)} (MEASURED)"
         )
@@ -89,9 +89,9 @@ class Claims(Result):
 def four_claims() -> Claims:
     """Return four claimed timings on this machine, of which exactly one is impossible.
 
-    They are made up for the exercise from the measured ceiling of your main memory (``devices.ceilings``): three stay
-    under it, one is three times above. All move gigabytes, so no cache can explain a rate. They stay the same until the
-    kernel ends, so that the check speaks of the numbers that the learner saw.
+    They are made up for the exercise from the measured ceiling of your main memory (``devices.ceilings``): three are
+    below it, one is three times above. All move gigabytes, so no cache can explain a rate. They stay the same until the
+    kernel ends, so that the check uses the numbers that the learner saw.
     """
     global _claims
     if _claims is None:
@@ -118,7 +118,7 @@ def _make_claims(ceiling: float) -> Claims:
 
 @dataclass(frozen=True)
 class ContestRow(Result):
-    """One size of a contest; seconds a call.
+    """One size of a contest; seconds per call.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class ContestRow(Result):
 
 @dataclass(frozen=True)
 class Contest(Result):
-    """One workload over sizes: this machine's CPU against an accelerator.
+    """One workload over sizes: this machine's CPU compared with an accelerator.
 
     Attributes
     ----------
@@ -184,7 +184,7 @@ class Contest(Result):
         return f"<{self.label}: CPU against {self.accelerator} at {plural(len(self.rows), 'size')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a size."""
+        """Return one row per size."""
         badge = str(self.evidence.badge)
         headers = (self.size_meaning, "CPU (MEASURED)", f"{badge}: returned", f"{badge}: done", f"{badge}: with copies", "notes on the CPU")
         return headers, [
@@ -197,16 +197,16 @@ class Contest(Result):
         ]
 
     def caption(self) -> str:
-        """Return whose the accelerator's columns are, and their badge."""
+        """Return the device of the accelerator's columns, and their badge."""
         badge, _, rest = self.evidence.sentence.partition(" ")
         return f"{badge} · the accelerator's columns: {self.accelerator} · {rest.removeprefix('· ')}"
 
 
 def contest(workload: str = "matmul", dtype: str = "float32", again: bool = False) -> Contest:
-    """Measure a workload on this CPU over sizes, beside an accelerator.
+    """Measure a workload on this CPU over sizes, and compare with an accelerator.
 
     The accelerator is the one of this machine, or a recorded one, or a modelled one, in this order. The table is kept
-    until the kernel ends, so that an exercise speaks of the numbers that the learner saw.
+    until the kernel ends, so that an exercise uses the numbers that the learner saw.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def contest(workload: str = "matmul", dtype: str = "float32", again: bool = Fals
         "matmul" or "add".
     dtype : str
     again : bool
-        Measure afresh.
+        Measure again.
 
     Raises
     ------
@@ -297,7 +297,7 @@ def _modelled(chip: transfer.ProcessorModel, link: transfer.Link) -> tuple[str, 
         return chip.launch_seconds, inside, inside + arrays * link.seconds(work.nbytes / arrays)
 
     evidence = Evidence.modelled(
-        f"{chip.evidence.assumptions}; each array copied by itself over {link.name}, {link.evidence.assumptions}",
+        f"{chip.evidence.assumptions}; each array copied separately over {link.name}, {link.evidence.assumptions}",
         f"{chip.evidence.source}; {link.evidence.source}",
         known_errors(link=link.evidence, compute=chip.evidence),
     )

@@ -1,4 +1,4 @@
-"""A TensorFlow 1 session in small, that keeps a bill of what is fed and fetched; it needs no TensorFlow.
+"""A small model of a TensorFlow 1 session that counts what is fed and fetched; it does not need TensorFlow.
 
 The model is a linear one that is trained to give the sum of a row's numbers. ``step`` and ``loss`` use what is fed; ``step_kept`` and
 ``loss_kept`` use what ``load`` stored. Operations (``load``, ``step``) return nothing, as TensorFlow's do; values are fetched.
@@ -65,13 +65,13 @@ class OldModel:
     def _fed(self, fed: np.ndarray | None) -> np.ndarray:
         if fed is None:
             raise InputError(
-                "run: a value for the placeholder x is missing; expected it in feed_dict. Pass feed_dict={model.x: x}, or use what is kept."
+                "run: a value for the placeholder x is missing; expected it in feed_dict. Pass feed_dict={model.x: x}, or use loaded data."
             )
         return fed
 
     def _kept(self, state: _State) -> np.ndarray:
         if state.kept is None:
-            raise InputError("run: nothing was loaded; expected it before. Call session.run(model.load, feed_dict={model.x: x}) once.")
+            raise InputError("run: nothing was loaded; expected loaded data. Call session.run(model.load, feed_dict={model.x: x}) once.")
         return state.kept
 
     def _weights(self, state: _State) -> np.ndarray:
@@ -89,7 +89,7 @@ class OldModel:
 
 
 class OldSession:
-    """``run(fetches, feed_dict)`` as ``tf.compat.v1.Session`` has it, with a bill.
+    """``run(fetches, feed_dict)`` as in ``tf.compat.v1.Session``, with counters.
 
     Attributes
     ----------
@@ -120,8 +120,8 @@ class OldSession:
         Raises
         ------
         InputError
-            If something is no node, a value that is needed is not fed, or one thing changes what another one reads: TensorFlow's run
-            has no order but that of the graph.
+            If something is not a node, a value that is needed is not fed, or one operation changes what another one reads: TensorFlow's
+            run has no order except that of the graph.
         """
         several = isinstance(fetches, (list, tuple))
         nodes = list(fetches) if several else [fetches]
@@ -131,8 +131,8 @@ class OldSession:
         race = next(((one, other) for one in nodes for other in nodes if one is not other and one.writes in other.reads), None)
         if race is not None:
             raise InputError(
-                f"run: in one run nothing says whether {race[0].name} or {race[1].name} comes first; expected two runs. "
-                f"Run {race[0].name}, then ask for {race[1].name}."
+                f"run: the order of {race[0].name} and {race[1].name} in one run is undefined; expected two runs. "
+                f"Run {race[0].name}, then fetch {race[1].name}."
             )
         fed = self._feed(feed_dict)
         self.runs += 1

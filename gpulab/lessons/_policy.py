@@ -2,8 +2,8 @@
 
 ``GPULAB_SOLUTIONS`` decides first: ``show`` (the default), ``after-attempt`` (once an answer was checked) or
 ``withhold``. Otherwise a JSON file decides: the one that ``GPULAB_CLASS`` names, or ``.gpulab/class.json`` in the working
-directory, such as ``{"solutions": "withhold", "message": "Solutions open on Friday."}``. The sources of this package hold
-the solutions all the same: this keeps them out of sight, not under lock.
+directory, such as ``{"solutions": "withhold", "message": "Solutions open on Friday."}``. The sources of this package contain
+the solutions anyway: this setting hides them, but does not protect them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ POLICIES = ("show", "after-attempt", "withhold")
 
 @dataclass(frozen=True)
 class Policy:
-    """When solutions are shown, and what to say when they are not."""
+    """When solutions are shown, and the message shown when they are not."""
 
     solutions: str
     message: str
 
 
 def policy() -> Policy:
-    """Return the class's policy; a setting that cannot be read withholds, and says so."""
+    """Return the class's policy; with a setting that cannot be read, solutions are withheld and the message says why."""
     chosen = os.environ.get("GPULAB_SOLUTIONS")
     if chosen:
         return _valid(chosen, "", "GPULAB_SOLUTIONS")
@@ -49,4 +49,4 @@ def policy() -> Policy:
 def _valid(chosen: object, message: str, where: str) -> Policy:
     if chosen in POLICIES:
         return Policy(str(chosen), message)
-    return Policy("withhold", f"{where} says {str(chosen)[:40]!r}; expected one of {', '.join(POLICIES)}. Ask your instructor.")
+    return Policy("withhold", f"{where} has the value {str(chosen)[:40]!r}; expected one of {', '.join(POLICIES)}. Ask your instructor.")

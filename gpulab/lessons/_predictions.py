@@ -1,6 +1,6 @@
-"""Predictions: the learner commits an answer before the measurement shows, and sees both side by side.
+"""Predictions: the learner gives an answer before the measurement is shown, and then sees both side by side.
 
-The first answer stays. Later ones, and answers given after the measurement was shown, are kept apart and not counted.
+The first answer counts. Later ones, and answers given after the measurement was shown, are kept separately and do not count.
 No widget is made here: ``%load_ext gpulab`` shows a ``Prediction`` as an instrument; without it, its text says how to
 answer in code.
 """
@@ -31,14 +31,14 @@ _NEAR, _NEAR_WORD = 0.8, 0.6
 
 @dataclass(frozen=True)
 class KeptAnswer(Result):
-    """One answer as the progress file keeps it.
+    """One answer in the form of the progress file.
 
     Attributes
     ----------
     value : float or str
         A number in base units (seconds, bytes, bytes a second, a ratio), or the choice.
     text : str
-        As the learner reads it: "5.00 us".
+        The text shown to the learner: "5.00 us".
     date : str
         UTC, ISO 8601.
     """
@@ -50,10 +50,10 @@ class KeptAnswer(Result):
 
 @dataclass(frozen=True)
 class Prediction:
-    """A question whose answer is kept before the measurement shows.
+    """A question whose answer is kept before the measurement is shown.
 
-    What is fixed is in the fields; what the learner did is read from the progress file by ``answer``, ``later`` and
-    ``revealed``, so every view of the same id agrees.
+    The fields are constant; the learner's answers are read from the progress file by ``answer``, ``later`` and
+    ``revealed``, so that all views of the same id agree.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Prediction:
     unit : str
         The unit that a bare number has; "" with choices or for a count.
     choices : tuple of str
-        What can be chosen; empty where a number is asked.
+        The choices; empty if the question asks for a number.
     """
 
     id: str
@@ -71,7 +71,7 @@ class Prediction:
 
     @property
     def example(self) -> str:
-        """What an answer may look like, for a placeholder: "10 us"."""
+        """An example of an answer, for a placeholder: "10 us"."""
         return self.choices[0] if self.choices else self.quantity.example
 
     @property
@@ -95,7 +95,7 @@ class Prediction:
 
     @property
     def status(self) -> str:
-        """One sentence on where this prediction stands."""
+        """One sentence on the state of this prediction."""
         if self.revealed is not None:
             mine = f"You predicted {self.answer.text}" if self.answer else "No prediction was given"
             return f"{mine}; the answer was {self.revealed}."
@@ -134,13 +134,13 @@ class Prediction:
         text = self.text_of(base)
         first = _kept(before.get("first"))
         if first is not None and first.value != base:
-            return f"Your first answer, {first.text}, stays; {text} is kept beside it and not counted."
+            return f"Your first answer, {first.text}, counts; {text} is kept too, but does not count."
         if first is None and before.get("revealed") is not None:
-            return f"The answer was already shown; {text} is kept and not counted."
+            return f"The answer was already shown; {text} is kept, but does not count."
         return f"Prediction kept: {text}. Run the next cell to measure."
 
     def observe(self, callback: Observer) -> Callable[[], None]:
-        """Call ``callback(prediction)`` after each answer and after the reveal; return a function that ends this."""
+        """Call ``callback(prediction)`` after each answer and after the reveal; return a function that removes the callback."""
         callbacks = _observers.setdefault(self.id, [])
         callbacks.append(callback)
         return lambda: callbacks.remove(callback) if callback in callbacks else None
@@ -195,7 +195,7 @@ def predict(id: str, question: str, unit: str = "", choices: Sequence[str] = ())
     question : str
         One sentence.
     unit : str
-        What a bare number means: "us", "ms", "MiB", "GB/s", "x", "%", or a noun that is counted.
+        The unit of a bare number: "us", "ms", "MiB", "GB/s", "x", "%", or a noun that is counted.
     choices : sequence of str
         Two or more answers to choose from, in place of a number.
 
@@ -249,7 +249,7 @@ def answer(id: str, value: str | float) -> None:
 
 
 def choose(value: Any, choices: tuple[str, ...]) -> str:
-    """Return the choice that a number, its words or a near spelling name; InputError where none does."""
+    """Return the choice with that number, text or a similar spelling; InputError if there is none."""
     if _given.is_whole(value) and 1 <= value <= len(choices):
         return choices[int(value) - 1]
     if isinstance(value, str):
@@ -264,7 +264,7 @@ def choose(value: Any, choices: tuple[str, ...]) -> str:
         if near:
             return folded[near]
     options = "; ".join(f"{number}. {choice}" for number, choice in enumerate(choices, 1))
-    raise InputError(f"predict: {str(value)[:60]!r} is not one of the choices; expected {options}. Answer with its number or its words.")
+    raise InputError(f"predict: {str(value)[:60]!r} is not one of the choices; expected {options}. Answer with its number or its text.")
 
 
 def _nearest(word: str, choices: Mapping[str, str]) -> str | None:
@@ -301,7 +301,7 @@ def known(id: str) -> Prediction | None:
 
 
 def recalled(id: str) -> Prediction | None:
-    """Return the question as this kernel asked it, else as it was when its answer was kept; None where neither tells its unit."""
+    """Return the question as this kernel asked it, else as it was when its answer was kept; None if its unit is unknown."""
     if id in _known:
         return _known[id]
     entry = Prediction(id, "", "", ())._entry

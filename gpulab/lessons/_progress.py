@@ -1,4 +1,4 @@
-"""What the learner has done: one table over all notebooks, and a way to start one afresh without losing anything."""
+"""The learner's progress: one table for all notebooks, and a way to restart a notebook without losing anything."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ProgressRow(Result):
     state : str
         "open", "predicted", "close", "off", "right", "wrong", "no prediction", "passed" or "not attempted".
     detail : str
-        The two answers, why there is none on this machine, or the number of attempts.
+        The two answers, the reason why there is none on this machine, or the number of attempts.
     """
 
     id: str
@@ -36,17 +36,17 @@ class ProgressRow(Result):
 
 @dataclass(frozen=True)
 class Progress(Result):
-    """Every prediction and exercise of the course, with what the learner did.
+    """Every prediction and exercise of the course, with the learner's results.
 
     Attributes
     ----------
     rows : tuple of ProgressRow
     passed, exercises, predicted, predictions : int
-        How many of how many.
+        Exercises passed and in total; predictions given and in total.
     file : str
         Where it is kept.
     fault : str
-        What is wrong with the file, such as "is truncated or is not JSON"; "" where it could be read or there is none.
+        What is wrong with the file, such as "is truncated or is not JSON"; "" if it could be read or does not exist.
     """
 
     schema_version: ClassVar[int] = 2
@@ -63,11 +63,11 @@ class Progress(Result):
         return "\n".join([head, *(f"  {row.id}  {row.kind:<10}  {row.state:<14} {row.title} {row.detail}".rstrip() for row in self.rows)])
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row an item."""
+        """Return one row per item."""
         return ("", "kind", "what", "state", ""), [(row.id, row.kind, row.title, row.state, row.detail) for row in self.rows]
 
     def caption(self) -> str:
-        """Return the totals and the file, after what is wrong with it."""
+        """Return what is wrong with the file, if anything, then the totals and the path of the file."""
         return f"{self._warning()}{self._totals()}. Kept in {self.file}"
 
     def _warning(self) -> str:
@@ -75,7 +75,7 @@ class Progress(Result):
             return ""
         # One that cannot be opened cannot be moved either.
         later = "" if self.fault.startswith("cannot be read") else ", and set aside at your next answer"
-        return f"{Path(self.file).name} {self.fault}, so nothing of it is shown; it is kept{later}. "
+        return f"{Path(self.file).name} {self.fault}, so its content is not shown; the file is kept{later}. "
 
     def _totals(self) -> str:
         return f"{self.passed} of {self.exercises} exercises passed, {self.predicted} of {self.predictions} predictions given"
@@ -134,7 +134,7 @@ def _exercise_row(id: str, title: str, entry: dict[str, Any]) -> ProgressRow:
 
 
 def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
-    """Begin a notebook's predictions and exercises afresh; what was there moves into the file's history.
+    """Restart a notebook's predictions and exercises; the old answers move into the file's history.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
     Raises
     ------
     InputError
-        If it is no text, empty, or one digit that nothing begins with: "2" is no notebook's number.
+        If it is not text, is empty, or is one digit with which no id begins: "2" is not a notebook's number.
     """
     if not isinstance(notebook, str) or not notebook:
         raise InputError(f"start_again: {shown(notebook)}; expected the notebook's number, such as '02'. Pass it as text.")
@@ -153,7 +153,7 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
     if not any(key.startswith(prefix) for part in ("predictions", "exercises") for key in before[part]):
         if len(notebook) == 1 and notebook.isdecimal():
             content.chosen(notebook, "start_again")
-        say(f"There is nothing of notebook {prefix[:-1]} to move; nothing was changed.")
+        say(f"There are no answers of notebook {prefix[:-1]}; nothing was changed.")
         return
     moved: list[int] = []
 
@@ -167,4 +167,4 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
             content["history"].append({"date": _store.now(), "notebook": notebook, **old})
 
     _store.change(edit, say)
-    say(f"{plural(moved[0], 'answer')} of notebook {prefix[:-1]} moved into the history of {_store.path().name}; you start afresh.")
+    say(f"{plural(moved[0], 'answer')} of notebook {prefix[:-1]} moved into the history of {_store.path().name}; you can start again.")

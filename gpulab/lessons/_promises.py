@@ -1,6 +1,6 @@
-"""A function that returns before its work is done, as those of ``jax.jit`` do, on a clock of its own.
+"""A function that returns before its work is done, like those of ``jax.jit``, with a simulated clock.
 
-Time passes only inside of it, so what an honest clock must find is known exactly, and nobody waits.
+Time passes only inside the function, so the correct measured time is known exactly, and nothing waits in real time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _DIGITS = 7  # of a second, behind the point: all times here are whole multiples
 
 
 class Promised:
-    """The result of a call: a name for an array that is there later."""
+    """The result of a call: a handle of an array that is ready later."""
 
     def __init__(self, owner: PromisingFunction, ready_seconds: float) -> None:
         self._owner, self._ready = owner, ready_seconds
 
     def block_until_ready(self) -> Promised:
-        """Return when the array is there."""
+        """Wait until the array is ready."""
         self._owner.now = max(self._owner.now, self._ready)
         return self
 
@@ -32,12 +32,12 @@ class Promised:
 
 
 class PromisingFunction:
-    """A compiled function with a queue: the first call compiles, each returns soon, and its work begins when the one before is done.
+    """A compiled function with a queue: the first call compiles, each call returns soon, and its work begins after that of the last call.
 
     Attributes
     ----------
     compile_seconds, dispatch_seconds, work_seconds, fetch_seconds : float
-        What the first call takes more; until a call returns; what the device then does; a copy to NumPy.
+        Extra time of the first call; time until a call returns; time of the work on the device; time of a copy to NumPy.
     now : float
         The time; ``clock`` reads it.
     readings : int
@@ -45,7 +45,7 @@ class PromisingFunction:
     fetched : bool
         Whether a result was copied.
     compiled_on_the_clock : bool
-        Whether the first call, which compiles, came after the clock was first read.
+        Whether the first call, which compiles, was made after the clock was first read.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class PromisingFunction:
 
     @property
     def true_seconds(self) -> float:
-        """From the call until its result is there, nothing else under way."""
+        """Time from a call until its result is ready, if no other call is in flight."""
         return self.dispatch_seconds + self.work_seconds
 
     def clock(self) -> float:
@@ -71,7 +71,7 @@ class PromisingFunction:
         return self.now
 
     def between_readings(self, seconds: float) -> bool:
-        """Return whether so much time lay between two readings after the first call, so that its compiling is not in it."""
+        """Return whether two readings of the clock after the first call, without its compilation, are that many seconds apart."""
         return any(round(start + seconds, _DIGITS) in self._read for start in self._read)
 
     def __call__(self, x: Any) -> Promised:

@@ -1,4 +1,4 @@
-"""Read a learner's number with its unit, and write numbers back in the unit of the question.
+"""Parse a learner's number with its unit, and format numbers in the unit of the question.
 
 Base units are those of every gpulab result: seconds, bytes, bytes a second; a ratio, a share or a count is its own base.
 """
@@ -45,7 +45,7 @@ class Unit:
 
     @property
     def example(self) -> str:
-        """What an answer may look like; always 42, so that no example hints at the answer."""
+        """An example of an answer; always 42, so that the example gives no hint."""
         return "42x" if self.kind == "ratio" else f"42 {self.name}".strip()
 
     def parse(self, answer: str | float) -> float:
@@ -54,7 +54,7 @@ class Unit:
         Raises
         ------
         InputError
-            If the answer is no finite, non-negative number, or has a unit of another kind.
+            If the answer is not a finite, non-negative number, or has a unit of another kind.
         """
         value = self._parse_text(answer) if isinstance(answer, str) else self._number(answer)
         if not math.isfinite(value):
@@ -66,7 +66,7 @@ class Unit:
     def _number(self, answer: object) -> float:
         try:
             if isinstance(answer, bool):
-                raise TypeError("a truth value is no quantity")
+                raise TypeError("a truth value is not a quantity")
             return float(answer) * self.scale  # type: ignore[arg-type]
         except Exception as error:  # whatever the learner's own object raises when asked for a number
             raise InputError(
@@ -89,7 +89,7 @@ class Unit:
             return number * self.scale
         if re.match(r",\d", word):
             raise InputError(
-                f"predict: cannot read {_short(text)}; expected a decimal point, such as 1.5 (a comma parts thousands: 1,500). "
+                f"predict: cannot read {_short(text)}; expected a decimal point, such as 1.5 (a comma separates thousands: 1,500). "
                 "Write it with a point."
             )
         if word[0].isdecimal():

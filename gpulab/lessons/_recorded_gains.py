@@ -1,4 +1,4 @@
-"""What notebooks 03 and 08 show of recorded GPUs: their roofs, what they gain on work that was measured here, overlap, and ranks."""
+"""Data of recorded GPUs for notebooks 03 and 08: roofs, gains on work that was measured here, overlap, and ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def gpu_roofs(arithmetic: str | None = None) -> tuple[Roofline, ...]:
     Parameters
     ----------
     arithmetic : str, optional
-        Only those with a product in this number format, such as "bfloat16", which an older GPU or a short recording lacks.
+        Only GPUs with a recorded product in this number format, such as "bfloat16".
     """
     found = []
     for recording in recorded_gpus().values():
@@ -40,14 +40,14 @@ def gpu_roofs(arithmetic: str | None = None) -> tuple[Roofline, ...]:
 
 @dataclass(frozen=True)
 class Ridges(Result):
-    """The best product in each number format over one memory, of recorded GPUs.
+    """The best matrix product in each number format on recorded GPUs, with the ridge of the main memory's bandwidth.
 
     Attributes
     ----------
     rows : tuple of (str, str, float, float, float or None)
-        GPU, format, FLOP/s, the ridge in FLOP a byte, and the rate over float32's.
+        GPU, format, FLOP/s, the ridge in FLOP per byte, and the rate relative to float32.
     evidence : tuple of Evidence
-        Of each GPU; empty where nothing is recorded yet.
+        Of each GPU; empty if nothing is recorded yet.
     """
 
     rows: tuple[tuple[str, str, float, float, float | None], ...]
@@ -61,8 +61,8 @@ class Ridges(Result):
         return f"<ridges: {', '.join(f'{row[1]} {row[3]:.3g}' for row in self.rows) or NOT_YET}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a format, the slowest first."""
-        headers = ("GPU (RECORDED)", "format", "best product", "over float32", "ridge, FLOP a byte")
+        """Return one row per format, the slowest first."""
+        headers = ("GPU (RECORDED)", "format", "best product", "relative to float32", "ridge, FLOP per byte")
         rows = [
             (gpu, name, format_flops_per_second(rate), "" if over is None else format_ratio(over), f"{ridge:.3g}")
             for gpu, name, rate, ridge, over in self.rows
@@ -86,7 +86,7 @@ def recorded_ridges() -> Ridges:
 
 
 def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, ...]:
-    """Return recorded GPUs' roofs with the same work under them, as they recorded it; what they did not record is left out.
+    """Return recorded GPUs' roofs with the recorded points of the same work; work that was not recorded is left out.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, 
     Raises
     ------
     InputError
-        If one is no workload.
+        If one is not a workload.
     """
     wanted = _works("recorded_under_roof", works)
     found = (_under_roof(recording, wanted) for recording in recorded_gpus().values())
@@ -122,7 +122,7 @@ def _works(who: str, works: Iterable[workloads.Workload]) -> list[workloads.Work
     wanted = _given.items(who, "works", works)
     wrong = next((work for work in wanted if not isinstance(work, workloads.Workload)), None)
     if wrong is not None:
-        raise InputError(f'{who}: {shown(wrong)} is no workload; expected those of gl.workloads. Pass gl.workloads.get("matmul")(n=1024).')
+        raise InputError(f'{who}: {shown(wrong)} is not a workload; expected gl.workloads. Pass gl.workloads.get("matmul")(n=1024).')
     return wanted
 
 
@@ -145,7 +145,7 @@ class RecordedOverlap(Result):
     rows : tuple of (str, int, int, float, float)
         Machine, bytes, chunks, seconds one after the other, seconds in chunks.
     evidence : tuple of Evidence
-        Of each machine; empty where nothing is recorded yet.
+        Of each machine; empty if nothing is recorded yet.
     """
 
     rows: tuple[tuple[str, int, int, float, float], ...]
@@ -159,14 +159,14 @@ class RecordedOverlap(Result):
         return f"<{plural(len(self.rows), 'recorded overlap')}>" if self.rows else f"<overlap on a GPU: {NOT_YET}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a number of chunks."""
+        """Return one row per number of chunks."""
         headers = (
             "GPU (RECORDED)",
             "copied and computed on",
             "chunks",
             "one after the other",
             "chunks that overlap",
-            "so many times as fast",
+            "speed-up",
         )
         rows = [
             (machine, format_bytes(nbytes), str(chunks), format_seconds(serial), format_seconds(chunked), format_ratio(serial / chunked))
@@ -179,7 +179,7 @@ class RecordedOverlap(Result):
 
 
 def recorded_overlap() -> RecordedOverlap:
-    """Return what overlapping copies with compute gave recorded GPUs, by bytes and chunks; an empty result means "not recorded yet"."""
+    """Return the gain of overlapping copies with compute on recorded GPUs, by bytes and chunks; empty means "not recorded yet"."""
     rows, evidence = [], []
     for name, recording in recorded_gpus().items():
         times = {

@@ -1,6 +1,6 @@
-"""What notebooks 01 and 04 show of a GPU: the learner's own, measured now, else those of recorded machines.
+"""Data of GPUs for notebooks 01 and 04: of the learner's own GPU, measured now, else of recorded machines.
 
-A figure of a recording is looked up and divided here, never typed into a text; what was not recorded says so.
+Values of recordings are looked up here and never typed into a text; missing ones are reported as "not recorded yet".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOT_YET = "not recorded yet"
 
 
 def recorded_gpus() -> dict[str, Recording]:
-    """Return the recordings of machines with an accelerator by their names; empty while there are none."""
+    """Return the recordings of machines with an accelerator by their names; empty if there are none."""
     return {name: one for name, one in recordings.readable().items() if one.environment.device_kind != "cpu"}
 
 
@@ -42,7 +42,7 @@ def with_captions(result: Result) -> str:
 
 
 def gpu_streams() -> tuple[Bandwidth, ...]:
-    """Return curves of bandwidth of GPUs, all multiprocessors reading: your own CUDA GPU's, measured with CuPy, else those recorded."""
+    """Return bandwidth curves of GPUs with all multiprocessors reading: of your own CUDA GPU, measured with CuPy, else recorded ones."""
     where = devices.default()
     if where.torch_type == "cuda":
         with contextlib.suppress(MissingLibraryError):
@@ -52,12 +52,12 @@ def gpu_streams() -> tuple[Bandwidth, ...]:
 
 
 def limits_of(compute_capability: str) -> models.SmLimits | None:
-    """Return a multiprocessor's limits; None for one that is older, or newer, than those in the table."""
+    """Return a multiprocessor's limits; None if its compute capability is not in the table."""
     return models.sm_limits(compute_capability) if compute_capability in models.compute_capabilities() else None
 
 
 def accelerator_of(recording: Recording) -> Any:
-    """Return what a recording tells of its GPU; None where it lacks the multiprocessors or the compute capability."""
+    """Return a recording's facts about its GPU; None if the number of multiprocessors or the compute capability is missing."""
     found = accelerator_told(recording)
     several, capability = found.get("multiprocessors"), found.get("compute_capability")
     return found if _given.is_whole(several) and several > 0 and isinstance(capability, str) and capability else None

@@ -1,4 +1,4 @@
-"""Ask the grading process for each different answer once; start it, watch it, and start another one where it is gone."""
+"""Ask the grading process about each different answer once; start and watch that process, and restart it if it has ended."""
 
 from __future__ import annotations
 

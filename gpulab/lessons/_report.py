@@ -35,7 +35,7 @@ _TELLING = 4  # shorter user or host names ("me", "pc1") occur in any text by ch
 
 
 def report(name: str = "", notebook: str = "", measure: bool = True, progress: bool = True) -> StudentReport:
-    """Return what this student hands in: machine, predictions, checks with their answers, measurements.
+    """Return the report that a student hands in: machine, predictions, checks with their answers, measurements.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def report(name: str = "", notebook: str = "", measure: bool = True, progress: b
     measure : bool
         Measure the roofs of the best device and of the CPU now (about a second each), for the picture of all machines of the class.
     progress : bool
-        False leaves out predictions and checks: only the machine, and what ``gpulab doctor`` says of it.
+        False leaves out predictions and checks: only the machine and the results of ``gpulab doctor``.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def report(name: str = "", notebook: str = "", measure: bool = True, progress: b
     if fault:  # else an empty report would be handed in without a word
         raise InputError(
             f"report: your progress {_store.path()} {fault}; expected the file that gpulab wrote. Check an answer again, which sets that "
-            "file aside and begins a new one, or mend it."
+            "file aside and begins a new one, or repair it."
         )
     kept = _store.read() if progress else _store.empty()
     ids = [id for lesson in lessons for id in lesson.ids]
@@ -207,7 +207,7 @@ def _roofs() -> tuple[ReportedRoofs, ...]:
 
 
 def write_report(made: StudentReport, path: str | os.PathLike[str], say: Callable[[str], None] = print) -> pathlib.Path:
-    """Write a report so that a crash leaves the old file or the new one, and say what is in it.
+    """Write a report atomically, and print what it contains.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def write_report(made: StudentReport, path: str | os.PathLike[str], say: Callabl
     path : path
         The file; a folder that is missing is made, and ~ is your home.
     say : callable
-        Takes the sentences.
+        Called with each sentence.
 
     Raises
     ------
@@ -237,30 +237,30 @@ def write_report(made: StudentReport, path: str | os.PathLike[str], say: Callabl
 
 
 def contents(made: StudentReport) -> list[str]:
-    """Return what a report holds, in sentences, for the student who is about to send it."""
+    """Return sentences on the content of a report, for the student who is about to send it."""
     sources = [check.id for check in made.checks if isinstance(check.kept, dict) and check.kept.get("kind") in ("code", "file")]
     kept = sum(isinstance(check.kept, dict) and check.kept.get("kind") != "nothing" for check in made.checks)
     given = sum(prediction.predicted is not None for prediction in made.predictions)
     tried = sum(check.tried for check in made.checks)
     missing = [check.id for check in made.checks if isinstance(check.kept, dict) and check.kept.get("kind") == "nothing"]
-    of_machine = [made.machine.device, "versions of its libraries", "what gpulab doctor looked at", *(["its roofs"] if made.roofs else [])]
+    of_machine = [made.machine.device, "versions of its libraries", "the results of gpulab doctor", *(["its roofs"] if made.roofs else [])]
     lines = [
-        f"In it: {f'the name {made.name!r}' if made.name else 'no name'}; this machine ({', '.join(of_machine)}); "
+        f"It contains: {f'the name {made.name!r}' if made.name else 'no name'}; this machine ({', '.join(of_machine)}); "
         f"{given} prediction{'s' if given != 1 else ''}; {tried} checked exercise{'s' if tried != 1 else ''}, "
         f"{kept} with your answer.",
-        "Not in it: your user name, this machine's name, paths, serial numbers.",
+        "It does not contain your user name, this machine's name, paths or serial numbers.",
     ]
     if sources:
-        lines.append(f"The source of your answers goes along, with what you wrote into it: {', '.join(sources)}.")
+        lines.append(f"It includes the source code of these answers, with everything that you wrote into it: {', '.join(sources)}.")
     if missing:
-        lines.append(f"Without your answer, so not graded from it: {', '.join(missing)}.")
+        lines.append(f"It has no answer for these exercises, so they cannot be graded from it: {', '.join(missing)}.")
     for what, where in traces(made):
-        lines.append(f"Look before you send it: {what} stands in {where}.")
+        lines.append(f"Check it before you send it: {what} appears in {where}.")
     return lines
 
 
 def traces(made: StudentReport) -> list[tuple[str, str]]:
-    """Return which of user name, host name and home folder stand in the report, and where: only a student's own text can hold them."""
+    """Return which of user name, host name and home folder appear in the report, and where; only a student's own text can contain them."""
     found = []
     secrets = {"your user name": _user(), "this machine's name": socket.gethostname().partition(".")[0], "your home folder": str(_home())}
     parts = {

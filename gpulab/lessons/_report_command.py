@@ -1,4 +1,4 @@
-"""``gpulab report``: write what a student hands in."""
+"""``gpulab report``: write the file that a student hands in."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand to the command line's parser."""
     parser = subparsers.add_parser(
         "report",
-        help="write what you hand in: machine, predictions, checks",
-        description="Write one small file with this machine, your predictions and your checked answers, and say what is in it.",
+        help="write the file that you hand in: machine, predictions, checks",
+        description="Write one small file with this machine, your predictions and your checked answers, and print what it contains.",
     )
     parser.add_argument(
         "--out", metavar="FILE", help="where to write (default: gpulab-report-NAME.json here, gpulab-doctor-NAME.json with --doctor-only)"
     )
     parser.add_argument("--name", default="", help="your name, the only personal data in it (default: none)")
     parser.add_argument("--notebook", default="", metavar="02", help="only this notebook (default: all)")
-    parser.add_argument("--doctor-only", action="store_true", help="only the machine and what `gpulab doctor` says of it, before class")
+    parser.add_argument("--doctor-only", action="store_true", help="only the machine and the results of `gpulab doctor`, before class")
     parser.add_argument("--no-measure", action="store_true", help="leave out the machine's roofs, which take some seconds to measure")
     parser.set_defaults(run=run)
 
@@ -52,7 +52,7 @@ def _find_progress() -> None:
     if _store.path().is_file():
         print(f"Your progress is read from {_store.path()}.")
     else:
-        print(f"There is no progress at {_store.path()}: go to the folder of your notebooks, or set GPULAB_PROGRESS to the file.")
+        print(f"There is no progress at {_store.path()}: change to the folder of your notebooks, or set GPULAB_PROGRESS to the file.")
 
 
 def _default(name: str, what: str = "report") -> str:

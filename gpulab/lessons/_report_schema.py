@@ -1,7 +1,7 @@
-"""What a student hands in: one small file with the machine, the predictions, the checks with their answers, and measurements.
+"""The report of a student: one small file with the machine, the predictions, the checks with their answers, and measurements.
 
-There is no personal data in it beyond the name that the student types: no user or host name, no path, no serial number. The source of
-a function that was an answer goes along, and with it whatever the student wrote into it.
+It contains no personal data except the name that the student types: no user or host name, no path, no serial number. If an answer is
+a function, its source is included, with everything that the student wrote into it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class ReportedMachine(Result):
     system, processor, device, device_kind : str
         "Linux x86_64"; names of the CPU and of the best device; its kind, as ``Device.kind``.
     cores : int
-        That the process may use.
+        The number that the process may use.
     memory_bytes : int
         Main memory that the process may use.
     accelerators : tuple of str
-        Products, those that PyTorch cannot use too.
+        Product names, including those that PyTorch cannot use.
     driver : str or None
         NVIDIA's.
     python : str
     libraries : mapping of str to str
     doctor : mapping of str to str
-        What ``gpulab doctor`` looked at, and how it is: ok, fix, warn, note. Only the names: its sentences may hold paths.
+        The checks of ``gpulab doctor`` and their states: ok, fix, warn, note. Only the names, because its sentences may contain paths.
     evidence : Evidence
     """
 
@@ -54,13 +54,13 @@ class ReportedMachine(Result):
 
     @property
     def to_fix(self) -> tuple[str, ...]:
-        """What has to be mended before class."""
+        """What has to be fixed before class."""
         return tuple(name for name, state in self.doctor.items() if state == "fix")
 
 
 @dataclass(frozen=True)
 class ReportedRoofs(Result):
-    """The best that a device of the student's machine showed when the report was made.
+    """The best rates of a device of the student's machine, measured when the report was made.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class ReportedRoofs(Result):
     bytes_per_second, capacity_bytes : mapping of str to float
         By level of memory, the fastest first.
     notes : tuple of str
-        The codes of what disturbed it.
+        The codes of disturbances.
     evidence : Evidence
     """
 
@@ -85,17 +85,17 @@ class ReportedRoofs(Result):
 
 @dataclass(frozen=True)
 class ReportedPrediction(Result):
-    """One prediction, and what was measured.
+    """One prediction and the measured value.
 
     Attributes
     ----------
     id, question : str
     predicted, measured : float, str or None
-        In base units, or the choice; None where there is none.
+        In base units, or the choice; None if there is none.
     predicted_text, measured_text : str
         As the student saw them.
     verdict : str
-        As the student saw it; a reader works it out again.
+        As the student saw it; it is computed again when the report is read.
     badge : str
         Of what was measured.
     later : int
@@ -120,13 +120,13 @@ class ReportedCheck(Result):
     Attributes
     ----------
     id, state : str
-        What the student's own check said; grades do not read it.
+        The outcome of the student's own check; grades do not use it.
     attempts, hints : int
     solution_shown : bool
     kept : JSON values
-        The answer, as ``gpulab.lessons`` keeps it; or why it was not kept.
+        The answer as ``gpulab.lessons`` keeps it, or the reason why it was not kept.
     seen : JSON values
-        What of the student's machine the check compared with, where there is such a thing.
+        The result of the student's machine that the check compared the answer with, if any.
     """
 
     id: str
@@ -139,7 +139,7 @@ class ReportedCheck(Result):
 
     @property
     def tried(self) -> bool:
-        """Whether an answer was checked; one of which only a hint or the solution was looked at has an entry too."""
+        """Whether an answer was checked; an exercise has an entry also if only a hint or the solution was shown."""
         return self.attempts > 0 or self.state != "not attempted"
 
 
@@ -167,7 +167,7 @@ class ReportedMeasurement(Result):
 
 @dataclass(frozen=True)
 class StudentReport(Result):
-    """What one student hands in.
+    """The report of one student.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ class StudentReport(Result):
         The notebook's number, or "" for all.
     machine : ReportedMachine
     roofs : tuple of ReportedRoofs
-        The best device first; empty where nothing was to be measured.
+        The best device first; empty if nothing was measured.
     predictions : tuple of ReportedPrediction
     checks : tuple of ReportedCheck
     measurements : tuple of ReportedMeasurement
@@ -200,12 +200,12 @@ class StudentReport(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<report of {self.name or 'nobody named'}, {self.date[:10]}: {self.machine.device}, "
+            f"<report of {self.name or 'an unnamed student'}, {self.date[:10]}: {self.machine.device}, "
             f"{plural(len(self.predictions), 'prediction')}, {plural(len(self.checks), 'check')}>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return what is in it, one row a part."""
+        """Return the content, one row per part."""
         rows = [("name", self.name or "(none)"), ("date", self.date), ("machine", self.machine.processor)]
         rows += [("device", self.machine.device), ("memory", format_bytes(self.machine.memory_bytes))]
         rows += [
@@ -215,7 +215,7 @@ class StudentReport(Result):
         return ("report", ""), rows
 
     def rooflines(self) -> tuple[Roofline, ...]:
-        """Return the roofs of the student's devices, RECORDED: a named machine on a date, as its student reports it."""
+        """Return the roofs of the student's devices, RECORDED: a named machine on a date, as reported by the student."""
         return tuple(_roofline(self, each) for each in self.roofs if each.flops_per_second and each.bytes_per_second)
 
 
@@ -230,7 +230,7 @@ def _roofline(report: StudentReport, roofs: ReportedRoofs) -> Roofline:
         command="gpulab report",
     )  # fmt: skip
     evidence = Evidence.recorded(where)
-    source = "as the student's machine reports it"
+    source = "as reported by the student's machine"
     return Roofline(
         device=roofs.device,
         arithmetic=tuple(ArithmeticRoof(name, rate, source, evidence) for name, rate in roofs.flops_per_second.items()),

@@ -1,4 +1,4 @@
-"""The reveal: a prediction and its measurement side by side, and what a usual wrong answer points to."""
+"""The reveal: a prediction and its measurement side by side, with the misconception behind a common wrong answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SMALLEST_RATIO = 1e-300
 # What makes a measured time too long.
 _DISTURBED = ("contended", "stalled", "throttled", "unstable")
 _NOT_ASKED = "This kernel does not know the question, so nothing is compared. Run the cell with gl.lessons.predict first."
-_NEVER = "You gave a number, and on this machine there is none. The text below says why."
+_NEVER = "You gave a number, but on this machine there is no such number. The text below explains why."
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,18 @@ class Reveal(Result):
     ----------
     id, question : str
     predicted, measured : float or str or None
-        Base units or a choice; None where there is none.
+        In base units, or a choice; None if there is none.
     predicted_text, measured_text : str
     ratio : float or None
-        measured / predicted, where both are numbers, neither is zero, and they are not hundreds of digits apart.
+        measured / predicted, if both are numbers, neither is zero, and the quotient is finite.
     verdict : str
         "close", "off", "right", "wrong", "no prediction" or "not measured".
     sentence : str
-        What a usual wrong answer points to, or how far off it was.
+        The misconception behind a common wrong answer, or how far off it was.
     evidence : Evidence or None
-        Of the measurement, where what was passed carries it; of several sides, the weakest.
+        Of the measurement, if the passed object has it; with several sides, the weakest.
     sides : mapping of str to Evidence
-        For an answer that compares two things: where each is from. Else empty.
+        For an answer that compares two things, the evidence of each; else empty.
     """
 
     id: str
@@ -72,7 +72,7 @@ class Reveal(Result):
 
     @property
     def badges(self) -> str:
-        """The badge; of sides that differ, each one's: "the CPU MEASURED, the GPU MODELLED"; "" without evidence."""
+        """The badge; if the sides differ, the badge of each: "the CPU MEASURED, the GPU MODELLED"; "" without evidence."""
         if len({each.badge for each in self.sides.values()}) > 1:
             return ", ".join(f"{name} {each.badge}" for name, each in self.sides.items())
         return str(self.evidence.badge) if self.evidence is not None else ""
@@ -97,32 +97,32 @@ def reveal(
     id: str, measured: Any, reason: str = "", evidence: Evidence | Mapping[str, Evidence] | None = None, *,
     interval: tuple[float, float] | None = None, warning: str = "",
 ) -> Reveal:  # fmt: skip
-    """Show the prediction and the measurement side by side; without a prediction, say so and go on.
+    """Show the prediction and the measurement side by side; without a prediction, report that and continue.
 
-    An answer that was kept tells its question, also where the cell of the question did not run in this kernel.
+    A kept answer includes its question, so this also works if the cell of the question did not run in this kernel.
 
     Parameters
     ----------
     id : str
         As ``predict`` was given it.
     measured : Measurement, number, text, other result or None
-        A measurement counts with its median; a plain number is in base units (seconds, bytes, bytes a second, a ratio);
+        The median of a measurement is used; a plain number is in base units (seconds, bytes, bytes per second, a ratio);
         text is a choice, or a number with its unit; None means that this machine could not measure it.
     reason : str
-        With None: why there is no measurement.
+        With None: the reason why there is no measurement.
     evidence : Evidence or mapping of str to Evidence, optional
-        Where a plain number came from; by default that of ``measured`` itself, else MEASURED on this CPU. For an answer that
+        The source of a plain number; by default the evidence of ``measured`` itself, else MEASURED on this CPU. For an answer that
         compares two things, the evidence of each by name.
     interval : (float, float), optional
         The 95 % interval of a plain number, in base units; a measurement has its own. It is shown beside the answer, with a
         warning where it is wider than what counts as close.
     warning : str
-        Why the answer may be off, such as a busy machine; shown below it. A measurement's own notes give one.
+        Why the answer may be wrong, such as a busy machine; shown below it. By default it is taken from the notes of a measurement.
 
     Raises
     ------
     InputError
-        If ``measured`` is none of these.
+        If ``measured`` is not one of these.
     """
     if not isinstance(id, str) or not id:
         raise InputError(f"reveal: id {errors.shown(id)}; expected text such as '02.1'. Pass the id that predict was given.")
@@ -234,11 +234,11 @@ def _number(id: str, value: Any) -> float:
         number = float(value)
     except Exception as error:  # whatever the caller's own object raises when asked for a number
         raise InputError(
-            f"reveal {id}: {kind_of(value)} is no measurement; expected a number in base units, a measurement or a choice. "
+            f"reveal {id}: {kind_of(value)} is not a measurement; expected a number in base units, a measurement or a choice. "
             "Pass the figure itself, such as m.median_seconds."
         ) from error
     if not math.isfinite(number):
-        raise InputError(f"reveal {id}: {number} is no measurement; expected a finite number. Measure again, or pass None with a reason.")
+        raise InputError(f"reveal {id}: {number} is not a measurement; expected a finite number. Measure again, or pass None and a reason.")
     return number
 
 
@@ -276,8 +276,9 @@ def _sentence(verdict: str, kept: KeptAnswer | None, value: Any, ratio: float | 
         return "You were close."
     explanation = next((reading.sentence for reading in known.readings if reading.when(kept.value, value)), "")
     if ratio is None:
-        return explanation or "That is not what came out. The text below says why."
-    factor = format_ratio(max(ratio, 1 / ratio))
+        return explanation or "That is not the result. The text below explains why."
+    side, factor = "low" if ratio >= 1 else "high", format_ratio(max(ratio, 1 / ratio))
+    size = f"too {side} by a factor of {factor.removesuffix('x')}"
     if factor == format_ratio(1):  # of a question whose answer is exact: 2,052 for 2,048
-        factor = "a little"
-    return f"You said {factor} too {'little' if ratio >= 1 else 'much'}. {explanation}".strip()
+        size = f"slightly too {side}"
+    return f"Your prediction was {size}. {explanation}".strip()

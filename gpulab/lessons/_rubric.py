@@ -1,4 +1,4 @@
-"""What counts how much in the grades of a class."""
+"""The weights of exercises and predictions in the grades of a class."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from gpulab.results import Result
 
 @dataclass(frozen=True)
 class Rubric(Result):
-    """What counts how much.
+    """The weights of a grade.
 
     Attributes
     ----------
     exercise_points : float
         For an exercise that passes when it is checked again.
     points : mapping of str to float
-        Other points for single exercises, by id; 0 leaves one out.
+        Points that differ from ``exercise_points``, by exercise id; 0 excludes an exercise.
     prediction_points : float
-        For a prediction that was given before the answer was shown, right or wrong: points for being right would teach to look first,
-        and the surprise is what is remembered.
+        For a prediction that was given before the answer was shown, right or wrong: points for being right would reward looking at the
+        answer first.
     open_share : float or None
-        What an answer is worth that cannot be checked again here. None, the default, leaves it out of the points and of the most that can
-        be had where nobody could hand it in (a trained model, code that the instructor does not run), and gives nothing where the
-        report lacks an answer that it could hold, so that leaving a wrong one out gains nothing. A share from 0 to 1 gives that much of
-        the points to those who report it as passed.
+        The value of an answer that cannot be checked again here. None, the default, excludes it from the points and from the maximum if
+        no student could hand it in (a trained model, code that the instructor does not run), and gives no points if the report lacks
+        an answer that it could contain, so that omitting a wrong answer does not help. A share from 0 to 1 gives that share of the
+        points to students who report the exercise as passed.
     notebooks : tuple of str
-        Those that count, such as ("02", "03"); empty for all that somebody in the class has worked on.
+        Those that count, such as ("02", "03"); empty for all notebooks that a student of the class has worked on.
     """
 
     exercise_points: float = 1.0
@@ -43,12 +43,12 @@ class Rubric(Result):
     notebooks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse points that are none, and exercises that there are not."""
+        """Refuse invalid points and unknown exercises."""
         if not isinstance(self.points, Mapping):
             raise InputError(f'Rubric: points={shown(self.points)}; expected points by exercise. Pass them such as {{"09.3": 2}}.')
         amounts = [self.exercise_points, self.prediction_points, *self.points.values()]
         if not all(_given.is_finite(each) and each >= 0 for each in amounts):
-            raise InputError(f"Rubric: points {shown(amounts)}; expected numbers from 0. Mend the one that is none.")
+            raise InputError(f"Rubric: points {shown(amounts)}; expected numbers from 0. Fix the invalid one.")
         if self.open_share is not None and not (_given.is_finite(self.open_share) and 0 <= self.open_share <= 1):
             raise InputError(f"Rubric: open_share={shown(self.open_share)}; expected None or a share from 0 to 1. Pass one of these.")
         if self.notebooks or self.points:  # else the lessons need not load
@@ -63,9 +63,7 @@ class Rubric(Result):
         known = {id for lesson in content.lessons() for id in lesson.exercises}
         unknown = next((id for id in self.points if id not in known), None)
         if unknown is not None:
-            raise InputError(
-                f"Rubric: there is no exercise {shown(unknown)}; expected the number in a notebook, such as 09.3. Mend points."
-            )
+            raise InputError(f"Rubric: there is no exercise {shown(unknown)}; expected the number in a notebook, such as 09.3. Fix points.")
 
     def of(self, id: str) -> float:
         """Return the points of an exercise."""
@@ -82,7 +80,7 @@ class Rubric(Result):
         Raises
         ------
         InputError
-            If it cannot be read, or says what no rubric can.
+            If it cannot be read, or is not a valid rubric.
         """
         file = _given.expanded("Rubric.read", path)
         try:
@@ -91,11 +89,11 @@ class Rubric(Result):
                 raise InputError(f"it holds {kind_of(content)}")
             strange = sorted(set(content) - {one.name for one in dataclasses.fields(cls)})
             if strange:
-                raise InputError(f"{shown(strange[0])} is nothing that a rubric says")
+                raise InputError(f"{shown(strange[0])} is not a setting of a rubric")
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(
                 f"Rubric.read: {shown(str(path))}: {message_of(error)}; expected JSON such as "
-                '{"exercise_points": 1, "prediction_points": 0.25}. Mend the file.'
+                '{"exercise_points": 1, "prediction_points": 0.25}. Fix the file.'
             ) from error
         notebooks = content.get("notebooks", ())
         try:

@@ -1,8 +1,8 @@
-"""The learner's progress in one JSON file that survives crashes, two kernels at once, and strange content.
+"""The learner's progress in one JSON file that survives crashes, two kernels at the same time, and invalid content.
 
-Every change is read, made and written under a lock, into a temporary file that then takes the old one's place. A file
-that is truncated or not ours is set aside under a dated name, never overwritten. Where nothing can be written (a
-read-only folder, a full disk) the progress lives on in memory, and a sentence says so: a lesson never stops for it.
+Every change is made under a lock and written to a temporary file that then replaces the old one. A file that is truncated
+or not from gpulab is set aside under a dated name, never overwritten. If nothing can be written (a read-only folder, a full
+disk), the progress is kept in memory and a sentence says so; the lesson continues.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _pending: dict[str, list[Edit]] = {}  # path -> the changes that could not be wr
 
 
 def here() -> pathlib.Path:
-    """Return the working directory; "." where it was removed under a running kernel: there is nothing in it, and nothing can be written."""
+    """Return the working directory; "." if it was removed while the kernel was running."""
     try:
         return pathlib.Path.cwd()
     except OSError:
@@ -43,19 +43,19 @@ def path() -> pathlib.Path:
     Raises
     ------
     InputError
-        If GPULAB_PROGRESS names the home of a user who is not here.
+        If GPULAB_PROGRESS names the home directory of an unknown user.
     """
     chosen = os.environ.get("GPULAB_PROGRESS")
     return expanded("GPULAB_PROGRESS", chosen) if chosen else here() / ".gpulab" / "progress.json"
 
 
 def now() -> str:
-    """Return the time as the file keeps it: UTC, ISO 8601, whole seconds."""
+    """Return the time in the format of the file: UTC, ISO 8601, whole seconds."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 def empty() -> dict[str, Any]:
-    """Return the content of a fresh file."""
+    """Return the content of a new file."""
     return {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "predictions": {}, "exercises": {}, "history": []}
 
 
@@ -73,7 +73,7 @@ def read() -> dict[str, Any]:
 
 
 def fault() -> str | None:
-    """Return what is wrong with the progress file, None where it can be read or there is none: ``read`` takes a damaged one for empty."""
+    """Return what is wrong with the progress file, or None if it can be read or does not exist; ``read`` treats a damaged one as empty."""
     try:
         return _load(path())[1]
     except OSError as error:
@@ -86,9 +86,9 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> None:
     Parameters
     ----------
     edit : callable
-        Changes the dictionary in place; it may run again on a newer content of the file.
+        Changes the dictionary in place; it may be called again with newer content of the file.
     say : callable
-        Takes the sentence to show when a file was set aside or nothing could be written.
+        Called with the sentence to show when a file was set aside or nothing could be written.
     """
     where = path()
     with _inside:
@@ -165,7 +165,7 @@ def _set_aside(where: pathlib.Path, fault: str) -> str:
     where.rename(aside)
     return (
         f"progress: {where.name} {fault}; expected the file that gpulab wrote. It is kept as {aside.name}, and a new one begins; "
-        "to go back, mend that file and give it its old name."
+        "to restore it, repair that file and give it its old name."
     )
 
 

@@ -1,4 +1,4 @@
-"""Three models on three machines, to choose a strategy for, for notebook 08."""
+"""Three models on three machines for an exercise of notebook 08, which asks for a strategy for each."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Case(Result):
         Features of a token; the transformer has four layers, so that predicting its memory takes seconds.
     gpus : int
     gpu : str
-        As the data sheets name it.
+        Its name in the data sheets.
     gpu_bytes : int
-        The memory of one.
+        The memory of one GPU.
     link : str
-        What joins the GPUs.
+        The link between the GPUs.
     """
 
     letter: str
@@ -40,7 +40,7 @@ class Case(Result):
 
     @property
     def parameter_count(self) -> int:
-        """Of the whole model: 12 width squared and 13 width a layer, embedding and output, positions, the last norm."""
+        """Parameters of the whole model: 12 width^2 + 13 width per layer, embedding and output, positions, the last norm."""
         return LAYERS * (12 * self.width**2 + 13 * self.width) + (2 * VOCABULARY + CONTEXT + 2) * self.width
 
 
@@ -71,7 +71,7 @@ class ThreeCases(Result):
         return f"<{len(self.cases)} models on {len(self.cases)} machines>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a case."""
+        """Return one row per case."""
         rows = [
             (
                 case.letter,
@@ -82,7 +82,7 @@ class ThreeCases(Result):
             )
             for case in self.cases
         ]
-        return ("", "parameters", "machine", "memory of each GPU", "joined by"), rows
+        return ("", "parameters", "machine", "memory of each GPU", "link"), rows
 
 
 def three_cases() -> ThreeCases:

@@ -1,4 +1,4 @@
-"""What notebook 06 hands the learner: three timelines to read, and what recorded machines say of a training's options."""
+"""Material of notebook 06: three timelines to read, and recorded times of a training run with different options."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def timeline(letter: str) -> PipelineResult:
 
 @dataclass(frozen=True)
 class RecordedOptions(Result):
-    """What the options of a training did on recorded machines.
+    """The effect of the options of a training run on recorded machines.
 
     Attributes
     ----------
     rows : tuple of (str, ...)
-        Machine, what ran and how many steps of it, their time with its interval.
+        Machine, what ran and how many steps of it, and their time with its interval.
     evidence : tuple of Evidence
-        Of each machine; empty where nothing is recorded yet.
+        Of each machine; empty if nothing is recorded yet.
     """
 
     rows: tuple[tuple[str, str, str], ...]
@@ -59,7 +59,7 @@ class RecordedOptions(Result):
         return f"<{plural(len(self.rows), 'recorded training step')}>" if self.rows else "<not recorded yet>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a recorded training."""
+        """Return one row per recorded training run."""
         return ("machine", "training, and how many steps of it", "time (RECORDED)"), self.rows or [("no GPU", "not recorded yet", "")]
 
     def _repr_html_(self) -> str:
@@ -67,7 +67,7 @@ class RecordedOptions(Result):
 
 
 def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
-    """Return what recorded GPUs say of a training's options (mixed precision, compile, graphs, layouts, fused optimizers).
+    """Return recorded times of training with different options (mixed precision, compile, graphs, layouts, fused optimizers).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Run a script with torchrun and collect what its ranks print, for notebook 08."""
+"""Run a script with torchrun and collect the results of its ranks, for notebook 08."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SLICE_SECONDS = 0.2  # well within the second that a check's end waits
 
 
 def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: float = 120.0) -> list[Any]:
-    """Run a script of ``Ranks.export_script`` under torchrun on this machine; on Windows, which lacks it, as torchrun would run it.
+    """Run a script of ``Ranks.export_script`` with torchrun on this machine; on Windows, without torchrun, in the same way.
 
     Parameters
     ----------
@@ -36,12 +36,12 @@ def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: flo
     Returns
     -------
     list
-        What the function returned, one result a rank.
+        What the function returned, one result per rank.
 
     Raises
     ------
     RankError
-        If the run failed or took too long; the sentence holds its last words.
+        If the run failed or took too long; the message includes its last output.
     """
     file, processes = Path(script).resolve(), f"{n} process{'es' if n != 1 else ''}"
     with tempfile.TemporaryDirectory(prefix="gpulab-") as folder:
@@ -61,7 +61,7 @@ def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: flo
             crashed = (_root_cause(said) or (0, 0))[1] < 0
             raise (_CrashError if crashed else RankError)(
                 f"torchrun: {file.name} on {processes} ended with {code}: {_last_words(said)}; expected results. "
-                "Mend the function and export it again."
+                "Fix the function and export it again."
             )
         results: list[Any] = pickle.loads(kept.read_bytes())  # written by the learner's own script a moment ago
         return results

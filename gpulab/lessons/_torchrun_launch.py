@@ -1,8 +1,8 @@
-"""Start the processes of an exported script where torchrun cannot: each is told its rank as torchrun would tell it.
+"""Start the processes of an exported script where torchrun cannot, with the same environment variables as torchrun.
 
-PyTorch's builds for Windows have no libuv, and torchrun asks for it all the same, at least up to 2.13 (pytorch/pytorch#148283): it ends
-before a process has started. ``init_process_group`` does not ask for it there, so the script itself runs. This file runs by itself, with
-nothing but Python: ``python _torchrun_launch.py 2 work.py --results FILE``.
+PyTorch's builds for Windows have no libuv, but torchrun requires it, at least up to 2.13 (pytorch/pytorch#148283): it ends before it
+has started a process. ``init_process_group`` does not require it there, so the script itself runs. This file needs only Python:
+``python _torchrun_launch.py 2 work.py --results FILE``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _POLL_SECONDS = 0.05
 
 
 def launch(n: int, command: Sequence[str]) -> int:
-    """Run a script in n processes that know each other; return 0, or 1 once one of them has failed: the others are ended then.
+    """Run a script in n processes of one group; return 0, or 1 if a process failed, after ending the others.
 
     Parameters
     ----------
     n : int
     command : sequence of str
-        The script, and what it is given.
+        The script and its arguments.
     """
     with socket.socket() as found:
         found.bind((_HOST, 0))

@@ -1,7 +1,7 @@
-"""Run a learner's code so that nothing it does can stop the lesson: errors become sentences, endless loops end.
+"""Run a learner's code so that it cannot stop the lesson: errors become sentences, and endless loops are ended.
 
-The code runs in a thread of its own. When its time is up, an exception is raised inside it; a loop that swallows even
-that goes on in the background, and the message says so.
+The code runs in a thread of its own. When its time limit is reached, an exception is raised inside it; a loop that catches
+even that continues in the background, and the message says so.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class _TimeIsUpError(BaseException):
 
 
 def run(work: Callable[[], Any], limit_seconds: float) -> Any:
-    """Return ``work()``, or raise ``Refused`` when it takes longer than the limit.
+    """Return ``work()``, or raise ``Refused`` if it takes longer than the limit.
 
     Raises
     ------
     Refused
-        If the time is up, or the code called ``sys.exit``.
+        If the time limit is reached, or the code called ``sys.exit``.
     NotAttempted
         If the reader interrupted and the code could not be ended.
     Exception
@@ -72,13 +72,13 @@ def run(work: Callable[[], Any], limit_seconds: float) -> Any:
         in_time = _wait(thread, done, limit_seconds)
     except KeyboardInterrupt:
         if not _end(thread, done):
-            text = "The check was interrupted, but your code could not be ended and goes on in the background: restart the kernel."
+            text = "The check was interrupted, but your code could not be ended and continues in the background: restart the kernel."
             raise NotAttempted(text) from None
         raise
     if not in_time:
         ended = _end(thread, done)
-        rest = "" if ended else " It could not be ended and goes on in the background: restart the kernel."
-        raise Refused(f"Your code did not finish within {limit_seconds:g} s. Is there a loop without an end?{rest}")
+        rest = "" if ended else " It could not be ended and continues in the background: restart the kernel."
+        raise Refused(f"Your code did not finish within {limit_seconds:g} s. Does it contain an endless loop?{rest}")
     error = outcome.get("error")
     if isinstance(error, SystemExit):
         raise Refused("Your code called exit. Return a value instead.")
@@ -108,7 +108,7 @@ def _end(thread: threading.Thread, done: threading.Event) -> bool:
 
 
 def is_stub(answer: Any) -> bool:
-    """Return whether an answer is what the stub held: ``...``, None or NotImplemented, or only such."""
+    """Return whether an answer is that of the stub: ``...``, None or NotImplemented, or a container of only these."""
     if answer is None or answer is Ellipsis or answer is NotImplemented:
         return True
     if isinstance(answer, dict):
@@ -117,7 +117,7 @@ def is_stub(answer: Any) -> bool:
 
 
 def is_empty(function: Any) -> bool:
-    """Return whether a function is as a stub leaves it: it touches no argument and no name; a docstring and dots do nothing."""
+    """Return whether a function is a stub: it uses no argument and no name; a docstring and ``...`` do not count."""
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     return isinstance(code, types.CodeType) and {step.opname for step in dis.get_instructions(code)} <= _NOTHING
 
@@ -128,9 +128,9 @@ def call(function: Any, *args: Any, **named: Any) -> Any:
     Raises
     ------
     NotAttempted
-        If it is a stub: it returns ``...`` or None, or raises NotImplementedError. Where an attempt returns None, the message says so.
+        If it is a stub: it returns ``...`` or None, or raises NotImplementedError. If an attempt returns None, the message says so.
     Refused
-        If it is no function or it raises, with the line.
+        If it is not a function, or if it raises; the message includes the line.
     """
     if is_stub(function):
         raise NotAttempted
@@ -152,9 +152,9 @@ def call(function: Any, *args: Any, **named: Any) -> Any:
 
 
 def in_turn(function: Any) -> Callable[..., Any]:
-    """Return what calls the learner's function for one input after another: ``ask("For 3 rows", 3)``.
+    """Return a function that calls the learner's function with one input after another: ``ask("For 3 rows", 3)``.
 
-    One that returns nothing for the first input is no attempt; one that does so later has forgotten a case, and is told which.
+    If the function returns nothing for the first input, it counts as not attempted; if it does so later, the refusal names the case.
     """
     answered = False
 
@@ -205,7 +205,7 @@ def number(answer: Any, what: str) -> float:
 
 
 def explain(error: BaseException) -> str:
-    """Return an exception as words: its type, its message and the line of the learner's code."""
+    """Return a description of an exception: its type, its message and the line of the learner's code."""
     frames = traceback.extract_tb(error.__traceback__)
     others = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]  # the folder around it may be named alike
     theirs = [frame for frame in others if not frame.filename.startswith(_INSTALLED)] or others
@@ -219,7 +219,7 @@ def explain(error: BaseException) -> str:
 
 
 def describe(value: Any) -> str:
-    """Return what a value is, in a few words, whatever it is."""
+    """Return a short description of any value."""
     try:
         text = repr(value)
     except Exception:  # a learner's object whose repr fails

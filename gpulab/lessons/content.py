@@ -1,14 +1,14 @@
-"""What a lesson holds: questions to predict and exercises to solve, read from the files of ``gpulab/course`` and found by their id.
+"""The content of a lesson: questions to predict and exercises to solve, read from the files of ``gpulab/course`` and found by their id.
 
-An id is the notebook's number and a running number ("02.3"), in the order of the notebook. A notebook's folder holds
-``predictions.toml``, the questions and what a usual wrong prediction points to; ``outcomes.py``, what a question takes
-from a result; and one file for each exercise, in cells that begin with a line such as ``# %% stub``:
+An id is the notebook's number and a running number ("02.3"), in the order of the notebook. A notebook's folder contains
+``predictions.toml``, the questions and the misconceptions behind common wrong predictions; ``outcomes.py``, how to get the answer
+of a question from a result; and one file for each exercise, in cells that begin with a line such as ``# %% stub``:
 
 - ``exercise``: the fields of ``Exercise`` that are plain values;
 - ``stub`` and ``solution``: sources as a learner would write them;
 - ``hint``: a comment, one cell for each hint;
 - ``check``: the function ``check``, and ``seen`` where the exercise has one;
-- ``wrong: WORDS``: a usual wrong answer and the words that its refusal must hold.
+- ``wrong: WORDS``: a common wrong answer and the words that its refusal must contain.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ COURSE = Path(__file__).resolve().parent.parent / "course"
 
 @dataclass(frozen=True)
 class Reading:
-    """What a usual wrong prediction points to.
+    """The misconception behind a common wrong prediction.
 
     Attributes
     ----------
     when : callable
-        Takes (predicted, measured) in base units, or two choices; True where the prediction shows this misconception.
+        Called with (predicted, measured) in base units, or two choices; True if the prediction shows this misconception.
     sentence : str
-        What the learner may have thought, and what is so.
+        What the learner may have thought, and what is true.
     """
 
     when: Callable[[Any, Any], bool]
@@ -46,23 +46,23 @@ class Reading:
 
 @dataclass(frozen=True)
 class Question:
-    """What is known about a prediction beside the words that the notebook shows.
+    """What is known about a prediction besides the text in the notebook.
 
     Attributes
     ----------
     id : str
     readings : tuple of Reading
-        The first that fits is shown with the measurement.
+        The first that applies is shown with the measurement.
     outcome : callable or None
-        Takes what the notebook passes to ``reveal`` and returns the number (base units) or the choice; raises ``Unmeasured``
-        where it does not tell, ``Never`` where the answer is that there is no such number. None where what is passed is already a
+        Called with what the notebook passes to ``reveal``; returns the number (base units) or the choice. It raises ``Unmeasured`` if
+        the result does not contain it, and ``Never`` if the answer is that there is no such number. None if the notebook passes a
         number, a choice or a measurement.
     sides : callable or None
-        For an answer that compares two things: takes what is passed to ``reveal`` and returns the evidence of each by name.
+        For an answer that compares two things: called with what is passed to ``reveal``; returns the evidence of each by name.
     close_ratio : float
         A prediction within this factor of the measurement counts as close.
     close_absolute : float
-        So does one that is off by this much at most, in base units: of small counts, 0 and 1 are no factor apart.
+        So does a prediction that differs by at most this much, in base units; for small counts, where 0 and 1 differ by no factor.
     """
 
     id: str
@@ -75,14 +75,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Usual:
-    """A usual wrong answer, kept so that the tests can prove it is refused with its own message.
+    """A common wrong answer, kept so that tests can check that it is refused with its own message.
 
     Attributes
     ----------
     source : str
-        Python that takes the stub's place in the notebook.
+        Python that replaces the stub in the notebook.
     says : str
-        Words that the refusal must hold.
+        Words that the refusal must contain.
     """
 
     source: str
@@ -91,18 +91,18 @@ class Usual:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the learner's own machine gave, which a check compares the answer with; kept beside the answer.
+    """A result of the learner's own machine that a check compares the answer with; kept with the answer.
 
     Attributes
     ----------
     words : str
-        What it is: "the latency curve of your memory".
+        A description: "the latency curve of your memory".
     kind : type
         The result's class.
     get : callable
-        Returns the result that the learner saw, or None while there is none; measures nothing.
+        Returns the result that the learner saw, or None if there is none yet; does not measure.
     put : callable
-        Takes such a result, so that the check compares with it: how an answer is checked again on another machine.
+        Sets such a result for the check to compare with, to check an answer again on another machine.
     """
 
     words: str
@@ -119,25 +119,25 @@ class Exercise:
     ----------
     id, title : str
     answer_name : str
-        The name that the stub defines and the check takes.
+        The name that the stub defines and that is checked.
     stub, solution : str
         Python sources that define ``answer_name``; the stub is the notebook's cell.
     hints : tuple of str
         From a nudge to nearly the answer.
     check : callable
-        Takes the answer, which is no stub; returns the sentence of praise that says why it is right; raises ``Refused`` with what is wrong.
+        Called with the answer, which is not a stub; returns a sentence on why it is right, or raises ``Refused`` with what is wrong.
     usual : tuple of Usual
-        Usual wrong answers.
+        Common wrong answers.
     limit_seconds : float
-        The check ends after this long: a learner's loop may have no end.
+        The time limit of the check, since a learner's loop may be endless.
     loads : tuple of str
-        The heavy libraries that the check uses, imported before its time begins.
+        The large libraries that the check uses, imported before its time limit starts.
     machine : str
-        What of the learner's machine decides whether an answer is right; "" where a right answer is right everywhere.
+        The property of the learner's machine that decides whether an answer is right; "" if a right answer is right everywhere.
     seen : Seen or None
-        That, where it can be kept with the answer, so that another machine can check the answer again.
+        That property, if it can be kept with the answer, so that another machine can check the answer again.
     unkept : str
-        Why an answer cannot be written down in a file; "" where it can.
+        Why an answer cannot be stored in a file; "" if it can.
     answer_is_file : bool
         The answer is the path of a file, whose text is the answer.
     """
@@ -159,7 +159,7 @@ class Exercise:
 
     @property
     def depends_on_machine(self) -> bool:
-        """Whether a right answer of one machine may be wrong on another."""
+        """Whether a right answer on one machine may be wrong on another."""
         return bool(self.machine)
 
 
@@ -182,15 +182,15 @@ class Refused(Exception):  # noqa: N818  (not an error of the program: an answer
 
 
 class Unmeasured(Exception):  # noqa: N818
-    """What was measured does not tell the answer; the message says why and what to do."""
+    """The answer cannot be taken from the measurement; the message says why and what to do."""
 
 
 class Never(Unmeasured):
-    """It was measured, and no number came out: the message is the answer, such as that something never pays."""
+    """The measurement shows that there is no such number; the message is the answer, such as that something never pays off."""
 
 
 class NotAttempted(Exception):  # noqa: N818
-    """The stub is as it was, or there is no answer in it yet; the message, if any, says what is missing."""
+    """The stub is unchanged, or has no answer yet; the message, if any, says what is missing."""
 
 
 @functools.cache
@@ -258,7 +258,7 @@ def chosen(notebook: str, who: str) -> tuple[Lesson, ...]:
     Raises
     ------
     InputError
-        If there is none. One digit is no number of a notebook: "0" would be ten of them.
+        If there is none. One digit is not the number of a notebook: "0" would match ten of them.
     """
     known = lessons()
     whole = isinstance(notebook, str) and (notebook == "" or len(notebook) >= len("02"))

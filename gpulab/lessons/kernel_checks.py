@@ -1,6 +1,6 @@
-"""Check a learner's kernel in the microscope: on several seeds and sizes, its findings first, then results, then counts.
+"""Check a learner's kernel in the microscope with several seeds and sizes: findings first, then results, then counts.
 
-The microscope runs on any machine and finds what luck would hide on a GPU, so a right answer is right everywhere.
+The microscope runs on any machine and finds errors that may stay unnoticed on a GPU, so a right answer is right everywhere.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gpulab.units import plural
 # told so with its line, before the check's own time is up.
 _MOST_STEPS = 20_000
 _WORDS = {
-    "bounds": "It goes out of an array's bounds.",
-    "race": "There is a race: two threads touch one place with no order between them, so the result is luck.",
-    "barrier": "A barrier is not reached by all threads of its block, so on a GPU the block waits for ever or goes wrong.",
+    "bounds": "It accesses an element out of an array's bounds.",
+    "race": "There is a race: two threads access one element without synchronization, so the result is undefined.",
+    "barrier": "A barrier is not reached by all threads of its block, so on a GPU the block may hang or give wrong results.",
     "uninitialised": "It reads shared memory that nothing was written to.",
-    "shuffle": "A shuffle or a vote names, or asks, a lane that takes no part.",
+    "shuffle": "A shuffle or a vote involves a lane that does not take part.",
 }
 
 
@@ -47,11 +47,11 @@ class Trial:
     arguments : tuple
         Fresh for this trial.
     expected : mapping of int to ndarray
-        By position of the argument, what it must hold afterwards.
+        The required content afterwards, by position of the argument.
     words : str
-        The case, as the refusal names it: "for 1,000 elements".
+        The name of the case in a refusal: "for 1,000 elements".
     tolerance : float
-        Relative to the largest expected value; 0 asks for equality.
+        Relative to the largest expected value; 0 requires equality.
     """
 
     grid: Any
@@ -63,14 +63,14 @@ class Trial:
 
 
 def run_trials(answer: Any, stub: str, trials: Callable[[], Sequence[Trial]]) -> list[Simulation]:
-    """Run the learner's kernel in each trial; return what was counted.
+    """Run the learner's kernel in each trial; return the simulations with their counts.
 
     Raises
     ------
     NotAttempted
         If it is the stub.
     Refused
-        If it cannot run, has a finding, changes what it is only to read, or leaves wrong results.
+        If it cannot run, has a finding, changes an input, or gives wrong results.
     """
     if checking.is_stub(answer):
         raise NotAttempted
@@ -111,7 +111,7 @@ def _run(answer: Any, trial: Trial, names: Sequence[str]) -> Simulation:
     for number, before in given.items():
         if not np.array_equal(trial.arguments[number], before):
             results = " and ".join(names[k] for k in trial.expected)
-            raise Refused(f"Your kernel changes {names[number]}, which others may still need; only {results} may change.")
+            raise Refused(f"Your kernel changes {names[number]}, which other code may still need; only {results} may change.")
     for number, expected in trial.expected.items():
         _compare(trial, np.asarray(trial.arguments[number]), expected)
     return found
@@ -120,7 +120,7 @@ def _run(answer: Any, trial: Trial, names: Sequence[str]) -> Simulation:
 def _sentence(findings: Sequence[Finding], trial: Trial) -> str:
     first = min(findings, key=lambda finding: list(_WORDS).index(finding.kind))
     is_variable = first.kind == "uninitialised" and not first.index
-    said = "It reads a variable that some threads have given no value." if is_variable else _WORDS[first.kind]
+    said = "It reads a variable that has no value in some threads." if is_variable else _WORDS[first.kind]
     return f"{said} {trial.words[0].upper()}{trial.words[1:]}: {first}"
 
 
@@ -147,5 +147,5 @@ def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def held(like: np.ndarray) -> np.ndarray:
-    """Return an array for results that holds other numbers before: what is not written, or only added to, shows."""
+    """Return an array for results that is filled with other numbers, so that elements that are not written can be detected."""
     return np.full_like(like, 77)

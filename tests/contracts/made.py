@@ -32,11 +32,6 @@ _FITTING: dict[str, dict[str, Any]] = {
     "parallel.ScheduleRun": {"schedule": "gpipe", "stages": 1, "microbatches": 1, "chunks": 1},
     "models.StagePass": {"stage": 0, "end": 90.0},
     "lessons.Rubric": {"notebooks": ("02",), "points": {"02.5": 2.0}, "open_share": 0.5},
-    "lessons.StepOfParts": {
-        "parts": {"load": 3.0, "step": 1.0},
-        "techniques": {"workers": {"load": 0.5}},
-        "chosen": ("workers",),
-    },
     "models.SmLimits": {"compute_capability": "9.0"},
     "precision.AutocastRow": {"policy": None},
 }
