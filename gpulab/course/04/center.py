@@ -175,7 +175,7 @@ def center(a, mean, out):
     for row in range(a.shape[0]):
         out[row, column] = a[row, column] - mean[column]
 
-# %% wrong: Your kernel changes a, which others may still need; only out may change
+# %% wrong: Your kernel changes a
 from gpulab.kernels import cuda, float32
 
 

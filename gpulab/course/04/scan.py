@@ -47,7 +47,7 @@ from typing import Any
 import numpy as np
 from gpulab.kernels import Simulation
 from gpulab.lessons.kernel_checks import Trial, run_trials, totals
-from gpulab.lessons.kernel_checks import held, whole
+from gpulab.lessons.kernel_checks import LEAST_LANES, held, whole
 from gpulab.lessons.content import Refused
 from gpulab.units import format_bytes
 
@@ -91,6 +91,12 @@ def check(answer: Any) -> str:
             f"The results are right, but {format_bytes(_loaded(found))} are loaded from global memory where {format_bytes(needed)} would "
             "be enough. Load each element once, and exchange the numbers in shared memory."
         )
+    lanes = _loaded(found) / 4 / max(totals(found, "global_load_requests"), 1)
+    if lanes < LEAST_LANES:
+        raise Refused(
+            f"The results are right, but on average only {lanes:.1f} of a warp's 32 lanes load, so one thread makes up to 127 additions in a "
+            "row while the others wait. Let each thread load one element; then all 128 threads add in seven steps."
+        )
     shared, blocks = totals(found, "shared_requests"), sum(-(-n // 128) for n in _SCAN_SIZES)
     if shared > _MOST_SHARED * blocks:
         raise Refused(
@@ -98,7 +104,7 @@ def check(answer: Any) -> str:
             "thread adds everything, or if each thread walks over all that lies before it, the last thread makes 127 additions in a row. "
             "In each step every thread adds *one* place: the one that lies 1, 2, 4, ... places before its own."
         )
-    return f"Each element is loaded once, and a block makes {shared / blocks:.0f} requests to shared memory: 128 elements take seven steps."
+    return f"Each element is loaded once, and a block makes {shared / blocks:.0f} requests to shared memory. For 128 elements, seven steps are enough."
 
 # %% wrong: There is a race
 from gpulab.kernels import cuda, float32
@@ -184,3 +190,16 @@ def scan(x, out):
         step *= 2
     if i < x.size:
         out[i] = tile[t]
+
+# %% wrong: only 1.0 of a warp's 32 lanes load
+from gpulab.kernels import cuda, float32
+
+
+def scan(x, out):
+    """out[i] = the sum of x from the first element of i's block up to i; blocks of 128 threads."""
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    if t == 0:
+        total = float32(0)
+        for k in range(i, min(i + 128, x.size)):
+            total += x[k]
+            out[k] = total
