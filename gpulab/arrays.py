@@ -1,10 +1,10 @@
 """Move arrays between host and devices, and share them between libraries without a copy.
 
-``to_device`` and ``to_host`` are MATLAB's ``gpuArray`` and ``gather``. They copy only where the data are
+``to_device`` and ``to_host`` are MATLAB's ``gpuArray`` and ``gather``. They copy only if the data is
 somewhere else; ``share`` never copies. Arrays of JAX and TensorFlow never change: ``to_device`` always copies into and out of these
-libraries, and a shared view of such an array, or by such a library, is one that nobody should write to.
+libraries, and a shared view of such an array, or by such a library, must not be written to.
 Lists and scalars are refused: what a list of numbers should become
-(which dtype, which shape) is the caller's to say.
+(which dtype, which shape) is for the caller to decide.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def device_of(x: Any) -> Device:
     Raises
     ------
     InputError
-        If ``x`` is not an array of a known library, or has no data (a tensor on "meta", a name inside a function that is being traced).
+        If ``x`` is not an array of a known library, or has no data (a tensor on "meta", a traced value inside a function that is being
+        compiled).
 
     Examples
     --------
@@ -71,7 +72,7 @@ def to_host(x: Any) -> np.ndarray:
     Raises
     ------
     InputError
-        If ``x`` is no array, or of a kind that numpy lacks (bfloat16, float8, sparse, quantized, nested, without data).
+        If ``x`` is not an array, or of a kind that numpy lacks (bfloat16, float8, sparse, quantized, nested, without data).
     OutOfMemoryError
         If main memory does not hold the copy.
     DeviceError
@@ -91,14 +92,14 @@ def to_host(x: Any) -> np.ndarray:
 
 
 def to_device(a: Any, device: Device | str | None = None, library: str = "torch", pinned: bool = False) -> Any:
-    """Return the array on a device (MATLAB: ``gpuArray``); it is the array itself where it is there already.
+    """Return the array on a device (MATLAB: ``gpuArray``); the array itself if it is already there.
 
     Parameters
     ----------
     a : ndarray, torch.Tensor, cupy.ndarray, jax.Array or tf.Tensor
         Any shape and stride.
     device : Device, str or None
-        None takes the best there is for the library: CUDA or ROCm, XPU, MPS, CPU.
+        None takes the best one available for the library: CUDA or ROCm, XPU, MPS, CPU.
     library : str
         Of the result: "torch", "numpy", "cupy", "jax" or "tensorflow".
     pinned : bool
@@ -114,8 +115,8 @@ def to_device(a: Any, device: Device | str | None = None, library: str = "torch"
     Raises
     ------
     InputError
-        If ``a`` is no array, or its dtype does not exist in the library (for JAX without ``jax_enable_x64``, 64-bit ones do not) or on the
-        device (Apple's GPUs have no float64).
+        If ``a`` is not an array, or its dtype does not exist in the library (for JAX without ``jax_enable_x64``, 64-bit ones do not) or on
+        the device (Apple's GPUs have no float64).
     MissingLibraryError
         If the library is one of an extra that is not installed.
     DeviceError
@@ -136,7 +137,7 @@ def to_device(a: Any, device: Device | str | None = None, library: str = "torch"
     target = _backends.backend(library)
     where = _destination(device, library)
     if pinned and len(available()) == 1:
-        raise DeviceError("to_device: pinned=True, and this machine has no accelerator to pin memory for; expected one. Pass pinned=False.")
+        raise DeviceError("to_device: pinned=True, but this machine has no accelerator to pin memory for; expected one. Pass pinned=False.")
     here = owner.device_of(a)
     if owner is target and here == str(where) and not pinned:
         return a
@@ -201,7 +202,7 @@ def share(x: Any, library: str) -> Any:
     Parameters
     ----------
     x : ndarray, torch.Tensor, cupy.ndarray, jax.Array or tf.Tensor
-        Also an array of any other library that speaks DLPack.
+        Also an array of any other library that supports DLPack.
     library : str
         "torch", "numpy", "cupy", "jax" or "tensorflow".
 
@@ -214,18 +215,18 @@ def share(x: Any, library: str) -> Any:
     ------
     CopyRequiredError
         If the memory cannot be shared (another device, autograd, read-only, negative strides, a dtype the library lacks, sparse,
-        quantized or masked; for JAX and TensorFlow also memory that does not begin on a 64-byte boundary); the sentence says which call
-        makes the copy.
+        quantized or masked; for JAX and TensorFlow also memory that does not begin on a 64-byte boundary); the message states which
+        call makes the copy.
     InputError
-        If ``x`` is no array, or the library is not known.
+        If ``x`` is not an array, or the library is not known.
     MissingLibraryError
         If the library is one of an extra that is not installed.
 
     Notes
     -----
-    JAX and TensorFlow promise that an array never changes, and compile code that relies on it. So a view of theirs is to be read: numpy's
-    is read-only, torch's and CuPy's cannot be marked, and writing to it breaks the promise. The other way round, their view of memory
-    that you go on writing to shows the new numbers or the old ones, as it happens: leave it alone while they have it.
+    JAX and TensorFlow promise that an array never changes, and compile code that relies on it. So only read a view of their arrays:
+    numpy's view is read-only; those of torch and CuPy cannot be marked as such, and writing to them breaks the promise. Conversely, if you
+    write to memory of which they have a view, the view may show new or old numbers: do not write to it while they use it.
     On Linux NumPy's arrays seldom begin on a 64-byte boundary; those of torch on a CPU do.
 
     Examples
@@ -244,6 +245,6 @@ def _need_main_memory(function: str, nbytes: int) -> None:
     free = find("cpu").free_bytes
     if free is not None and nbytes > free:
         raise OutOfMemoryError(
-            f"{function}: the copy needs {format_bytes(nbytes)} of main memory and {format_bytes(free)} are free; expected it to fit. "
+            f"{function}: the copy needs {format_bytes(nbytes)} of main memory and {format_bytes(free)} is free; expected it to fit. "
             "Copy a part of the array, or call gl.memory.release() first."
         )

@@ -1,11 +1,12 @@
-"""One adapter for each array library, so that no other module asks "is this torch or cupy?".
+"""One adapter for each array library, so that no other module needs to ask "is this torch or cupy?".
 
 A library is found through ``sys.modules``: an array of it cannot exist unless the caller has imported it,
-so looking at an array never imports anything heavy. Only ``backend(name)`` imports, when asked by name.
+so inspecting an array never imports anything heavy. Only ``backend(name)`` imports, when asked by name.
 
-DLPack is not trusted blindly. With the versions seen (torch 2.13, numpy 2.4), a negative stride makes torch abort
+DLPack is not trusted blindly. With the versions tested (torch 2.13, numpy 2.4), a negative stride makes torch abort
 the process, a read-only array becomes writable, a lazily negated tensor loses its sign, and a masked array its
-mask; so every adapter names these obstacles before any library sees the array. What JAX and TensorFlow do is told in their own files.
+mask; so every adapter checks for these obstacles before any library sees the array. The modules of JAX and TensorFlow describe what these
+libraries do.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def backend(name: str) -> Backend:
     InputError
         If gpulab does not know the library, or it is not installed.
     MissingLibraryError
-        If it is one of an extra (jax, tensorflow) that is not installed, or whose import fails; the sentence says how to get it.
+        If it is one of an extra (jax, tensorflow) that is not installed, or whose import fails; the message states how to install it.
     """
     made = _made.get(name) if isinstance(name, str) else None
     if made is not None:
@@ -67,8 +68,8 @@ def backend(name: str) -> Backend:
             if isinstance(error, ModuleNotFoundError) and error.name == name:
                 raise MissingLibraryError(missing(name)) from error
             _broken[name] = (
-                f"library {name!r} is installed here, but cannot be imported ({type(error).__name__}: {message_of(error, 100)}); "
-                f"expected it for this. {_CLASSES[name].how_to_get}"
+                f"library {name!r} is installed, but cannot be imported ({type(error).__name__}: {message_of(error, 100)}); "
+                f"expected a working installation. {_CLASSES[name].how_to_get}"
             )
             raise MissingLibraryError(_broken[name]) from error
         if not isinstance(error, ImportError):
@@ -83,8 +84,8 @@ def leave_memory() -> None:
 
 
 def missing(name: str) -> str:
-    """Return the sentence that says of an absent library how to get it."""
-    return f"library {name!r} is not installed here; expected it for this. {_CLASSES[name].how_to_get}"
+    """Return the sentence that states how to install an absent library."""
+    return f"library {name!r} is not installed; expected it to be. {_CLASSES[name].how_to_get}"
 
 
 def backend_of(x: object) -> Backend | None:
@@ -114,12 +115,12 @@ def share(x: Any, library: str) -> Any:
         obstacle = owner.obstacle(x, library) or (f"{library} refuses it ({message_of(error)})", "gl.to_device or gl.to_host")
         raise _copy_required(x, library, *obstacle) from error
     if target.may_copy and target.nbytes(view) and target.pointer(view) != owner.pointer(x):
-        raise _copy_required(x, library, f"{library} made a copy of it unasked", f"gl.to_device(x, library={library!r})")
+        raise _copy_required(x, library, f"{library} made a copy of it", f"gl.to_device(x, library={library!r})")
     return view
 
 
 def waits_for(result: Any) -> Callable[[Any], Any] | None:
-    """Return what waits for results like this one, beyond waiting for their device; None where nothing more is needed."""
+    """Return a function that waits for results like this one, in addition to waiting for their device; None where it is not needed."""
     for name in _EXTRA:
         if sys.modules.get(name) is not None and name not in _broken:
             found = backend(name).waits_for(result)
@@ -132,7 +133,7 @@ def _share_foreign(x: Any, target: Backend) -> Any:
     """Share an array of a library that gpulab has no adapter for, if it speaks DLPack; host memory goes through numpy's checks."""
     if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__") or isinstance(x, np.generic):
         raise InputError(
-            f"share: got {kind_of(x)}; expected an array of {', '.join(_CLASSES)} or another one that speaks DLPack. "
+            f"share: got {kind_of(x)}; expected an array of {', '.join(_CLASSES)} or another library that supports DLPack. "
             "Wrap it with numpy.asarray first."
         )
     host = 1  # kDLCPU in dlpack.h

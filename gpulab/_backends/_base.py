@@ -40,7 +40,7 @@ class Backend(abc.ABC):
         """Return whether ``x`` is an array of this library."""
 
     def has_data(self, x: Any) -> bool:
-        """Return whether ``x`` holds numbers now, and is not a name for what a graph or a traced function will have later."""
+        """Return whether ``x`` holds numbers now, and is not a symbolic value of a graph or a traced function."""
         return True
 
     @abc.abstractmethod
@@ -64,7 +64,7 @@ class Backend(abc.ABC):
         return True
 
     def is_contiguous(self, x: Any) -> bool:
-        """Return whether the elements lie one behind the other, row by row."""
+        """Return whether the elements are contiguous in row-major order."""
         return True
 
     @abc.abstractmethod
@@ -81,10 +81,10 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def copy(self, x: Any) -> Any:
-        """Return a copy of ``x`` where it lies."""
+        """Return a copy of ``x`` on the same device."""
 
     def compact(self, x: Any) -> Any:
-        """Return a copy of ``x`` in new memory, row by row, for a library that takes no other; None where none can be made."""
+        """Return a copy of ``x`` in new memory, in row-major order, for a library that requires it; None where a copy is not possible."""
         return None
 
     @abc.abstractmethod
@@ -92,7 +92,7 @@ class Backend(abc.ABC):
         """Return why ``x`` cannot be seen by ``library`` without a copy and which call makes one; None if it can."""
 
     def hazard(self, x: Any, library: str) -> tuple[str, str] | None:
-        """Return the obstacle that the libraries themselves would not report: the few checks that every ``share`` pays for."""
+        """Return the obstacle that the libraries themselves would not report: the few checks that every ``share`` makes."""
         return self.obstacle(x, library)
 
     def refuses(self, x: Any, owner: Backend) -> tuple[str, str] | None:
@@ -104,9 +104,9 @@ class Backend(abc.ABC):
         return self.module.from_dlpack(x)
 
     def best_device(self) -> str | None:
-        """Return the best device that this library can use now, by name; None where gpulab's own ladder tells."""
+        """Return the best device that this library can use now, by name; None where gpulab's own order of devices applies."""
         return None
 
     def waits_for(self, result: Any) -> Callable[[Any], Any] | None:
-        """Return what waits for results like this one; None where waiting for the device does, or none of it is ours."""
+        """Return a function that waits for results like this one; None where waiting for the device is enough."""
         return None

@@ -58,7 +58,7 @@ class CupyBackend(Backend):
 
     def obstacle(self, x: Any, library: str) -> tuple[str, str] | None:
         if library == "numpy":
-            return f"it is on {self.device_of(x)}, and numpy sees only main memory", "gl.to_host(x)"
+            return f"it is on {self.device_of(x)}, and numpy can access only main memory", "gl.to_host(x)"
         if x.strides and min(x.strides) < 0:
             return "it has a negative stride", "cupy.ascontiguousarray(x)"
         return None

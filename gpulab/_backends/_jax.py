@@ -1,9 +1,9 @@
-"""JAX's arrays. They never change: a view of one is to be read, and memory that JAX has a view of must be left alone.
+"""JAX's arrays. They never change: a view of one is read-only, and memory that JAX has a view of must not be modified.
 
-What was seen with JAX 0.10, on a CPU: by DLPack it takes memory as it is only where that begins on a 64-byte boundary, and else copies
-without a word; it makes float32 of float64 without a word unless ``jax_enable_x64`` is set; ``device_put`` takes over an aligned NumPy
-array's own memory, so that a later change of the array shows in what should never change. And calls return before the work is done, on
-a CPU too: who reads the memory or the clock has to wait for the array itself.
+Observed with JAX 0.10, on a CPU: through DLPack it shares memory only where the memory begins on a 64-byte boundary, and otherwise copies
+silently; it converts float64 to float32 silently unless ``jax_enable_x64`` is set; ``device_put`` takes over an aligned NumPy array's own
+memory, so that a later change of the array shows in a JAX array, which should never change. Calls return before the work is done, on a
+CPU too: code that reads the memory or the clock has to wait for the array itself.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _PLATFORMS = {"gpu": "cuda", "cuda": "cuda", "rocm": "cuda"}
 
 
 def not_aligned(address: int, library: str) -> tuple[str, str] | None:
-    """Return why memory that begins at an address is not what ``library`` takes as it is; None where it is."""
+    """Return why ``library`` cannot use memory that begins at an address without a copy; None where it can."""
     off = address % ALIGNMENT
     if not off:
         return None
     return (
-        f"it begins {off} bytes behind a {ALIGNMENT}-byte boundary, and {library} uses such memory only as a copy",
+        f"it begins {off} bytes after a {ALIGNMENT}-byte boundary, and {library} always copies such memory",
         f"gl.to_device(x, library={library!r})",
     )
 
@@ -77,11 +77,11 @@ class JaxBackend(Backend):
     def _no_data(self, x: Any) -> tuple[str, str] | None:
         """Return why ``x`` is no array with data, and what to pass; None where it is one."""
         if isinstance(x, self.module.core.Tracer):
-            return "it is a name for values that jit, grad or vmap will have later", "an array from outside of the function"
+            return "it is a traced value inside jit, grad or vmap, without data", "an array from outside of the function"
         if x.is_deleted():
-            return "its memory was given away (deleted, or donated to a function)", "the array that came of it"
+            return "its memory was released (deleted, or donated to a function)", "the array that resulted from it"
         if not isinstance(x.dtype, np.dtype):
-            return f"its dtype {x.dtype} is JAX's own", "jax.random.key_data(x)"
+            return f"its dtype {x.dtype} exists only in JAX", "jax.random.key_data(x)"
         if not x.is_fully_addressable:
             return "a part of it is on another machine", "jax.experimental.multihost_utils.process_allgather(x)"
         return None
@@ -126,7 +126,7 @@ class JaxBackend(Backend):
             raise DeviceError(
                 f"to_device: this JAX has no {device!r} (it has {', '.join(self._name(one) for one in self.module.local_devices())}); "
                 f"expected one of these. Pass device='cpu', or install JAX's build for this GPU: {command}, or "
-                "'jax[cuda12]' where the driver is older than CUDA 13."
+                "'jax[cuda12]' if the driver is older than CUDA 13."
             )
         return found[int(index or 0)]
 
@@ -147,7 +147,7 @@ class JaxBackend(Backend):
         if kept == dtype:
             return None
         return (
-            f"JAX makes {kept} of {dtype} unless 64 bits are switched on",
+            f"JAX converts {dtype} to {kept} unless 64-bit types are enabled",
             f"jax.config.update('jax_enable_x64', True) first, or convert the array to {kept}",
         )
 
@@ -160,11 +160,11 @@ class JaxBackend(Backend):
         where = self.device_of(x)
         if library == "numpy":
             if where != "cpu":
-                return f"it is on {where}, and numpy sees only main memory", "gl.to_host(x)"
+                return f"it is on {where}, and numpy can access only main memory", "gl.to_host(x)"
             if not self.in_numpy(x):
                 return f"numpy has no {x.dtype}", 'x.astype("float32")'
         if library == "cupy" and not where.startswith("cuda"):
-            return f"it is on {where}, and CuPy sees only CUDA memory", "gl.to_device(x, library='cupy')"
+            return f"it is on {where}, and CuPy can access only CUDA memory", "gl.to_device(x, library='cupy')"
         return None
 
     def hazard(self, x: Any, library: str) -> tuple[str, str] | None:

@@ -52,14 +52,14 @@ class NumpyBackend(Backend):
             return "it has a negative stride", "numpy.ascontiguousarray(x)"
         if not flags.writeable:
             if library in ("jax", "tensorflow"):
-                return f"it is read-only, which numpy tells only in a form of DLPack that {library} does not take", "x.copy()"
-            return "it is read-only, and the other library would write to it", "x.copy()"
+                return f"it is read-only, which numpy marks only in a version of DLPack that {library} does not accept", "x.copy()"
+            return "it is read-only, and the other library could write to it", "x.copy()"
         if not flags.aligned:
             return "its elements are not aligned in memory", "x.copy()"
         if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
             return numpy_dtype_problem(x)
         if library == "cupy":
-            return "it is in main memory, and CuPy sees only CUDA memory", "gl.to_device(x, library='cupy')"
+            return "it is in main memory, and CuPy can access only CUDA memory", "gl.to_device(x, library='cupy')"
         return None
 
     def from_dlpack(self, x: Any) -> Any:
@@ -77,5 +77,5 @@ def numpy_dtype_problem(x: np.ndarray) -> tuple[str, str] | None:
     if dtype.kind not in "biufc" or dtype.char in "gG":
         return f"other libraries have no dtype {dtype}", "x.astype('float32')"
     if not dtype.isnative:
-        return "its bytes are not in this machine's order", "x.astype(x.dtype.newbyteorder('='))"
+        return "its byte order is not that of this machine", "x.astype(x.dtype.newbyteorder('='))"
     return None

@@ -1,7 +1,7 @@
-"""TensorFlow's tensors. They never change (only a Variable does): a view of one is to be read, and shared memory must be left alone.
+"""TensorFlow's tensors. They never change (only a Variable does): a view of one is read-only, and shared memory must not be modified.
 
-What was seen with TensorFlow 2.21: it takes memory by DLPack at any address, and **aborts the process** at the first operation on memory
-that does not begin on a 64-byte boundary, as it does where a tensor of text is exported; so both are refused before it is asked.
+Observed with TensorFlow 2.21: through DLPack it takes memory at any address, and **aborts the process** at the first operation on memory
+that does not begin on a 64-byte boundary, and where a tensor of text is exported. gpulab refuses both before it calls TensorFlow.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _CHATTER = re.compile(rb"I\d{4} |WARNING: All log messages before absl::Initiali
 
 
 class TensorFlowBackend(Backend):
-    """CPU and GPU tensors, and Variables, whose value is looked at."""
+    """CPU and GPU tensors, and Variables, whose value is used."""
 
     name = "tensorflow"
     how_to_get = HOW_TO_GET
@@ -93,9 +93,9 @@ class TensorFlowBackend(Backend):
             if not self.module.executing_eagerly():
                 return "it is a Variable of a graph", "session.run(x)"
         elif not isinstance(x, self._eager):
-            return "it is a name for values that a graph will have later", "what session.run or the function returns"
+            return "it is a symbolic tensor of a graph, without values", "what session.run or the function returns"
         if x.dtype.name not in _KNOWN:
-            return f"its dtype {x.dtype.name} is no number", "a tensor of numbers"
+            return f"its dtype {x.dtype.name} is not numeric", "a tensor of numbers"
         return None
 
     def _require_data(self, function: str, x: Any) -> None:
@@ -151,13 +151,14 @@ class TensorFlowBackend(Backend):
 
     def _placed(self, make: Callable[[], Any], device: str, pinned: bool) -> Any:
         if pinned:
-            raise DeviceError("to_device: TensorFlow takes no page-locked memory from outside; expected pinned=False. Leave it out.")
+            raise DeviceError("to_device: TensorFlow does not accept page-locked memory from outside; expected pinned=False. Leave it out.")
         there = self._device(device)
         with self.module.init_scope(), self.module.device(there):  # outside of any graph that is being built
             made = make()
         if not isinstance(made, self._eager):
             raise InputError(
-                "to_device: TensorFlow builds a graph here, or eager execution is off; expected it on. Call it outside of the graph."
+                "to_device: TensorFlow is building a graph, or eager execution is off; expected eager execution. Call to_device "
+                "outside of the graph."
             )
         return made
 
@@ -187,16 +188,16 @@ class TensorFlowBackend(Backend):
         where = self.device_of(x)
         if library == "numpy":
             if where != "cpu":
-                return f"it is on {where}, and numpy sees only main memory", "gl.to_host(x)"
+                return f"it is on {where}, and numpy can access only main memory", "gl.to_host(x)"
             if not self.in_numpy(x):
                 return f"numpy has no {x.dtype.name}", "tf.cast(x, 'float32')"
         if library == "cupy" and not where.startswith("cuda"):
-            return f"it is on {where}, and CuPy sees only CUDA memory", "gl.to_device(x, library='cupy')"
+            return f"it is on {where}, and CuPy can access only CUDA memory", "gl.to_device(x, library='cupy')"
         return None
 
     def refuses(self, x: Any, owner: Backend) -> tuple[str, str] | None:
         if not owner.is_contiguous(x):
-            return "its elements do not lie one behind the other, row by row", "gl.to_device(x, library='tensorflow')"
+            return "its elements are not contiguous in row-major order", "gl.to_device(x, library='tensorflow')"
         where = owner.device_of(x)
         if where == "cpu":
             return not_aligned(owner.pointer(x), "tensorflow")

@@ -87,7 +87,7 @@ class TorchBackend(Backend):
         except TypeError as error:  # of Metal, which has no float64; NumPy's arrays are of it unless told otherwise
             less = "complex64" if x.is_complex() else "float32"
             raise InputError(
-                f"to_device: {device} has no {self.dtype_name(x)}; expected a dtype that it has. Convert it first: "
+                f"to_device: {device} does not support {self.dtype_name(x)}; expected a dtype that it supports. Convert the array first: "
                 f'a.astype("{less}") of NumPy, a.to(torch.{less}) of PyTorch.'
             ) from error
 
@@ -118,9 +118,9 @@ class TorchBackend(Backend):
         kind = x.device.type
         if library == "numpy":
             if kind != "cpu":
-                return f"it is on {self.device_of(x)}, and numpy sees only main memory", "gl.to_host(x)"
+                return f"it is on {self.device_of(x)}, and numpy can access only main memory", "gl.to_host(x)"
             if x.dtype in self._not_in_numpy:
                 return f"numpy has no {str(x.dtype).removeprefix('torch.')}", "x.float()"
         elif library == "cupy" and kind != "cuda":
-            return f"it is on {self.device_of(x)}, and CuPy sees only CUDA memory", "gl.to_device(x, library='cupy')"
+            return f"it is on {self.device_of(x)}, and CuPy can access only CUDA memory", "gl.to_device(x, library='cupy')"
         return None

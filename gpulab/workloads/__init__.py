@@ -15,9 +15,9 @@ What is counted
 FLOPs: every addition, multiplication, comparison and elementary function (exp, erf, division, square root) of the formula
 counts one, a multiply-add two; each entry's ``counts`` has its formula. Attention and the training steps count matrix
 products and convolutions only, as the literature does. Bytes are the compulsory traffic: each input read once, each
-output written once; what an implementation reads again or keeps between operators is not counted.
+output written once; repeated reads and memory that an implementation keeps between operators are not counted.
 
-Adding a workload is ten lines in one place, here or in a module of your own::
+Adding a workload takes ten lines in one place, here or in your own module::
 
     from gpulab.workloads import WorkloadSpec, draw, register
 
@@ -36,7 +36,7 @@ Adding a workload is ten lines in one place, here or in a module of your own::
 
 ``inputs`` are drawn on the CPU in float32 and then converted and moved, so they have the same values on every device. The
 default check computes some rows (entries along the first dimension) again in float64; an entry whose rows depend on
-each other gives a ``difference`` of its own. See ``WorkloadSpec`` for the rest.
+each other provides its own ``difference``. See ``WorkloadSpec`` for the rest.
 """
 
 import importlib

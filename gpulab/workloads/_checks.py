@@ -1,7 +1,7 @@
 """Agreement with a float64 reference, sampled so that checking never costs more than the work, and the tolerance by dtype.
 
 All differences are max|result - reference| / max|reference| over the sample; where the reference is all zero, the largest
-absolute difference. Results that are not finite, or of another shape, are infinitely far.
+absolute difference. Results that are not finite, or have another shape, count as infinitely far.
 """
 
 from __future__ import annotations

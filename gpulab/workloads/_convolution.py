@@ -1,4 +1,4 @@
-"""Convolutions over images of fixed size: full, grouped and depthwise; fewer FLOPs by groups, but hardly less traffic."""
+"""Convolutions over images of fixed size: full, grouped and depthwise. Groups reduce the FLOPs, but hardly the traffic."""
 
 from __future__ import annotations
 
@@ -66,4 +66,4 @@ def _entry(name: str, summary: str, params: dict[str, int]) -> None:
 
 _entry("conv2d", "a 3x3 convolution, every output channel from every input channel", {"channels": 128, "side": 32})
 _entry("grouped_conv2d", "a 3x3 convolution within groups of channels", {"channels": 128, "side": 32, "groups": 8})
-_entry("depthwise_conv2d", "a 3x3 convolution of each channel by itself", {"channels": 128, "side": 32})
+_entry("depthwise_conv2d", "a 3x3 convolution of each channel separately", {"channels": 128, "side": 32})

@@ -98,7 +98,7 @@ register(
 register(
     WorkloadSpec(
         name="linear",
-        summary="a linear layer, the thin matrix product that small batches give",
+        summary="a linear layer; for a small batch, a product with a narrow matrix",
         size_meaning="batch size",
         sizes=(1, 4, 16, 64, 256, 1024, 4096),
         function=_linear,
@@ -124,7 +124,7 @@ register(
         nbytes=lambda w: 4 * math.prod(_attention_shape(w)) * w.itemsize,
         make_inputs=lambda w, g: tuple(draw.normal(g, *_attention_shape(w)) for _ in range(3)),
         params={"batch": 2, "heads": 8, "head_width": 64},
-        counts="4 b h n^2 d FLOPs: both matrix products, the softmax between them left out; q, k, v read, the result written",
+        counts="4 b h n^2 d FLOPs: both matrix products, without the softmax between them; q, k, v read, the result written",
         difference=_attention_difference,
         sum_length=lambda w: w.n,
         matrix="matmul",

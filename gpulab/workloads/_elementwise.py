@@ -48,7 +48,7 @@ register(
         flops=lambda w: w.n,
         nbytes=lambda w: 2 * w.n * w.itemsize,
         make_inputs=lambda w, g: (draw.normal(g, w.n),),
-        counts="n FLOPs (an exponential counts one); one array read, one written",
+        counts="n FLOPs (an exponential counts as one); one array read, one written",
     )
 )
 

@@ -23,7 +23,7 @@ MARGIN = 1.1
 
 
 def free_bytes(device: Device) -> int | None:
-    """Return the bytes that a new tensor can take on a device now, or None where the device does not tell."""
+    """Return the bytes that a new tensor can take on a device now, or None where the device does not report it."""
     free = device.free_bytes
     if free is None or device.torch_type not in ("cuda", "xpu"):
         return free
@@ -35,14 +35,14 @@ def free_bytes(device: Device) -> int | None:
 
 
 def check_dtype(w: Workload, device: Any) -> None:
-    """Raise InputError where the device lacks the workload's dtype or makes a trap of it."""
+    """Raise InputError where the device lacks the workload's dtype or emulates it very slowly."""
     where = devices.find(device)
     others = ", ".join(d for d in w.spec.dtypes if d != w.dtype)
     if w.dtype == "float64" and not _has_float64(where):
         raise InputError(f"{w.label}: {where.name} has no float64 arithmetic; expected one of: {others}. Pass dtype='float32'.")
     if where.is_cpu and w.dtype == "float16" and w.spec.emulated_in_float16 and w.flops > EMULATED_FLOPS:
         raise InputError(
-            f"{w.label}: CPUs emulate it in float16, so {format_flops(w.flops)} would take about "
+            f"{w.label}: CPUs emulate this operation in float16, so {format_flops(w.flops)} would take about "
             f"{format_seconds(w.flops / _EMULATED_FLOPS_PER_SECOND)} a call; expected at most {format_flops(EMULATED_FLOPS)}. "
             f"Pass a smaller n, or dtype='bfloat16' or 'float32'."
         )
@@ -67,7 +67,7 @@ def check_fits(w: Workload, device: Any) -> None:
         free = free_bytes(place)
         if free is not None and needed > free:
             raise OutOfMemoryError(
-                f"{w.label}: needs about {format_bytes(needed)} on {place.name}, where {format_bytes(free)} are free; "
+                f"{w.label}: needs about {format_bytes(needed)} on {place.name}, where {format_bytes(free)} is free; "
                 f"expected a size that fits. Pass a smaller n, or free memory first (gl.memory.release())."
             )
 

@@ -1,4 +1,4 @@
-"""Work whose memory accesses are not one straight pass: FFT, sort, gather."""
+"""Work whose memory accesses are not one sequential pass: FFT, sort, gather."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ register(
         nbytes=lambda w: 4 * w.n * w.itemsize,
         make_inputs=lambda w, g: (draw.normal(g, w.n, 2),),
         dtypes=("float32", "float64"),
-        counts="5 n log2 n FLOPs, the count of the radix-2 algorithm that the literature uses for all; one complex array read, one written",
+        counts="5 n log2 n FLOPs, the radix-2 count, which the literature uses for all algorithms; one complex array read, one written",
         difference=_fft_difference,
         sum_length=lambda w: math.log2(w.n) + 1,
         memory=lambda w: 8 * w.n * w.itemsize,

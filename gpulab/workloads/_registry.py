@@ -42,7 +42,7 @@ class Workload:
 
     @property
     def label(self) -> str:
-        """The words that tables show, such as "matmul n=1024 float32"; parameters only where they are not the defaults."""
+        """The label that tables show, such as "matmul n=1024 float32"; parameters only where they are not the defaults."""
         changed = "".join(f" {key}={value}" for key, value in self.params.items() if value != self.spec.params[key])
         return f"{self.name} n={self.n} {self.dtype}{changed}"
 
@@ -73,7 +73,7 @@ class Workload:
 
     @property
     def arithmetic_dtype(self) -> str:
-        """The number format that the arithmetic is asked to run in."""
+        """The requested number format of the arithmetic."""
         return self.dtype
 
     def arithmetic_on(self, device: Any) -> str:
@@ -95,7 +95,7 @@ class Workload:
         return _checks.tolerance(self)[1]
 
     def check(self, device: Any = "cpu") -> None:
-        """Return if the workload can run on a device.
+        """Return normally if the workload can run on a device.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class Workload:
         self.check_fits(device)
 
     def check_fits(self, device: Any = "cpu") -> None:
-        """Return if the workload fits into the memory that is free on a device, and its inputs into the host's.
+        """Return normally if the workload fits into the memory that is free on a device, and its inputs into the host's.
 
         Raises
         ------
@@ -169,7 +169,7 @@ class WorkloadSpec:
     params : mapping
         Further parameters (positive whole numbers) and their defaults.
     counts : str
-        The formulas in words, with what the convention leaves out.
+        The formulas in words, including what the convention leaves out.
     difference : callable
         Takes the workload, a result and the inputs; returns the relative difference.
     sum_length : callable
@@ -231,7 +231,7 @@ class WorkloadSpec:
         text = (named if isinstance(named, str) else shown(dtype)).removeprefix("torch.")
         if text not in self.dtypes:
             raise InputError(
-                f"{self.name}: dtype {shown(text)} is not one that it runs in; expected one of: {', '.join(self.dtypes)}."
+                f"{self.name}: dtype {shown(text)} is not supported; expected one of: {', '.join(self.dtypes)}."
                 f"{_nearest(text, self.dtypes)}"
             )
         return text
@@ -265,7 +265,9 @@ def register(spec: WorkloadSpec) -> WorkloadSpec:
         raise InputError(f"register: workload {spec.name!r} has the sizes {spec.sizes}; expected at least one, in ascending order.")
     unknown = [dtype for dtype in spec.dtypes if dtype not in ITEMSIZE]
     if unknown or not spec.dtypes:
-        raise InputError(f"register: workload {spec.name!r} has the dtypes {spec.dtypes}; expected some of: {', '.join(ITEMSIZE)}.")
+        raise InputError(
+            f"register: workload {spec.name!r} has the dtypes {spec.dtypes}; expected a selection from: {', '.join(ITEMSIZE)}."
+        )
     for size in spec.sizes:
         _whole(spec.name, "a size", size)
     _REGISTRY[spec.name] = spec
@@ -294,7 +296,7 @@ def get(name: str) -> WorkloadSpec:
     Raises
     ------
     InputError
-        If there is no such workload; the message names the nearest.
+        If there is no such workload; the message names the closest match.
     """
     if not isinstance(name, str) or name not in _REGISTRY:
         raise InputError(

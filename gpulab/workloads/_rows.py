@@ -1,4 +1,4 @@
-"""Reductions and normalisations: each result needs many elements, so threads must work together."""
+"""Reductions and normalizations: each result needs many elements, so threads must cooperate."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ register(
 register(
     WorkloadSpec(
         name="layer_norm",
-        summary="each row brought to mean 0 and variance 1, then scaled and shifted",
+        summary="each row normalized to mean 0 and variance 1, then scaled and shifted",
         size_meaning="rows",
         sizes=_SIZES,
         function=_layer_norm,

@@ -178,7 +178,7 @@ _STEP_BYTES = "the batch, the weights and Adam's two moments read, weights and m
 register(
     WorkloadSpec(
         name="cnn_training_step",
-        summary="one Adam step of a small convolutional network on colour images",
+        summary="one Adam step of a small convolutional network on color images",
         size_meaning="images in the batch",
         sizes=(1, 4, 16, 64, 256, 512),
         function=_run,
@@ -187,7 +187,7 @@ register(
         make_inputs=_cnn_inputs,
         dtypes=("float32", "float64", "bfloat16"),
         params={"side": 32, "width": 32},
-        counts=f"FLOPs of convolutions and the head, forward and twice that backward but for the images' gradient; {_STEP_BYTES}",
+        counts=f"FLOPs of convolutions and the head, forward and twice that backward, without the gradient of the images; {_STEP_BYTES}",
         difference=_difference,
         sum_length=lambda w: w.n * w.params["side"] ** 2,
         matrix="convolution",
