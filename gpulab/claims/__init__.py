@@ -1,7 +1,7 @@
-"""What is said about GPU acceleration, with its source, and what recorded machines say of it.
+"""Published claims about GPU acceleration, with their sources, and what recorded machines show about them.
 
-Each claim names its source and is read as a ratio of two times. ``ledger`` sets it beside every recording: it holds, holds partly,
-fails, cannot be decided, or is not recorded yet. Nothing is timed here, and no verdict is written by hand.
+Each claim names its source and is read as a ratio of two times. ``ledger`` compares it with every recording: it holds, holds
+partly, fails, cannot be decided, or is not recorded yet. Nothing is timed here, and no verdict is written by hand.
 """
 
 from gpulab.claims._judge import judge, ledger

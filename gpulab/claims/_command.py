@@ -10,13 +10,11 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand to the command line's parser."""
     parser = subparsers.add_parser(
         "claims",
-        help="set published claims beside recorded machines",
-        description="Set published claims about GPU acceleration beside recorded machines, and write the ledger as a page.",
+        help="compare published claims with recorded machines",
+        description="Compare published claims about GPU acceleration with recorded machines, and write the ledger as a page.",
     )
-    parser.add_argument("--out", metavar="FILE", help="the page to write (Markdown); without it a line for each claim is printed")
-    parser.add_argument(
-        "--recording", nargs="+", metavar="FILE", help="recordings to judge by (default: those that `gpulab recordings` lists)"
-    )
+    parser.add_argument("--out", metavar="FILE", help="the page to write (Markdown); without it, one line per claim is printed")
+    parser.add_argument("--recording", nargs="+", metavar="FILE", help="recordings to use (default: those that `gpulab recordings` lists)")
     parser.set_defaults(run=run)
 
 
@@ -41,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_atomically(target, page(found).encode())
     except OSError as error:
         raise InputError(
-            f"claims: {target} cannot be written ({error.strerror or error}); expected a folder of yours. Give --out another file."
+            f"claims: {target} cannot be written ({error.strerror or error}); expected a writable folder. Pass --out with another file."
         ) from error
     print(f"{found!r} in {target}")
     return 0

@@ -17,7 +17,7 @@ NO_GAIN = 1.02
 
 
 def judge(key: str, recording: Recording, cpu: Recording | None = None) -> Finding:
-    """Return what one recording says of one claim.
+    """Return what one recording shows about one claim.
 
     Parameters
     ----------
@@ -30,37 +30,37 @@ def judge(key: str, recording: Recording, cpu: Recording | None = None) -> Findi
     Raises
     ------
     InputError
-        If there is no such claim, the recording is none, or that of the CPU is of another device.
+        If there is no such claim, ``recording`` is not a recording, or ``cpu`` is the recording of another kind of device.
     """
     wanted = spec(key)
     for one in (recording, *([] if cpu is None else [cpu])):
         if not isinstance(one, Recording):
-            raise InputError(f"claims.judge: {shown(one)} is no recording; expected one of gl.recordings.load(name).")
+            raise InputError(f"claims.judge: {shown(one)} is not a recording; expected the result of gl.recordings.load(name).")
     if cpu is not None and cpu.environment.device_kind != "cpu":
         raise InputError(
             f"claims.judge: cpu={cpu!r} is of a device of kind {shown(cpu.environment.device_kind)}; expected the recording of a CPU, "
-            "which claims about GPUs are compared with. Pass one, or leave it out."
+            "with which claims about GPUs are compared. Pass one, or leave it out."
         )
     return _finding(wanted, recording, cpu)
 
 
 def ledger(given: Iterable[Recording] | None = None) -> Ledger:
-    """Return every claim beside every recording of a device that it speaks of.
+    """Return every claim compared with every recording of a device that it applies to.
 
     Parameters
     ----------
     given : recordings, optional
-        By default all that can be read (``gl.recordings.readable()``). The first of a CPU is what GPUs are compared with.
+        By default all that can be read (``gl.recordings.readable()``). GPUs are compared with the first recording of a CPU.
 
     Raises
     ------
     InputError
-        If one of them is no recording.
+        If one of them is not a recording.
     """
     many = list(recordings.readable().values()) if given is None else given_items("claims.ledger", "given", given)
     wrong = [one for one in many if not isinstance(one, Recording)]
     if wrong:
-        raise InputError(f"claims.ledger: {shown(wrong[0])} is no recording; expected those of gl.recordings.load(name).")
+        raise InputError(f"claims.ledger: {shown(wrong[0])} is not a recording; expected results of gl.recordings.load(name).")
     cpu = next((one for one in many if one.environment.device_kind == "cpu"), None)
     findings = []
     for one in specs():

@@ -8,16 +8,17 @@ from gpulab.claims.results import Claim, Finding, Ledger, Source, Verdict
 
 _HEAD = """# The claim ledger
 
-What has been published about GPU acceleration, and what recorded machines say of it. `gpulab claims --out docs/claims.md` wrote this
-page; no verdict is written by hand, and none can be without a recording.
+What has been published about GPU acceleration, and what recorded machines show about it. `gpulab claims --out docs/claims.md` wrote
+this page; no verdict is written by hand, and every verdict needs a recording.
 
-A claim is read as a ratio of two recorded times (the column "read as"). The interval of a ratio joins the 95 % intervals of both times at
-their least favourable ends. A case agrees where its whole interval lies inside what was promised, and contradicts where all of it lies
-outside; "more than 1x" is contradicted by a gain that is surely below 2 %. A promise made of each case **holds** where none contradicts
-and at least half agree, **fails** where none agrees and at least half contradict, and **holds partly** where some agree and some
-contradict. A promise of an average is read as one case, the geometric mean of all. A promise of the best case ("up to") holds where one
-case reaches it, holds partly where one gains at all, and fails where every case contradicts. What the intervals cannot tell is **not
-decided**. Claims are about the hardware of their time: one that fails here may be true where it was made.
+A claim is read as a ratio of two recorded times (the column "read as"; "A / B" is the time of A divided by the time of B). The interval of
+a ratio joins the 95 % intervals of both times at their least favorable ends. A case agrees where its whole interval lies inside the
+promised range, and contradicts where all of it lies outside; "more than 1x" is contradicted by a gain that is certainly below 2 %. A
+promise for each case **holds** where none contradicts and at least half agree, **fails** where none agrees and at least half contradict,
+and **holds partly** where some agree and some contradict. A promise of an average is treated as one case, the geometric mean of all. A
+promise of the best case ("up to") holds where one case reaches it, holds partly where at least one case gains, and fails where every case
+contradicts. Where the intervals do not decide, the verdict is **not decided**. Claims are about the hardware of their time: one that fails
+here may be true on the hardware for which it was made.
 """
 
 
@@ -25,11 +26,11 @@ def page(ledger: Ledger) -> str:
     """Return the page."""
     claims = {finding.claim.key: finding.claim for finding in ledger.findings}
     counts = ", ".join(f"{count} {verdict}" for verdict, count in ledger.counts().items() if count)
-    verdicts = f"{len(ledger.findings)} verdicts (one for each machine that a claim speaks of)"
+    verdicts = f"{len(ledger.findings)} verdicts (one for each machine that a claim applies to)"
     parts = [_HEAD, f"{len(claims)} claims, {verdicts}: {counts}.\n", _machines(ledger)]
     for theme in dict.fromkeys(claim.theme for claim in claims.values()):
         parts.append(f"## {theme}\n")
-        parts.append("| claim | read as | promised | what the recordings say |\n|---|---|---|---|")
+        parts.append("| claim | read as | promised | what the recordings show |\n|---|---|---|---|")
         parts.append("\n".join(_row(claim, ledger.of(claim.key)) for claim in claims.values() if claim.theme == theme) + "\n")
     parts.append("## Sources\n")
     sources = {claim.source.key: claim.source for claim in claims.values()}

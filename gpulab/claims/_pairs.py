@@ -1,4 +1,4 @@
-"""Find the entries of a recording that differ in one thing, and set their times over each other."""
+"""Find the entries of a recording that differ in one parameter, and compute the ratios of their times."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _timing(entry: Entry) -> Timing:
 
 
 def label(params: Mapping[str, Parameter], instead: Mapping[str, Parameter] | None = None) -> str:
-    """Return a case's parameters in words; of those that the comparison changes only the counts, as "n 64 over 128"."""
+    """Return a case's parameters in words; of those that the comparison changes only the counts, as "n 64 vs. 128"."""
     words = []
     for name, value in params.items():
         if instead is None or name not in instead:
             words.append(_word(name, value))
         elif isinstance(value, int) and isinstance(instead[name], int) and instead[name] != value:
-            words.append(f"{_word(name, value)} over {_word(name, instead[name], named=False)}")
+            words.append(f"{_word(name, value)} vs. {_word(name, instead[name], named=False)}")
     return ", ".join(words)
 
 
@@ -110,7 +110,7 @@ def beside_cpu(experiment: str, keep: Keep | None = None, *, largest: bool = Fal
                 workload = entry.params["workload"]
                 sizes[workload] = max(sizes.get(workload, 0.0), items(entry))
             found = [(there, entry) for there, entry in found if items(entry) == sizes[entry.params["workload"]]]
-        return [compared(f"{label(entry.params)}, over {cpu.name}", there, entry) for there, entry in found]
+        return [compared(f"{label(entry.params)}, vs. {cpu.name}", there, entry) for there, entry in found]
 
     return compare
 

@@ -16,7 +16,7 @@ _THEMES = ("_data", "_precision", "_training", "_layers", "_kernels", "_devices"
 
 @dataclass(frozen=True)
 class Spec:
-    """A claim, and what finds the times that it speaks of."""
+    """A claim, and the function that finds the times that it refers to."""
 
     claim: Claim
     compare: Compare

@@ -1,4 +1,4 @@
-"""A claim with its source, the recorded ratios that speak for or against it, and the verdict."""
+"""A claim with its source, the recorded ratios that support or contradict it, and the verdict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpulab.units import format_ratio, plural
 
 
 class Verdict(str, enum.Enum):
-    """What a recording says of a claim."""
+    """What a recording shows about a claim."""
 
     HOLDS = "holds"
     PARTLY = "holds partly"
@@ -53,20 +53,20 @@ class Claim(Result):
     ----------
     key : str
     theme : str
-        Under which the ledger lists it.
+        The heading under which the ledger lists it.
     sentence : str
-        The claim in our words.
+        The claim, paraphrased.
     reading : str
-        Which ratio it is read as: the time without over the time with, where nothing else is said.
+        The ratio as which it is read, "A / B": by default the time without the technique divided by the time with it.
     source : Source
     where : str
         The section of the source.
     about : str
-        "gpu", "cpu" or "any": the devices that it speaks of.
+        "gpu", "cpu" or "any": the devices that it applies to.
     low, high : float
-        The ratios that the claim promises; (1, inf) says no more than "faster".
+        The range of ratios that the claim promises; (1, inf) means only "faster".
     of_each : bool
-        True if it is promised of each case, False if it is enough that one reaches it ("up to").
+        True if it is promised for each case, False if one case that reaches it is enough ("up to").
     """
 
     key: str
@@ -94,14 +94,14 @@ class Claim(Result):
 
 @dataclass(frozen=True)
 class Comparison(Result):
-    """Two recorded times set over each other.
+    """The ratio of two recorded times.
 
     Attributes
     ----------
     case : str
         What both have in common.
     ratio : float
-        The first median over the second.
+        The first median divided by the second.
     interval : (float, float) or None
         From both 95 % intervals, each end with the least favourable pair: wider than 95 %. None where one of them is missing.
     first, second : str
@@ -122,18 +122,18 @@ class Comparison(Result):
 
 @dataclass(frozen=True)
 class Finding(Result):
-    """What one recording says of one claim.
+    """What one recording shows about one claim.
 
     Attributes
     ----------
     claim : Claim
     recording : str
-        The machine's short name; "" where no recording is of a device that the claim speaks of.
+        The machine's short name; "" where no recording is of a device that the claim applies to.
     verdict : Verdict
     comparisons : tuple of Comparison
         Ordered from the smallest ratio to the largest.
     agreeing, disagreeing : int
-        How many lie with their whole interval inside what was promised, and outside; the rest straddle the line or have no interval.
+        How many have their whole interval inside the promised range, and outside it; the rest overlap its limit or have no interval.
     evidence : Evidence or None
         Of the recording.
     """
@@ -160,13 +160,13 @@ class Finding(Result):
         return f"<{self.claim.key} on {self.recording or 'no machine'}: {self.verdict}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a comparison."""
+        """Return one row per comparison."""
         return (f"{self.claim.key}: {self.claim.promised}", "ratio"), [(c.case, str(c)) for c in self.comparisons]
 
 
 @dataclass(frozen=True)
 class Ledger(Result):
-    """All claims beside all recordings.
+    """All claims compared with all recordings.
 
     Attributes
     ----------
@@ -176,7 +176,7 @@ class Ledger(Result):
     findings: tuple[Finding, ...]
 
     def of(self, key: str) -> tuple[Finding, ...]:
-        """Return what is said of one claim, a finding a machine."""
+        """Return the findings on one claim, one per machine."""
         return tuple(finding for finding in self.findings if finding.claim.key == key)
 
     def counts(self) -> dict[Verdict, int]:
@@ -189,7 +189,7 @@ class Ledger(Result):
         return f"<ledger of {plural(len({f.claim.key for f in self.findings}), 'claim')}, {plural(len(self.findings), 'verdict')}: {words}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        """Return one row a finding."""
+        """Return one row per finding."""
         rows = [
             (f.claim.sentence, f"{f.claim.source.title}, {f.claim.where}", f.claim.promised, f.recording or "none", Badge.RECORDED,
              str(f.verdict), f.summary)

@@ -176,7 +176,7 @@ def test_a_gpu_beside_a_cpu() -> None:
     cpu = machine("cpu", entry("catalogue", (50.0, 50.0), **MATMUL), name="slow")
     gpu = machine("cuda", entry("catalogue", (1.0, 1.0), **MATMUL), name="fast")
     (only,) = claims.judge("gpu-10-to-1000", gpu, cpu).comparisons
-    assert (only.ratio, only.case.rpartition(", ")[2]) == (50, "over slow")
+    assert (only.ratio, only.case.rpartition(", ")[2]) == (50, "vs. slow")
     assert claims.judge("gpu-10-to-1000", gpu).verdict is MISSING
     assert claims.ledger([gpu, cpu]).of("gpu-10-to-1000")[0].verdict is HOLDS
     sizes = ((1024, 4.0), (2**22, 8.0), (2**26, 16.0))
