@@ -1,4 +1,4 @@
-"""What the device can reach at best: memory copy, triad, matrix product by dtype, and the spacing of small launches."""
+"""The highest rates of the device: memory copy, triad, matrix product by dtype, and the spacing of small launches."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _gemm_case(device: Device, dtype: str, n: int) -> Case:
         import torch
 
         if dtype == "tf32" and device.kind == "cuda" and not _has_tf32(device):  # never record one thing under the name of another
-            raise InputError(f"matrix product tf32: {device.name} has none here; expected compute capability 8.0 or newer. Left out.")
+            raise InputError(f"matrix product tf32: {device.name} has no TF32; expected compute capability 8.0 or newer. Left out.")
         kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
         generator = torch.Generator().manual_seed(0)  # random data: products of zeros draw less power and run faster
         a, b = (torch.randn(n, n, generator=generator).to(kind).to(str(device)) for _ in range(2))

@@ -1,4 +1,4 @@
-"""``gpulab record``: the recorder on the command line, with progress and the time that is left."""
+"""``gpulab record``: the recorder on the command line, with progress and the remaining time."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand to the command line's parser."""
     parser = subparsers.add_parser(
         "record",
-        help="measure this machine and write a recording that every notebook can compare with",
-        description="Measure this machine within a time budget. Run it again with the same --out to go on after an interrupt.",
+        help="measure this machine and write a recording, with which every notebook can compare",
+        description="Measure this machine within a time budget. Run it again with the same --out to continue after an interrupt.",
     )
     parser.add_argument("--out", metavar="FILE", help="the recording to write (JSON)")
     parser.add_argument("--minutes", type=float, default=8.0, help="the time budget (default: 8)")
-    parser.add_argument("--name", help="the machine's short name, such as nvidia-h200 (default: FILE's own, else the device's)")
-    parser.add_argument("--device", help="the device to measure, such as cuda:1 or cpu (default: the best there is)")
+    parser.add_argument(
+        "--name", help="the machine's short name, such as nvidia-h200 (default: that of FILE, else made from the device's name)"
+    )
+    parser.add_argument("--device", help="the device to measure, such as cuda:1 or cpu (default: the best one available)")
     parser.add_argument("--only", nargs="+", metavar="EXPERIMENT", help="only these experiments (see --list)")
     parser.add_argument("--visits", type=int, metavar="N", help="how often to time each case, at moments far apart (default: 3)")
     parser.add_argument("--restart", action="store_true", help="replace FILE instead of continuing it")
-    parser.add_argument("--list", action="store_true", help="list the experiments and end")
+    parser.add_argument("--list", action="store_true", help="list the experiments and exit")
     parser.set_defaults(run=run)
 
 
@@ -66,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise KeyboardInterrupt
         asked_to_stop = True
         with contextlib.suppress(OSError):  # the terminal is closed: nobody is left to tell
-            print("\nstopping after the case in flight; press Ctrl-C again to stop at once", file=sys.stderr)
+            print("\nstopping after the current case; press Ctrl-C again to stop immediately", file=sys.stderr)
 
     before = {number: signal.signal(number, ask) for number in _asking()}
     try:

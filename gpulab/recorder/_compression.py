@@ -111,4 +111,4 @@ def _by_torchao(activations: str | None) -> Callable[[Any], Any]:
     return lambda layer: compression.quantize(layer, "per-channel", activations, arithmetic="torchao")
 
 
-register(Experiment(NAME, "lighter layers of notebook 07: CSR, 2:4, 8 bits, and a convolution in groups, against dense ones", _cases))
+register(Experiment(NAME, "lighter layers of notebook 07: CSR, 2:4, 8 bits, and a grouped convolution, compared with dense ones", _cases))

@@ -1,4 +1,4 @@
-"""What would take too long is foretold by a small part and left out with that reason: products without instructions for a format."""
+"""Estimate from a small part how long a case takes, and leave out those that would take too long (formats without hardware support)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SAMPLES = 3
 
 
 def refuse_long(who: str, small: Callable[[], Any], times: float, *, what: str = "call", longest_seconds: float | None = None) -> None:
-    """Time a small part, which is warmed up once, and refuse the whole if ``times`` as long as its least sample is too long.
+    """Time a small part after one warm-up call, and refuse the whole if ``times`` times its fastest sample is too long.
 
     Raises
     ------
@@ -34,4 +34,4 @@ def refuse_long(who: str, small: Callable[[], Any], times: float, *, what: str =
             return
     # Rounded so that what is too long does not read as what is allowed: 3.4 and not 3 beside 3.
     told = f"{least:.0f}" if round(least) > longest else f"{least:.1f}"
-    raise InputError(f"{who}: a {what} takes about {told} s here; expected at most {longest:g} s. Left out.")
+    raise InputError(f"{who}: a {what} would take about {told} s here; expected at most {longest:g} s. Left out.")

@@ -53,5 +53,5 @@ def _stream_cases(device: Device) -> Iterable[Case]:
             yield _stream_case(device, nbytes, "read", rank)
 
 
-register(Experiment("latency", "the time of a load whose address the load before it gives, over working sets", _chase_cases))
-register(Experiment("bandwidth", "bytes read a second over working sets: one core of a CPU, a whole GPU", _stream_cases))
+register(Experiment("latency", "the time of dependent loads (each load gives the address of the next), over working sets", _chase_cases))
+register(Experiment("bandwidth", "bytes read per second over working sets: one core of a CPU, or a whole GPU", _stream_cases))

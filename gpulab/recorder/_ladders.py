@@ -73,5 +73,7 @@ def _cases(device: Device) -> Iterable[Case]:
 
 
 register(
-    Experiment(NAME, "the ladders of notebook 04: Python kernels (with numba-cuda), CUDA C++ (with CuPy), the library's product", _cases)
+    Experiment(
+        NAME, "the kernel ladders of notebook 04: Python kernels (with numba-cuda), CUDA C++ (with CuPy), the library's product", _cases
+    )
 )

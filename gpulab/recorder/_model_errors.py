@@ -1,4 +1,4 @@
-"""How wrong the models are on recorded machines: roofline, transfer line, named link and modelled processor beside what was recorded."""
+"""The errors of the models on recorded machines: roofline, transfer line, link and processor compared with recorded times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MODELS_OF = {"H200": ("pcie5-x16", "nvidia-h200")}
 
 @dataclass(frozen=True)
 class ModelError(Result):
-    """Recorded times over a model's.
+    """The ratios of recorded times to those of a model.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class ModelError(Result):
         The machine's short name.
     cases : int
     median_ratio : float
-        Recorded over modelled: above 1, the model promises too much.
+        Recorded divided by modelled: above 1, the model is too optimistic.
     middle : (float, float)
         The 10th and the 90th percentile.
     smallest, largest : (str, float)
@@ -54,7 +54,7 @@ class ModelError(Result):
 
     @property
     def sentence(self) -> str:
-        """The error as a badge tells it."""
+        """The error in the words of a badge."""
         low, high = self.middle
         return (
             f"on {self.recording} the recorded time is {self.median_ratio:.2g} times the model's in the median of "
@@ -72,18 +72,19 @@ class ModelError(Result):
 
 
 def model_errors(recording: Recording) -> tuple[ModelError, ...]:
-    """Return how far the models are off on a recorded machine, for those models whose experiments it has.
+    """Return the errors of the models on a recorded machine, for those models whose experiments it has.
 
-    The roofline is asked for each float32 workload of the catalogue that it gives at least 0.1 ms; the line of a transfer is fitted to
-    every second size and asked for the others. A GPU that ``gl.transfer.link`` or ``processor`` has a formula for is set beside that.
+    The roofline is evaluated for each float32 workload of the catalogue for which it predicts at least 0.1 ms; the line of a transfer
+    is fitted to every second size and evaluated at the others. A GPU for which ``gl.transfer.link`` or ``processor`` has a formula is
+    compared with that.
 
     Raises
     ------
     InputError
-        If it is no recording.
+        If it is not a recording.
     """
     if not isinstance(recording, Recording):
-        raise InputError(f"model_errors: {shown(recording)} is no recording; expected one of gl.recordings.load(name).")
+        raise InputError(f"model_errors: {shown(recording)} is not a recording; expected the result of gl.recordings.load(name).")
     found = [("roofline", _roofline_ratios(recording)), ("transfer", _transfer_ratios(recording))]
     for part, (link, processor) in _MODELS_OF.items():
         if re.search(rf"\b{part}\b", recording.environment.device):  # a GH200 is no H200: another link

@@ -1,7 +1,7 @@
-"""Several ranks on a bare machine (notebook 08): data-parallel steps over numbers of ranks, and collectives over sizes.
+"""Several ranks on one machine (notebook 08): data-parallel steps over numbers of ranks, and collectives over sizes.
 
-On a CPU two ranks at most, which is all that shows there; with GPUs one rank each, through NCCL. That part was written for machines with
-several GPUs and has not run on one yet.
+On a CPU there are at most two ranks; with GPUs there is one rank per GPU, through NCCL. That part is for machines with several GPUs and
+has not been tested on one yet.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Session:
 
     @contextmanager
     def ranks(self, n: int, backend: str) -> Iterator[RankProcesses]:
-        """Lend so many ranks."""
+        """Provide a number of ranks."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -190,5 +190,5 @@ def _collective_cases(device: Device) -> Iterable[Case]:
             yield _collective_case(device, name, nbytes, world, backend, SECOND if name == "all_reduce" else THIRD)
 
 
-register(Experiment("data-parallel scaling", "a training step over numbers of ranks, strong and weak", _scaling_cases))
+register(Experiment("data-parallel scaling", "a training step over numbers of ranks, strong and weak scaling", _scaling_cases))
 register(Experiment("collectives", "collectives over sizes, on all ranks", _collective_cases))

@@ -1,4 +1,4 @@
-"""Ranks on a bare machine: plain processes with a process group of torch.distributed, where there is no ipyparallel.
+"""Ranks without ipyparallel: plain processes with a process group of torch.distributed.
 
 The recorder's own, for one host. A process ends when its end of the pipe closes, so none outlives the recorder. A rank that is inside a
 collective when another one dies is ended by the recorder, at once.
@@ -27,7 +27,7 @@ START_SECONDS, CALL_SECONDS = 90.0, 60.0  # torch and NCCL take their time the f
 
 
 class RankProcesses:
-    """So many ranks on this host; ``run`` calls a function on each, as ``gpulab.parallel.Ranks`` does.
+    """Ranks on this host; ``run`` calls a function on each, as ``gpulab.parallel.Ranks`` does.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class RankProcesses:
             self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, start_new_session=True, **quiet))
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """Call a function that can be imported on every rank; return one result a rank, in rank order.
+        """Call a function that can be imported on every rank; return one result per rank, in rank order.
 
         Raises
         ------
@@ -100,7 +100,7 @@ class RankProcesses:
                 late = next(rank for rank in range(self.n) if rank not in answers)
                 raise DeviceError(
                     f"rank {late} did not answer within {seconds:.0f} s ({what}); expected an answer. Other ranks may be waiting in a "
-                    "collective that it never entered, or the machine is too busy: run it again."
+                    "collective that this rank never entered, or the machine is too busy. Run it again."
                 )
             for rank, end in enumerate(self._ends):
                 if end in ready:
@@ -128,10 +128,10 @@ class RankProcesses:
         return None
 
     def _died(self, rank: int, what: str) -> DeviceError:
-        return DeviceError(f"rank {rank} died in {what}; expected it to answer. Look for a lack of memory, and run it again.")
+        return DeviceError(f"rank {rank} died in {what}; expected it to answer. Check whether memory ran out, and run it again.")
 
     def close(self) -> None:
-        """End all ranks; nothing is left."""
+        """End all ranks."""
         for end in self._ends:
             end.close()
         for process in self._processes:
@@ -144,7 +144,7 @@ class RankProcesses:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes' numbers."""
+        """The process ids."""
         return tuple(process.pid for process in self._processes)
 
     def __enter__(self) -> RankProcesses:

@@ -1,4 +1,4 @@
-"""What an experiment is, and the registry that holds them: each says how it is recorded."""
+"""Experiments, each with its cases and how they are recorded, and the registry that holds them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Case:
     Attributes
     ----------
     params : mapping
-        What tells this case from its siblings.
+        What distinguishes this case from the others.
     time : callable
-        ``time(deadline_seconds) -> Measurement``; allocates, measures and lets go.
+        ``time(deadline_seconds) -> Measurement``; allocates, measures and frees.
     rank : int
         Lower ranks run first, across all experiments.
     shares : int
-        How many shares of the time budget it may take: more where a call is long, since an interval takes twenty of them.
+        How many shares of the time budget it may take: more where a call is long, since an interval needs twenty calls.
     """
 
     params: Mapping[str, Parameter]
@@ -67,13 +67,13 @@ def register(experiment: Experiment) -> Experiment:
         If another experiment has the name.
     """
     if experiment.name in _REGISTRY:
-        raise InputError(f"recorder.register: there is an experiment {experiment.name!r} already; expected a new name.")
+        raise InputError(f"recorder.register: an experiment {experiment.name!r} already exists; expected a new name.")
     _REGISTRY[experiment.name] = experiment
     return experiment
 
 
 def experiments(only: Iterable[str | Experiment] | None = None) -> tuple[Experiment, ...]:
-    """Return the experiments: all that are registered, or those asked for, by name or as they are.
+    """Return the experiments: all that are registered, or the requested ones, given by name or as objects.
 
     Raises
     ------

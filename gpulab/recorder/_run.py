@@ -1,4 +1,4 @@
-"""Run the experiments within a time budget, save after each, and go on where an interrupted run stopped."""
+"""Run the experiments within a time budget, save after each, and continue where an interrupted run stopped."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _previous(out: pathlib.Path, fresh: Recording) -> Recording | None:
         before, now = getattr(old.environment, part), getattr(fresh.environment, part)
         raise RecordingError(
             f"record: {out.name} was made on another {part} ({before!r}); expected {now!r}. "
-            "Give --out another file, or --restart to replace this one."
+            "Pass --out with another file, or --restart to replace this one."
         )
     return old
 
@@ -198,10 +198,10 @@ def record(
     Parameters
     ----------
     out : path
-        The file to write; where it holds an unfinished recording of this machine, that one is continued: it keeps its notes, and names the
-        commands of all its runs.
+        The file to write. An unfinished recording of this machine in it is continued: it keeps its notes, and lists the commands of all
+        its runs.
     minutes : float
-        The budget. What it does not reach is kept as "not recorded" with that reason.
+        The budget. What it does not reach is kept as "not recorded", with the reason.
     only : iterable of str or Experiment, optional
         Names of registered experiments, or experiments of your own; None takes all that are registered.
     name : str, optional
@@ -211,8 +211,8 @@ def record(
     restart : bool
         Replace the file instead of continuing it.
     visits : int
-        How often a case is timed, 1 to 10: at moments far apart, so that its interval holds how the machine moves between them. One visit
-        reaches more cases, and its intervals are of one moment. What takes more than ten seconds is visited once.
+        How often a case is timed, 1 to 10: at moments far apart, so that its interval covers how the machine changes between them. With
+        one visit more cases are reached, but the intervals are those of one moment. Cases that take more than ten seconds are visited once.
     progress, stop : callables, optional
         ``progress(fraction, text)``; ``stop() -> bool``, polled between cases.
 
@@ -227,7 +227,7 @@ def record(
     where = devices.find(device)
     label = machine_name(where) if name is None else name
     if not _given.is_finite(minutes) or not 0 < minutes <= _LONGEST_MINUTES:
-        raise InputError(f"record: minutes = {shown(minutes)}; expected more than 0, and a day at most. Pass for example minutes=8.")
+        raise InputError(f"record: minutes = {shown(minutes)}; expected more than 0 and at most one day. Pass for example minutes=8.")
     if not isinstance(label, str) or not _NAME.fullmatch(label):
         raise InputError(f"record: name {shown(label)}; expected lower-case letters, digits, '.', '_' and '-', at most 64. Leave it out.")
     visits = _given.whole("record", "visits", visits, 1, MOST_VISITS)
@@ -236,8 +236,8 @@ def record(
     plan = _plan(where, only)
     if not plan:
         raise InputError(
-            f"record: none of the experiments asked for can run on {where.name}; expected one that can. Choose others (gpulab record "
-            "--list names them), or another device."
+            f"record: none of the requested experiments can run on {where.name}; expected at least one that can. Choose others "
+            "(gpulab record --list lists them), or another device."
         )
     machine = devices.machine()
     base = Recording(
@@ -277,7 +277,7 @@ def _target(out: Any) -> pathlib.Path:
         raise InputError(f"record: {shown(str(target))} is a folder; expected the name of a file. Pass --out machine.json.")
     if has_folder:
         return target
-    raise InputError(f"record: the folder {shown(str(target.parent))} is not there; expected an existing folder. Make it first.")
+    raise InputError(f"record: the folder {shown(str(target.parent))} does not exist; expected an existing folder. Create it first.")
 
 
 @contextlib.contextmanager
@@ -287,14 +287,14 @@ def _alone(target: pathlib.Path) -> Iterator[None]:
         with alone(target) as free:
             if not free:
                 raise RecordingError(
-                    f"record: another gpulab record writes to {target.name} now; expected to be the only one. Wait for it to end, or "
-                    "give --out another file."
+                    f"record: another gpulab record is writing to {target.name}; expected only one at a time. Wait for it to end, or "
+                    "pass --out with another file."
                 )
             yield
     except OSError as error:
         raise RecordingError(
-            f"record: {target} cannot be written ({error.strerror or error}); expected a folder of yours with room in it. What was saved "
-            "before stands; give --out another file, or make room and run it again."
+            f"record: {target} cannot be written ({error.strerror or error}); expected a writable folder with free space. What was saved "
+            "before is kept; pass --out with another file, or free some space and run it again."
         ) from error
 
 
@@ -326,5 +326,5 @@ def _loop(run: _Run, device: Device, *, budget: float, progress: Progress | None
     finally:
         run.save_all()
     if not run.done:
-        what_to_do = "Run it again." if stop is not None and stop() else "Give more --minutes."
+        what_to_do = "Run it again." if stop is not None and stop() else "Pass more --minutes."
         raise StoppedError(f"record: stopped before the first case was timed; expected time for one. {what_to_do}")

@@ -1,7 +1,7 @@
-"""The speed-up ladder of notebook 09: a beginner's script, each technique alone, one upon the other, and all but one.
+"""The speed-up ladder of notebook 09: a beginner's script, each technique alone, the techniques added one by one, and all but one.
 
-The task is the random images of the training experiment, which need no scikit-learn; times do not depend on what is seen. Every form
-is a case of its own, timed one after the other, so their ratios join both intervals. What a form learns is not recorded.
+The task is the random images of the training experiment, which need no scikit-learn; times do not depend on the content of the images.
+Every form is a case of its own, timed one after the other, so their ratios join both intervals. What a form learns is not recorded.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def _case(device: Device, form: str, technique: str, used: tuple[Technique, ...]
             run.advance(_BEFORE[kind])
             measured = measure(run.advance, steps, device=device, deadline=deadline_seconds, label=label)
             if run.is_over:
-                raise InputError(f"{label}: the loss was lost at step {len(run.losses)}; expected to go on.")
+                raise InputError(f"{label}: the loss was not finite at step {len(run.losses)}; expected a finite loss.")
             missing = [note.sentence for note in run.notes if note.code == "skipped" and "was pinned" not in note.sentence]
             if missing:  # never record one thing under the name of another
-                raise InputError(f"{label}: {missing[0]} Expected it to run as asked.")
+                raise InputError(f"{label}: {missing[0]} Expected it to run as requested.")
             return measured
         finally:
             run.close()
@@ -89,4 +89,4 @@ def _cases(device: Device) -> Iterable[Case]:
         yield _case(device, WITHOUT, one.name, tuple(here[:number] + here[number + 1 :]), LAST)
 
 
-register(Experiment(EXPERIMENT, "a beginner's training and a dozen techniques: alone, together, and all but one", _cases))
+register(Experiment(EXPERIMENT, "a beginner's training script and a dozen techniques: each alone, all together, and all but one", _cases))

@@ -1,4 +1,4 @@
-"""Small tips that tuning guides give, each without and with it, for the ledger of claims."""
+"""Small tips from tuning guides, each measured without and with it, for the ledger of claims."""
 
 from __future__ import annotations
 
@@ -167,4 +167,4 @@ def _cases(device: Device) -> Iterable[Case]:
             yield _case(device, tip, form)
 
 
-register(Experiment(NAME, "small tips of the tuning guides, without and with each", _cases))
+register(Experiment(NAME, "small tips from tuning guides, each without and with it", _cases))

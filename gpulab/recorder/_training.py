@@ -1,6 +1,6 @@
-"""The training of notebooks 05 and 06: each precision and each means alone, on data that need no scikit-learn.
+"""The training of notebooks 05 and 06: each precision and each technique alone, on data that needs no scikit-learn.
 
-A case is the time of as many steps as it says: one on a CPU, ten between two waits on an accelerator.
+A case is the time of the number of steps that it states: one on a CPU, ten between two synchronizations on an accelerator.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def _case(device: Device, model: str, precision: str, means: str, rank: int) -> 
             measured = measure(run.advance, steps, device=device, deadline=deadline_seconds, label=f"{model}, {precision}, {means}")
             if run.is_over:  # further calls would have returned at once
                 raise InputError(
-                    f"training, {model}, {precision}, {means}: the loss was lost at step {len(run.losses)}; expected to go on."
+                    f"training, {model}, {precision}, {means}: the loss was not finite at step {len(run.losses)}; expected a finite loss."
                 )
             missing = [note.sentence for note in run.notes if note.code == "skipped"]
             if missing:  # never record one thing under the name of another
-                raise InputError(f"training, {model}, {precision}, {means}: {missing[0]} Expected it to run as asked.")
+                raise InputError(f"training, {model}, {precision}, {means}: {missing[0]} Expected it to run as requested.")
             return measured
         finally:
             run.close()
@@ -115,4 +115,4 @@ def _cases(device: Device) -> Iterable[Case]:
                     yield _case(device, model, precision, means, SECOND if precision == "bfloat16" else THIRD)
 
 
-register(Experiment("training", "a step of training in each precision, and with each means of notebook 06", _cases))
+register(Experiment("training", "a training step in each precision, and with each technique of notebook 06", _cases))

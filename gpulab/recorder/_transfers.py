@@ -1,4 +1,4 @@
-"""The road between host and device: copies of every size both ways, and copy beside compute."""
+"""The link between host and device: copies of every size both ways, and copy overlapping with compute."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def _overlap_cases(device: Device) -> Iterable[Case]:
                 yield _overlap_case(device, nbytes, chunks, arrangement)
 
 
-register(Experiment("transfer", "copies of 1 KiB to 1 GiB both ways, pageable and pinned (on a CPU: the host copy)", _copy_cases))
+register(Experiment("transfer", "copies of 1 KiB to 1 GiB in both directions, pageable and pinned (on a CPU: the host copy)", _copy_cases))
 register(Experiment("overlap", "copy and compute one after the other, and in chunks at the same time", _overlap_cases))

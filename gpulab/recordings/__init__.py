@@ -1,7 +1,7 @@
-"""What named machines measured, on a date: load, look up, and never run.
+"""Measurements of named machines, with their date: they are loaded and looked up, never run.
 
 A recording is one JSON file that ``gpulab record`` wrote. It holds numbers and words, never code, and every
-field is checked on load. The figures that come out of it carry the badge ``RECORDED``.
+field is checked on load. Its figures carry the badge ``RECORDED``.
 """
 
 from gpulab.recordings._files import directory, load, names, read, readable, write

@@ -1,4 +1,4 @@
-"""``gpulab recordings``: list what there is, show one, compare two, join two."""
+"""``gpulab recordings``: list, show, compare and merge recordings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand to the command line's parser."""
     parser = subparsers.add_parser(
         "recordings",
-        help="list, show, compare and join recordings",
-        description="List the recordings there are; show one; compare two; join two of the same machine.",
+        help="list, show, compare and merge recordings",
+        description="List the available recordings, show one, compare two, or merge two of the same machine.",
     )
     parser.add_argument("--show", metavar="NAME", help="a recording, by its machine's name or its file")
-    parser.add_argument("--diff", nargs=2, metavar="NAME", help="compare two, the largest change first")
-    parser.add_argument("--merge", nargs=2, metavar="NAME", help="join two of one machine into --out; of two entries for a case the later")
-    parser.add_argument("--out", metavar="FILE", help="where --merge writes")
+    parser.add_argument("--diff", nargs=2, metavar="NAME", help="compare two recordings, the largest change first")
+    parser.add_argument(
+        "--merge",
+        nargs=2,
+        metavar="NAME",
+        help="merge two recordings of one machine into --out; of two entries for a case, the later is kept",
+    )
+    parser.add_argument("--out", metavar="FILE", help="the file that --merge writes")
     parser.set_defaults(run=run)
 
 
@@ -30,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     asked = [name for name in ("show", "diff", "merge") if getattr(arguments, name)]
     if len(asked) > 1 or (arguments.out and asked != ["merge"]):
-        raise InputError("recordings: expected one of --show, --diff and --merge, and --out with --merge alone.")
+        raise InputError("recordings: expected at most one of --show, --diff and --merge, and --out only with --merge.")
     if arguments.show:
         found = _get(arguments.show)
         print(printable(repr(found)))
@@ -47,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             recordings.write(joined, arguments.out)
         except OSError as error:
             raise InputError(
-                f"recordings: {arguments.out} cannot be written ({error.strerror or error}); expected a folder of yours. Change --out."
+                f"recordings: {arguments.out} cannot be written ({error.strerror or error}); expected a writable folder. Change --out."
             ) from error
         print(f"{joined!r} in {arguments.out}")
     else:

@@ -1,6 +1,6 @@
-"""What the readers of a recording take for granted of an entry: the parameters that each experiment has, and of which kind.
+"""What the readers of a recording require of an entry: the parameters of each experiment, and their types.
 
-The recorder's cases have them, and a test holds both together. An experiment that is not listed here may have any.
+The recorder's cases have them, and a test checks that both agree. An experiment that is not listed here may have any parameters.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST = 2**62  # beyond it no memory lies, and a whole number would not turn int
 
 
 def refuse_unusable(entries: Iterable[Entry]) -> None:
-    """Refuse an entry of a known experiment that lacks a parameter, or has one of another kind.
+    """Refuse an entry of a known experiment that lacks a parameter, or has one of another type.
 
     Raises
     ------

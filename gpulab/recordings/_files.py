@@ -32,7 +32,7 @@ def _folders() -> list[pathlib.Path]:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that ``load`` knows: what ships, and what lies in ``$GPULAB_RECORDINGS``."""
+    """Return the names that ``load`` knows: the recordings that ship with gpulab, and those in ``$GPULAB_RECORDINGS``."""
     found = {path.stem for folder in _folders() if folder.is_dir() for path in folder.glob("?*.json") if path.is_file()}
     return tuple(sorted(found))
 
@@ -71,8 +71,8 @@ def read(path: str | os.PathLike[str]) -> Recording:
         about = file.stat()
         if about.st_size > MAX_FILE_BYTES:
             raise RecordingError(
-                f"recordings.read: {shown(file.name)} has {about.st_size} bytes; expected at most {MAX_FILE_BYTES}. It is no recording of "
-                "gpulab's."
+                f"recordings.read: {shown(file.name)} has {about.st_size} bytes; expected at most {MAX_FILE_BYTES}. It is not a gpulab "
+                "recording."
             )
         return _parsed(file, about.st_size, about.st_mtime_ns)
     except OSError as error:
@@ -92,7 +92,7 @@ def _file(path: str | os.PathLike[str]) -> pathlib.Path:
         return expanded("recordings.read", path)
     except TypeError as error:
         raise RecordingError(
-            f"recordings.read: {shown(path)} is no path; expected the name of a file. Use gl.recordings.load for a machine's name."
+            f"recordings.read: {shown(path)} is not a path; expected the name of a file. Use gl.recordings.load for a machine's name."
         ) from error
 
 
@@ -106,7 +106,7 @@ def _parsed(file: pathlib.Path, size: int, modified_ns: int) -> Recording:
         json.dumps(content, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:  # no terminal and no notebook can show it
         raise RecordingError(
-            f"recordings.read: {shown(file.name)} holds half a character; expected text in UTF-8. The file is damaged."
+            f"recordings.read: {shown(file.name)} contains an incomplete character; expected text in UTF-8. The file is damaged."
         ) from error
     recording = Recording.from_dict(content)
     refuse_unusable(recording.entries)
@@ -114,7 +114,7 @@ def _parsed(file: pathlib.Path, size: int, modified_ns: int) -> Recording:
 
 
 def readable() -> dict[str, Recording]:
-    """Return every recording that can be read, by its name; what is damaged is left out, ``load`` says why."""
+    """Return every recording that can be read, by its name; damaged ones are left out (``load`` reports why)."""
     found = {}
     for name in names():
         with contextlib.suppress(RecordingError):
@@ -127,22 +127,26 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise RecordingError(f"recordings.read: the file says {shown(twice)} twice in one place; expected it once. The file is damaged.")
+        raise RecordingError(
+            f"recordings.read: the file contains the key {shown(twice)} twice in one object; expected it once. The file is damaged."
+        )
     return made
 
 
 def _finite(word: str) -> float:
     value = float(word)
     if not math.isfinite(value):
-        raise RecordingError(f"recordings.read: the file holds the number {shown(word)}, which no float can hold; expected finite numbers.")
+        raise RecordingError(
+            f"recordings.read: the file contains the number {shown(word)}, which is too large for a float; expected finite numbers."
+        )
     return value
 
 
 def _refuse_constant(word: str) -> float:
-    raise RecordingError(f"recordings.read: the file holds the bare word {word}; expected strict JSON. It was not written by gpulab.")
+    raise RecordingError(f"recordings.read: the file contains the word {word}; expected strict JSON. It was not written by gpulab.")
 
 
 def write(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write a recording so that a crash leaves the old file or the new one, never half of one; a leading ~ stands for the home folder."""
+    """Write a recording so that a crash leaves the old file or the new one, never a partial one; a leading ~ stands for the home folder."""
     text = json.dumps(recording.to_dict(), indent=1, allow_nan=False) + "\n"
     write_atomically(expanded("recordings.write", path), text.encode())

@@ -1,7 +1,7 @@
 """The schema of a recording: one machine, many entries, one kind of payload.
 
-Every experiment is reduced to timings, since a ceiling, a copy and a training step are all "so many seconds for
-so much work". The live classes of other modules may change; this schema changes only with its version.
+Every experiment is reduced to timings, since a ceiling, a copy and a training step are all a number of seconds
+for an amount of work. The live classes of other modules may change; this schema changes only with its version.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Timing(Result):
     samples_seconds : ndarray, shape (k,), float64
         At most ``KEPT_SAMPLES`` of the samples, evenly spaced in time.
     sample_count : int
-        How many samples the median and the interval stand on.
+        How many samples the median and the interval are based on.
     median_seconds, first_call_seconds, launch_seconds : float
     interval_seconds : (float, float) or None
         The 95 % interval of the median: of all samples of one visit, between the visits where there were several.
@@ -73,7 +73,7 @@ class Timing(Result):
             raise RecordingError("Timing: a time is negative or not finite; expected seconds. The file is damaged.")
         if not all(_SHORTEST_SECONDS <= t <= _LONGEST_SECONDS for t in (self.median_seconds, *self.visits_seconds)):
             raise RecordingError(
-                f"Timing: a median is no time that was measured; expected {_SHORTEST_SECONDS:g} to {_LONGEST_SECONDS:g} seconds. The file "
+                f"Timing: a median is not a plausible time; expected {_SHORTEST_SECONDS:g} to {_LONGEST_SECONDS:g} seconds. The file "
                 "is damaged."
             )
         if self.interval_seconds is not None and not self.interval_seconds[0] <= self.median_seconds <= self.interval_seconds[1]:
@@ -82,15 +82,17 @@ class Timing(Result):
         if self.calls_per_sample < 1 or not len(self.samples_seconds) or max(counts) > self.sample_count or counts[2] > MOST_VISITS:
             raise RecordingError("Timing: the sample counts contradict each other; expected 1 <= kept <= counted. The file is damaged.")
         if max(self.sample_count, self.calls_per_sample) > _MOST_COUNT:
-            raise RecordingError(f"Timing: nobody counts so many samples or calls; expected at most {_MOST_COUNT:g}. The file is damaged.")
+            raise RecordingError(
+                f"Timing: the number of samples or calls is too large; expected at most {_MOST_COUNT:g}. The file is damaged."
+            )
         if any(amount is not None and not 0 <= amount <= _MOST_WORK for amount in (self.flops, self.nbytes)):
             raise RecordingError(
-                f"Timing: the work per call is negative, or more than any call does; expected FLOPs and bytes of 0 to {_MOST_WORK:g}. The "
+                f"Timing: the work per call is negative, or too large for one call; expected FLOPs and bytes of 0 to {_MOST_WORK:g}. The "
                 "file is damaged."
             )
 
     def over(self, other: Timing) -> tuple[float, tuple[float, float] | None]:
-        """Return this median over another's, and the interval that both 95 % intervals allow at their least favourable ends.
+        """Return the ratio of this median to another, and its interval, from the least favorable ends of both 95 % intervals.
 
         The interval is wider than 95 %; it is None where one of the two is missing.
         """
@@ -102,14 +104,14 @@ class Timing(Result):
 
 @dataclass(frozen=True)
 class Entry(Result):
-    """One case of one experiment: what was asked, and what came of it.
+    """One case of one experiment: its parameters, and its timing.
 
     Attributes
     ----------
     experiment : str
         The experiment's name in the recorder's registry, such as "catalogue" or "transfer".
     params : mapping
-        What tells this case from its siblings, such as ``{"workload": "matmul", "n": 1024, "dtype": "float32"}``.
+        What distinguishes this case from the others, such as ``{"workload": "matmul", "n": 1024, "dtype": "float32"}``.
     timing : Timing or None
         None where it was not recorded.
     reason : str or None
@@ -157,9 +159,9 @@ class Recording(Result):
     environment : Environment
         Device, driver, library versions, date and the command that made it.
     clocks_seen : mapping
-        Clock readings in MHz before and after, where the device tells.
+        Clock readings in MHz before and after, where the device reports them.
     machine : mapping
-        What ``gl.machine()`` said, for people to read.
+        What ``gl.machine()`` reported, for people to read.
     gpulab_version : str
     entries : tuple of Entry
     notes : tuple of str
@@ -179,7 +181,7 @@ class Recording(Result):
         """Refuse two entries for one case, a name that cannot be shown, and what no badge can be made of."""
         _refuse_unseen("Recording", self.name)
         if not self.environment.device or not self.environment.date:
-            raise RecordingError(f"Recording {self.name!r}: it names no device or no date; expected both. The file is damaged.")
+            raise RecordingError(f"Recording {self.name!r}: the device or the date is missing; expected both. The file is damaged.")
         keys: set[str] = set()
         for key in (entry.key for entry in self.entries):
             if key in keys:
@@ -218,7 +220,7 @@ class Recording(Result):
         return f"<recording {self.name!r}: {self.environment.device}, {self.environment.date[:10]}, {done} of {len(self.entries)} entries>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row an entry: the case, its time, its rates."""
+        """Return one row per entry: the case, its time, its rates."""
         return ("case", "median", "95 % interval", "visits", "arithmetic", "memory traffic"), [_row(entry) for entry in self.entries]
 
 
@@ -227,7 +229,8 @@ def _refuse_unseen(what: str, *texts: str) -> None:
     unseen = next((text for text in texts if not text.isprintable()), None)
     if unseen is not None:
         raise RecordingError(
-            f"{what}: the name {shown(unseen)} holds what cannot be shown; expected words and numbers. The file is damaged."
+            f"{what}: the name {shown(unseen)} contains characters that cannot be displayed; expected words and numbers. The file "
+            "is damaged."
         )
 
 
@@ -242,7 +245,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
 
 
 def accelerator_told(recording: Recording) -> Mapping[str, Any]:
-    """Return what the machine told of the accelerator that was recorded: of several the one of its name; empty where it told of none."""
+    """Return what the machine reported about the recorded accelerator (of several, the one with its name); empty where there is none."""
     told = recording.machine.get("accelerators")
     each = [one for one in told if isinstance(one, Mapping)] if isinstance(told, (list, tuple)) else []
     return next((one for one in each if one.get("name") == recording.environment.device), each[0] if each else {})

@@ -1,4 +1,4 @@
-"""Two recordings: what differs between them, and one made of both."""
+"""Two recordings: what differs between them, and how they are merged into one."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Difference(Result):
     first_seconds, second_seconds : float
         The medians.
     ratio : float
-        Second over first: above 1, the second is slower.
+        Second divided by first: above 1, the second is slower.
     interval : (float, float) or None
-        From both 95 % intervals at their least favourable ends; None where one is missing.
+        From the least favorable ends of both 95 % intervals; None where one is missing.
     """
 
     key: str
@@ -55,11 +55,11 @@ class RecordingDiff(Result):
     first, second : str
         Their names.
     environment : mapping of str to (str, str)
-        What differs in the environments: the first's and the second's.
+        What differs in the environments: the values of the first and of the second.
     differences : tuple of Difference
         The cases that both have, the largest change first.
     only_first, only_second : tuple of str
-        The keys of the cases that one of them has.
+        The keys of the cases that only one of them has.
     evidence : (Evidence, Evidence)
         Of both recordings.
     """
@@ -103,7 +103,7 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
     Raises
     ------
     InputError
-        If one of them is no recording.
+        If one of them is not a recording.
     """
     _both("diff", first, second)
     one, other = _recorded(first), _recorded(second)
@@ -126,12 +126,12 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
 
 
 def merge(first: Recording, second: Recording) -> Recording:
-    """Return one recording of both: where both have a case, the later one stands; each entry keeps its own date.
+    """Merge two recordings: where both have a case, the later one is kept; each entry keeps its own date.
 
     Raises
     ------
     InputError
-        If one of them is no recording.
+        If one of them is not a recording.
     RecordingError
         If they are of different machines or of different software.
     """
@@ -140,8 +140,8 @@ def merge(first: Recording, second: Recording) -> Recording:
     if name is not None:
         before, after = getattr(first.environment, name), getattr(second.environment, name)
         raise RecordingError(
-            f"recordings.merge: {first.name} and {second.name} differ in {name} ({shown(before)} and {shown(after)}); expected one "
-            "machine with one set of software. Keep them as two recordings."
+            f"recordings.merge: {first.name} and {second.name} differ in {name} ({shown(before)} and {shown(after)}); expected the "
+            "same machine and the same software. Keep them as two recordings."
         )
     older, newer = sorted((dated(first), dated(second)), key=lambda recording: recording.environment.date)
     entries = {entry.key: entry for entry in older.entries}
@@ -192,7 +192,7 @@ def dated(recording: Recording) -> Recording:
 def _both(function: str, *given: Recording) -> None:
     for one in given:
         if not isinstance(one, Recording):
-            raise InputError(f"recordings.{function}: {shown(one)} is no recording; expected one of gl.recordings.load or .read.")
+            raise InputError(f"recordings.{function}: {shown(one)} is not a recording; expected the result of gl.recordings.load or .read.")
 
 
 def _recorded(recording: Recording) -> dict[str, Entry]:

@@ -1,7 +1,7 @@
-"""One case timed at several moments of a run: what the visits say together.
+"""One case timed at several moments of a run (visits), and the statistics over the visits.
 
-The interval of one visit tells how sure a median is of its own second. A machine's pace, its caches and its neighbours move between one
-minute and the next, and that shows only between visits: they, not the samples within one, are independent of each other.
+The interval of one visit covers only the moment of the visit. A machine's clock, its caches and other processes change from minute to
+minute, which shows only between visits: the visits, not the samples within one visit, are independent of each other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def visits_of(timing: Timing) -> tuple[float, ...]:
 
 
 def between(visits_seconds: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval, in seconds, of the pace that 2 to ``MOST_VISITS`` visits of a machine were drawn from.
+    """Return the 95 % interval, in seconds, of the median time from 2 to ``MOST_VISITS`` visits.
 
     Student's t of the logarithms, since a machine is slower by factors; stretched to the median where that lies outside. None where its
     ends lie more than ten thousand times apart.
@@ -44,7 +44,7 @@ def between(visits_seconds: Sequence[float]) -> tuple[float, float] | None:
 
 
 def together(before: Timing, visit: Timing) -> Timing:
-    """Return one timing of all visits before and of a further one.
+    """Return one timing that combines all previous visits with a further one.
 
     The median is that of the visits' medians, and the interval is between them. The first call is the first visit's; the times of a launch
     and with the transfer are means over the visits; each visit keeps its share of the samples.
@@ -58,7 +58,7 @@ def together(before: Timing, visit: Timing) -> Timing:
     notes = {note.code: note for note in (*before.notes, *visit.notes) if note.code != _NO_INTERVAL}
     if interval is None:
         apart = f"{format_seconds(min(visits))} to {format_seconds(max(visits))}"
-        sentence = f"{count} visits took from {apart}, so that an interval says nothing. Give it more --visits."
+        sentence = f"{count} visits took from {apart}, so the interval would be meaningless. Use more --visits."
         notes[_NO_INTERVAL] = Note(_NO_INTERVAL, sentence)
     return replace(
         before,
