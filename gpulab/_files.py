@@ -1,4 +1,4 @@
-"""Write a file whole or not at all, so that a crash or a full disk never leaves half of one behind."""
+"""Write a file completely or not at all, so that a crash or a full disk never leaves a partial file behind."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLC
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path``: whoever reads sees the old file or the new one, never a part.
+    """Write ``content`` to ``path``: a reader sees the old file or the new one, never a partial file.
 
     Parameters
     ----------
     path : Path
         The file; its folder is made where it is missing.
     content : bytes
-        What the file shall hold.
+        The content of the file.
 
     Raises
     ------
     OSError
-        If the folder cannot be written to, or the disk is full; what stood at ``path`` stands there still.
+        If the folder cannot be written to, or the disk is full; the file at ``path`` is then unchanged.
     """
     if path.is_dir():  # "." and "/" have no name, for which with_name raises ValueError
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -45,7 +45,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Ask, before work of minutes, whether a file can be written afterwards; nothing is left behind.
+    """Check, before long work, whether a file can be written afterwards; nothing is left behind.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def refuse_unwritable(path: Path) -> None:
     Raises
     ------
     OSError
-        If it is a folder, what it would lie in is no folder or cannot be written to, or (on Windows) another program has it open.
+        If it is a folder, if its parent is not a folder or cannot be written to, or (on Windows) another program has it open.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -107,9 +107,9 @@ def try_lock(descriptor: int) -> bool:
 def alone(path: Path) -> Iterator[bool]:
     """Hold a lock beside ``path`` while the block runs; gives False, without waiting, where another process holds it.
 
-    On a file system that knows no locks it gives True: nothing can be known of others there, and the file can be written.
+    On a file system that knows no locks it gives True: other processes cannot be detected there, and the file can be written.
 
-    The empty file ``.NAME.lock`` stays: taking it away would let two processes lock two files of one name.
+    The empty file ``.NAME.lock`` stays: removing it would let two processes lock two different files of the same name.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Checks of what a caller gives that many functions share: numbers, flags, paths, and the callables beside the work.
+"""Validation of arguments that many functions share: numbers, flags, paths and callbacks.
 
 When a clock, progress, stop or conditions callable fails, the error must name it and not the function that was measured; and a
-clock that stands still, goes back or gives no number must end the measurement, for its deadline would never come.
+clock that stands still, goes back or does not return a number must end the measurement, because its deadline would never come.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUICK_SHARE = 0.2
 
 
 def is_finite(value: Any) -> bool:
-    """Return whether a value is a real number (no bool) that a float holds and that is neither infinite nor nan."""
+    """Return whether a value is a finite real number (not a bool) that a float can hold."""
     if isinstance(value, bool) or not isinstance(value, (numbers.Real, np.number)) or isinstance(value, np.complexfloating):
         return False
     try:
@@ -35,7 +35,7 @@ def is_finite(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> TypeGuard[int]:
-    """Return whether a value is a whole number (no bool), NumPy's included."""
+    """Return whether a value is a whole number (not a bool), including NumPy's integers."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
@@ -58,7 +58,7 @@ def whole(function: str, name: str, value: Any, low: int, high: int) -> int:
     Raises
     ------
     InputError
-        If it is none, or lies outside.
+        If it is not a whole number, or lies outside the range.
     """
     if not is_whole(value) or not low <= value <= high:
         raise InputError(
@@ -81,7 +81,7 @@ def deadline(function: str, seconds: Any, most: float = 86_400.0) -> float:
 
 
 def word(function: str, name: str, value: Any, known: Collection[str]) -> str:
-    """Return a word that is one of those known.
+    """Return a name that is one of the known ones.
 
     Raises
     ------
@@ -94,12 +94,12 @@ def word(function: str, name: str, value: Any, known: Collection[str]) -> str:
 
 
 def items(function: str, name: str, values: Any) -> list[Any]:
-    """Return what an iterable gives.
+    """Return the items of an iterable.
 
     Raises
     ------
     InputError
-        If it is a text, or nothing that can be walked through.
+        If it is text, or not iterable.
     """
     try:
         if isinstance(values, (str, bytes)):
@@ -110,7 +110,7 @@ def items(function: str, name: str, values: Any) -> list[Any]:
 
 
 def callback(function: str, name: str, given: Callable[..., T] | None) -> Callable[..., T] | None:
-    """Return the callable with its own errors told as its own; None for None.
+    """Return the callable, wrapped so that its errors are reported as its own; None for None.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def callback(function: str, name: str, given: Callable[..., T] | None) -> Callab
             raise
         except Exception as error:
             raise InputError(
-                f"{function}: {name} raised {type(error).__name__} ({message_of(error)}); expected it to return. Mend it, or leave it out."
+                f"{function}: {name} raised {type(error).__name__} ({message_of(error)}); expected it to return. Fix it, or leave it out."
             ) from error
 
     return called
@@ -141,7 +141,7 @@ def clock(function: str, given: Callable[[], float] | None) -> Callable[[], floa
     Raises
     ------
     InputError
-        If it is not callable, and where it gives no finite number, goes back, or stands still.
+        If it is not callable, or if it does not return a finite number, goes back, or stands still.
     """
     read = callback(function, "clock", given)
     if read is None:
@@ -155,7 +155,7 @@ def clock(function: str, given: Callable[[], float] | None) -> Callable[[], floa
             raise InputError(f"{function}: clock gave {kind_of(now)}; expected seconds. Pass time.perf_counter or one like it.")
         if not last <= now < math.inf:
             what = f"went from {last!r} back to {now!r}" if math.isfinite(now) else f"gave {now!r}"
-            raise InputError(f"{function}: clock {what}; expected seconds that only grow. Pass time.perf_counter or one like it.")
+            raise InputError(f"{function}: clock {what}; expected seconds that never decrease. Pass time.perf_counter or one like it.")
         equal = equal + 1 if now == last else 0
         if equal >= MOST_EQUAL_READINGS:
             raise InputError(
@@ -174,9 +174,11 @@ def expanded(who: str, path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     InputError
-        If that is the home of a user who is not here; the sentence begins with ``who``.
+        If that is the home of a user who is not here; the message begins with ``who``.
     """
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise InputError(f"{who}: {path} begins with the home of a user that is not here; expected a path. Write it out.") from error
+        raise InputError(
+            f"{who}: {path} begins with the home folder of an unknown user; expected a path. Write the path in full."
+        ) from error

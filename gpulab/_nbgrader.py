@@ -1,8 +1,8 @@
 """``gpulab nbgrader``: the course's notebooks as an nbgrader course, with this package's own checks as the tests.
 
 Each exercise becomes an answer cell with the solution between nbgrader's marks and a test cell that calls the check and, among the
-hidden tests, asserts that it passed: a student's copy runs unanswered, as it does in the course. Where a right answer of one machine
-is wrong on another, the answer cell is graded by hand. Source of the metadata: nbgrader, schema version 3.
+hidden tests, asserts that it passed: a student's copy runs unanswered, as it does in the course. Where the correct answer depends on
+the machine, the answer cell is graded by hand. Source of the metadata: nbgrader, schema version 3.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gpulab.errors import InputError, shown
 _CONFIG = '''"""An nbgrader course of gpulab's notebooks, written by `gpulab nbgrader`.
 
     nbgrader generate_assignment 02_data_transfer      the students' version, in release/
-    nbgrader autograde 02_data_transfer                runs what lies in submitted/STUDENT/02_data_transfer/
+    nbgrader autograde 02_data_transfer                runs the notebooks in submitted/STUDENT/02_data_transfer/
     nbgrader export                                    the grades, as grades.csv
 
-Autograding runs students' notebooks with your rights: use an account, a container or a machine that may be lost.
+Autograding runs students' notebooks with your rights: use an account, a container or a machine without anything of value.
 """
 
 import os
@@ -49,9 +49,9 @@ def add_parser(subparsers: Any) -> None:
         help="write the course's exercises as an nbgrader course",
         description="Write a course folder for nbgrader: its configuration, and the notebooks with solutions and test cells in source/.",
     )
-    parser.add_argument("--out", metavar="FOLDER", required=True, help="the course folder; files of the same names are replaced")
+    parser.add_argument("--out", metavar="FOLDER", required=True, help="the course folder; files with the same names are replaced")
     parser.add_argument("--notebook", default="", metavar="02", help="only this notebook (default: all)")
-    parser.add_argument("--points", type=float, default=1.0, help="for each exercise (default: 1)")
+    parser.add_argument("--points", type=float, default=1.0, help="points for each exercise (default: 1)")
     parser.set_defaults(run=run)
 
 
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"Wrote nbgrader_config.py and {len(files)} assignment{'s' if len(files) != 1 else ''} to {arguments.out}:")
     for file in files:
         print(f"  nbgrader generate_assignment {file.parent.name}")
-    print("Run these in that folder. The solutions are in source/; the students' version is what lies in release/ afterwards.")
+    print("Run these in that folder. The solutions are in source/; the students' version is then in release/.")
     return 0
 
 
@@ -84,7 +84,7 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
     Raises
     ------
     InputError
-        If there is no such notebook, the points are none, or the folder cannot be written.
+        If there is no such notebook, the points are not a valid number, or the folder cannot be written to.
     """
     if not is_finite(points) or points < 0:
         raise InputError(f"nbgrader: points={shown(points)}; expected a number from 0. Pass one.")
@@ -101,7 +101,7 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
             written.append(file)
     except OSError as error:
         raise InputError(
-            f"nbgrader: {folder} cannot be written ({error.strerror or error}); expected a folder of yours. Pass another one with --out."
+            f"nbgrader: {folder} cannot be written ({error.strerror or error}); expected a writable folder. Pass another one with --out."
         ) from error
     return written
 

@@ -23,12 +23,12 @@ from gpulab.errors import GpulabError, InputError
 _COMMANDS = {
     "doctor": (__name__, "check this machine before class"),
     "lab": ("gpulab.lab", "open the course in JupyterLab"),
-    "report": ("gpulab.lessons._report_command", "write what you hand in: machine, predictions, checks"),
+    "report": ("gpulab.lessons._report_command", "write the report that you hand in: machine, predictions, checks"),
     "class": ("gpulab.lessons._class_command", "read a folder of reports and write the grades"),
     "nbgrader": ("gpulab._nbgrader", "write the course's exercises as an nbgrader course"),
-    "html": ("gpulab._html._command", "the course as pages that open from the disk"),
-    "claims": ("gpulab.claims._command", "set published claims beside recorded machines"),
-    "recordings": ("gpulab.recordings._command", "list, show, compare and join recordings"),
+    "html": ("gpulab._html._command", "write the course as HTML pages that open from the disk"),
+    "claims": ("gpulab.claims._command", "compare published claims with recorded machines"),
+    "recordings": ("gpulab.recordings._command", "list, show, compare and merge recordings"),
     "record": ("gpulab.recorder._command", "measure this machine and write a recording"),
 }
 # What a shell gives a program that SIGINT ended: 128 + 2.
@@ -88,8 +88,8 @@ def _refuse_lost_folder() -> None:
         pathlib.Path.cwd()
     except OSError as error:
         raise InputError(
-            f"the folder in which this command was called is gone ({error.strerror or error}); expected one that is there. "
-            "Go to it once more with cd, or to another one, and run the command again."
+            f"the folder in which this command was called no longer exists ({error.strerror or error}); expected an "
+            "existing folder. Change to it again with cd, or to another one, and run the command again."
         ) from error
 
 
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done; 1 something to fix (doctor); 2 wrong arguments or an error of ours, said in one sentence; 130 interrupted.
+        0 done; 1 something to fix (doctor); 2 wrong arguments or one of gpulab's errors; 130 interrupted.
     """
     _show_every_character()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in _FULL or error.filename is not None:  # no file of ours: those that are written say which they are
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - as above
-        print(f"gpulab: what was to be printed cannot be written ({error.strerror}). Make room, and run it again.", file=sys.stderr)
+        print(f"gpulab: the output cannot be written ({error.strerror}). Free some space, and run it again.", file=sys.stderr)
         return 2
     except GpulabError as error:
         print(f"gpulab: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The exceptions that gpulab raises on purpose, so that callers can catch them apart from bugs.
+"""The exceptions that gpulab raises on purpose, so that callers can distinguish them from bugs.
 
 Every message has one form: what failed, with its values; what was expected; what to do.
 Built-in parents (``ValueError``, ``MemoryError``) are kept, so code that knows only those still works.
@@ -30,7 +30,7 @@ def shown(value: object, most: int = _LONGEST) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return text that a terminal shows and does not obey: a control character, or half of a character, as its escape.
+    r"""Return text that is safe to print on a terminal: control characters and incomplete characters are escaped.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def message_of(error: BaseException | str, most: int = 200) -> str:
 
 
 def with_article(word: str) -> str:
-    """Return a word with the article before it, as a type's name is told in a message.
+    """Return a word with its article, as a message names a type.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def kind_of(value: object) -> str:
 
 
 def set_up_command(windows: bool | None = None) -> str:
-    r"""Return the command that sets the course up, for a message: here, or as told; Windows has no make.
+    r"""Return the command that sets the course up, for a message: for this system, or for the given one, since Windows has no make.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def set_up_command(windows: bool | None = None) -> str:
 
 
 def pip_command(words: str, in_notebook: bool | None = None) -> str:
-    """Return a command of pip's for a message: ``pip`` alone may be that of another Python than the one that runs this.
+    """Return a command of pip's for a message: ``pip`` alone may belong to a different Python.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def _this_python() -> str:
 
 
 def install_extra(name: str) -> str:
-    """Return the sentence that says how to get an extra of gpulab: in the project's ``.venv`` with its pinned versions."""
+    """Return the sentence that states how to install an extra of gpulab: in the project's ``.venv``, with pinned versions."""
     windows = sys.platform == "win32"
     extra = f'-e ".[{name}]"' if windows else f"-e '.[{name}]'"  # Windows' cmd takes ' for a letter of the word
     if sys.prefix == sys.base_prefix:  # conda or Colab: there is no .venv, and the pins would change what is installed there
@@ -125,7 +125,7 @@ class GpulabError(Exception):
 
 
 class InputError(GpulabError, ValueError):
-    """An argument is not one that the function can use (unknown name, negative size, wrong dtype)."""
+    """An argument is not valid (unknown name, negative size, wrong dtype)."""
 
 
 class LaunchError(InputError):
@@ -133,7 +133,7 @@ class LaunchError(InputError):
 
 
 class DeviceError(GpulabError, RuntimeError):
-    """The device asked for is not there, or it vanished during the work."""
+    """The requested device does not exist, or it vanished during the work."""
 
 
 class OutOfMemoryError(GpulabError, MemoryError):
@@ -141,11 +141,11 @@ class OutOfMemoryError(GpulabError, MemoryError):
 
 
 class CopyRequiredError(GpulabError, ValueError):
-    """Sharing without a copy is impossible here; the message says which call makes the copy."""
+    """Sharing without a copy is impossible here; the message states which call makes the copy."""
 
 
 class StoppedError(GpulabError):
-    """The learner stopped the work before it had anything to report."""
+    """The work was stopped before it had anything to report."""
 
 
 class MeasurementError(GpulabError, RuntimeError):
@@ -154,7 +154,7 @@ class MeasurementError(GpulabError, RuntimeError):
     Attributes
     ----------
     partial : gpulab.timing.Measurement or None
-        What was measured until then; None where not one sample was finished.
+        What was measured until then; None if no sample was completed.
     """
 
     def __init__(self, message: str, partial: object = None) -> None:
@@ -167,7 +167,7 @@ class RecordingError(GpulabError, ValueError):
 
 
 class CheckpointError(GpulabError, ValueError):
-    """A checkpoint of a training run or a model's file is missing, damaged, of something else, or none at all."""
+    """A checkpoint of a training run or a model's file is missing, damaged, or is not the expected file."""
 
 
 class KernelError(GpulabError, ValueError):
@@ -176,7 +176,7 @@ class KernelError(GpulabError, ValueError):
     Attributes
     ----------
     line : int or None
-        The line of the kernel's file or cell, where one is to blame.
+        The line of the kernel's file or cell that caused the error, where known.
     """
 
     def __init__(self, message: str, line: int | None = None) -> None:
@@ -185,18 +185,18 @@ class KernelError(GpulabError, ValueError):
 
 
 class MissingLibraryError(GpulabError, ImportError):
-    """A library that this call needs is not installed; the message has the line that installs it."""
+    """A library that this call needs is not installed; the message has the command that installs it."""
 
 
 class CompileError(GpulabError, ValueError):
-    """A compiler refused the source; the message shows the line with a caret and the compiler's own words.
+    """A compiler refused the source; the message shows the line with a caret and the compiler's message.
 
     Attributes
     ----------
     line, column : int or None
-        Where in the source that was given, counted from 1; None where the compiler names no place.
+        Where in the source that was given, counted from 1; None where the compiler gives no position.
     log : str
-        All that the compiler said.
+        The complete output of the compiler.
     """
 
     def __init__(self, message: str, line: int | None = None, column: int | None = None, log: str = "") -> None:
@@ -205,12 +205,12 @@ class CompileError(GpulabError, ValueError):
 
 
 class RankError(GpulabError, RuntimeError):
-    """A rank of a cluster raised, or the cluster cannot serve: not started, broken, or gone.
+    """A rank of a cluster raised, or the cluster cannot be used: not started, broken, or stopped.
 
     Attributes
     ----------
     ranks : tuple of int
-        The ranks to blame: which raised, died, or did not come; empty where it is the cluster as a whole.
+        The ranks that caused the error: those that raised, died, or did not join; empty where it is the cluster as a whole.
     waiting : tuple of int
         The ranks that waited in a collective meanwhile.
     collective : str or None
@@ -227,4 +227,4 @@ class RankDiedError(RankError):
 
 
 class CollectiveTimeoutError(RankError, TimeoutError):
-    """Ranks waited in a collective for longer than the cluster's timeout, because others did not come or went elsewhere."""
+    """Ranks waited in a collective for longer than the cluster's timeout, because other ranks did not join or entered a different one."""

@@ -1,6 +1,6 @@
 """Where a number came from: the badge, the notes and the environment that each result carries.
 
-Plain data without behaviour beyond its own words. Three kinds of evidence are never mixed silently:
+Plain data, with text but no other behavior. Three kinds of evidence are never mixed silently:
 ``MEASURED`` (this machine, just now), ``RECORDED`` (a named machine, on a date), ``MODELLED`` (a formula).
 """
 
@@ -27,12 +27,12 @@ class Badge(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Note(Result):
-    """One thing to know before a number is believed.
+    """A warning about a number.
 
     Attributes
     ----------
     code : str
-        One word of the fixed list in ``NOTE_CODES``.
+        One of the codes in ``NOTE_CODES``.
     sentence : str
         The symptom, its size, and what to do.
     """
@@ -87,7 +87,7 @@ class Environment(Result):
     libraries : mapping
         Library name to version, for those that are loaded or that matter.
     command : str or None
-        The command that gives the figure again, where there is one.
+        The command that reproduces the figure, where there is one.
     """
 
     date: str
@@ -111,27 +111,27 @@ NOT_COMPARED = "no recording to compare with yet"
 class Evidence(Result):
     """The badge of one result, with what its kind must carry.
 
-    Use the constructors ``measured``, ``recorded`` and ``modelled``: each asks for what its kind needs, and
-    no evidence can be made without it.
+    Use the constructors ``measured``, ``recorded`` and ``modelled``: each requires what its kind needs, and
+    evidence cannot be made without it.
 
     Attributes
     ----------
     badge : Badge
     device : str
-        Device name; "" for a model that belongs to none.
+        Device name; "" for a model that does not belong to a device.
     samples : int or None
-        How many samples stand behind a measured or recorded figure.
+        How many samples a measured or recorded figure is based on.
     date, command, driver : str or None
         For a recording: when, how, with which driver.
     libraries : mapping
         For a recording: library versions.
     assumptions, source, known_error : str or None
-        For a model: what it takes for granted, where it comes from, how wrong it was against recordings.
+        For a model: what it assumes, its source, and its error against recordings.
 
     Raises
     ------
     InputError
-        If a measured or recorded figure names no device, a recorded one no date, or a modelled one neither assumptions nor source.
+        If a measured or recorded figure has no device, a recorded one no date, or a modelled one no assumptions or no source.
     """
 
     badge: Badge
@@ -155,19 +155,19 @@ class Evidence(Result):
         missing = [name for name, value in needs.items() if not value]
         if missing:
             raise InputError(
-                f"Evidence: {self.badge} without {' and '.join(missing)}; expected {' and '.join(needs)}. Say where the number came from."
+                f"Evidence: {self.badge} without {' and '.join(missing)}; expected {' and '.join(needs)}. State where the number came from."
             )
         if self.samples is not None and self.samples < 0:
-            raise InputError(f"Evidence: samples={self.samples}; expected a count from 0. Pass None where nothing was sampled.")
+            raise InputError(f"Evidence: samples={self.samples}; expected a count from 0. Pass None if nothing was sampled.")
 
     @classmethod
     def measured(cls, device: str, samples: int | None = None, date: str | None = None) -> Evidence:
-        """Return the evidence of a figure that this machine just gave."""
+        """Return the evidence of a figure that was just measured on this machine."""
         return cls(Badge.MEASURED, device, samples=samples, date=date)
 
     @classmethod
     def recorded(cls, environment: Environment, samples: int | None = None) -> Evidence:
-        """Return the evidence of a figure that a named machine gave on a date."""
+        """Return the evidence of a figure that was measured on a named machine on a date."""
         return cls(
             Badge.RECORDED, environment.device, samples=samples, date=environment.date, command=environment.command,
             driver=environment.driver, libraries=environment.libraries,
@@ -175,7 +175,7 @@ class Evidence(Result):
 
     @classmethod
     def modelled(cls, assumptions: str, source: str, known_error: str | None = None, device: str = "") -> Evidence:
-        """Return the evidence of a figure that a formula or a simulation gave."""
+        """Return the evidence of a figure that was computed by a formula or a simulation."""
         return cls(Badge.MODELLED, device, assumptions=assumptions, source=source, known_error=known_error)
 
     @property
@@ -197,12 +197,12 @@ class Evidence(Result):
 
 
 def known_errors(**parts: Evidence) -> str | None:
-    """Return what is known of the errors of the models that a figure is made of, each by its name; None where nothing is known of any.
+    """Return the known errors of the models that a figure is based on, each with its name; None where none is known.
 
     Examples
     --------
-    >>> road = Evidence.modelled("a straight line", "a data sheet", "3 % at most")
-    >>> known_errors(link=road, compute=Evidence.modelled("a roof", "a data sheet"))
+    >>> link = Evidence.modelled("a straight line", "a data sheet", "3 % at most")
+    >>> known_errors(link=link, compute=Evidence.modelled("a roof", "a data sheet"))
     'link: 3 % at most; compute: no recording to compare with yet'
     """
     if all(one.known_error is None for one in parts.values()):

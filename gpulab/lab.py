@@ -1,7 +1,7 @@
 """``gpulab lab``: JupyterLab on the learner's working copy of the notebooks, opened at ``00_start_here``.
 
-The server listens on the loopback address with a fresh token, asks nothing of the internet, and leaves the user's own
-JupyterLab settings alone: what the course needs goes in as defaults (``gpulab/_jupyter``), which user settings override.
+The server listens on the loopback address with a fresh token, makes no requests to the internet, and leaves the user's own
+JupyterLab settings alone: what the course needs is set as defaults (``gpulab/_jupyter``), which user settings override.
 The working copy itself is ``working_copy``'s business.
 """
 
@@ -55,9 +55,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser (for servers); the address is printed")
     parser.add_argument("--port", type=int, default=None, help="the port to listen on (default: the first free one from 8888)")
     parser.add_argument("--dir", type=Path, default=None, help=f"the working copy's folder (default: {_COPY_NAME} beside the course)")
-    parser.add_argument(
-        "--reset", metavar="NAME", help="bring one notebook back to its original (yours is kept under a dated name), and end"
-    )
+    parser.add_argument("--reset", metavar="NAME", help="restore the original of one notebook (yours is kept under a dated name), and exit")
     parser.add_argument("jupyter", nargs="*", metavar="-- ARG", help="after --: arguments for JupyterLab itself")
     parser.set_defaults(run=run_lab)
     return parser
@@ -83,8 +81,8 @@ def run_lab(args: argparse.Namespace) -> int:
         raise
     except OSError as error:
         raise GpulabError(
-            f"lab: the working copy {copy} cannot be written ({error.strerror}: {error.filename}); expected a folder of yours "
-            "with room in it. Pass another one with --dir."
+            f"lab: the working copy {copy} cannot be written ({error.strerror}: {error.filename}); expected a writable folder "
+            "with free space. Pass another one with --dir."
         ) from error
     for sentence in changes.sentences:
         print(sentence)
@@ -129,7 +127,7 @@ def _reset(originals: Path, copy: Path, name: str) -> int:
 
 
 def find_running(copy: Path, servers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the server that already serves this working copy and answers, or None."""
+    """Return the server that already serves this working copy and responds, or None."""
     for server in servers:
         if Path(server.get("root_dir", "")).resolve() == copy.resolve() and _answers(server):
             return server
@@ -157,7 +155,7 @@ def _address_of(server: Mapping[str, Any]) -> str:
 
 
 def _open_running(server: Mapping[str, Any], *, open_browser: bool) -> int:
-    print(f"JupyterLab already runs on this working copy:\n    {_address_of(server)}")
+    print(f"JupyterLab is already running on this working copy:\n    {_address_of(server)}")
     if open_browser:
         import webbrowser
 
@@ -171,15 +169,15 @@ def jupyter_arguments(copy: Path, port: int | None, *, open_browser: bool, extra
     Raises
     ------
     InputError
-        If ``extra`` sets what this command keeps for itself (address, token, folder, port), or holds the name of a file or a folder.
+        If ``extra`` sets what this command sets itself (address, token, folder, port), or holds the name of a file or a folder.
     """
     extra = list(extra)
     for before, argument in zip(["", *extra], extra, strict=False):
         # JupyterLab would serve a folder that stands there in the working copy's place: the originals, with `gpulab lab notebooks`.
         if not argument.startswith("-") and ("=" in before or not before.startswith("-")):
             raise InputError(
-                f"lab: {shown(argument)} is no option; expected options alone, and JupyterLab's own after --. Choose the working copy's "
-                "folder with --dir, and open a notebook in JupyterLab."
+                f"lab: {shown(argument)} is not an option; expected only options, with those of JupyterLab after --. Choose the working "
+                "copy's folder with --dir, and open a notebook in JupyterLab."
             )
         name = argument.lstrip("-").split("=")[0].split(".")[-1].replace("-", "_")  # as an option, and as its shorter name
         if name in _GUARDED:
@@ -238,7 +236,7 @@ def _listen(server: Any, *, any_port: bool) -> None:
         return False
 
     async def taken() -> None:
-        """Runs after what JupyterLab has put into the loop, which is the taking of the port."""
+        """Run after JupyterLab's own callbacks, which bind the port."""
 
     server._bind_http_server_tcp = take_a_free_one
     server.io_loop.run_sync(taken)
@@ -267,7 +265,7 @@ def serve(copy: Path, port: int | None = None, *, open_browser: bool = True, ext
     arguments = jupyter_arguments(copy, port, open_browser=open_browser, extra=extra, root=is_root)
     _check_port(port)
     if is_root:
-        print("Warning: JupyterLab runs as root here, so every notebook can change everything on this machine. Prefer a user of your own.")
+        print("Warning: JupyterLab runs as root here, so every notebook can change everything on this machine. Use a normal user account.")
     defaults = str(Path(__file__).resolve().parent / "_jupyter")
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, (defaults, os.environ.get("JUPYTER_CONFIG_PATH"))))
     # The kernel of this environment, also where the user has one of the same name.
@@ -291,6 +289,6 @@ def serve(copy: Path, port: int | None = None, *, open_browser: bool = True, ext
         server.io_loop.add_callback(print, message, flush=True)  # once it answers, not before
         server.start()
     except KeyboardInterrupt:
-        server.log.debug("stopped before it had begun to listen")
+        server.log.debug("stopped before the server was listening")
     print("JupyterLab has stopped.")
     return 0

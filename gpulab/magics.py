@@ -87,7 +87,7 @@ def _time_options(line: str) -> tuple[dict[str, str | bool], str]:
         if name not in _OPTIONS:
             if name.startswith("--"):
                 raise InputError(
-                    f"%gpu_time: {name} is not an option; expected one of {', '.join(_OPTIONS)}. Put -- before code that begins so."
+                    f"%gpu_time: {name} is not an option; expected one of {', '.join(_OPTIONS)}. Put -- before code that begins like this."
                 )
             break  # -x @ y: the code begins with a minus
         keyword, takes_value = _OPTIONS[name]
@@ -101,7 +101,7 @@ def _time_options(line: str) -> tuple[dict[str, str | bool], str]:
                 text, rest = match.group(1), rest[match.end() :]
             if text is None:
                 raise InputError(
-                    f"%gpu_time: {name} stands alone; expected a value behind it, such as {name} 1. Write it, or leave the option out."
+                    f"%gpu_time: {name} has no value; expected one after it, such as {name} 1. Add it, or leave the option out."
                 )
             value = text.strip("\"'")
         found[keyword] = value
@@ -136,7 +136,7 @@ def _compiled(shell: Any, code: str) -> tuple[Callable[[], Any], Any]:
         return _Cell(compiled, namespace), device_of(types.FunctionType(compiled, namespace))
     except SyntaxError as error:
         raise InputError(
-            f"%gpu_time: cannot read {code.strip()[:60]!r} ({error.msg}); expected Python code. Mend it and run the cell again."
+            f"%gpu_time: cannot read {code.strip()[:60]!r} ({error.msg}); expected Python code. Fix it and run the cell again."
         ) from error
 
 
@@ -166,8 +166,8 @@ def _set_up(shell: Any, code: str) -> None:
         exec(compile(shell.transform_cell(code), "<%%gpu_time set-up>", "exec", dont_inherit=True), shell.user_ns)
     except Exception as error:
         raise InputError(
-            f"%%gpu_time: the set-up {shown(code)} raised {type(error).__name__} ({message_of(error)}); expected it to run. What stands "
-            f"behind the options is run once, as set-up; the options are {', '.join(_OPTIONS)}."
+            f"%%gpu_time: the set-up {shown(code)} raised {type(error).__name__} ({message_of(error)}); expected it to run. The text "
+            f"after the options is run once, as set-up; the options are {', '.join(_OPTIONS)}."
         ) from error
 
 
@@ -201,7 +201,7 @@ def gpu_time(shell: Any, line: str, cell: str | None = None) -> Measurement | No
     Parameters
     ----------
     shell : IPython shell
-        Its namespace is the code's; what a cell assigns stays there.
+        The code runs in its namespace; what a cell assigns stays there.
     line, cell : str
         As IPython gives them. Options: ``-d`` device, ``-w`` relative width, ``-t`` deadline (``2``, ``500ms``), ``--flops``, ``--nbytes``
         (numbers or expressions), ``--transfer``, ``--cold``, ``-o`` to return the Measurement instead of showing it.
@@ -230,7 +230,7 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
     Parameters
     ----------
     shell : IPython shell
-        Its namespace is the cell's.
+        The cell runs in its namespace.
     line, cell : str
         As IPython gives them; there are no options.
 
@@ -244,7 +244,7 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
     from gpulab.memory import Watch
 
     if line.strip():
-        print(f"%%gpu_memory: {line.strip()!r} is not an option; expected nothing behind the magic. Put code below it.", file=sys.stderr)
+        print(f"%%gpu_memory: {line.strip()!r} is not an option; expected nothing after the magic. Put code below it.", file=sys.stderr)
         return None
     run, watch = _as_cell(shell, cell), Watch(shell.user_ns)
 
@@ -273,14 +273,14 @@ def _as_cell(shell: Any, cell: str) -> Callable[[], Any]:
 
 
 def needs(shell: Any, line: str, cell: str) -> Any:
-    """Run a cell under ``%%needs tensorflow`` only where that library is installed; else say in one sentence how to get it.
+    """Run a cell under ``%%needs tensorflow`` only where that library is installed; else show in one sentence how to install it.
 
     Parameters
     ----------
     shell : IPython shell
-        Its namespace is the cell's.
+        The cell runs in its namespace.
     line, cell : str
-        As IPython gives them; behind the magic stand "jax", "tensorflow" or both.
+        As IPython gives them; the magic is followed by "jax", "tensorflow" or both.
 
     Returns
     -------
@@ -307,10 +307,10 @@ def gpu_compile(shell: Any, line: str, cell: str) -> Any:
     Parameters
     ----------
     shell : IPython shell
-        Where ``-o NAME`` leaves the result as a variable.
+        The shell in which ``-o NAME`` stores the result as a variable.
     line, cell : str
-        As IPython gives them. Options: ``--arch`` what to compile for, ``--name 'tile<16>'`` a template's instance to make (once for
-        each), ``-o NAME``; every other word goes to the compiler, such as ``-use_fast_math`` or ``-DTILE=16``.
+        As IPython gives them. Options: ``--arch`` the target architecture, ``--name 'tile<16>'`` a template instance to compile
+        (repeat for more), ``-o NAME``; every other word is passed to the compiler, such as ``-use_fast_math`` or ``-DTILE=16``.
 
     Returns
     -------
@@ -339,7 +339,7 @@ def _compile_options(line: str) -> dict[str, list[str]]:
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise InputError(f"%%gpu_compile: cannot read {line.strip()!r} ({error}); expected closed quotes. Mend the line.") from error
+        raise InputError(f"%%gpu_compile: cannot read {line.strip()!r} ({error}); expected closed quotes. Fix the line.") from error
     while words:
         word, equals, value = words.pop(0).partition("=")
         if word not in found or not word:
@@ -347,9 +347,9 @@ def _compile_options(line: str) -> dict[str, list[str]]:
             continue
         if not equals:
             if not words:
-                raise InputError(f"%%gpu_compile: {word} stands alone; expected a value behind it, such as --arch sm_80. Write it.")
+                raise InputError(f"%%gpu_compile: {word} has no value; expected one after it, such as --arch sm_80. Add it.")
             value = words.pop(0)
         if word == "-o" and not value.isidentifier():
-            raise InputError(f"%%gpu_compile: -o {value!r} is no name of a variable; expected one such as -o made. Mend it.")
+            raise InputError(f"%%gpu_compile: -o {value!r} is not a valid variable name; expected one such as -o made. Change it.")
         found[word].append(value)
     return found

@@ -22,7 +22,9 @@ def _positive(function: str, **sizes: int) -> list[int]:
 
 def _share(function: str, dropout: float) -> None:
     if not is_finite(dropout) or not 0 <= dropout < 1:
-        raise InputError(f"{function}: dropout is {dropout!r}; expected a share from 0 up to, but not, 1. Pass for example dropout=0.1.")
+        raise InputError(
+            f"{function}: dropout is {dropout!r}; expected a share of at least 0 and less than 1. Pass for example dropout=0.1."
+        )
 
 
 def mlp(inputs: int = 784, hidden: int = 256, outputs: int = 10, depth: int = 2, dropout: float = 0.0) -> Any:
@@ -65,7 +67,7 @@ def cnn(channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2) 
     Parameters
     ----------
     channels : int
-        Of the image: 1 for grey, 3 for colour.
+        Of the image: 1 for gray, 3 for color.
     classes : int
     width : int
         Channels of the first stage; each later stage has twice as many.
@@ -152,7 +154,7 @@ def mobilenet(channels: int = 1, classes: int = 10, width: int = 16, stages: int
     stages : int
         The image's sides halve between stages.
     expansion : int
-        A block works on this many times as many channels, each by itself.
+        The factor by which a block increases the channels, which it convolves separately.
 
     Returns
     -------

@@ -272,12 +272,12 @@ _BADGE_SHAPE = "display:inline-block;padding:0 0.45em;border-radius:0.3em;font-s
 
 
 def html_badge(badge: str) -> str:
-    """Return a badge as it is drawn everywhere: solid for MEASURED, hollow for RECORDED, dashed for MODELLED."""
+    """Return a badge as HTML, in the same form everywhere: solid for MEASURED, hollow for RECORDED, dashed for MODELLED."""
     return f'<span class="gpulab-badge" style="{_BADGE_SHAPE};{_BADGE_STYLE[badge]}">{badge}</span>'
 
 
 def shortened(text: str) -> str:
-    """Return the beginning that a caption shows of a text too long for it; "" for a text that needs no folding."""
+    """Return the beginning of a text that is too long for a caption; "" for a text that fits."""
     return "" if len(text) <= _CAPTION_LENGTH else textwrap.shorten(text, _CAPTION_SHORT, placeholder=" …")
 
 
@@ -305,7 +305,7 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: s
     Parameters
     ----------
     headers : sequence of str
-        One a column; all empty where the table needs none.
+        One per column; all empty where the table needs none.
     rows : sequence of sequence of str
         The first cell of a row names it (a row header for screen readers).
     caption : str

@@ -1,4 +1,4 @@
-"""Format and parse the quantities of this course, so that every table and plot writes them alike.
+"""Format and parse the quantities of this course, so that every table and plot shows them in the same way.
 
 Times use s, ms, us, ns. Storage uses binary prefixes (KiB = 1024 bytes); rates use decimal prefixes
 (GB/s = 1e9 bytes a second, GFLOP/s = 1e9 operations a second), as vendors' data sheets do.
@@ -122,7 +122,7 @@ def format_flops_per_second(rate: float) -> str:
 
 
 def format_ratio(ratio: float) -> str:
-    """Return a speed-up as people say it.
+    """Return a speed-up as text.
 
     >>> format_ratio(3.14159), format_ratio(0.5), format_ratio(1234)
     ('3.14x', '0.50x', '1234x')
@@ -132,7 +132,7 @@ def format_ratio(ratio: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """Return a number without a unit: three significant digits, and a whole number from a thousand on, where they would take an exponent.
+    """Return a number without a unit: three significant digits, or a whole number from 1,000 on, where three digits would need an exponent.
 
     >>> format_number(9.876), format_number(10), format_number(999.6), format_number(18765.4)
     ('9.88', '10', '1,000', '18,765')
@@ -141,7 +141,7 @@ def format_number(value: float) -> str:
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:
-    """Return a whole number with its noun: ``1 block``, ``2 blocks``; ``several`` is the noun of several, where an s does not make it.
+    """Return a whole number with its noun: ``1 block``, ``2 blocks``; ``several`` is the plural, if it is not formed with an s.
 
     Examples
     --------
@@ -165,12 +165,12 @@ def _parse(given: Any, words: dict[str, float] | dict[str, int], function: str, 
     else:
         raise InputError(f"{function}: got {kind_of(given)}; {expected}. Pass text or a number.")
     if not math.isfinite(value) or value < 0:
-        raise InputError(f"{function}: got {str(given)[:60]!r}; {expected}. Pass a size or duration that a machine can have.")
+        raise InputError(f"{function}: got {str(given)[:60]!r}; {expected}. Pass a realistic size or duration.")
     return value
 
 
 def parse_seconds(text: str | float) -> float:
-    """Read a duration such as ``"10 us"``; a bare number is refused in text and taken as seconds otherwise.
+    """Read a duration such as ``"10 us"``; text without a unit is refused, and a number is taken as seconds.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""The learner's working copy of the notebooks: filled from the originals, and never written over.
+"""The learner's working copy of the notebooks: filled from the originals, and never overwritten.
 
 The learner edits ``my-notebooks/``, so that edits survive an update of the course and never disturb the originals.
 A manifest remembers the hash of each original that was given out; a file whose hash still matches was not edited.
-Nothing here knows JupyterLab, and nothing is deleted.
+This module does not depend on JupyterLab, and it deletes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Update:
     added, renewed : tuple of str
         New in the working copy; replaced because the learner had not touched them.
     beside : tuple of (str, str)
-        The edited file that was kept, and the name under which the newer original lies beside it.
+        The edited file that was kept, and the name of the newer original next to it.
     warnings : tuple of str
         Sentences that the learner must see.
     """
@@ -50,8 +50,8 @@ class Update:
         if self.added:
             lines.append(f"New in your working copy: {', '.join(self.added)}.")
         if self.renewed:
-            lines.append(f"Brought up to date (you had not changed them): {', '.join(self.renewed)}.")
-        lines += [f"You have changed {name}, so it was kept; the newer original lies beside it as {new}." for name, new in self.beside]
+            lines.append(f"Updated (you had not changed them): {', '.join(self.renewed)}.")
+        lines += [f"You have changed {name}, so it was kept; the newer original is next to it as {new}." for name, new in self.beside]
         return tuple(lines)
 
 
@@ -82,7 +82,7 @@ def update(originals: Path, copy: Path) -> Update:
     Returns
     -------
     Update
-        What was added, renewed, or laid beside an edited file.
+        What was added, renewed, or put next to an edited file.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def reset(originals: Path, copy: Path, name: str, now: datetime.datetime | None 
     Parameters
     ----------
     name : str
-        A file name, its stem, or the beginning of one that fits a single file ("02").
+        A file name, its stem, or a beginning that matches a single file ("02").
     now : datetime, optional
         The time in the kept copy's name; the local time by default.
 
@@ -163,8 +163,8 @@ def _check_folders(originals: Path, copy: Path) -> None:
     resolved = copy.resolve()
     if resolved == originals.resolve() or originals.resolve() in resolved.parents:
         raise InputError(
-            f"working copy: {copy} is the folder of the originals or lies in it; expected another folder, so that the originals "
-            "stay as they are. Pass another one with --dir."
+            f"working copy: {copy} is the folder of the originals or is inside it; expected another folder, so that the "
+            "originals stay unchanged. Pass another one with --dir."
         )
 
 
@@ -184,7 +184,7 @@ def _find(name: str, names: list[str]) -> str:
         if len(hits) == 1:
             return hits[0]
         if hits:
-            raise InputError(f"reset: {name!r} fits {', '.join(hits)}; expected a name that fits one file. Write more of it.")
+            raise InputError(f"reset: {name!r} matches {', '.join(hits)}; expected a name that matches one file. Write more of it.")
     raise InputError(f"reset: there is no notebook {name!r}; expected one of {', '.join(names)}. Nothing was changed.")
 
 
@@ -224,7 +224,7 @@ def _read_manifest(copy: Path) -> _Manifest:
         path.replace(aside)
         return _Manifest(
             warnings=[
-                f"The record of what was given out was damaged ({error}); it is kept as {STATE_FOLDER}/{aside.name}. "
+                f"The record of the copied originals was damaged ({error}); it is kept as {STATE_FOLDER}/{aside.name}. "
                 "Every file that differs from its original counts as yours and was kept."
             ]
         )
@@ -236,7 +236,7 @@ def _parse(data: Any) -> dict[str, _Given]:
     files = {}
     for name, entry in data["files"].items():
         if not isinstance(entry, dict) or not isinstance(entry.get("given"), str) or not isinstance(entry.get("beside"), str | None):
-            raise ValueError(f"the entry of {name} is not one that gpulab wrote")
+            raise ValueError(f"the entry of {name} was not written by gpulab")
         files[name] = _Given(entry["given"], entry.get("beside"))
     return files
 

@@ -11,17 +11,22 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand to the command line's parser."""
     parser = subparsers.add_parser(
         "html",
-        help="the course as pages that open from the disk",
+        help="write the course as HTML pages that open from the disk",
         description="Run the notebooks on this machine and write them as HTML pages that need neither a server nor the internet. "
-        "The whole course takes some ten minutes on two cores.",
+        "The whole course takes about ten minutes on two cores.",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write the pages; index.html is the first")
     parser.add_argument("--notebooks", type=Path, metavar="FOLDER", help="the notebooks (default: the course's own)")
-    parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="only these notebooks, by their beginning: 02 05")
     parser.add_argument(
-        "--executed", type=Path, metavar="FOLDER", help="keep executed notebooks there, and use those that are there and still fit"
+        "--only", nargs="+", default=(), metavar="NAME", help="only these notebooks, by the beginning of their names: 02 05"
     )
-    parser.add_argument("--solutions", action="store_true", help="put a solution below each exercise, folded")
+    parser.add_argument(
+        "--executed",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for executed notebooks; those in it whose cells are unchanged are used again",
+    )
+    parser.add_argument("--solutions", action="store_true", help="add a folded solution below each exercise")
     parser.set_defaults(run=run)
 
 
@@ -33,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gpulab.units import plural
 
     def folder(path: Path | None) -> Path | None:
-        """A shell writes a ~ out only where it begins a word, and not in --out=~/pages."""
+        """A shell expands ~ only at the beginning of a word, and not in --out=~/pages."""
         return None if path is None else expanded("html", path)
 
     source, executed = folder(arguments.notebooks) or find_originals(), folder(arguments.executed)

@@ -1,4 +1,4 @@
-"""Run a notebook as a learner would with Run All, let its instruments come to rest, and write down where that was.
+"""Run a notebook as a learner would with Run All, wait until its instruments are idle, and record the machine.
 
 The learner's progress is not touched: each run has a folder and a progress file of its own. Answers are not given, so predictions are
 open and exercises are "not attempted yet". An instrument that shows nothing before its button is pressed is pressed once, so that
@@ -51,7 +51,7 @@ def executed(notebook: Path, kept: Path | None = None) -> tuple[NotebookNode, En
     GpulabError
         If a cell fails, takes longer than ten minutes, or the kernel dies; the notebook and the cell are named.
     InputError
-        If the file is no notebook, or it has to be run and ``kept`` cannot be written to.
+        If the file is not a notebook, or it has to be run and ``kept`` cannot be written to.
     """
     fresh = _read(notebook)
     place = None if kept is None else kept / notebook.name
@@ -72,12 +72,12 @@ def executed(notebook: Path, kept: Path | None = None) -> tuple[NotebookNode, En
 
 @contextmanager
 def writing(folder: Path, option: str) -> Iterator[None]:
-    """Say of a folder that cannot be written to which option names it."""
+    """Raise an error for a folder that cannot be written to, with the option that sets it."""
     try:
         yield
     except OSError as error:
         raise InputError(
-            f"html: {folder} cannot be written to ({error.strerror or error}); expected a folder of yours. Give {option} another one."
+            f"html: {folder} cannot be written to ({error.strerror or error}); expected a writable folder. Pass {option} with another one."
         ) from error
 
 
@@ -85,7 +85,7 @@ def _read(path: Path) -> NotebookNode:
     try:
         return nbformat.read(path, as_version=4)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
     except (OSError, ValueError, nbformat.reader.NotJSONError) as error:
-        raise InputError(f"html: {path} is no notebook ({error}); expected nbformat 4. Give the course's folder.") from error
+        raise InputError(f"html: {path} is not a notebook ({error}); expected nbformat 4. Pass the course's folder.") from error
 
 
 def _sources(notebook: NotebookNode) -> list[tuple[str, str]]:
@@ -126,7 +126,9 @@ def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
         except CellExecutionError as error:
             raise GpulabError(f"html: {name}, {where} failed: {error.ename}: {error.evalue}. Open it and run it there.") from error
         except CellTimeoutError as error:
-            raise GpulabError(f"html: {name}, {where} took longer than {_CELL_SECONDS} s. Try again when the machine is quiet.") from error
+            raise GpulabError(
+                f"html: {name}, {where} took longer than {_CELL_SECONDS} s. Try again when the machine is less busy."
+            ) from error
         except DeadKernelError as error:
             raise GpulabError(f"html: {name}, {where}: the kernel died. Its memory may be full: see `gpulab doctor`.") from error
         finally:

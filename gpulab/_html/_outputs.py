@@ -1,4 +1,4 @@
-"""What a cell shows, as HTML that needs nothing from outside: plots, stills of instruments, tables, text, pictures."""
+"""The outputs of a cell as self-contained HTML: plots, stills of instruments, tables, text, pictures."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def write_course(
     solutions : bool
         Whether a solution stands, folded, below each exercise.
     say : callable
-        Is told what happens, a line at a time.
+        Called with each line of progress.
 
     Returns
     -------
@@ -128,13 +128,15 @@ def write_course(
 def _chosen(source: Path, only: Sequence[str]) -> list[Path]:
     found = sorted(source.glob("*.ipynb"))
     if not found:
-        raise InputError(f"html: there are no notebooks in {source}; expected a folder with .ipynb files. Give --notebooks another one.")
+        raise InputError(
+            f"html: there are no notebooks in {source}; expected a folder with .ipynb files. Pass --notebooks with another folder."
+        )
     chosen = [path for path in found if not only or path.stem.startswith(tuple(only))]
     missing = [name for name in only if not any(path.stem.startswith(name) for path in found)]
     if missing:
         raise InputError(
             f"html: no notebook begins with {', '.join(missing)} in {source}; expected one of "
-            f"{', '.join(path.stem for path in found)}. Give its number, such as 02."
+            f"{', '.join(path.stem for path in found)}. Pass its number, such as 02."
         )
     return chosen
 
@@ -159,7 +161,8 @@ def render(
     solutions : bool
         Whether a solution stands below each exercise.
     there : collection of str, optional
-        The pages that there are, by file name: a link to another notebook's is left as its words. None takes all as there.
+        The pages that there are, by file name: a link to a page that is not there is replaced by its text. None treats all pages as
+        present.
     """
     from nbconvert import HTMLExporter
     from traitlets.config import Config
@@ -195,7 +198,7 @@ def short_stamp(where: Environment) -> str:
 
 
 def facts(where: Environment) -> list[tuple[str, str]]:
-    """Return what the head of a page says of the machine, as pairs of words."""
+    """Return the facts about the machine that the head of a page shows, as pairs of words."""
     libraries = ", ".join(f"{name} {where.libraries[name]}" for name in _LIBRARIES if name in where.libraries)
     rows = [
         ("Date", where.date.replace("T", " ").replace("+00:00", " UTC")),
@@ -253,7 +256,7 @@ def _earlier(out: Path, files: Collection[str]) -> dict[str, str]:
 
 def _index(pages: Sequence[Page], earlier: Mapping[str, str]) -> str:
     """The first page: what there is, and where it was made."""
-    old = "<p>From an earlier run: its page says where it was made.</p>"
+    old = "<p>From an earlier run: the page states where it was made.</p>"
     rows = {file: f'<li><h2><a href="{_url(file)}">{html.escape(title)}</a></h2>{old}</li>' for file, title in earlier.items()}
     for page in pages:
         time_needed = _fact(page.notebook, r"\*\*Time:\*\*\s*([^.*]+)")

@@ -1,4 +1,4 @@
-"""A figure as a place in the page that the page's own copy of plotly.js fills; its words stand there for those who do not see it."""
+"""A figure as an element that the page's own copy of plotly.js draws, with a description for screen readers."""
 
 from __future__ import annotations
 

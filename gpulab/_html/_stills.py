@@ -1,7 +1,7 @@
 """Instruments as still pictures, from the widget state that the executed notebook keeps: what a browser would draw, without a browser.
 
 An instrument is a box of panels (``widgets/_panels``): its controls become words, its picture and its table stay what they are. A widget
-of another library has no still of its own and is named.
+of another library is not drawn; its name is shown.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stills:
             return f'<div class="still"><p class="still-label">An instrument that runs in JupyterLab</p><p>{html.escape(words)}</p></div>'
         if self._is_prediction(model_id):
             return drawn
-        label = "Instrument, as a still picture: in JupyterLab you move its controls"
+        label = "Instrument, as a still picture; in JupyterLab you can use its controls"
         return f'<div class="still" role="group" aria-label="{label}"><p class="still-label">{label}</p>{drawn}</div>'
 
     def _state(self, model_id: str) -> Mapping[str, Any]:
@@ -145,8 +145,8 @@ def _evidence(each: Mapping[str, str]) -> str:
 def _prediction(state: Mapping[str, Any]) -> str:
     """The question alone: the state at the notebook's end would give away the answer."""
     choices = "".join(f"<li>{html.escape(text)}</li>" for text in state["choices"])
-    unit = {"x": " As a factor.", "%": " In per cent.", "": ""}.get(state.get("unit", ""), f" In {html.escape(state.get('unit', ''))}.")
-    how = "Choose before you read on." if choices else f"Commit yourself to a number before you read on.{unit}"
+    unit = {"x": " As a factor.", "%": " In percent.", "": ""}.get(state.get("unit", ""), f" In {html.escape(state.get('unit', ''))}.")
+    how = "Choose an answer before you read on." if choices else f"Decide on a number before you read on.{unit}"
     return (
         f'<div class="gpulab gpulab-predict"><div class="gpulab-eyebrow">Predict {html.escape(state["id"])}</div>'
         f'<div class="gpulab-question">{html.escape(state["question"])}</div>'
