@@ -26,6 +26,7 @@ PRINTED = {
     "05": {"compare": r"^(\S+ .* peak [1-9][^,]*B, \S+, \S+, \S+\n+){5}$"},
     "06": {"faster": r"the answer: [1-9][\d.]*x"},
     "08": {"two": r"memory: 104 GiB .*\ntime: +172 days"},
+    "09": {"reveal-together": r"the answer: [\d.]+x"},
 }
 
 
