@@ -162,8 +162,8 @@ def _epoch(answer: Any, name: str, sizes: tuple[int, ...]) -> None:
         )
     _compare(said, sizes, [p.detach() for p in model.parameters()])
     value, loss = checking.number(result, "the mean loss of an image"), _mean_loss(sizes)
-    if not math.isclose(value, loss, rel_tol=1e-3):
-        raise Refused(f"{said} you returned {value:.4g}; the mean loss of an image is {loss:.4g}. Divide the sum of all losses by all images.")
+    if not math.isclose(value, loss, rel_tol=1e-4):  # the mean of the batches' means is off by 9e-4
+        raise Refused(f"{said} you returned {value:.5g}; the mean loss of an image is {loss:.5g}. Divide the sum of all losses by all images.")
 
 
 def _compare(said: str, sizes: tuple[int, ...], mine: list[Any]) -> None:
@@ -361,3 +361,22 @@ def train_epoch(model, optimizer, batches, group):
             losses.append(loss.item())
         optimizer.step()
     return sum(losses)
+
+# %% wrong: With five batches, the last of 2 images and group=3 you returned
+import itertools
+
+from torch.nn.functional import cross_entropy
+
+
+def train_epoch(model, optimizer, batches, group):
+    """Make one update for each `group` batches; return the mean loss of an image as a plain number."""
+    iterator, losses = iter(batches), []
+    while part := list(itertools.islice(iterator, group)):
+        count = sum(len(labels) for _, labels in part)
+        optimizer.zero_grad()
+        for images, labels in part:
+            loss = cross_entropy(model(images), labels)
+            (loss * len(labels) / count).backward()
+            losses.append(loss.item())
+        optimizer.step()
+    return sum(losses) / len(losses)

@@ -3,12 +3,12 @@
 # %% exercise
 id = "06.12"
 title = "train within a budget"
-answer_name = "means"
+answer_name = "techniques"
 limit_seconds = 60.0
 loads = ["torch", "torch.optim", "torch._dynamo", "torch._inductor", "torch.utils.data", "torch.utils.flop_counter"]
 
 # %% stub
-means = {"accumulate": ..., "checkpoint": ..., "precision": ...}
+techniques = {"accumulate": ..., "checkpoint": ..., "precision": ...}
 
 # %% hint
 # Activations grow with the windows that are computed at once. A quarter of the batch needs about a
@@ -23,7 +23,7 @@ means = {"accumulate": ..., "checkpoint": ..., "precision": ...}
 # shows the peak before you run anything.
 
 # %% solution
-means = {"accumulate": 4, "checkpoint": True, "precision": "float32"}
+techniques = {"accumulate": 4, "checkpoint": True, "precision": "float32"}
 
 # %% check
 import functools
@@ -80,19 +80,19 @@ def check(answer: Any) -> str:
     return f"{said} (MODELLED), within the budget of {format_bytes(BUDGET_BYTES)}, and every update still learns from {BATCH} windows."
 
 # %% wrong: add a second
-means = {"accumulate": 4, "checkpoint": False, "precision": "float32"}
+techniques = {"accumulate": 4, "checkpoint": False, "precision": "float32"}
 
 # %% wrong: more parts
-means = {"accumulate": 1, "checkpoint": True, "precision": "bfloat16"}
+techniques = {"accumulate": 1, "checkpoint": True, "precision": "bfloat16"}
 
 # %% wrong: 1 to 4 parts
-means = {"accumulate": 16, "checkpoint": False, "precision": "float32"}
+techniques = {"accumulate": 16, "checkpoint": False, "precision": "float32"}
 
 # %% wrong: nothing is saved yet
-means = {"accumulate": 1, "checkpoint": False, "precision": "float32"}
+techniques = {"accumulate": 1, "checkpoint": False, "precision": "float32"}
 
 # %% wrong: it is one of
-means = {"accumulate": 4, "checkpoint": True, "precision": "half"}
+techniques = {"accumulate": 4, "checkpoint": True, "precision": "half"}
 
 # %% wrong: checkpoint is a str ('all'); it is True or False
-means = {"accumulate": 4, "checkpoint": "all", "precision": "float32"}
+techniques = {"accumulate": 4, "checkpoint": "all", "precision": "float32"}
