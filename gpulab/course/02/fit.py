@@ -48,6 +48,7 @@ _UNSEEN = (1_500, 24_000, 700_000, 96 * 2**20, 700 * 2**20)
 _OFF = 0.10
 _SMALL_BYTES = 1_000_000
 _MOST_SLOPE = 1e-8  # seconds a byte: the links have at most 2e-10, and no latency is as short
+_MOST_LATENCY, _LEAST_BANDWIDTH = 0.1, 1e6  # the links have at most 30 us and at least 6e9 bytes a second
 _TWO_NUMBERS = "two numbers: latency in seconds, bytes a second"
 
 
@@ -79,6 +80,10 @@ def _judge_numbers(a: float, b: float, truth: str) -> None:
         )
     if a > 1e6:
         raise Refused(f"{truth} you returned {a:.3g} and {b:.3g}: the two are in the wrong order. Latency first, then bytes a second.")
+    if a > _MOST_LATENCY:
+        raise Refused(f"{truth} your latency is {a:.3g} s. Return it in seconds, not in microseconds.")
+    if 1 <= b < _LEAST_BANDWIDTH:
+        raise Refused(f"{truth} your bandwidth is {b:.3g} bytes a second. Return it in bytes a second, not in GB/s, and fit the times as they are.")
     if 0 < b < 1:
         raise Refused(f"{truth} your bandwidth is {b:.3g} bytes a second. The slope is in seconds per byte; the bandwidth is 1 / slope.")
     if b <= 0:
@@ -147,6 +152,24 @@ def fit(nbytes, seconds):
     """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
     slope, latency = np.polyfit(nbytes, seconds, 1, w=1 / seconds)
     return 1 / slope, latency
+
+# %% wrong: not in microseconds
+import numpy as np
+
+
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    slope, latency = np.polyfit(nbytes, seconds, 1, w=1 / seconds)
+    return 1e6 * latency, 1 / slope
+
+# %% wrong: not in GB/s
+import numpy as np
+
+
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    slope, latency = np.polyfit(nbytes, seconds, 1, w=1 / seconds)
+    return latency, 1e-9 / slope
 
 # %% wrong: always take more time
 import numpy as np

@@ -221,7 +221,8 @@ def _kinds() -> tuple[type, type]:
     if not _made:
 
         def record_stream(self: Any, stream: Any) -> None:  # PyTorch's own takes no stand-in for a stream
-            self.block.recorded.add(stream)
+            if stream is not self.block.stream:  # the allocator ignores the stream that the memory belongs to
+                self.block.recorded.add(stream)
 
         plain = {"__torch_function__": torch._C._disabled_torch_function_impl}
         _made.append(type("PinnedTensor", (torch.Tensor,), plain))
@@ -389,7 +390,10 @@ def _used(answer: Any, waits: bool) -> tuple[Gpu, int]:
         if k < _BATCHES - 1:
             ahead = min(ahead, taken - k - 1)
         if taken - k - 1 > _MOST_ON_DEVICE:
-            raise Refused(f"When batch {k} came out, {taken} had been taken. All batches may not fit on the device: take the next one only.")
+            said = f"When batch {k} came out, {taken} had been taken."
+            if gpu.live > _MOST_ON_DEVICE:
+                raise Refused(f"{said} All batches may not fit on the device: take the next one only.")
+            raise Refused(f"{said} All batches may not fit into main memory, and a loader makes them one by one: take the next one only.")
         gpu.run(_COMPUTE, reads=(there.block,))
         del there
         if waits:
@@ -618,6 +622,40 @@ def prefetched(batches, device):
             ready.record_stream(torch.cuda.current_stream())
             yield ready
         ready = following
+
+# %% wrong: record_stream(torch.cuda.current_stream())
+import torch
+
+
+def prefetched(batches, device):
+    copies, batches = torch.cuda.Stream(), iter(batches)
+
+    def send():
+        batch = next(batches, None)
+        if batch is not None:
+            with torch.cuda.stream(copies):
+                return batch.to(device, non_blocking=True)
+
+    ready = send()
+    while ready is not None:
+        torch.cuda.current_stream().wait_stream(copies)
+        ready.record_stream(copies)
+        following = send()
+        yield ready
+        ready = following
+
+# %% wrong: into main memory
+import torch
+
+
+def prefetched(batches, device):
+    batches, copies = list(batches), torch.cuda.Stream()
+    for batch in batches:
+        with torch.cuda.stream(copies):
+            ready = batch.to(device, non_blocking=True)
+        torch.cuda.current_stream().wait_stream(copies)
+        ready.record_stream(torch.cuda.current_stream())
+        yield ready
 
 # %% wrong: still in main memory
 def prefetched(batches, device):
