@@ -67,6 +67,8 @@ def check(answer: Any) -> str:
 def _why_gain(given: float, right: float, flops: float, nbytes: float, copied: float) -> str:
     if math.isclose(given, 1 / right, rel_tol=_SAME):
         return "That is upside down: the speed-up is the CPU's time divided by the GPU's."
+    if math.isclose(given, 100 * right, rel_tol=_SAME):
+        return "That is in percent: return the ratio of the two times itself."
     if copied and math.isclose(given, _gain(flops, nbytes, 0.0), rel_tol=_SAME):
         return "That leaves out the copies, which take copied / link seconds."
     if copied and math.isclose(given, _gain(flops, nbytes, 2 * copied), rel_tol=_SAME):

@@ -94,6 +94,8 @@ def _why_misplaced(given: float, computing: float, moving: float) -> str:
             return "That is the time of the bytes alone. The arithmetic takes longer, and the longer of the two counts."
         if like(computing / 2):
             return "That is half of the arithmetic: a multiplication and an addition count as two FLOP."
+    if any(1 / _WITHIN <= given / (scale * max(computing, moving)) <= _WITHIN for scale in (1e3, 1e6, 1e9)):
+        return "The check expects seconds, not milliseconds, microseconds or nanoseconds."
     size = "short" if given < max(computing, moving) else "long"
     return f"That is too {size}: count the FLOPs and the bytes, divide each by its roof, and take the longer time."
 
@@ -183,6 +185,16 @@ def least(flops, nbytes):
 n = 2**24
 least_seconds = {"add": least(n, 12 * n), "sum": least(n, 4 * n), "softmax": least(5 * n, 8 * n),
                  "one row": least(2 * 4096**2, 4 * 4096**2), "matmul": least(1024**3, 12 * 1024**2)}
+
+# %% wrong: expects seconds
+import gpulab as gl
+
+roof = gl.lessons.roof()
+peak = roof.arithmetic_roof("float32").flops_per_second
+bandwidth = roof.memory_roof("DRAM").bytes_per_second
+n = 2**24
+least_seconds = {"add": 1e6 * 12 * n / bandwidth, "sum": 1e6 * 4 * n / bandwidth, "softmax": 1e6 * 8 * n / bandwidth,
+                 "one row": 1e6 * 4 * 4096**2 / bandwidth, "matmul": 1e6 * 2 * 1024**3 / peak}
 
 # %% wrong: lacks sum, softmax
 least_seconds = {"add": 1.0}

@@ -107,7 +107,7 @@ def _why(seconds: float, compute: float, memory: float, args: tuple[Any, ...]) -
     if compute < memory and (like(compute) or (not compute and not seconds)):
         return "That is the time of the arithmetic alone. Moving the bytes takes longer."
     if compute > memory and like(memory):
-        return "That is the time of the bytes alone. The arithmetic takes longer."
+        return "That is the time of the bytes alone. The arithmetic takes longer. (The counter sees only what runs inside its with block.)"
     if compute > memory and like(compute / 2):
         return "That is half of the arithmetic: a multiplication and an addition count as two FLOP."
     if compute < memory and like(read):
