@@ -57,11 +57,12 @@ def check(answer: Any) -> str:
         if checking.is_stub(said) or (isinstance(said, (tuple, list)) and any(map(checking.is_stub, said))):
             raise NotAttempted
         pair = isinstance(said, (tuple, list)) and len(said) == 2
-        if not pair or not all(isinstance(word, str) and word in _CHOICES for word in said):
+        if not pair or not all(isinstance(word, str) and word.strip().lower() in _CHOICES for word in said):
             raise Refused(
                 f"{name}: {checking.describe(said)}; the check expects two of 'lower', 'float32' and 'inputs': the CPU's, then CUDA's."
             )
-        for where, word, right in zip(("the CPU", "CUDA"), said, truth[name], strict=True):
+        words = (word.strip().lower() for word in said)
+        for where, word, right in zip(("the CPU", "CUDA"), words, truth[name], strict=True):
             if word != right:
                 raise Refused(f"{name} on {where} is not {word!r}. {_hint(name, word, right)}")
     return "All ten are right. " + " ".join(f"{name}: {_WHY[name]}." for name in OPERATORS)

@@ -53,6 +53,10 @@ def check(answer: Any) -> str:
             continue
         if name == "autocast" and said < right:
             raise Refused(f"autocast: {said:g} bytes. Autocast converts no weight: the model, its gradients and Adam's state stay float32.")
+        if name == "autocast" and said == right + 2:
+            raise Refused(f"autocast: {said:g} bytes. The 16-bit copy that autocast makes for a product lives for a part of the step only.")
+        if said == 8 * right:
+            raise Refused(f"{name}: {said:g}: those are bits. A byte has eight of them.")
         if name == "bfloat16 with master weights" and said < right:
             raise Refused(f"{name}: {said:g} bytes. The float32 copy of the weights and Adam's float32 state come on top of the 16-bit numbers.")
         if said == right / 2 or said == 4:
@@ -77,6 +81,12 @@ bytes_a_parameter = {"float32": 8, "autocast": 16, "pure bfloat16": 8, "bfloat16
 
 # %% wrong: each with the bytes of its format
 bytes_a_parameter = {"float32": 16, "autocast": 16, "pure bfloat16": 16, "bfloat16 with master weights": 16}
+
+# %% wrong: a part of the step only
+bytes_a_parameter = {"float32": 16, "autocast": 18, "pure bfloat16": 8, "bfloat16 with master weights": 16}
+
+# %% wrong: those are bits
+bytes_a_parameter = {"float32": 128, "autocast": 128, "pure bfloat16": 64, "bfloat16 with master weights": 128}
 
 # %% wrong: missing
 bytes_a_parameter = {"float32": 16}

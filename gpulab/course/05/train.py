@@ -81,9 +81,12 @@ def check(answer: Any) -> str:
     seen: set[str] = set()
     layer = next(module for module in model.modules() if isinstance(module, torch.nn.Linear))
 
+    rows: list[int] = []
+
     def note(module: Any, args: Any, output: Any) -> None:
         if torch.is_grad_enabled():  # a look at the loss trains nothing, and may be in float32
             seen.add(str(output.dtype))
+            rows.append(len(output))
 
     layer.register_forward_hook(note)
     steps = _Steps(model)
@@ -117,6 +120,13 @@ def check(answer: Any) -> str:
             "The weights hardly moved: the gradients are still zero. Multiply the loss before backward(), by scaler.scale(loss). If you "
             'do that already: torch.amp.GradScaler() is for CUDA and switches itself off without it; write torch.amp.GradScaler("cpu").'
         )
+    if off > _ELSEWHERE * wanted and sum(rows) < _BATCH * _BATCHES:
+        raise Refused(f"The model ran on {sum(rows) / _BATCH:.3g} of {_BATCHES} batches. Train on all of them, one step for each.")
+    if off > _ELSEWHERE * wanted and steps.count > _BATCHES:
+        raise Refused(
+            f"The optimizer stepped {steps.count} times for {_BATCHES} batches. scaler.step(optimizer) calls optimizer.step() itself, so one "
+            "call of it for each batch is enough."
+        )
     if off > _ELSEWHERE * wanted:
         raise Refused(
             f"The weights moved {moved / wanted:.3g} times as far as in float32, to another place. Divide the gradients by the scale "
@@ -140,6 +150,7 @@ class _Steps:
     def __init__(self, model: Any) -> None:
         self._own = {id(p) for p in model.parameters()}
         self._made: dict[tuple[type, float], None] = {}
+        self.count = 0
 
     def __enter__(self) -> None:
         from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -150,6 +161,7 @@ class _Steps:
         self._handle.remove()
 
     def _note(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.count += 1
         for group in optimizer.param_groups:
             if any(id(p) in self._own for p in group["params"]):
                 self._made[type(optimizer), float(group["lr"])] = None
@@ -299,6 +311,39 @@ def train(model, batches):
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.step(optimizer)
+        scaler.update()
+
+# %% wrong: ran on 20 of 40 batches
+import torch
+from torch.nn.functional import cross_entropy
+
+
+def train(model, batches):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / 1e-6)
+    scaler = torch.amp.GradScaler("cpu")
+    for x, y in batches[::2]:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = 1e-6 * cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+# %% wrong: stepped 80 times for 40 batches
+import torch
+from torch.nn.functional import cross_entropy
+
+
+def train(model, batches):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / 1e-6)
+    scaler = torch.amp.GradScaler("cpu")
+    for x, y in batches:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = 1e-6 * cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        optimizer.step()
         scaler.update()
 
 # %% wrong: a function to call

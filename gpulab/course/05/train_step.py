@@ -227,7 +227,7 @@ def _clipped(case: _Case, wanted: Any, norm: float) -> None:
             "scaler.unscale_(optimizer) before you clip."
         )
     if moved > 1.5 * should:
-        raise Refused(f"{facts}, the weights moved {moved / should:,.0f} times too far: the gradients were not clipped before the step.")
+        raise Refused(f"{facts}, the weights moved {moved / should:,.0f} times too far: the norm of the gradients was not limited before the step. torch.nn.utils.clip_grad_norm_ does that.")
     _same(case, wanted, facts, norm)
 
 
@@ -320,7 +320,7 @@ def train_step(model, optimizer, scaler, batches, max_norm):
     scaler.update()
     return total
 
-# %% wrong: were not clipped before the step
+# %% wrong: norm of the gradients was not limited before the step
 import torch
 from torch.nn.functional import cross_entropy
 
