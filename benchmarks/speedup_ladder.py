@@ -25,7 +25,7 @@ def ladders(times: int) -> None:
         found = training.ladder("digits-cnn", leave_out=("compile",) if training.Run("digits-cnn").device.is_cpu else (), samples=SAMPLES)
         seconds = time.perf_counter() - begin
         print(f"\n### Climb {number + 1}: {found.evidence.sentence}, {seconds:.0f} s\n")
-        print("| technique | over the rung before | alone | all over all but it | accuracy |\n|---|---|---|---|---|")
+        print("| technique | vs previous rung | alone | all vs all but this | accuracy |\n|---|---|---|---|---|")
         for rung in found.rungs:
             print(f"| {rung.title} | {rung.gain} | {rung.alone} | {rung.removed} | {rung.learned} |")
         for one in found.left_out:

@@ -166,7 +166,7 @@ def observe(model: Any, found: dict[str, Any], calibration: Any, percentile: flo
     Raises
     ------
     InputError
-        If there is no input, one is not finite, or the model refuses it.
+        If there is no input, one is not finite, or the model raises on it.
     """
     import torch
 

@@ -18,7 +18,7 @@ def quantized(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
     Raises
     ------
     InputError
-        If the scheme is not one of those tried here, or there is no linear layer.
+        If the scheme is not supported here, or there is no linear layer.
     MissingLibraryError
         If torchao is not installed.
     DeviceError
@@ -56,7 +56,7 @@ def quantized(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence what importing torchao tells of libraries that this machine cannot load; its errors pass.
+    """Silence warnings about libraries that this machine cannot load while torchao is imported; errors pass.
 
     The messages are warnings of its loggers and of Python's warnings module: none concerns the CPU, and a learner can do nothing
     about them.

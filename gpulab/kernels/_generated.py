@@ -105,8 +105,8 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
 
     Notes
     -----
-    What this process compiled before is forgotten first (``torch.compiler.reset``), so other compiled functions compile again when they
-    are called. The first time takes ten seconds on a CPU; PyTorch keeps the result on disk.
+    Earlier compilations of this process are discarded first (``torch.compiler.reset``), so other compiled functions compile again when
+    they are next called. The first compilation takes ten seconds on a CPU; PyTorch keeps the result on disk.
     """
     if not callable(fn):
         raise InputError(f"generated: {shown(fn)} cannot be called; expected a function. Pass generated(f, x), not generated(f(x)).")

@@ -52,7 +52,7 @@ class Launcher:
     Attributes
     ----------
     arrays : tuple
-        The arrays on the GPU, in the order of the arguments: tensors for host arrays, what was given for the others.
+        The arrays on the GPU, in the order of the arguments: tensors for host arrays, otherwise the arrays that were passed.
     """
 
     def __init__(self, name: str, backend: Backend, run: Callable[[], None], travellers: Travellers, arrays: tuple[Any, ...]) -> None:

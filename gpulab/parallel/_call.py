@@ -87,7 +87,9 @@ class Call:
             if not self.open:
                 return trouble
             if stop.is_set():
-                raise StoppedError("run: stopped before every rank had returned; call it again, or recover() where that says so.")
+                raise StoppedError(
+                    "run: stopped before every rank had returned. Call it again; if that reports ranks out of step, call recover()."
+                )
             now = time.monotonic()
             if trouble is not None:
                 since = now if since is None else since

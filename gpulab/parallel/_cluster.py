@@ -202,7 +202,7 @@ class Ranks:
             On an interrupt, after the ranks were interrupted too.
         """
         if timeout_seconds is not None and (not _given.is_finite(timeout_seconds) or timeout_seconds <= 0):
-            raise InputError(f"run: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0. Pass some, or leave it out.")
+            raise InputError(f"run: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0. Pass a number, or leave it out.")
         payload = pack(function, args, kwargs)
         if not self._busy.acquire(blocking=False):
             raise RankError("run: another call is in progress on these ranks; expected one at a time. Wait for it, or call interrupt().")
@@ -325,7 +325,7 @@ class Ranks:
         if self.n * RANK_BYTES > free:
             raise OutOfMemoryError(
                 f"cluster: {self.n} ranks need about {format_bytes(self.n * RANK_BYTES)} ({format_bytes(RANK_BYTES)} each) and "
-                f"{format_bytes(free)} are free; expected them to fit. Ask for {max(1, free // RANK_BYTES)} at most, or free some."
+                f"{format_bytes(free)} are free; expected them to fit. Ask for {max(1, free // RANK_BYTES)} at most, or free some memory."
             )
 
     def export_script(self, path: str | Path, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Path:

@@ -53,7 +53,7 @@ def global_batch(
     learning_rate, momentum : float
         Of SGD with one rank.
     warm_up_epochs : float
-        Over which "linear with warm-up" raises the learning rate in equal steps, from that of one rank.
+        Epochs over which "linear with warm-up" raises the learning rate in equal steps, beginning with that of one rank.
     rules : iterable of str
         "unchanged"; "linear": times the ranks; "linear with warm-up". With one rank all are the same, and are trained once.
     seeds : int or iterable of int

@@ -88,7 +88,7 @@ def check_versions(facts: list[dict[str, Any]]) -> None:
                 f"cluster: the engines have different versions of {library} ({who}); expected the same everywhere. "
                 "Start them all from one environment."
                 if len(ranks) > 1
-                else f"cluster: the engines have no {library}; expected it where they run. Install gpulab there."
+                else f"cluster: the engines have no {library}; expected it to be installed. Install gpulab where they run."
             )
 
 

@@ -188,7 +188,7 @@ def observe(tell: Tell | None = None) -> Observer:
 
 @contextlib.contextmanager
 def unobserved() -> Iterator[None]:
-    """Let this thread's operators run as if nobody observed them, so that a timed loop is not charged for it; no call in it is seen."""
+    """Run this thread's operators without observers, so that they do not slow a timed loop; calls inside are not seen."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     with _disable_current_modes():

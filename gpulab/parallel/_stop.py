@@ -1,8 +1,8 @@
-"""A wish to stop that reaches ranks in the middle of a call, so that they end together after a whole step.
+"""A stop request that reaches ranks in the middle of a call, so that they end together after a whole step.
 
-An interrupt ends a call at once, and what the ranks had is lost: one may be a step ahead of another. Here a file on the machine says that
-somebody wishes to stop. Rank 0 looks for it between two steps and tells the others, through the store at which they met, one step ahead:
-so nobody waits for the answer, and no collective is added to those that are observed.
+An interrupt ends a call immediately, and the ranks' results are lost: one may be a step ahead of another. Here a file on the machine is
+the stop request. Rank 0 checks for it between two steps and informs the other ranks one step ahead, through the store of the process
+group: so no rank waits for the answer, and no collective is added to those that are observed.
 """
 
 from __future__ import annotations

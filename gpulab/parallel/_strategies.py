@@ -66,7 +66,7 @@ class Trainer(Protocol):
         """
 
     def state(self) -> dict[str, Any]:
-        """Return the whole model's parameters by their names in the whole model, plain tensors; {} on a rank that has nothing to say.
+        """Return the whole model's parameters by their names in the whole model, plain tensors; {} on a rank that has none to return.
 
         Every rank calls it at the same time, so it may gather.
         """
@@ -178,7 +178,7 @@ def strategies() -> tuple[str, ...]:
 
 
 def strategy_named(given: Any) -> Strategy:
-    """Return a strategy by its name; one that is none of ours comes back as it is, and a function as data parallel by that function.
+    """Return a strategy by its name; a ``Strategy`` is returned unchanged, and a function becomes data parallel with that function.
 
     Raises
     ------

@@ -92,7 +92,7 @@ def finished(nearest: np.ndarray, x: np.ndarray, one: Format, rule: Overflow) ->
 
 
 def stochastic_round(x: Any, format: str | Format, seed: int | np.random.Generator = 0, overflow: str | None = None) -> np.ndarray:
-    """Return ``x`` rounded up or down by chance, so that the mean of many roundings is ``x`` itself.
+    """Return ``x`` rounded up or down at random, so that the mean of many roundings is ``x`` itself.
 
     A number between two neighbors is rounded up with a probability of its distance from the lower one divided by their distance.
     A number of the format is unchanged.
@@ -118,7 +118,7 @@ def stochastic_round(x: Any, format: str | Format, seed: int | np.random.Generat
 
     Notes
     -----
-    Chance comes in steps of 2**-53, so the mean differs from ``x`` by at most 2**-53 of the neighbors' distance.
+    Probabilities are multiples of 2**-53, so the mean differs from ``x`` by at most 2**-53 of the neighbors' distance.
     Source: Gupta et al., Deep Learning with Limited Numerical Precision (2015), section 3.
 
     Examples

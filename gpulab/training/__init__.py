@@ -1,4 +1,4 @@
-"""Real training runs that the later notebooks share: small tasks, one loop with everything as an option, honest results."""
+"""Real training runs that the later notebooks share: small tasks, one loop with everything as an option, results with intervals."""
 
 from gpulab.training._compile_cost import CompileCost, break_even_calls, compile_cost
 from gpulab.training._data import Data

@@ -90,7 +90,9 @@ def read(path: Path) -> dict[str, Any]:
     try:
         whole = path.read_bytes()
     except (FileNotFoundError, ValueError) as error:  # ValueError: no file can have such a name, as one with a null character
-        raise CheckpointError(f"resume: there is no file {shown(str(path))}; expected a checkpoint. Pass what save= wrote.") from error
+        raise CheckpointError(
+            f"resume: there is no file {shown(str(path))}; expected a checkpoint. Pass the file that save= wrote."
+        ) from error
     except OSError as error:
         raise CheckpointError(f"resume: {shown(str(path))} cannot be read ({message_of(error)}). Check its permissions.") from error
     plain, comment = whole[: -_COMMENT_LENGTH - 2] + _NO_COMMENT, whole[-_COMMENT_LENGTH:]
@@ -117,7 +119,9 @@ def _damaged(path: Path, why: str) -> CheckpointError:
 
 
 def _foreign(path: Path, why: str) -> CheckpointError:
-    return CheckpointError(f"resume: {shown(str(path))} is not a checkpoint of gpulab ({why}); expected one. Pass what save= wrote.")
+    return CheckpointError(
+        f"resume: {shown(str(path))} is not a checkpoint of gpulab ({why}); expected one. Pass the file that save= wrote."
+    )
 
 
 def _checked(path: Path, content: Any) -> dict[str, Any]:

@@ -268,7 +268,7 @@ class _Climb:
             if slower is not None:
                 self.too_slow += [(technique.name,)] if _slower(run, self._form(())) <= _SURELY else []
                 return (
-                    f"{words}, it multiplied the time of a sample by {slower:.3g} in the first steps: combinations with it would "
+                    f"{words}, a sample took {slower:.3g} times as long in the first steps: combinations with it would "
                     "show nothing about the other techniques."
                 )
         self.notes += [Note("skipped", f"{technique.title}: {sentence}") for sentence in missing]

@@ -68,7 +68,7 @@ def _check_precision(given: Any) -> None:
         )
     if word.startswith(("int", "uint")):
         raise InputError(
-            f"fit: precision is {shown(given)}; {expected}. Whole numbers have no gradients. Pass model=gl.compression."
+            f"fit: precision is {shown(given)}; {expected}. Integers have no gradients. Pass model=gl.compression."
             "quantize_aware(model), which rounds the weights to few bits while it trains."
         )
     if word in _OTHER_NAMES and given not in PRECISIONS:

@@ -2,7 +2,7 @@
 
 The profiler writes down when each operator began and ended on the host and, on an accelerator, each kernel on the device. Here that
 becomes spans with a depth, the time between them, and a table by operator. A step is also timed without the profiler, which slows
-every operator a little, so that what it adds is told and not guessed.
+every operator a little, so that its overhead is known.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ProfileSpan(Result):
     lane : str
         "mark", "host" or "device".
     depth : int
-        0 for what the program called; an operator that another one called lies one deeper.
+        0 for operators that the program called; an operator called by another one is one level deeper.
     start_seconds, end_seconds : float
         Since the first step began.
     """
@@ -145,7 +145,7 @@ class Profile(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the most expensive operators, what lies between them, and what the profiler itself cost."""
+        """Return the most expensive operators, the time between them, and the cost of the profiler itself."""
         here = not any(span.lane == "device" for span in self.spans)
         rows = [_row(each, here) for each in self.operators[:_ROWS]]
         rest = self.operators[_ROWS:]

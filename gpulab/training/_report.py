@@ -45,7 +45,7 @@ def speedup_report(path: Any, *results: Result, title: str = "What made the trai
     Raises
     ------
     InputError
-        If there is no result, one is of another kind, or the path ends otherwise or cannot be written.
+        If there is no result, one is of another kind, or the path has another suffix or cannot be written.
     """
     if not isinstance(path, (str, Path)) or Path(path).suffix.lower() not in _KINDS:
         raise InputError(f"speedup_report: path is {shown(path)}; expected a file that ends in .md or .html. Pass 'my_speedup.md'.")

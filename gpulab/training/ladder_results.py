@@ -270,7 +270,7 @@ class LadderResult(Result):
             first = (one.title, one.reason, here)
             cases = [(f"{machine}, {case}", str(gain)) for machine, case, gain in one.recorded] or [("not recorded yet", "")]
             rows += [(*(first if number == 0 else ("", "", "")), *case) for number, case in enumerate(cases)]
-        return ("not in the ladder", "because", "alone, here", "RECORDED elsewhere", "gain"), rows or [("nothing", "", "", "", "")]
+        return ("not in the ladder", "reason", "alone, here", "RECORDED elsewhere", "gain"), rows or [("nothing", "", "", "", "")]
 
 
 def _rate(form: LadderForm) -> str:

@@ -103,7 +103,7 @@ def test_what_else_breaks_a_run_is_named() -> None:
     assert (broken.first_bad_step, broken.ended) == (None, "diverged")
     model = training.task("digits-mlp").make_model(0)
     run_for(60, model=model, precision="pure-float16")
-    assert "came with weights" in note_of(run_for(5, model=model), "diverged")
+    assert "The model had weights" in note_of(run_for(5, model=model), "diverged")
     rising = run_for(40, learning_rate=1.0)
     assert f"at step {int(rising.losses.argmax())}" in note_of(rising, "rising")
     assert not run_for(40).has_note("rising")

@@ -353,7 +353,7 @@ def early(model: Any, data: Any) -> None:
     ("script", "words"),
     [
         (early, "still training"),
-        (lambda model, data: None, "took no sample"),
+        (lambda model, data: None, "passed no sample"),
         (lambda model, data: model(data), "script raised"),
         (5, "after is 5"),
     ],

@@ -1,6 +1,6 @@
 """Read what the compilers print: the assembler's figures for each kernel, and errors with their place in the source.
 
-The figures come from ``ptxas -v``: spills are told nowhere else. Errors come in three forms: the C++ front end's with file, line and a
+The figures come from ``ptxas -v``, the only source of spills. Errors come in three forms: the C++ front end's with file, line and a
 caret; the assembler's about a line of PTX (inline assembly); and the assembler's about a whole kernel or file.
 """
 

@@ -25,8 +25,8 @@ class KernelFacts(Result):
     registers : int
         32-bit registers of each thread, at most 255.
     shared_bytes : int
-        Shared memory of each block that the source states. What a launch asks for on top, and the 1,024 bytes that the system
-        reserves from compute capability 8.0, are not in it.
+        Static shared memory of each block. A launch's dynamic shared memory, and the 1,024 bytes that the system reserves from
+        compute capability 8.0 on, are not included.
     stack_bytes : int
         Local memory of each thread for arrays, calls and spills together; it is in the GPU's main memory, behind the caches.
     spill_store_bytes, spill_load_bytes : int
@@ -87,7 +87,7 @@ class CompiledModule(Result):
     log : str
         What the compilers printed.
     warnings : tuple of str
-        What they warned of.
+        Their warnings.
     compiler : str
         Its name and version.
     evidence : Evidence
@@ -133,7 +133,7 @@ class CompiledModule(Result):
         -------
         dict
             Line, from 1 -> its instructions in the order of the code. An optimizing compiler moves and merges work, so a line may
-            own few or none; what belongs to no line of the source (a header's) is left out.
+            own few or none; instructions that belong to no source line (those of a header) are left out.
 
         Raises
         ------

@@ -1,8 +1,8 @@
-"""Run the lanes of a loop one after the other, each alone, where few are left: NumPy's cost for each statement is then more than theirs.
+"""Run the lanes of a loop one after the other when only few are active: NumPy's overhead for each statement then costs more than the lanes.
 
-A loop in which lanes only compute, read what nobody writes, and use arrays of their own gives each lane what it gets in lockstep. What
-lockstep counts follows from the turns that each lane took, since lanes are together that are in the same turn of every loop around.
-Anything that Python's numbers do otherwise than numba's, and everything that would be a finding, an error or a trace, is left to lockstep.
+If lanes only compute, read memory that is not written, and use arrays of their own, each gets the same values as in lockstep. The counts
+of lockstep follow from the iterations that each lane took: lanes are together when they are in the same iteration of all enclosing loops.
+Arithmetic in which Python differs from numba, and everything that would be a finding, an error or a trace, is left to lockstep.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What lockstep counts of a loop that each lane ran alone, from the log of its turns.
+"""The counts of lockstep for a loop that each lane ran alone, from the log of its iterations.
 
-Lanes of a warp execute a statement together that are in the same turn of every loop around it. The turns of a loop are put into rows:
-those of the outermost one are numbered through, and each turn of a loop has as many rows for the loops in it as its longest lane took.
+Lanes of a warp execute a statement together if they are in the same iteration of every enclosing loop. Iterations are mapped to rows:
+those of the outermost loop are numbered consecutively, and each has as many rows for its inner loops as the lane with the most iterations.
 """
 
 from __future__ import annotations

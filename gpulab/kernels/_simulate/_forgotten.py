@@ -1,4 +1,4 @@
-"""The accesses that made room for others as witnesses, kept where ``syncwarp`` names lanes.
+"""Accesses that are no longer witnesses, because later ones replaced them; kept only where ``syncwarp`` names lanes.
 
 Two witnesses of a word stand for all of a warp's lanes only while whatever orders lanes orders all of them. A ``syncwarp`` of some lanes
 may order both witnesses before an access, and leave a third lane out.

@@ -3,7 +3,7 @@
 Two accesses of one word race when two threads make them, at least one writes, not both are atomic, and nothing orders them. Threads of
 one block are ordered by ``syncthreads``, lanes of one warp also by ``syncwarp``. Threads of different blocks are ordered only by the way of
 the last block: one writes, calls ``threadfence``, and then an atomic; the other calls an atomic later. (Fences and atomics count for the
-whole block here.) Two plain writes of the same value are let pass: whoever comes last, the memory is the same.
+whole block here.) Two plain writes of the same value are not reported: the memory is the same in either order.
 
 For each word two witnesses of each kind (plain writes, atomics, plain reads) are kept: the last thread that did so, and one more that
 differs from it as much as possible: of another block, else of another warp, else another lane. Whoever touches the word next is unordered

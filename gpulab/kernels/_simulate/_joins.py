@@ -1,4 +1,4 @@
-"""Which assignments of a variable meet, and which reads of it some way leads to that gave it no value.
+"""Control flow of a variable: which of its assignments may reach the same read, and which reads may come before any assignment.
 
 Where one of several assignments may have given a variable its value, numba has one type for all of them.
 
@@ -6,7 +6,7 @@ The microscope's variables have the type of what ran. That differs in what a lea
 become a float64 in numba, which holds 53 bits and has no bits to shift. Such variables are noted. Assignments that follow each other
 without a branch or a loop do not meet; numba keeps them apart as well.
 
-A read that some way reaches without a value may still never be without one: which lanes come that way is seen when the kernel runs.
+Whether a read is really reached without a value is known only when the kernel runs and its lanes take a path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lanes of one access, one after the other, and its moment, as those see them who look for hazards."""
+"""The lanes of one access as a flat list, and its moment: the form in which the hazard search uses them."""
 
 from __future__ import annotations
 

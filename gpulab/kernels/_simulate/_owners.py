@@ -1,6 +1,6 @@
-"""A cheap test that lets most accesses pass: while each word belongs to one thread, or nobody writes, no two accesses can race.
+"""A cheap test that most accesses pass: while each word belongs to one thread, or is never written, no two accesses can race.
 
-Accesses that pass are only noted. When one does not, those noted are told to the witnesses in ``_hazards``, which then look closely.
+Accesses that pass are only recorded. When one does not pass, the recorded ones go to the witnesses in ``_hazards`` for the exact test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find a kernel's text and the names it uses, and tell which of its arrays it writes.
+"""Find a kernel's text and the names it uses, and determine which of its arrays it writes.
 
 The text comes from the file or the notebook cell in which the kernel was defined. Nothing of it is executed as Python: what
 ``_alone`` runs is text of its own, made of numbers, operators and variables.
