@@ -68,7 +68,7 @@ def whole(function: str, name: str, value: Any, low: int, high: int) -> int:
 
 
 def deadline(function: str, seconds: Any, most: float = 86_400.0) -> float:
-    """Return how long a measurement may take; with ``GPULAB_QUICK=1``, as tests of the notebooks set it, a fifth of what was asked for.
+    """Return how long a measurement may take; with ``GPULAB_QUICK=1``, as tests of the notebooks set it, a fifth of the requested time.
 
     Raises
     ------

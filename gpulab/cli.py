@@ -1,7 +1,7 @@
 """The command line: ``gpulab doctor``, ``lab``, ``html``, ``report``, ``class``, ``nbgrader``, ``record``, ``recordings``, ``claims``.
 
 Each command lives in a module of its own with ``add_parser(subparsers)`` that sets ``run(arguments) -> exit code``.
-Only the module of the command that was asked for is imported, so ``gpulab record`` runs on a machine without Jupyter.
+Only the module of the requested command is imported, so ``gpulab record`` runs on a machine without Jupyter.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class CheckpointError(GpulabError, ValueError):
 
 
 class KernelError(GpulabError, ValueError):
-    """A kernel cannot run as it is written, or as it was launched.
+    """A kernel cannot run as it is written or launched.
 
     Attributes
     ----------

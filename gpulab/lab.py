@@ -2,7 +2,7 @@
 
 The server listens on the loopback address with a fresh token, makes no requests to the internet, and leaves the user's own
 JupyterLab settings alone: what the course needs is set as defaults (``gpulab/_jupyter``), which user settings override.
-The working copy itself is ``working_copy``'s business.
+The working copy itself is managed by ``working_copy``.
 """
 
 from __future__ import annotations

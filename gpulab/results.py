@@ -300,7 +300,7 @@ def html_caption(sentence: str) -> str:
 
 
 def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
-    """Return a plain, accessible HTML table in the theme's own colours; every text is escaped.
+    """Return a plain, accessible HTML table in the colors of the theme; every text is escaped.
 
     Parameters
     ----------

@@ -157,7 +157,7 @@ def render(
     Parameters
     ----------
     page, before, after : Page
-        The notebook and its neighbours; None where there is none.
+        The notebook and its neighbors; None where there is none.
     solutions : bool
         Whether a solution stands below each exercise.
     there : collection of str, optional

@@ -33,7 +33,7 @@ class Stills:
         self._show_output = show_output
 
     def of(self, model_id: str, words: str) -> str:
-        """Return a still of a view; ``words`` is the output's own text, shown where the widget is not one of ours."""
+        """Return a still of a view; ``words`` is the output's own text, shown where the widget is not one of gpulab's."""
         drawn = self._draw(model_id)
         if not drawn:
             return f'<div class="still"><p class="still-label">An instrument that runs in JupyterLab</p><p>{html.escape(words)}</p></div>'

@@ -103,7 +103,7 @@ class Comparison(Result):
     ratio : float
         The first median divided by the second.
     interval : (float, float) or None
-        From both 95 % intervals, each end with the least favourable pair: wider than 95 %. None where one of them is missing.
+        From both 95 % intervals, each end from the least favorable pair, so wider than 95 %. None where one of them is missing.
     first, second : str
         The keys of the entries.
     """

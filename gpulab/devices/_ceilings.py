@@ -143,7 +143,7 @@ def ceilings(device: _device.Device | str | None = None, refresh: bool = False, 
     Parameters
     ----------
     device : Device or str, optional
-        None takes the best there is.
+        None takes the best one available.
     refresh : bool
         Measure again instead of returning what this process measured before (another process may have been running then).
     stop : callable, optional

@@ -77,7 +77,7 @@ def rates_per_clock(compute_capability: str, name: str = "", halved: Collection[
     name : str
         The product's: GeForce cards halve float32 accumulation, and small Turing cards have no tensor units.
     halved : collection of str, optional
-        The dtypes at half rate, where it is not the name that tells.
+        The dtypes at half rate, where the name does not determine them.
     """
     rates = _RATES.get(compute_capability)
     if rates is None:
@@ -110,7 +110,7 @@ class Part:
     document : str
         Where the stated figures are printed.
     halved : tuple of str, optional
-        The dtypes at half the architecture's rate, where it is not the name that tells.
+        The dtypes at half the architecture's rate, where the name does not determine them.
     """
 
     name: str

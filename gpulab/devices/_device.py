@@ -191,7 +191,7 @@ def find(device: Any = None) -> Device:
     Parameters
     ----------
     device : None, str, Device or torch.device
-        None takes the best there is: CUDA or ROCm, XPU, MPS, CPU. ``"gpu"`` is the first accelerator.
+        None takes the best one available: CUDA or ROCm, XPU, MPS, CPU. ``"gpu"`` is the first accelerator.
 
     Raises
     ------

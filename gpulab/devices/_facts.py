@@ -131,7 +131,7 @@ class Facts(Result):
     processor : Processor
     memory : Memory
     disk_path : str
-        Where the free space was asked for; the working folder.
+        The folder whose free space is reported; the working folder.
     disk_free_bytes : int
     accelerators : tuple of Accelerator
     pci_gpus : mapping of str to int or None

@@ -35,7 +35,7 @@ class Machine(Result):
     problems : tuple of Problem
         Errors first; "info" needs no fix.
     evidence : Evidence
-        MEASURED: asked of this machine just now.
+        MEASURED: read from this machine just now.
     """
 
     environment: Environment

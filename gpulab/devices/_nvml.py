@@ -1,6 +1,6 @@
 """NVIDIA's management library: what the driver knows about each GPU, also those that CUDA does not show.
 
-``nvidia-ml-py`` is optional: without it ``nvidia-smi`` is asked. CUDA's numbers and the driver's differ as soon
+``nvidia-ml-py`` is optional: without it ``nvidia-smi`` is called. CUDA's numbers and the driver's differ as soon
 as CUDA_VISIBLE_DEVICES is set, so GPUs are matched by UUID, never by number.
 """
 
@@ -88,7 +88,7 @@ class Driver(Result):
 
 @contextlib.contextmanager
 def session() -> Iterator[Any]:
-    """Give the initialised ``pynvml`` module for the length of the block, or None where it cannot be had."""
+    """Give the initialized ``pynvml`` module for the length of the block, or None where it is not available."""
     try:
         import pynvml
 
@@ -207,7 +207,7 @@ def _probe_smi() -> Driver:
 def parse_smi(text: str) -> Driver:
     """Read the lines of ``nvidia-smi --query-gpu=... --format=csv,noheader,nounits`` for this module's fields.
 
-    The newest CUDA that the driver runs is not among what can be asked; torch's own check stands in for it.
+    The newest CUDA that the driver runs cannot be queried; torch's own check is used instead.
     """
     gpus, version = [], None
     for row in csv.reader(text.splitlines(), skipinitialspace=True):

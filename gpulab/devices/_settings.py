@@ -1,7 +1,7 @@
 """Which arithmetic PyTorch may use for arrays of a dtype under the settings of this moment.
 
 A float32 product may run in TF32 or bfloat16 when the settings allow it, eight to sixteen times faster than float32
-itself; a ceiling that ignores this would report correct times as impossible. Convolutions allow TF32 unless told otherwise.
+itself; a ceiling that ignores this would report correct times as impossible. Convolutions allow TF32 by default.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def arithmetic(dtype: str, kind: str, operation: str | None = None) -> tuple[str
     Returns
     -------
     tuple of str
-        The dtype's own first. PyTorch's settings are asked only if PyTorch is loaded: it cannot compute otherwise.
+        The dtype's own first. PyTorch's settings are read only if PyTorch is loaded.
     """
     own = "float8" if dtype.startswith("float8") else _STANDS_FOR.get(dtype, dtype)
     torch = sys.modules.get("torch")

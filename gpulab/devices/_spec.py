@@ -127,7 +127,7 @@ def spec(device: _device.Device | str | None = None) -> DeviceSpec:
     Parameters
     ----------
     device : Device or str, optional
-        None takes the best there is.
+        None takes the best one available.
 
     Returns
     -------

@@ -84,7 +84,7 @@ def host_rate(operation: str, nbytes: int, threads: int, clock: Clock, pool: Exe
         The working set of all threads together.
     threads : int
     clock : callable
-        Returns seconds. It is asked before and after each run, so an error that it raises ends the measurement there.
+        Returns seconds. It is called before and after each run, so an error that it raises ends the measurement there.
     pool : Executor, optional
         With room for as many threads; one that lives on keeps the system's account of how long its threads waited for a core.
     """
@@ -149,7 +149,7 @@ def device_rate(operation: str, nbytes: int, device: str, synchronize: Callable[
 def shortest(work: Callable[[], Any], clock: Clock, seconds: float) -> float:
     """Return the shortest of single calls, in seconds: as many as fit into a span, at least two after one that is thrown away.
 
-    On a CPU a call is over when it returns, and a short one can fall between the turns of a neighbour where no batch can.
+    On a CPU a call is over when it returns, and a short call can run between the time slices of another process, which a batch cannot.
     """
     end, least, calls = clock() + seconds, math.inf, 0
     while calls < 3 or clock() < end:

@@ -131,7 +131,7 @@ class _RunDelays:
         self._lock = threading.Lock()
 
     def seconds(self) -> float | None:
-        """Return the sum so far; None where the system does not tell."""
+        """Return the sum so far; None where the system does not report it."""
         with self._lock:
             try:
                 threads = os.listdir(self._tasks)  # noqa: PTH208  (names are all we need, and this is five times faster)

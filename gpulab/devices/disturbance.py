@@ -28,7 +28,7 @@ _ADVICE = "Close other programs, or measure again later; the smallest samples ar
 
 @dataclass(frozen=True)
 class Window:
-    """What passed between two readings: each field a share of the wall time, or None where it cannot be told."""
+    """What passed between two readings: each field a share of the wall time, or None where it is not known."""
 
     seconds: float
     delay: float | None

@@ -1,7 +1,7 @@
 """What NVIDIA's management library reports about the GPU that is measured: throttling, clocks, other processes.
 
 ``pynvml`` is optional; without it, or without a driver, there are no readings. In a container the process ids are the
-host's, so "not ours" is told by count where our own id is not in the list: this process always holds one context itself.
+host's, so other processes are counted where our own id is not in the list: this process always holds one context itself.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def build(method: str, nbytes: int, seed: int = 0) -> Chain:
     Raises
     ------
     MissingLibraryError
-        If numba was asked for and is not installed.
+        If numba was requested and is not installed.
     """
     nodes = max(1, nbytes // LINE_BYTES)
     if method == "numba":

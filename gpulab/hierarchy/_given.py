@@ -68,7 +68,7 @@ def sizes_of(function: str, sizes: Iterable[int] | None, device: Device, method:
     InputError
         If a size is not a whole number of bytes from 1 KiB to 16 GiB.
     OutOfMemoryError
-        If a size that was asked for does not fit; nothing has been allocated.
+        If a requested size does not fit; nothing has been allocated.
     """
     room = min((f for f in (free_bytes(Device("cpu")), free_bytes(device)) if f is not None), default=float(_LARGEST))
     if sizes is None:

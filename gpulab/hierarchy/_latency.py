@@ -44,7 +44,7 @@ def latency(
         Working sets in bytes; by default two for each doubling from 4 KiB to twice the largest cache (four times on a GPU), at most 64 MiB
         with Python objects, 128 MiB with numba and 512 MiB on a GPU.
     device : Device or str
-        The CPU, or a CUDA device (None takes the best there is).
+        The CPU, or a CUDA device (None takes the best one available).
     method : str, optional
         "numba" or "python" on a CPU; by default the first that is installed (see ``methods``). On a GPU it is "cupy".
     chases : int
@@ -68,7 +68,7 @@ def latency(
     InputError
         If an argument is not usable.
     OutOfMemoryError
-        If a size that was asked for does not fit.
+        If a requested size does not fit.
     MissingLibraryError
         If the method's library is not installed, or CuPy cannot compile for the device.
     StoppedError

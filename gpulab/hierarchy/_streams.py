@@ -40,7 +40,7 @@ def bandwidth(
     sizes : iterable of int, optional
         Working sets in bytes, all arrays of the operation together; by default as for ``latency``.
     device : Device or str
-        The CPU, or a CUDA device, whose multiprocessors all read together (None takes the best there is).
+        The CPU, or a CUDA device, whose multiprocessors all read together (None takes the best one available).
     operation : str
         "read" (the maximum of an array), "copy" (a = -b) or "triad" (a = b + c), in float32. A GPU only reads.
     deadline : float
@@ -58,7 +58,7 @@ def bandwidth(
     InputError
         If an argument is not usable.
     OutOfMemoryError
-        If a size that was asked for does not fit.
+        If a requested size does not fit.
     MissingLibraryError
         If the device is a CUDA one and CuPy is not installed, or cannot compile there.
     StoppedError

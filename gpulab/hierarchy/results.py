@@ -164,7 +164,7 @@ class Levels(Result):
             for level in self.levels
         ]
         rows += [(f"{cache.name}", "no step found", "", "", format_bytes(cache.size_bytes)) for cache in self.unseen]
-        rows += [("not told", sentence, "", "", "") for sentence in self.cannot_tell]
+        rows += [("not determined", sentence, "", "", "") for sentence in self.cannot_tell]
         speed = "time of a hop" if self.levels[0].latency_seconds is not None else "rate"
         return ("level", speed, "ends at", "last set in, first set out", "reported size"), rows
 
@@ -258,7 +258,7 @@ class Latency(Result):
         return max(times) / min(times)
 
     def levels(self) -> Levels:
-        """Return the levels of memory that the fastest samples show, beside the caches that the system reports, and what is not told."""
+        """Return the levels of memory in the fastest samples, the caches that the system reports, and what the samples do not determine."""
         sentences = []
         first = min(p.least_seconds for p in self.points)
         if self.floor_seconds is not None and self.floor_seconds >= _NEAR_FLOOR * first:
@@ -338,7 +338,7 @@ class Bandwidth(Result):
         return max(rates) / min(rates[rates.index(max(rates)) :])
 
     def levels(self) -> Levels:
-        """Return the levels of memory that the fastest samples show, beside the caches that the system reports, and what is not told."""
+        """Return the levels of memory in the fastest samples, the caches that the system reports, and what the samples do not determine."""
         return _levels(
             [p.nbytes for p in self.points],
             [1 / p.most_bytes_per_second for p in self.points],

@@ -112,7 +112,7 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
     nbytes : int or str
         Bytes, or text such as "96 MiB". Everything that PyTorch holds on the device counts, including what was there before.
     device : None, str or Device
-        None takes the best there is. On a CPU the storage of living tensors counts, after each operator of this thread; what an
+        None takes the best one available. On a CPU the storage of living tensors counts, after each operator of this thread; what an
         operator allocates internally and frees again does not. On CUDA, ROCm and XPU PyTorch's allocator keeps the limit, its blocks
         (2 MiB and more) counted whole: a gap in a block that it already held, and that a live tensor keeps allocated, does not count again.
     on_top : bool

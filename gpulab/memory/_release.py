@@ -84,7 +84,7 @@ def release(device: Any = None, outputs: bool = False) -> Released:
     Parameters
     ----------
     device : None, str or Device
-        Whose free memory is compared; None takes the best there is. Caches of all devices are emptied.
+        Whose free memory is compared; None takes the best one available. Caches of all devices are emptied.
     outputs : bool
         Also drop arrays from IPython's output cache (``Out``, ``_``, ``_3``, ...). False only reports them.
 

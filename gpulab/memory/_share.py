@@ -3,7 +3,8 @@
 ``GPULAB_GPU_MEMORY`` in a kernel's environment, such as "10 GiB" or "25 %", caps what PyTorch takes on each GPU from then on; an
 allocation beyond it raises ``torch.OutOfMemoryError`` in that kernel only. PyTorch's own allocator enforces the cap: CuPy, numba, JAX,
 TensorFlow and the CUDA context (some hundred MB) are outside it, and a student's own code can lift it. JAX and TensorFlow, which would
-take most of the GPU at their first operation, are asked to take what they need. The cap prevents accidents; only MIG slices isolate users.
+take most of the GPU at their first operation, are configured to take only what they need. The cap prevents accidents; only MIG slices
+isolate users.
 """
 
 from __future__ import annotations

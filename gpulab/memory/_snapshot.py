@@ -108,7 +108,7 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     Parameters
     ----------
     device : None, str or Device
-        None takes the best there is.
+        None takes the best one available.
     names : mapping of str to object, optional
         Where names are looked for: arrays, modules, optimizers, and lists, tuples and mappings of these. None takes
         the caller's variables (in a notebook, the notebook's).

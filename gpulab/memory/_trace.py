@@ -45,7 +45,7 @@ def trace(
         Training steps of a model, 1000 at most. The second shows the optimizer's state from its start.
     device : optional
         Whose memory to follow; None takes the device of the model's parameters or of the first tensor among the
-        inputs, else the best there is.
+        inputs, else the best one available.
     progress, stop : callable, optional
         ``stop`` is polled before each operator.
 
@@ -61,7 +61,7 @@ def trace(
     DeviceError, OutOfMemoryError
         If the device vanished, or the step does not fit.
     StoppedError
-        If ``stop`` asked before the first operator.
+        If ``stop`` returned True before the first operator.
 
     Examples
     --------

@@ -2,7 +2,7 @@
 
 A dispatch mode sees each operator below autograd, so it sees what autograd saves and what the backward pass makes.
 Views share one storage and count once; a storage dies when its last owner does (PyTorch keeps one Python object per
-storage alive as long as the storage, so a weak reference to it tells). What an operator allocates inside and frees
+storage alive as long as the storage, so a weak reference to it shows this). What an operator allocates inside and frees
 before it returns is not seen here: ``_scratch`` estimates that apart.
 
 Imported only inside functions: the class needs torch when it is defined.
@@ -29,7 +29,7 @@ _ALIVE = sys.maxsize
 
 
 class Stopped(Exception):  # noqa: N818  (not an error: the learner pressed Stop)
-    """Ends a step from inside an operator when the caller asked to stop."""
+    """Ends a step from inside an operator when a stop was requested."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     device_type : str
         Storages elsewhere (an optimizer's step counters on the host) are not counted.
     replace : callable, optional
-        ``replace(operator, arguments, result)`` may return another result: how a prediction mends fake kernels.
+        ``replace(operator, arguments, result)`` may return another result: how a prediction corrects fake kernels.
     scratch : callable, optional
         ``scratch(operator, arguments, result)`` estimates the bytes that an operator takes inside.
     stop : callable, optional

@@ -205,7 +205,7 @@ class Prediction(Result):
         Parameters
         ----------
         device : None, str, Device or int
-            A device of this machine (None takes the best there is), or a capacity in bytes, all of it free: for
+            A device of this machine (None takes the best one available), or a capacity in bytes, all of it free: for
             example ``parse_bytes("80 GiB")`` for a machine that is not here.
 
         Raises

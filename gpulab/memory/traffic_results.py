@@ -123,7 +123,7 @@ class Traffic(Result):
             kinds = {each.name: [other for other in self.operators if other.name == each.name] for each in self.operators}
             ordered = sorted(kinds.items(), key=lambda kind: -sum(each.nbytes for each in kind[1]))
             rows += [_row(f"{len(each)} x {name}", each) for name, each in ordered]
-        return ("operator", "reads", "writes", "FLOP", "FLOP a byte"), [*rows, _row("together", self.operators)]
+        return ("operator", "reads", "writes", "FLOP", "FLOP per byte"), [*rows, _row("together", self.operators)]
 
     def caption(self) -> str:
         """Return the badge, and what is not counted."""

@@ -35,7 +35,7 @@ _LARGEST = 2**30
 
 @dataclass(frozen=True)
 class OccupancyTable:
-    """The occupancy of many launches on one SM; every array has the broadcast shape of what was asked.
+    """The occupancy of many launches on one SM; every array has the broadcast shape of the arguments.
 
     Attributes
     ----------

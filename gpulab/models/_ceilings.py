@@ -22,7 +22,7 @@ def roofline(device: Any = None, ceilings: str | None = None, refresh: bool = Fa
     Parameters
     ----------
     device : Device, str or Recording, optional
-        A device of this machine ("cpu", "cuda:0"; None takes the best there is), a product such as "H200" or "GeForce RTX 4090", a
+        A device of this machine ("cpu", "cuda:0"; None takes the best one available), a product such as "H200" or "GeForce RTX 4090", a
         ``Recording``, or the name of one such as "nvidia-h200".
     ceilings : str, optional
         "measured": the best streams and matrix products of this machine, run now (about a second, once for the life of the process).

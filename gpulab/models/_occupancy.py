@@ -61,7 +61,7 @@ class Occupancy(Result):
     Attributes
     ----------
     threads_per_block, registers_per_thread, shared_bytes_per_block, barriers_per_block : int
-        As asked.
+        As passed to ``occupancy``.
     carveout_percent : int or None
     opt_in : bool
     virtual_resources : int

@@ -141,7 +141,7 @@ class RooflinePoint(Result):
     def explanation(self) -> str:
         """One or two sentences: which roof limits the work, and how far below it the point lies."""
         roof = self.memory if self.bound_by == "memory" else self.arithmetic
-        intensity = f"{format_number(self.intensity_flops_per_byte)} FLOP a byte"
+        intensity = f"{format_number(self.intensity_flops_per_byte)} FLOP per byte"
         what = "no arithmetic" if not self.flops else "no traffic" if not self.nbytes else intensity
         least = f"{self.label}: {what}, so {roof} is the limit: at least {format_seconds(self.attainable_seconds)}."
         if self.seconds is None or self.share_of_roof is None:
@@ -160,7 +160,7 @@ class RooflinePoint(Result):
 
 
 _UNSTATED = "not stated for this device"
-_POINT_HEADERS = ("work", "FLOP a byte", "bound by", "attainable", "reached", "of the roof")
+_POINT_HEADERS = ("work", "FLOP per byte", "bound by", "attainable", "reached", "of the roof")
 
 
 def _row(point: RooflinePoint) -> tuple[str, ...]:

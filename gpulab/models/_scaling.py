@@ -61,7 +61,7 @@ class ScalingPoint(Result):
 
 @dataclass(frozen=True, repr=False)
 class ScalingCurve(Result):
-    """A model of scaling, at the numbers of ranks that were asked for.
+    """A model of scaling, at the requested numbers of ranks.
 
     Attributes
     ----------
@@ -93,12 +93,12 @@ class ScalingCurve(Result):
 
     @property
     def speedup(self) -> float:
-        """The speed-up at the largest number of ranks asked for."""
+        """The speed-up at the largest requested number of ranks."""
         return self.points[-1].speedup
 
     @property
     def efficiency(self) -> float:
-        """The efficiency at the largest number of ranks asked for."""
+        """The efficiency at the largest requested number of ranks."""
         return self.points[-1].efficiency
 
     def at(self, ranks: int) -> ScalingPoint:
@@ -107,7 +107,7 @@ class ScalingCurve(Result):
         Raises
         ------
         InputError
-            If this number was not asked for.
+            If this number was not requested.
         """
         for point in self.points:
             if point.ranks == ranks:

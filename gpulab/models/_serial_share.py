@@ -90,7 +90,7 @@ def serial_share(ranks: Any, seconds: Any, intervals_seconds: Any = None) -> Ser
     ranks : sequence of int
         At least two different numbers.
     seconds : sequence of float
-        The time on so many ranks, in the same order; positive.
+        The time on each number of ranks, in the same order; positive.
     intervals_seconds : sequence of (float, float), optional
         Their 95 % intervals. Without them the noise is taken to be the same share of each time, and estimated from the scatter about the
         fit.

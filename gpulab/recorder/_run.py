@@ -134,7 +134,7 @@ class _Run:
             self.last_save = self.clock()
 
     def save_all(self) -> None:
-        """Save what there is, also where an interrupt meets the save itself: it is told once the file has everything."""
+        """Save the current state, even if an interrupt arrives during the save: it is raised after the file is complete."""
         try:
             self.save(force=True)
         except KeyboardInterrupt:
@@ -164,7 +164,7 @@ class _Run:
             keys = keys[turn:]
 
     def visit(self, key: str, deadline_seconds: float) -> None:
-        """Time a case once more; a failure keeps what was there."""
+        """Time a case again; a failure keeps the previous result."""
         name, case = self.plan[key]
         begin, before = self.clock(), self.done.get(key)
         entry = _time(name, case, deadline_seconds)
@@ -207,7 +207,7 @@ def record(
     name : str, optional
         The machine's short name in lower case; by default that of the file that is continued, else made from the device's name.
     device : optional
-        As ``gl.devices.find`` takes it; None for the best there is.
+        As ``gl.devices.find`` takes it; None for the best one available.
     restart : bool
         Replace the file instead of continuing it.
     visits : int
@@ -219,7 +219,7 @@ def record(
     Raises
     ------
     InputError
-        If the budget is not positive, or the number of visits, an experiment or the name is not usable, or no experiment asked for can run
+        If the budget is not positive, or the number of visits, an experiment or the name is not usable, or no requested experiment can run
         on the device.
     RecordingError
         If ``out`` holds something else, or another machine's recording.

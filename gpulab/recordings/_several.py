@@ -168,10 +168,10 @@ def commands_of(earlier: Environment, later: Environment) -> str | None:
 
 
 def foreign_part(one: Environment, other: Environment) -> str | None:
-    """Return the first part by which two runs are of different machines or software; None where they may stand in one file.
+    """Return the first property in which the machines or software of two runs differ; None where both may be in one file.
 
-    A library that only one of them names does not part them: what was installed later had no part in what was recorded before, and what
-    is gone none in what is recorded now.
+    A library that only one of them names does not count as a difference: a library installed later was not used before, and a removed
+    one is not used now.
     """
     return next((name for name in _SAME if _parted(getattr(one, name), getattr(other, name))), None)
 

@@ -1,4 +1,4 @@
-"""Honest timing: the device has finished, the samples stay, the interval is honest, physics is checked."""
+"""Timing that waits for the device, keeps the samples, gives a reliable interval, and checks the result against the hardware's limits."""
 
 from gpulab.timing._compare import compare
 from gpulab.timing._measure import measure

@@ -219,7 +219,7 @@ def of_function(fn: Callable[..., Any], args: tuple[Any, ...], precise_args: tup
     first : object
         The baseline's first result: the reference where a float64 run is not possible.
     call_seconds : float
-        What the baseline's call took on the CPU, to tell whether a float64 run is affordable; infinite where none ran there.
+        What the baseline's call took on the CPU, to decide whether a float64 run is affordable; infinite where none ran there.
     """
     tolerance = _function_tolerance((args, first))
     if _is_product(fn, args):

@@ -1,7 +1,7 @@
 """The ceiling of a device, put together from what ``gpulab.devices`` states (``spec``) and has measured (``ceilings``).
 
-Stated peaks are upper bounds by construction. A measured rate is what one stream reached in a moment that a neighbour may have
-shared, so it gets room above it, and before a figure is called impossible because of it, it is measured once more.
+Stated peaks are upper bounds by construction. A measured rate is what one stream reached at a moment when another process may
+have been running, so a margin is added to it, and it is measured again before a figure is called impossible because of it.
 """
 
 from __future__ import annotations

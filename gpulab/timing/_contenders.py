@@ -51,7 +51,7 @@ def gather(
     Raises
     ------
     InputError
-        If there is no such workload, a parameter does not fit it, or ``work`` is none of what can be compared.
+        If there is no such workload, a parameter does not fit it, or ``work`` cannot be compared.
     DeviceError, OutOfMemoryError
         If a device is not there, or the work does not fit.
     """

@@ -1,7 +1,7 @@
 """The copies around a call: host inputs to the device, the result back to the host.
 
 On a CPU both are real copies in main memory. Arrays inside tuples, lists and dictionaries are copied; everything else
-(numbers, models, step objects) passes through as it is. The library's own calls are used, so that nothing of gpulab is timed.
+(numbers, models, step objects) passes through unchanged. The library's own calls are used, so that no overhead of gpulab is timed.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Inflation:
 
 
 def centred_ranks(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ranks, centred and scaled to (-1/2, 1/2), and the ordered samples; ties are broken at random, always alike."""
+    """Return the ranks, centered and scaled to (-1/2, 1/2), and the ordered samples; ties are broken at random, always alike."""
     n = len(samples)
     order = np.argsort(samples, kind="stable")
     ordered = samples[order]
@@ -54,7 +54,7 @@ def centred_ranks(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def inflation(ranks: np.ndarray) -> Inflation:
-    """Return the inflation of the variance of the median's sign sum, from centred ranks."""
+    """Return the inflation of the variance of the median's sign sum, from centered ranks."""
     n = len(ranks)
     ratio, sign_correlations = _model(ranks)
     worth = n / ratio  # so many independent samples; the estimate's own bias and spread, by simulation, are as that of so many

@@ -1,4 +1,4 @@
-"""One measurement under way: what is run, what was seen so far, its turn on the device, and its errors in one sentence.
+"""One running measurement: the work, the samples so far, its turn on the device, and its errors in one sentence.
 
 ``measure`` and ``compare`` both lead jobs through their steps; what they share is here.
 """
@@ -57,7 +57,7 @@ class Kept:
 
 @dataclass
 class Job:
-    """One measurement under way: what to run, how to wait, and what was seen so far."""
+    """One running measurement: the work, how to wait for it, and the samples so far."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
@@ -195,7 +195,7 @@ class Limits:
 
     @classmethod
     def given(cls, function: str, relative_width: float, deadline: float, progress: Progress | None, stop: Stop | None) -> Limits:
-        """Return the limits that a caller asked for.
+        """Return the limits that a caller requested.
 
         Raises
         ------
@@ -227,12 +227,12 @@ class Limits:
             self.progress(fraction, text)
 
     def stopped(self) -> bool:
-        """Return whether the learner asked to stop."""
+        """Return whether a stop was requested."""
         return self.stop is not None and self.stop()
 
 
 def reader(device: Device) -> Callable[[], Readings]:
-    """Return what reads the machine's counters, each time with the reading before at hand."""
+    """Return what reads the machine's counters, each time with the previous reading available."""
     last: list[Readings] = []
 
     def read() -> Readings:
@@ -266,7 +266,7 @@ def measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool = Fa
 
 @contextmanager
 def turns(where: Iterable[Device], limits: Limits, notes: list[Note]) -> Iterator[None]:
-    """Hold the turn on each device, always in the same order, and note a neighbour who made this wait."""
+    """Hold the turn on each device, always in the same order, and note another process for which this one waited."""
     names = sorted({_lock.key(device): str(device) for device in where}.items())
     with _entered(names, limits, notes):
         yield

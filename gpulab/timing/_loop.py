@@ -93,7 +93,7 @@ def make_waiting_loops(
     Notes
     -----
     A call that is not waited for may run beside the next one, so even a batch of short calls waits for each; the clock is read in between
-    to tell when the call returned.
+    to record when the call returned.
     """
 
     def loop(call: Callable[..., Any], wait: Callable[[Any], Any]) -> Run:

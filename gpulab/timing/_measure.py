@@ -207,7 +207,7 @@ class Copies:
             job.args = self.inward(self.host)
 
     def run(self, calls: int) -> tuple[float, float]:
-        """Copy in, call, copy out, ``calls`` times, each until the device has finished: a result that is no array has nothing to copy."""
+        """Copy in, call, copy out, ``calls`` times, each until the device has finished; a result that is not an array is not copied."""
         clock, fn, host, inward = self.job.clock, self.job.fn, self.host, self.inward
         wait, finish = self.job.wait(), self.job.finish
         start = clock()

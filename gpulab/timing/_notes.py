@@ -63,7 +63,7 @@ def _gaps(sampled: Sampled) -> np.ndarray:
 
 
 def no_interval(reason: str) -> Note:
-    """Return the note that no interval is honest, and why."""
+    """Return the note that no honest interval can be given, and why."""
     return Note(
         "no-interval", f"{reason.rstrip('.')}. The median is given without an interval; measure again, for longer or on a quieter machine."
     )

@@ -84,7 +84,7 @@ def device_of(fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Device | No
 
 
 def device_of_result(result: Any, named: Device | None = None) -> Device | None:
-    """Return the device of the arrays in a result, or None where there are none; ``named`` is the one that was asked for."""
+    """Return the device of the arrays in a result, or None where there are none; ``named`` is the requested one."""
     return _deciding((result,), named)
 
 

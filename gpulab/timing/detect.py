@@ -32,7 +32,7 @@ def stalled(sample_seconds: np.ndarray, gaps_seconds: np.ndarray, window: Window
     gaps_seconds : ndarray, shape (n - 1,)
         The time between the end of a sample and the start of the next.
     window : Window, optional
-        The machine's account of the same time: delays that a neighbour or a quota explain are left to those notes, and a gap
+        The machine's account of the same time: delays that another process or a quota explains are left to those notes, and a gap
         between samples counts only if the process did nothing in it.
     """
     if len(sample_seconds) == 0:

@@ -1,6 +1,6 @@
-"""Do samples belong to one level? Two tests for those that do not: a shift in time, and a jump to and fro between two levels.
+"""Do samples belong to one level? Two tests for those that do not: a shift in time, and jumps between two levels.
 
-Both compare an effect with the samples' own scatter, correlation included, because correlated noise wanders by itself.
+Both compare an effect with the samples' own scatter, correlation included, because correlated noise wanders on its own.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _long_run_spread(rest: np.ndarray) -> float:
 
 
 def wander(samples: np.ndarray, least: float) -> float | None:
-    """Return how far the level wanders to and fro, relative to its median, or None where the scatter explains it.
+    """Return how far the level wanders, relative to its median, or None where the scatter explains it.
 
     The medians of short stretches may differ by what the scatter inside them, with its correlation, makes likely; levels that are held
     for a while make them differ far more, whatever the pattern.
@@ -135,7 +135,7 @@ def wander(samples: np.ndarray, least: float) -> float | None:
 
 
 def two_heaps(samples: np.ndarray, least: float) -> tuple[float, float] | None:
-    """Return the two levels between which the samples jump, or None where they form one heap.
+    """Return the two levels between which the samples jump, or None where they form one cluster.
 
     The sorted samples are cut where the two parts differ most from each other (Otsu 1979); the parts must be far apart against
     their own spread, and each hold a tenth of the samples. Stricter than ``statistics.two_levels``: there a doubt costs some more

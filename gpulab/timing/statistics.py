@@ -85,15 +85,15 @@ def median_interval(samples: np.ndarray) -> tuple[Interval | None, str | None]:
 def is_precise(samples: np.ndarray, relative_width: float) -> bool:
     """Return whether the interval is narrow enough to stop sampling.
 
-    More is asked than of the interval itself, since whoever looks often and stops at the first narrow one picks those that are
-    too narrow by chance. The density at the median is measured over a wider part of the samples as well, which varies less; and
-    two levels with too few switches between them, even one seen in only 3 % of the samples, ask for more.
+    The requirement is stricter than for the interval itself, because a sampler that checks often and stops at the first narrow
+    interval picks those that are too narrow by chance. The density at the median is measured over a wider part of the samples as well,
+    which varies less; and two levels with too few switches between them, even one seen in only 3 % of the samples, ask for more.
 
     Parameters
     ----------
     samples : ndarray, shape (n,)
     relative_width : float
-        (high - low) / median that is asked for.
+        The requested (high - low) / median.
     """
     samples = _checked(samples)
     if len(samples) < FEWEST_SAMPLES:
@@ -112,8 +112,8 @@ def is_precise(samples: np.ndarray, relative_width: float) -> bool:
 def two_levels(samples: np.ndarray) -> Levels | None:
     """Return the two levels of the samples, or None where they are one cluster (or fewer than 20).
 
-    The levels are separate clusters, each of at least 3 % of the samples. Rare slow calls count as a level; ``switches`` tells them
-    from states that are held: a state that is held switches seldom.
+    The levels are separate clusters, each of at least 3 % of the samples. Rare slow calls count as a level; ``switches``
+    distinguishes them from states that last, which switch rarely.
     """
     samples = _checked(samples)
     if len(samples) < FEWEST_SAMPLES:
@@ -130,7 +130,7 @@ def ratio_interval(baseline: np.ndarray, other: np.ndarray, *, paired: bool = Fa
     baseline, other : ndarray, shape (n,) and (m,)
         Samples in the order taken, in one unit, not negative.
     paired : bool
-        True where the two took turns, sample by sample. The interval is then that of the median of the ratios of neighbours,
+        True where the two took turns, sample by sample. The interval is then that of the median of the ratios of neighboring samples,
         in which disturbances that strike both cancel; it is the ratio of the medians where the noise of both has the same shape.
 
     Returns

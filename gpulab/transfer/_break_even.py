@@ -53,7 +53,7 @@ def break_even(
     sizes : iterable of int, optional
         Of the workload; its own by default.
     device : Device or str, optional
-        The accelerator; the best there is by default.
+        The accelerator; the best one available by default.
     link : Link or str, optional
         A modelled link in place of this machine's; without ``processor`` it is combined with the modelled H200.
     processor : ProcessorModel or str, optional

@@ -1,6 +1,6 @@
 """The two lanes of an overlap, one that copies and one that computes: two threads on a CPU, two streams on a GPU.
 
-Here they run and are timed once each; how often, and what is made of the times, is the business of ``_overlap``.
+Here each runs and is timed once; ``_overlap`` decides how often, and evaluates the times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FACTOR = 1.0000001
 
 @dataclass
 class Passes:
-    """The default work: as many passes over a chunk as take about as long as its copy, for then overlap can gain the most.
+    """The default work: as many passes over a chunk as take about as long as its copy, because overlap then gains the most.
 
     Attributes
     ----------

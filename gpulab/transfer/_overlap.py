@@ -53,8 +53,8 @@ def overlap(
         Bytes in all, at least 4 a chunk.
     chunks : int
     work : callable, optional
-        Takes a chunk (a float32 torch tensor on the GPU, a numpy array on the CPU). By default so many passes over the
-        chunk that they take about as long as its copy, because overlap can then gain the most.
+        Takes a chunk (a float32 torch tensor on the GPU, a numpy array on the CPU). By default, as many passes over
+        the chunk as take about as long as its copy, because overlap then gains the most.
     device : Device or str, optional
     link : Link or str, optional
         A modelled link.

@@ -107,7 +107,7 @@ class Posterior:
         return math.sqrt(sum(f.weight * f.scale**2 for f in self.fitted))
 
     def family(self) -> str:
-        """Return the family to name and to draw: the favoured one, but the straight line while it keeps a chance of 1 in 20.
+        """Return the family to name and to draw: the favored one, but the straight line while it keeps a chance of 1 in 20.
 
         Predictions average over all families either way; a knee that is named must be more than noise.
         """
@@ -117,7 +117,7 @@ class Posterior:
         return "line" if weight.get("line", 0.0) >= _STRAIGHT_CHANCE else max(weight, key=lambda name: weight[name])
 
     def best(self) -> Fitted:
-        """Return the likeliest candidate of the favoured family."""
+        """Return the likeliest candidate of the favored family."""
         family = self.family()
         return next(f for f in self.fitted if f.candidate.family == family)
 

@@ -54,7 +54,7 @@ def sweep(
     Parameters
     ----------
     device : Device or str, optional
-        The accelerator; the best there is by default.
+        The accelerator; the best one available by default.
     directions : sequence of str
         "to_device" and "to_host".
     memory : sequence of str
@@ -81,7 +81,7 @@ def sweep(
     InputError
         If a size, direction, kind of memory or library is not valid.
     OutOfMemoryError
-        If a size that was asked for does not fit; nothing has been allocated.
+        If a requested size does not fit; nothing has been allocated.
     DeviceError
         If the machine has no such device.
     StoppedError
