@@ -14,7 +14,8 @@ def padded(rows):
 # Each different number that your function returns is one more program.
 
 # %% hint
-# Eleven sizes from 1 to 1,000, none more than twice what is needed: by what factor can they grow?
+# Eleven sizes cover 1 to 1,000 rows, and no batch may grow to more than twice its rows. Which factor
+# can lie between a size and the next one?
 
 # %% solution
 def padded(rows):
@@ -41,16 +42,16 @@ def check(answer: Any) -> str:
         if value != int(value):
             raise Refused(f"For {plural(rows, 'row')} you gave {value:g}; a batch has a whole number of rows.")
         if value < rows:
-            raise Refused(f"For {plural(rows, 'row')} you gave {value:g}: {rows - value:g} of them would be cut off. Pad, never cut.")
+            raise Refused(f"For {plural(rows, 'row')} you gave {value:g}: {rows - value:g} of them would be cut off. Padding never makes a batch smaller.")
         sizes.add(int(value))
         if value / rows > worst:
             worst, worst_rows = value / rows, rows
     count = f"{len(sizes)} program{'s are' if len(sizes) != 1 else ' is'} compiled"
-    said = f"{count}, and at most {float(f'{worst:.3g}'):g} times the rows are computed"
+    said = f"{count}, and a batch grows to at most {float(f'{worst:.3g}'):g} times its rows"
     if len(sizes) > _MOST_PROGRAMS:
         raise Refused(f"{said}: {_MOST_PROGRAMS} programs are allowed. Let many batch sizes share one shape.")
     if worst > _MOST_WASTE:
-        raise Refused(f"{said} (of {plural(worst_rows, 'row')}): {_MOST_WASTE:g} times is allowed. Small batches need small shapes.")
+        raise Refused(f"{said} (one of {plural(worst_rows, 'row')} does): {_MOST_WASTE:g} times is allowed. Small batches need small shapes.")
     return f"{said}, for the {LARGEST_BATCH} batch sizes that may come."
 
 # %% wrong: 1000 programs
@@ -68,7 +69,7 @@ def padded(rows):
     """Return how many rows a batch of `rows` (1 to 1,000) is padded to."""
     return -(-rows // 64) * 64
 
-# %% wrong: Pad, never cut
+# %% wrong: Padding never makes a batch smaller
 def padded(rows):
     """Return how many rows a batch of `rows` (1 to 1,000) is padded to."""
     return 1 << (rows.bit_length() - 1)

@@ -7,7 +7,7 @@ answer_name = "seconds"
 
 # %% stub
 def seconds(f, x, clock):
-    """Return what one call f(x) takes until its result is there, compiled before."""
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
     start = clock()
     y = f(x)
     return ...  # clock() - start is the tempting answer
@@ -17,14 +17,14 @@ def seconds(f, x, clock):
 # result is there.
 
 # %% hint
-# Call it once before the clock starts, and wait for that result, too.
+# Call it once before the clock starts, and wait for that result too.
 
 # %% hint
-# y.block_until_ready() returns when y is there. Read the clock behind it.
+# y.block_until_ready() returns when y is there. Read the clock after it.
 
 # %% solution
 def seconds(f, x, clock):
-    """Return what one call f(x) takes until its result is there, compiled before."""
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
     f(x).block_until_ready()  # compiles, and has finished
     start = clock()
     f(x).block_until_ready()
@@ -37,44 +37,44 @@ from gpulab.lessons._promises import PromisingFunction
 from gpulab.lessons.content import Refused
 from gpulab.units import format_seconds
 
-_WITHIN = 0.02  # dispatch counts either way: once for each call, or once for a queue of them
+_WITHIN = 0.02  # the time of the dispatch may be in it once for each call, or once for a queue of calls
 
 
 def check(answer: Any) -> str:
     f = PromisingFunction()
     found = checking.number(checking.call(answer, f, "x", f.clock), "seconds")
     if not f.readings:
-        raise Refused("Your function never read clock(). Time stands still in this check but for what f does: read it there.")
+        raise Refused("Your function never read clock(). In this check time passes on that clock only: read it before and after the call.")
     said = f"You found {format_seconds(found)}; "
     if found <= 0:
-        raise Refused(said + "the call takes longer than nothing. Read the clock before the call and after it.")
+        raise Refused(said + "a call takes more than 0 s. Read the clock before the call and after it.")
     if abs(found / f.true_seconds - 1) <= _WITHIN:
         soon = format_seconds(f.dispatch_seconds)
-        return f"{format_seconds(found)}: compiled before, waited for, and nothing else in it. The call itself returned after {soon}."
+        return f"{format_seconds(found)}: without the compilation, and until the work was done. The call itself returned after {soon}."
     if f.compiled_on_the_clock and found > f.true_seconds and not f.between_readings(found):
-        raise Refused(said + f"the first call is in it, and that one compiles for {format_seconds(f.compile_seconds)}. Call once before.")
+        raise Refused(said + f"the first call is in it, which compiles for {format_seconds(f.compile_seconds)}. Call f once before the clock starts.")
     if found < f.true_seconds / 2:
         raise Refused(said + "that is when the call returned: the work had hardly begun. Wait for the result, then read the clock.")
     if f.fetched and abs(found - f.fetch_seconds - f.true_seconds) <= _WITHIN * f.true_seconds:
         raise Refused(said + "the copy to NumPy is in it as well. block_until_ready() waits and copies nothing.")
     calls = round(found / f.true_seconds)
     if calls >= 2 and abs(found / (calls * f.true_seconds) - 1) <= _WITHIN:
-        under_way = "Was the one before still under way when you began? Then wait for it, too. " if calls == 2 else ""
+        under_way = "Was the call before still running when the clock started? Then wait for it too. " if calls == 2 else ""
         raise Refused(said + f"that is the work of {calls} calls. {under_way}If you timed several, divide by their number.")
     raise Refused(
-        said + f"it takes {format_seconds(f.true_seconds)}. Is all that is timed one call, from its start until its result is there?"
+        said + f"it takes {format_seconds(f.true_seconds)}. Time one call, from its start until its result is there, and nothing else."
     )
 
 # %% wrong: the first call is in it
 def seconds(f, x, clock):
-    """Return what one call f(x) takes until its result is there, compiled before."""
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
     start = clock()
     y = f(x)
     return clock() - start
 
 # %% wrong: when the call returned
 def seconds(f, x, clock):
-    """Return what one call f(x) takes until its result is there, compiled before."""
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
     f(x).block_until_ready()
     start = clock()
     y = f(x)
@@ -82,14 +82,14 @@ def seconds(f, x, clock):
 
 # %% wrong: the first call is in it
 def seconds(f, x, clock):
-    """Return what one call f(x) takes until its result is there, compiled before."""
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
     start = clock()
     f(x).block_until_ready()
     return clock() - start
 
 # %% wrong: the work of 2 calls
 def seconds(f, x, clock):
-    """Return what one call f(x) takes until its result is there, compiled before."""
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
     f(x)
     start = clock()
     f(x).block_until_ready()
@@ -97,7 +97,7 @@ def seconds(f, x, clock):
 
 # %% wrong: the work of 10 calls
 def seconds(f, x, clock):
-    """Return what one call f(x) takes until its result is there, compiled before."""
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
     f(x).block_until_ready()
     start = clock()
     for _ in range(10):
@@ -106,7 +106,7 @@ def seconds(f, x, clock):
 
 # %% wrong: the work of 10 calls
 def seconds(f, x, clock):
-    """Return what one call f(x) takes until its result is there, compiled before."""
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
     start = clock()
     f(x).block_until_ready()
     compiling = clock() - start
@@ -117,7 +117,7 @@ def seconds(f, x, clock):
 
 # %% wrong: the first call is in it
 def seconds(f, x, clock):
-    """Return what one call f(x) takes until its result is there, compiled before."""
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
     times = []
     for _ in range(10):
         start = clock()
@@ -127,7 +127,7 @@ def seconds(f, x, clock):
 
 # %% wrong: the first call is in it
 def seconds(f, x, clock):
-    """Return what one call f(x) takes until its result is there, compiled before."""
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
     start = clock()
     for _ in range(100):
         f(x).block_until_ready()
@@ -138,7 +138,7 @@ import numpy as np
 
 
 def seconds(f, x, clock):
-    """Return what one call f(x) takes until its result is there, compiled before."""
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
     f(x).block_until_ready()
     start = clock()
     np.asarray(f(x))
@@ -149,7 +149,7 @@ import time
 
 
 def seconds(f, x, clock):
-    """Return what one call f(x) takes until its result is there, compiled before."""
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
     f(x).block_until_ready()
     start = time.perf_counter()
     f(x).block_until_ready()

@@ -11,15 +11,15 @@ def train(session, model, x, steps):
     ...  # session.run(what, feed_dict={model.x: x}) or session.run(what)
 
 # %% hint
-# Everything in feed_dict is sent in that run; everything that a run is asked for and that has a
-# value is fetched.
+# Everything in feed_dict is sent in that run. Everything that a run is asked for and that has a
+# value is copied back (fetched).
 
 # %% hint
 # model.load stores what is fed to model.x on the device; model.step_kept and model.loss_kept use
 # what is stored.
 
 # %% hint
-# One run feeds. The steps need neither a feed nor a fetch, and the loss is needed once.
+# Feed in one run only. The steps need no feed and no fetch, and the loss is needed once.
 
 # %% solution
 def train(session, model, x, steps):
@@ -69,25 +69,25 @@ def _frugal_bill(ask: Callable[..., Any], steps: int) -> str:
         raise Refused(f"You made {after.steps} of {steps} steps, and your loss is {found:.6g}; the loop ends with {expected:.6g}.")
     if after.fed_bytes > x.nbytes:
         raise Refused(
-            f"{bill}: the data ({format_bytes(x.nbytes)}) still travel {after.fed_bytes / x.nbytes:.0f} times. Let model.load keep them on "
-            "the device, once, and run the operations that use what is kept."
+            f"{bill}: the data ({format_bytes(x.nbytes)}) is still sent {after.fed_bytes / x.nbytes:.0f} times. Store it once with model.load, "
+            "and run the operations that use what is stored."
         )
     if model.weights.name in after.fetched_names:
-        raise Refused(f"{bill}: nobody needs the weights in main memory. What a run is asked for, it copies.")
+        raise Refused(f"{bill}: nobody needs the weights in main memory. A run copies back everything that it is asked for.")
     if len(after.fetched_names) > 1:
         raise Refused(
             f"{bill}: the loss is fetched {len(after.fetched_names)} times, and the device waits each time. Fetch it once, at the end."
         )
-    return f"{bill}; the loop had {format_bytes(before.fed_bytes)} fed and {format_bytes(before.fetched_bytes)} fetched."
+    return f"{bill}; the loop above: {format_bytes(before.fed_bytes)} fed and {format_bytes(before.fetched_bytes)} fetched."
 
-# %% wrong: still travel 21 times
+# %% wrong: still sent 21 times
 def train(session, model, x, steps):
     """Make the steps; return the loss after the last one."""
     for _ in range(steps):
         session.run(model.step, feed_dict={model.x: x})
     return session.run(model.loss, feed_dict={model.x: x})
 
-# %% wrong: still travel 20 times
+# %% wrong: still sent 20 times
 def train(session, model, x, steps):
     """Make the steps; return the loss after the last one."""
     for _ in range(steps):
@@ -104,7 +104,7 @@ def train(session, model, x, steps):
         session.run(model.weights)
     return session.run(model.loss_kept)
 
-# %% wrong: nothing says whether step_kept or weights comes first
+# %% wrong: the order of step_kept and weights in one run is undefined
 def train(session, model, x, steps):
     """Make the steps; return the loss after the last one."""
     session.run(model.load, feed_dict={model.x: x})
@@ -112,7 +112,7 @@ def train(session, model, x, steps):
         session.run([model.step_kept, model.weights])
     return session.run(model.loss_kept)
 
-# %% wrong: nothing says whether step_kept or loss_kept comes first
+# %% wrong: the order of step_kept and loss_kept in one run is undefined
 def train(session, model, x, steps):
     """Make the steps; return the loss after the last one."""
     session.run(model.load, feed_dict={model.x: x})
@@ -120,7 +120,7 @@ def train(session, model, x, steps):
         loss = session.run([model.step_kept, model.loss_kept])[1]
     return loss
 
-# %% wrong: nothing says whether load or step_kept comes first
+# %% wrong: the order of load and step_kept in one run is undefined
 def train(session, model, x, steps):
     """Make the steps; return the loss after the last one."""
     session.run([model.load, model.step_kept], feed_dict={model.x: x})

@@ -9,10 +9,10 @@ loads = ["torch"]
 # %% stub
 def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
-    ...  # gl.to_device, torch or NumPy, gl.to_host
+    ...  # torch.tensor(x, device=...), mean(dim=0), .cpu().numpy()
 
 # %% hint
-# mean, std and max go down the columns in MATLAB: dim=0. A product of matrices is @.
+# mean, std and max work down the columns in MATLAB: dim=0. A product of matrices is @.
 
 # %% hint
 # MATLAB and PyTorch divide a variance by n - 1, NumPy by n unless you say ddof=1.
@@ -21,20 +21,17 @@ def translated(x):
 # i counts from 1, and s(1:i) holds s(i): with i = argmax + 1 the slice is s[:i].
 
 # %% solution
-import numpy as np
 import torch
-
-import gpulab as gl
 
 
 def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
-    X = gl.to_device(x)
+    X = torch.tensor(x, device="cuda" if torch.cuda.is_available() else "cpu")
     Y = (X - X.mean(dim=0)) / X.std(dim=0)
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax()) + 1
     s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
-    return gl.to_host(s[:i])
+    return s[:i].cpu().numpy()
 
 # %% check
 from collections.abc import Callable
@@ -70,15 +67,15 @@ def _matlab(x: np.ndarray, how: str = "") -> np.ndarray:
 
 
 _SLIPS = {
-    "mean": "mean(X) is one number for each column; yours is one number of all.",
-    "std of all": "std(X) is one number for each column; yours is one number of all.",
+    "mean": "mean(X) is one number for each column; yours is one number for the whole table.",
+    "std of all": "std(X) is one number for each column; yours is one number for the whole table.",
     "std": "MATLAB's std divides by n - 1, NumPy's by n unless you say ddof=1.",
     "rows": "The script divides by size(X, 1) - 1, one less than the number of rows.",
     "counting": "It is one element short: i counts from 1 in MATLAB, and s(1:i) holds s(i).",
     "row 1": "C(2:end, 1) leaves out the first row, and i counts from there.",
-    "descending": "sort(...) puts the smallest first, unless it is told otherwise.",
-    "columns": "C(:) makes one column of all numbers, and sort goes over all of them; yours went down each column.",
-    "lines": "C(:) makes one column of all numbers, and sort goes over all of them; yours went along each row.",
+    "descending": "sort(...) puts the smallest first by default.",
+    "columns": "C(:) makes one column of all numbers, and sort sorts all of them; you sorted down each column.",
+    "lines": "C(:) makes one column of all numbers, and sort sorts all of them; you sorted along each row.",
     "cumsum": "These are the sorted numbers themselves; cumsum adds them up as it goes.",
 }
 
@@ -110,11 +107,11 @@ def check(answer: Any) -> str:
             raise Refused(next((words for how, words in _SLIPS.items() if _same(found, _matlab(x, how))), _unknown(found, right)))
         if not np.array_equal(given, x):
             _check_copied(ask, number, x)
-    return "Three tables, the same numbers as the script gives, in main memory."
+    return "Three tables: the same numbers as the script's, in main memory."
 
 
 def _check_copied(ask: Callable[..., Any], number: int, x: np.ndarray) -> None:
-    """Refuse what changes the caller's table on any machine: gl.to_device copies one that is read-only, as it copies each to a GPU."""
+    """Refuse what changes the caller's table on any machine: on a GPU every table is copied."""
     sealed = x.copy()
     sealed.flags.writeable = False
     try:
@@ -124,8 +121,8 @@ def _check_copied(ask: Callable[..., Any], number: int, x: np.ndarray) -> None:
     except Refused:  # NumPy's own, that it cannot be written to
         pass
     raise Refused(
-        "The numbers are right, but the caller's x was changed: on a CPU a tensor may lie over the array's own memory, where MATLAB's "
-        "gpuArray is a copy. Leave x as it is, and give what you compute another name."
+        "The numbers are right, but the caller's x was changed: torch.from_numpy shares the array's memory, and MATLAB's gpuArray is "
+        "a copy. Leave x as it is: use torch.tensor(x), or give what you compute another name."
     )
 
 
@@ -135,134 +132,110 @@ def _same(found: np.ndarray, right: np.ndarray) -> bool:
 
 def _unknown(found: np.ndarray, right: np.ndarray) -> str:
     if found.shape != right.shape:
-        return f"Your result has {plural(found.size, 'number')}, the script's {right.size}. What is i there, and what does 1:i hold?"
+        return f"Your result has {plural(found.size, 'number')}, the script's {right.size}. Check the value of i, and what 1:i contains."
     return (
-        f"Your numbers differ from the script's by up to {np.max(np.abs(found - right)):.3g}. Go through it line by line: which way does "
-        "each function go, and what does it divide by?"
+        f"Your numbers differ from the script's by up to {np.max(np.abs(found - right)):.3g}. Go through it line by line: along which "
+        "dimension does each function work, and what does it divide by?"
     )
 
 # %% wrong: for each column
-import numpy as np
 import torch
-
-import gpulab as gl
 
 
 def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
-    X = gl.to_device(x)
+    X = torch.tensor(x)
     Y = (X - X.mean()) / X.std(dim=0)
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax()) + 1
     s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
-    return gl.to_host(s[:i])
+    return s[:i].numpy()
 
 # %% wrong: divides by n - 1
-import numpy as np
 import torch
-
-import gpulab as gl
 
 
 def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
-    X = gl.to_device(x)
+    X = torch.tensor(x)
     Y = (X - X.mean(dim=0)) / X.std(dim=0, correction=0)
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax()) + 1
     s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
-    return gl.to_host(s[:i])
+    return s[:i].numpy()
 
 # %% wrong: one element short
-import numpy as np
 import torch
-
-import gpulab as gl
 
 
 def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
-    X = gl.to_device(x)
+    X = torch.tensor(x)
     Y = (X - X.mean(dim=0)) / X.std(dim=0)
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax())
     s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
-    return gl.to_host(s[:i])
+    return s[:i].numpy()
 
 # %% wrong: smallest first
-import numpy as np
 import torch
-
-import gpulab as gl
 
 
 def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
-    X = gl.to_device(x)
+    X = torch.tensor(x)
     Y = (X - X.mean(dim=0)) / X.std(dim=0)
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax()) + 1
     s = torch.cumsum(torch.sort(C.reshape(-1), descending=True).values, dim=0)
-    return gl.to_host(s[:i])
+    return s[:i].numpy()
 
 # %% wrong: down each column
-import numpy as np
 import torch
-
-import gpulab as gl
 
 
 def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
-    X = gl.to_device(x)
+    X = torch.tensor(x)
     Y = (X - X.mean(dim=0)) / X.std(dim=0)
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax()) + 1
     s = torch.cumsum(torch.sort(C, dim=0).values.reshape(-1), dim=0)
-    return gl.to_host(s[:i])
+    return s[:i].numpy()
 
 # %% wrong: along each row
-import numpy as np
 import torch
-
-import gpulab as gl
 
 
 def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
-    X = gl.to_device(x)
+    X = torch.tensor(x)
     Y = (X - X.mean(dim=0)) / X.std(dim=0)
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax()) + 1
     s = torch.cumsum(torch.sort(C).values.reshape(-1), dim=0)
-    return gl.to_host(s[:i])
+    return s[:i].numpy()
 
 # %% wrong: leaves out the first row
-import numpy as np
 import torch
-
-import gpulab as gl
 
 
 def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
-    X = gl.to_device(x)
+    X = torch.tensor(x)
     Y = (X - X.mean(dim=0)) / X.std(dim=0)
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[:, 0].argmax()) + 1
     s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
-    return gl.to_host(s[:i])
+    return s[:i].numpy()
 
 # %% wrong: gather brings
-import numpy as np
 import torch
-
-import gpulab as gl
 
 
 def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
-    X = gl.to_device(x)
+    X = torch.tensor(x)
     Y = (X - X.mean(dim=0)) / X.std(dim=0)
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax()) + 1
@@ -270,58 +243,46 @@ def translated(x):
     return s[:i]
 
 # %% wrong: one column of numbers: return them in one dimension
-import numpy as np
 import torch
-
-import gpulab as gl
 
 
 def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
-    X = gl.to_device(x)
+    X = torch.tensor(x)
     Y = (X - X.mean(dim=0)) / X.std(dim=0)
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax()) + 1
     s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
-    return gl.to_host(C)[:i]
+    return C[:i].numpy()
 
 # %% wrong: For table 2 your function returned nothing
-import numpy as np
 import torch
-
-import gpulab as gl
 
 
 def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
-    X = gl.to_device(x)
+    X = torch.tensor(x)
     Y = (X - X.mean(dim=0)) / X.std(dim=0)
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax()) + 1
     s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
-    return gl.to_host(s[:i]) if i < 5 else None
+    return s[:i].numpy() if i < 5 else None
 
 # %% wrong: RuntimeError
-import numpy as np
 import torch
-
-import gpulab as gl
 
 
 def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
-    X = gl.to_device(x)
+    X = torch.tensor(x)
     Y = (X - X.mean(dim=0)) / X.std(dim=0)
     C = Y.T * Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax()) + 1
     s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
-    return gl.to_host(s[:i])
+    return s[:i].numpy()
 
 # %% wrong: the caller's x was changed
-import numpy as np
 import torch
-
-import gpulab as gl
 
 
 def translated(x):
@@ -332,4 +293,4 @@ def translated(x):
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax()) + 1
     s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
-    return gl.to_host(s[:i])
+    return s[:i].numpy()
