@@ -13,10 +13,10 @@ _LANE = 24
 _WIDTH = 32 * _LANE
 _STATES = {"on": "active", "off": "waits", "none": "not there"}
 _LEGENDS = {
-    "sectors": "Device memory: above the 32 lanes, below the sectors of 32 bytes that they touch. Filled is what they asked for, empty is "
-    "moved for nothing; the number is a sector's first element.",
-    "banks": "Shared memory: above the 32 lanes, below the 32 banks, and under each bank the words that it must deliver, one after the "
-    "other. Lanes with the same word share it.",
+    "sectors": "Device memory: the 32 lanes on top, and below them the 32-byte sectors that they access. Requested elements are filled; "
+    "empty ones are moved without being used. The number is a sector's first element.",
+    "banks": "Shared memory: the 32 lanes on top, below them the 32 banks, and below each bank the words that it must deliver one after "
+    "the other. Lanes that read the same word share it.",
 }
 
 
@@ -72,7 +72,7 @@ def _who(lanes: Sequence[int]) -> str:
 
 
 def _row_of_lanes(lanes: Sequence[bool]) -> str:
-    return "".join(_lane(k, "on" if on else "off", "takes part" if on else "takes no part") for k, on in enumerate(lanes))
+    return "".join(_lane(k, "on" if on else "off", "takes part" if on else "does not take part") for k, on in enumerate(lanes))
 
 
 def _sectors(part: Mapping[str, Any], words: str) -> str:

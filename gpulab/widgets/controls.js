@@ -100,7 +100,7 @@ function boxes(id, type, onInput) {
   };
 }
 
-/** Sends to the kernel: one message under way for each control, and then the newest value, however fast the slider moves. */
+/** Sends to the kernel: one message in flight for each control, and then only the newest value, however fast the slider moves. */
 function outbox(kernel, view, onWaiting) {
   let seq = 0;
   const waiting = new Set(); // the numbers that are not answered yet

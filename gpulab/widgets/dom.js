@@ -54,9 +54,9 @@ async function hear(model) {
   } catch { /* without a kernel there is nothing to hear */ }
 }
 
-const GONE = "The kernel that made this is gone: it was restarted or shut down, or the notebook was only opened again. Run the cells up to this one again.";
+const GONE = "The kernel that made this is gone: it was restarted or shut down, or the notebook was reopened. Run the cells up to this one again.";
 
-/** The way to the kernel. `lost` is called once, when it is known that nobody will answer any more; what is sent after that goes nowhere. */
+/** The connection to the kernel. `lost` is called once, when it is known that the kernel will not answer any more; later messages are dropped. */
 function line(model, el, lost) {
   let live = true;
   const end = () => { if (live) { live = false; lost(); } };

@@ -25,7 +25,7 @@ const laneBox = (lane, state, title) => box(lane * LANE + 1, 0, LANE - 2, 20, st
 const link = (lane, x, y) => svg("path", { class: "gpulab-link", d: `M${lane * LANE + LANE / 2},20 C${lane * LANE + LANE / 2},${y - 20} ${x},${40 - 20 + 12} ${x},${y}` });
 const laneWords = (lanes) => (lanes.length === 0 ? "no lane" : lanes.length === 1 ? `lane ${lanes[0]}` : `${lanes.length} lanes, such as ${lanes[0]} and ${lanes[1]}`);
 
-/** Sectors side by side; neighbours in memory touch, others stand apart. A cell is one element, filled where a lane touches it. */
+/** Sectors side by side; neighbors in memory touch, others stand apart. A cell is one element, filled where a lane touches it. */
 function drawSectors(part, words) {
   const { columns, lanes } = part;
   const top = 62, height = 18;
@@ -48,7 +48,7 @@ function drawSectors(part, words) {
     if (k % every === 0) boxes.append(svg("text", { class: "gpulab-mark", x: x + width / 2, y: top + height + 11 }, column.label));
     x += width;
   });
-  node.append(links, ...lanes.map((on, lane) => laneBox(lane, on ? "on" : "off", on ? "takes part" : "takes no part")), boxes);
+  node.append(links, ...lanes.map((on, lane) => laneBox(lane, on ? "on" : "off", on ? "takes part" : "does not take part")), boxes);
   return node;
 }
 
@@ -68,13 +68,13 @@ function drawBanks(part, words) {
     });
     if (count > 1) boxes.append(svg("text", { class: "gpulab-times", x: x + LANE / 2 - 1, y: top + head + count * cell + 11 }, `×${count}`));
   });
-  node.append(links, ...lanes.map((on, lane) => laneBox(lane, on ? "on" : "off", on ? "takes part" : "takes no part")), boxes);
+  node.append(links, ...lanes.map((on, lane) => laneBox(lane, on ? "on" : "off", on ? "takes part" : "does not take part")), boxes);
   return node;
 }
 
 const LEGENDS = {
-  sectors: "Device memory: above the 32 lanes, below the sectors of 32 bytes that they touch. Filled is what they asked for, empty is moved for nothing; the number is a sector's first element.",
-  banks: "Shared memory: above the 32 lanes, below the 32 banks, and under each bank the words that it must deliver, one after the other. Lanes with the same word share it.",
+  sectors: "Device memory: the 32 lanes on top, and below them the 32-byte sectors that they access. Requested elements are filled; empty ones are moved without being used. The number is a sector's first element.",
+  banks: "Shared memory: the 32 lanes on top, below them the 32 banks, and below each bank the words that it must deliver one after the other. Lanes that read the same word share it.",
 };
 
 /** A line of code that keeps its indentation when it is broken: what does not fit goes on further in. */
@@ -105,7 +105,7 @@ function render({ model, el }) {
   keepKeys(root);
   for (const [name, color] of Object.entries(model.get("colors"))) root.style.setProperty(`--scope-${name}`, color);
 
-  // One step under way, and then the newest wish, however fast the slider moves.
+  // One request in flight; then only the newest requested step is sent, however fast the slider moves.
   let seq = 0, busy = 0, wish = null, playing = null;
   let gone = false; // the kernel is not there any more; the controls above say so
   const kernel = line(model, el, () => {

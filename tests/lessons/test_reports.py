@@ -126,12 +126,12 @@ def test_nothing_tells_who_or_where(
     assert not [
         secret for secret in ("annabel77", "anna-laptop-9", str(tmp_path)) if secret in text
     ]
-    assert "Look before you send it" not in capsys.readouterr().out
+    assert "Check it before you send it" not in capsys.readouterr().out
     lessons.check("02.8", "by annabel77")
     lessons.check("03.10", ("lines", f"{home}/x"))
     lessons.write_report(lessons.report(measure=False), "mine.json")
     out = capsys.readouterr().out
-    assert re.findall(r"send it: (your \w+ \w+) stands in (?:answer )?(\d\d\.\d+)", out) == [
+    assert re.findall(r"send it: (your \w+ \w+) appears in (?:answer )?(\d\d\.\d+)", out) == [
         ("your user name", "02.8"), ("your user name", "03.10"), ("your home folder", "03.10"),
     ]  # fmt: skip
 
