@@ -89,6 +89,7 @@ def probe(function: Callable[..., Any], cases: Sequence[tuple[int, int, str]]) -
             "kind": type(result).__name__, "shape": tuple(result.shape) if is_tensor else (),
             "equal": values is not None and torch.equal(values, expected.double()),
             "own": values is not None and torch.equal(values, mine.double()), "dtype": dtype,
+            "returned": str(result.dtype).removeprefix("torch.") if is_tensor else "",
         })  # fmt: skip
         if found[-1]["collectives"]:  # the first cases are for all ranks, so all end here; later a rank outside would be waited for
             return found
@@ -167,6 +168,11 @@ def _judge(n: int, size: int, dtype: str, reports: Sequence[dict[str, Any]]) -> 
         else:
             why = "Which part does a rank send in a step? Which part does it receive, and is that to be added, or is it already the result?"
         raise Refused(f"{where}: on rank{'s' if len(wrong) > 1 else ''} {', '.join(map(str, wrong))} the sums are wrong. {why}")
+    other = next((each["returned"] for each in reports if each["returned"] != dtype), dtype)
+    if other != dtype:
+        raise Refused(
+            f"{where}: the sums are right, but they come back as {other}, and x is {dtype}. Larger numbers would lose digits on the way. Keep the dtype of x."
+        )
     data = size * _BYTES[dtype]
     most = 2 * (n - 1) * math.ceil(size / n) * _BYTES[dtype]  # both rounds of a ring, with the largest part
     greedy = max(reports, key=lambda each: each["sent"])
@@ -294,3 +300,21 @@ def all_reduce(x):
 
 # %% wrong: expects a function
 all_reduce = 'sum'
+
+# %% wrong: they come back as float32
+import torch
+import torch.distributed as dist
+
+
+def all_reduce(x, rank, n):
+    """Return the sum of x over all n ranks, on every rank, by send and receive alone."""
+    parts = [part.float() for part in x.tensor_split(n)]
+    right, left = (rank + 1) % n, (rank - 1) % n
+    for step in range(2 * (n - 1)):
+        k = (rank - step) % n
+        incoming = torch.empty_like(parts[k - 1])
+        sending = dist.isend(parts[k], right)
+        dist.recv(incoming, left)
+        sending.wait()
+        parts[k - 1] = parts[k - 1] + incoming if step < n - 1 else incoming
+    return torch.cat(parts)
