@@ -213,7 +213,7 @@ def occupancy(
     >>> o.blocks_per_sm, o.warps_per_sm, o.ratio, o.limiter
     (4, 32, 0.5, 'registers')
     >>> o.explanation
-    'The register file holds 32 warps of 64 registers a thread: 4 blocks. With at most 48 registers a thread it is 5 blocks (62.5 %).'
+    'The register file holds 32 warps of 64 registers per thread: 4 blocks. With at most 48 registers per thread, 5 blocks fit (62.5 %).'
     """
     sm = sm_limits(compute_capability)
     threads = _whole("threads_per_block", threads_per_block, 1)

@@ -68,10 +68,10 @@ def _registers(launch: Occupancy) -> str:
     warps = sm.registers // PARTITIONS // per_warp * PARTITIONS
     if launch.blocks_per_sm == 0:
         return (
-            f"The register file holds {plural(warps, 'warp')} of {registers} registers a thread, fewer than the "
+            f"The register file holds {plural(warps, 'warp')} of {registers} registers per thread, fewer than the "
             f"{math.ceil(launch.warps_per_block / PARTITIONS) * PARTITIONS} that one block needs: it can't be launched."
         )
-    held = f"{plural(warps, 'warp')} of {registers} registers a thread"
+    held = f"{plural(warps, 'warp')} of {registers} registers per thread"
     return f"The register file holds {held}: {plural(launch.blocks_per_sm, 'block')}."
 
 
@@ -125,11 +125,12 @@ def _remedy(launch: Occupancy) -> str:
         found = attempt(launch)
         if found is not None:
             return found
-    return "No single change of the block, its registers or its shared memory lets more warps in."
+    return "No single change of the block, its registers or its shared memory allows more warps."
 
 
 def _gain(table: OccupancyTable, index: int) -> str:
-    return f"it is {plural(int(table.blocks_per_sm[index]), 'block')} ({100 * table.ratio[index]:.3g} %)."
+    blocks = int(table.blocks_per_sm[index])
+    return f"{plural(blocks, 'block')} {'fits' if blocks == 1 else 'fit'} ({100 * table.ratio[index]:.3g} %)."
 
 
 def _nearest(launch: Occupancy, name: str, values: np.ndarray) -> tuple[int, OccupancyTable, int] | None:
@@ -146,7 +147,7 @@ def _nearest(launch: Occupancy, name: str, values: np.ndarray) -> tuple[int, Occ
 
 def _fewer_registers(launch: Occupancy) -> str | None:
     found = _nearest(launch, "registers_per_thread", np.arange(launch.registers_per_thread))
-    return None if found is None else f"With at most {found[0]} registers a thread {_gain(found[1], found[2])}"
+    return None if found is None else f"With at most {found[0]} registers per thread, {_gain(found[1], found[2])}"
 
 
 def _less_shared(launch: Occupancy) -> str | None:
@@ -155,28 +156,28 @@ def _less_shared(launch: Occupancy) -> str | None:
     most = min(launch.shared_bytes_per_block, sm.shared_bytes)
     sizes = np.arange(0, most + sm.shared_reserved_bytes + 1, sm.shared_step_bytes) - sm.shared_reserved_bytes
     found = _nearest(launch, "shared_bytes_per_block", sizes[sizes >= 0])
-    return None if found is None else f"With at most {found[0]:,} bytes of shared memory a block {_gain(found[1], found[2])}"
+    return None if found is None else f"With at most {found[0]:,} bytes of shared memory per block, {_gain(found[1], found[2])}"
 
 
 def _opting_in(launch: Occupancy) -> str | None:
     if launch.opt_in:
         return None
     table = table_of(launch, opt_in=np.array([True]))
-    return f"With opt_in=True {_gain(table, 0)}" if table.warps_per_sm[0] > launch.warps_per_sm else None
+    return f"With opt_in=True, {_gain(table, 0)}" if table.warps_per_sm[0] > launch.warps_per_sm else None
 
 
 def _no_carveout(launch: Occupancy) -> str | None:
     if launch.carveout_percent is None:
         return None
     found = _nearest(launch, "carveout_percent", np.arange(launch.carveout_percent + 1, 101))
-    return None if found is None else f"With a carve-out of {found[0]} % {_gain(found[1], found[2])}"
+    return None if found is None else f"With a carve-out of {found[0]} %, {_gain(found[1], found[2])}"
 
 
 def _fewer_barriers(launch: Occupancy) -> str | None:
     found = _nearest(launch, "barriers_per_block", np.arange(launch.barriers_per_block))
-    return None if found is None else f"With at most {plural(found[0], 'barrier')} a block {_gain(found[1], found[2])}"
+    return None if found is None else f"With at most {plural(found[0], 'barrier')} per block, {_gain(found[1], found[2])}"
 
 
 def _other_block(launch: Occupancy) -> str | None:
     found = _nearest(launch, "threads_per_block", np.arange(WARP_THREADS, MAX_THREADS_PER_BLOCK + WARP_THREADS, WARP_THREADS))
-    return None if found is None else f"With {found[0]} threads a block {_gain(found[1], found[2])}"
+    return None if found is None else f"With {found[0]} threads per block, {_gain(found[1], found[2])}"

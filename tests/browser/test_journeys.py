@@ -272,7 +272,7 @@ def test_an_analytic_instrument_follows_each_control(instruments: Tab) -> None:
         instruments,
         0,
         ("Threads of a block", "33", "The last warp of each block uses 1 of its 32 lanes"),
-        ("keys", "Tab End", "8 warps of 255 registers a thread: 4 blocks"),
+        ("keys", "Tab End", "8 warps of 255 registers per thread: 4 blocks"),
         ("Compute capability", "8.6, such as A10", "occupancy 16.7%"),
     )
     instruments.output(0).get_by_text("Show the code").click()
