@@ -77,6 +77,8 @@ def check(answer: Any) -> str:
         for name, scale in (("lowest", low), ("highest", high)):
             if math.frexp(scale)[0] != 0.5:
                 raise Refused(f"Your {name} scale {ends} is {scale:g}; the check expects a power of two, which changes no digit.")
+        if low > high:
+            raise Refused(f"Your lowest scale {ends} is {low:g}, above your highest, {high:g}. Return (lowest, highest).")
         window = precision.gradient_window(gradients, "float16", low, tolerance=0.0)
         if window.vanishing_share > 0:
             raise Refused(
@@ -214,6 +216,23 @@ import numpy as np
 def scales(gradients):
     sizes = np.abs(gradients[gradients != 0])
     return 2.0**-25 / sizes.min(), 65504 / sizes.max()
+
+# %% wrong: above your highest
+import numpy as np
+
+
+def scales(gradients):
+    sizes = np.abs(gradients[gradients != 0])
+    low = high = 1.0
+    while sizes.min() * low <= 2.0**-25:
+        low *= 2
+    while sizes.min() * low / 2 > 2.0**-25:
+        low /= 2
+    while sizes.max() * high >= 65520:
+        high /= 2
+    while sizes.max() * high * 2 < 65520:
+        high *= 2
+    return high, low
 
 # %% wrong: (lowest, highest)
 def scales(gradients):
