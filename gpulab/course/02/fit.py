@@ -81,7 +81,7 @@ def _judge_numbers(a: float, b: float, truth: str) -> None:
     if a > 1e6:
         raise Refused(f"{truth} you returned {a:.3g} and {b:.3g}: the two are in the wrong order. Latency first, then bytes a second.")
     if a > _MOST_LATENCY:
-        raise Refused(f"{truth} your latency is {a:.3g} s. Return it in seconds, not in microseconds.")
+        raise Refused(f"{truth} your latency is {a:.3g} s. No link starts as slowly as that: return seconds, not microseconds.")
     if 1 <= b < _LEAST_BANDWIDTH:
         raise Refused(f"{truth} your bandwidth is {b:.3g} bytes a second. Return it in bytes a second, not in GB/s, and fit the times as they are.")
     if 0 < b < 1:
@@ -153,7 +153,7 @@ def fit(nbytes, seconds):
     slope, latency = np.polyfit(nbytes, seconds, 1, w=1 / seconds)
     return 1 / slope, latency
 
-# %% wrong: not in microseconds
+# %% wrong: not microseconds
 import numpy as np
 
 
