@@ -26,7 +26,7 @@ _MEMORY = 0.3
 
 @dataclass(frozen=True)
 class Facts:
-    """What was found of a model before anything is said."""
+    """The facts about a model from which reasons are derived."""
 
     label: str
     batch: int

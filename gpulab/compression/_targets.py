@@ -48,12 +48,12 @@ def duplicate(function: str, model: Any) -> Any:
     except Exception as error:
         raise InputError(
             f"{function}: this model cannot be copied ({type(error).__name__}: {error}); expected one whose tensors are all parameters "
-            "or buffers. Build it anew and load its state_dict."
+            "or buffers. Build it again and load its state_dict."
         ) from error
 
 
 def layers(model: Any) -> dict[str, Any]:
-    """Return the linear and convolutional layers by name, but for those whose weight another module shares or a library packed."""
+    """Return the linear and convolutional layers by name, except those whose weight another module shares or a library packed."""
     import torch
 
     kinds = (torch.nn.Linear, torch.nn.Conv2d)

@@ -206,7 +206,7 @@ class Weighing(Result):
     models : tuple of WeighedModel
     notes : tuple of Note
     evidence : Evidence
-        MEASURED, but for the FLOPs, which are counted.
+        MEASURED, except for the FLOPs, which are counted.
     environment : Environment
     """
 

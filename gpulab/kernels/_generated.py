@@ -33,7 +33,7 @@ _NO_COMPILER = "there is no C++ compiler on this machine, which torch.compile ne
 
 @dataclass(frozen=True, repr=False)
 class GeneratedCode(Result):
-    """The kernels that ``torch.compile`` wrote for one function.
+    """The kernels that ``torch.compile`` generated for one function.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class GeneratedCode(Result):
 
 
 def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
-    """Return the kernels that ``torch.compile`` writes for a function.
+    """Return the kernels that ``torch.compile`` generates for a function.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
             compiled(*args)
     except Exception as error:  # whatever the compiler finds wrong: it is shown as the reason
         text = message_of(error)
-        reason = _NO_COMPILER if "InvalidCxxCompiler" in text or "No working C++ compiler" in text else f"torch.compile said: {text}"
+        reason = _NO_COMPILER if "InvalidCxxCompiler" in text or "No working C++ compiler" in text else f"torch.compile reported: {text}"
     kernels = [match for source in sources for match in _KERNELS.finditer(source)]
     return GeneratedCode(
         label=label,

@@ -37,7 +37,7 @@ class Argument:
 
 @contextlib.contextmanager
 def said_by(who: str) -> Iterator[None]:
-    """Let the checks that are shared with ``simulate`` speak under another function's name."""
+    """Let the checks that are shared with ``simulate`` report another function's name."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,4 @@
-"""The process group among engines: who is which rank, where they meet, and that their libraries agree."""
+"""The process group among engines: which engine is which rank, where they meet, and whether their libraries agree."""
 
 from __future__ import annotations
 

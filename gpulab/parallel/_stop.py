@@ -51,7 +51,7 @@ class Wish:
 
 @contextlib.contextmanager
 def wish(stop: Callable[[], bool] | None, ranks: Ranks) -> Iterator[Wish | None]:
-    """Ask ``stop`` some times a second while the block runs, and make its answer a `Wish`; None where there is nobody to ask.
+    """Call ``stop`` a few times a second while the block runs, and pass its answer on as a `Wish`; None without a ``stop``.
 
     Ranks of other machines cannot see the file: they are interrupted.
     """

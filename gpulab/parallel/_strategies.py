@@ -88,7 +88,7 @@ class Setting:
         From parameters to an optimizer; its attributes ``kind`` and ``options`` are the class and its arguments.
     microbatches : int
     bucket_bytes : int
-        Gradients of about so many bytes travel together.
+        About this many bytes of gradients are sent together.
     phases : list of (name, begin, end)
         What the rank's thread did when, by ``time.perf_counter``.
     ends_in_wait : list of float

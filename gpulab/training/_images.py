@@ -1,6 +1,6 @@
 """Real JPEG files without a download: textures that are drawn here, encoded once, and decoded as a training does it.
 
-The pictures are drawn by numbers, so nobody has to fetch them; the files are true JPEG (Pillow's encoder, the size of a small
+The pictures are computed, so nothing has to be downloaded; the files are true JPEG (Pillow's encoder, the size of a small
 photograph), and decoding, cropping and scaling them is the work that an image pipeline does for each sample.
 """
 

@@ -83,7 +83,7 @@ def _of_ladder(result: LadderResult) -> list[tuple[str, Any]]:
     parts += [("table", (headers, [row for row in rows if not row[0].startswith("left out")])), ("badge", result.evidence)]
     parts += [("badge", result.product_evidence)]
     parts.append(("text", f"Each form learned from {result.samples:,} samples under {len(result.seeds)} seeds." if result.seeds else
-                  "No form was trained to the end, so nothing is said of accuracy."))  # fmt: skip
+                  "No form was trained to the end, so there is no accuracy."))  # fmt: skip
     if result.left_out:
         parts += [("section", "Not on this device"), ("table", result.left_out_table())]
         parts += [("badge", each) for each in result.recorded_evidence]

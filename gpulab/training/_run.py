@@ -166,9 +166,9 @@ class Run:
     # -- going on -----------------------------------------------------------------------------------------------
 
     def advance(self, steps: int = 1) -> list[float]:
-        """Take so many steps (fewer where the run ends before), wait for the device, and return their losses.
+        """Take this many steps (fewer if the run ends before), wait for the device, and return their losses.
 
-        The steps are timed together, but for the first of a run and the one whose memory is followed.
+        The steps are timed together, except the first of a run and the one whose memory is followed.
 
         Raises
         ------

@@ -42,7 +42,7 @@ def over_seeds(
     progress, stop : callable, optional
         As in ``fit``; a stop or an interrupt keeps the complete runs.
     **options
-        As in ``fit``, but for ``model``, ``seed``, ``save`` and ``resume``: each seed has its own.
+        As in ``fit``, except ``model``, ``seed``, ``save`` and ``resume``: each seed has its own.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def over_seeds(
         notes.append(
             Note(
                 "diverged",
-                f"the loss became infinite or nan with seed {', '.join(broken)}; {runs[0].task} counts what was left of the model.",
+                f"the loss became infinite or nan with seed {', '.join(broken)}; the accuracy on {runs[0].task} includes these models.",
             )
         )
     evidence = Evidence.measured(runs[0].evidence.device, samples=len(runs))

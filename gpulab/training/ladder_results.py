@@ -249,7 +249,7 @@ class LadderResult(Result):
         return f"<ladder of {plural(len(self.rungs), 'technique')} on {self.device}: together {self.together}, product {self.product}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the script, a row a technique, the combination and the product, then what was left out."""
+        """Return the script, one row a technique, the combination and the product, then the techniques left out."""
         mean = "" if self.start_accuracy is None else f"{100 * self.start_accuracy.mean:.1f} %"
         rows: list[tuple[str, ...]] = [("the script", _rate(self.start), "", "", "", mean)]
         rows += [
@@ -263,7 +263,7 @@ class LadderResult(Result):
         return ("technique", "samples a second", "vs previous rung", "alone vs script", "all vs all but this", "accuracy"), rows
 
     def left_out_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return what was left out, with what recorded machines say of it."""
+        """Return the techniques left out, with their gains on recorded machines."""
         rows: list[tuple[str, ...]] = []
         for one in self.left_out:
             here = "" if one.alone is None else str(one.alone)

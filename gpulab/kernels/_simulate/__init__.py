@@ -8,8 +8,8 @@ The parts, in the order in which a simulation passes through them:
   table of what can be called.
 - ``_geometry`` has the lanes and masks, ``_memory`` arrays and their spaces, ``_machine`` every access that lanes make,
   ``_atomics`` and ``_warp`` what lanes do together.
-- ``_alone`` runs a loop lane by lane where few lanes are left and it gives them the same; ``_alone_text`` and ``_alone_values`` write it
-  as Python for one lane, ``_alone_counts`` finds what lockstep counts.
+- ``_alone`` runs a loop lane by lane when few lanes are active and the result is the same; ``_alone_text`` and ``_alone_values`` write it
+  as Python for one lane, ``_alone_counts`` derives the counts of lockstep.
 - ``_counters`` counts requests, sectors and wavefronts; ``_hazards`` keeps who touched which word, by happens-before.
 - ``_run`` takes the blocks in batches; ``report`` holds what comes out.
 

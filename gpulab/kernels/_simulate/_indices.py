@@ -43,7 +43,7 @@ def integer(place: Any, source: Source, line: int) -> Any:
         return place
     if not isinstance(place, (np.ndarray, np.generic)) or place.dtype.kind not in "iu":
         if isinstance(place, Slice):
-            raise source.error("a slice stands where one element is written; expected an index. Write a loop over the elements", line)
+            raise source.error("a slice is used where one element is written; expected an index. Write a loop over the elements", line)
         kind = getattr(place, "dtype", type(place).__name__)
         raise source.error(f"an index is of type {kind}; expected an integer. Wrap it in int(...)", line)
     return _types.cast(place, _types.INT)

@@ -56,7 +56,7 @@ def simulate(
     stop: Callable[[], None] | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> Simulation:
-    """Run a Python kernel as warps in lockstep; count what it moves, and find what is wrong with it.
+    """Run a Python kernel as warps in lockstep; count its work and memory traffic, and find its errors.
 
     Parameters
     ----------
