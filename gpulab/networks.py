@@ -97,7 +97,7 @@ def cnn(channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2) 
 
 
 def resnext(channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2, groups: int = 8) -> Any:
-    """Return a residual classifier whose 3x3 convolutions work in groups: two bottleneck blocks a stage.
+    """Return a residual classifier whose 3x3 convolutions work in groups: two bottleneck blocks per stage.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def resnext(channels: int = 1, classes: int = 10, width: int = 32, stages: int =
 
 
 def mobilenet(channels: int = 1, classes: int = 10, width: int = 16, stages: int = 2, expansion: int = 4) -> Any:
-    """Return a classifier of depthwise convolutions: two inverted residual blocks a stage.
+    """Return a classifier of depthwise convolutions: two inverted residual blocks per stage.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Format and parse the quantities of this course, so that every table and plot shows them in the same way.
 
 Times use s, ms, us, ns. Storage uses binary prefixes (KiB = 1024 bytes); rates use decimal prefixes
-(GB/s = 1e9 bytes a second, GFLOP/s = 1e9 operations a second), as vendors' data sheets do.
+(GB/s = 1e9 bytes per second, GFLOP/s = 1e9 operations per second), as vendors' data sheets do.
 """
 
 from __future__ import annotations

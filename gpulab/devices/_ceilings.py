@@ -118,7 +118,7 @@ class Ceilings(Result):
         return next((m for m in self.memory if working_set_bytes <= m.capacity_bytes), self.memory[-1]).bytes_per_second
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a level and one an arithmetic."""
+        """Return one row per level and one per arithmetic."""
         rows = [
             (
                 f"{m.name}, {format_bytes(m.working_set_bytes)} streamed",
@@ -223,7 +223,7 @@ def _best(first: Ceilings, second: Ceilings) -> Ceilings:
 
 
 def _stream_threads() -> int:
-    """Return one thread a core, but no more than PyTorch is set to: the streams and the products then use the same cores."""
+    """Return one thread per core, but no more than PyTorch is set to: the streams and the products then use the same cores."""
     processor = _cpu.probe()
     torch = sys.modules.get("torch")
     limit = math.inf if torch is None else torch.get_num_threads()

@@ -102,7 +102,7 @@ class Checkup(Result):
         return "\n".join(lines)
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a check."""
+        """Return one row per check."""
         return ("check", "state", "found", "what to do"), [(c.name, c.state, c.detail, c.remedy) for c in self.checks]
 
 

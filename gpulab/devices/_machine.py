@@ -58,7 +58,7 @@ class Machine(Result):
         return f"<Machine: {host}; {gpus}; {state}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a part: processor, caches, memory, disk, each accelerator, libraries, and the problems."""
+        """Return one row per part: processor, caches, memory, disk, each accelerator, libraries, and the problems."""
         rows = [
             ("processor", _processor_text(self.processor)),
             ("caches", ", ".join(str(cache) for cache in self.processor.caches) or "not reported"),

@@ -112,7 +112,7 @@ class DeviceSpec(Result):
         return next((level for level in self.levels if working_set_bytes <= level.capacity_bytes), self.levels[-1])
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row an arithmetic and one a memory level, each with its source."""
+        """Return one row per arithmetic and one per memory level, each with its source."""
         rows = [(name, format_flops_per_second(figure.value), figure.source) for name, figure in self.flops_per_second.items()]
         for level in self.levels:
             size = format_bytes(level.capacity_bytes) if math.isfinite(level.capacity_bytes) else "size not known"

@@ -1,6 +1,6 @@
 """Streams through memory at a chosen working set: copy, read and triad, on all cores at once or on an accelerator.
 
-On a CPU the streams run in NumPy, one thread a core, each over rows of its own that are laid over one another
+On a CPU the streams run in NumPy, one thread per core, each over rows of its own that are laid over one another
 (stride 0), so that a single call passes a small working set many times and its own cost disappears. NumPy gives up
 the interpreter's lock inside. A ceiling is the best of several runs: whatever disturbs a run makes it slower, never faster.
 """

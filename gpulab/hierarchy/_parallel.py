@@ -32,7 +32,7 @@ def parallel(
     stop: _given.Stop | None = None,
     clock: _given.Clock | None = None,
 ) -> ParallelChains:
-    """Measure how many hops a second one core makes along one chain, and along several independent ones in turn.
+    """Measure how many hops per second one core makes along one chain, and along several independent chains.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ def bandwidth(
     stop: _given.Stop | None = None,
     clock: _given.Clock | None = None,
 ) -> Bandwidth:
-    """Measure how many bytes a second one core moves in order, for working sets from the first cache to main memory.
+    """Measure how many bytes per second one core moves in order, for working sets from the first cache to main memory.
 
     Parameters
     ----------

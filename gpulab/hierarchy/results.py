@@ -285,7 +285,7 @@ class Latency(Result):
         return f"{self.evidence.sentence}{floor}"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a point."""
+        """Return one row per point."""
         rows = [
             (
                 format_bytes(p.nbytes),
@@ -353,7 +353,7 @@ class Bandwidth(Result):
         return f"<bandwidth of {self.device}, {self.operation}: {' to '.join(ends)}, {self.evidence.badge}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a point."""
+        """Return one row per point."""
         rows = [
             (
                 format_bytes(p.nbytes),

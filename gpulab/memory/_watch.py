@@ -67,7 +67,7 @@ class CellMemory(Result):
         return f"<memory of the cell: {'; '.join(parts)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a device, then the largest new arrays."""
+        """Return one row per device, then the largest new arrays."""
         rows = [
             (use.device, *(format_bytes(n) for n in (use.before_bytes, use.peak_bytes, use.kept_bytes, use.freed_bytes)))
             for use in self.devices

@@ -115,7 +115,7 @@ class Traffic(Result):
         return f"<{self.label}: {plural(len(self.operators), 'operator')}, {moved}, {self.flops:.3g} FLOP ({self.evidence.badge})>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row an operator (one a kind, where there are many), and the sum."""
+        """Return one row per operator (one per kind, where there are many), and the sum."""
         rows: list[tuple[str, ...]] = []
         if len(self.operators) <= _MOST_ROWS:
             rows += [_row(each.name, (each,)) for each in self.operators]

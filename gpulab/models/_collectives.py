@@ -345,7 +345,7 @@ def collective_cost(
 def collective_message(
     operation: str, ranks: int, algorithm: str, *, latency_seconds: float, bandwidth_bytes_per_second: float
 ) -> tuple[float, float]:
-    """Return (latency in seconds, bytes a second) of one message between two ranks, from the line through times of whole collectives.
+    """Return (latency in seconds, bytes per second) of one message between two ranks, from the line through times of whole collectives.
 
     With s messages in turn that carry c times the payload, a line A + n / B over payloads of n bytes means A / s for a message and c B for
     the link: the inverse of `collective_cost`.

@@ -140,7 +140,7 @@ class Occupancy(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a resource: the blocks it allows and what a block takes of it."""
+        """Return one row per resource: the blocks it allows and what a block takes of it."""
         allowed = self.allowed.by_resource()
         takes = {
             "warps": f"{self.warps_per_block} of {self.sm.warps}",
@@ -221,7 +221,7 @@ def occupancy(
     if threads > MAX_THREADS_PER_BLOCK:
         raise LaunchError(f"occupancy: a block of {threads:,} threads; expected at most 1,024. Use more blocks of fewer threads.")
     if registers > MAX_REGISTERS_PER_THREAD:
-        raise LaunchError(f"occupancy: {registers:,} registers a thread; expected at most 255. The compiler spills what does not fit.")
+        raise LaunchError(f"occupancy: {registers:,} registers per thread; expected at most 255. The compiler spills what does not fit.")
     shared = _whole("shared_bytes_per_block", shared_bytes_per_block, 0, _MOST_SHARED)
     barriers = _whole("barriers_per_block", barriers_per_block, 0, MAX_BARRIERS_PER_BLOCK)
     carveout = None if carveout_percent is None else _whole("carveout_percent", carveout_percent, 0, 100)

@@ -83,7 +83,7 @@ class StageSchedule(Result):
     stages, microbatches, chunks : int
         ``chunks``: parts of the model that a stage holds; 1 except in the interleaved schedule.
     forward, backward : tuple of float
-        Cost of one microbatch's pass through all of a stage, one number a stage, in any unit of time.
+        Cost of one microbatch's pass through all of a stage, one number per stage, in any unit of time.
     transfer : float
         From the end of a pass until the next stage has its output, in the same unit.
     passes : tuple of StagePass
@@ -234,7 +234,7 @@ def pipeline_schedule(
     schedule : "split", "gpipe", "1f1b" or "interleaved"
         ``split``: the batch goes through uncut, one stage works at a time. ``gpipe``: all forwards, then all backwards. ``1f1b``: as
         soon as the last stage has one, a backward after each forward. ``interleaved``: 1F1B with several parts of the model a stage.
-    forward, backward : float or one number a stage
+    forward, backward : float or one number per stage
         Cost of one microbatch's pass through a stage, in any unit of time.
     transfer : float
         From the end of a pass until the next stage has its output.

@@ -121,7 +121,7 @@ class ScalingCurve(Result):
         return f"<{self.label}: {format_ratio(last.speedup)} on {plural(last.ranks, 'rank')}, at most {format_ratio(self.limit_speedup)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a number of ranks."""
+        """Return one row per number of ranks."""
         rows = [
             (
                 str(p.ranks),
@@ -256,7 +256,7 @@ def scaling(
     Returns
     -------
     ScalingCurve
-        The speed-up is in samples a second over one rank's.
+        The speed-up compares samples per second with those of one rank.
 
     Raises
     ------
@@ -412,7 +412,7 @@ def _share(function: str, name: str, value: Any) -> float:
 
 def _amount(function: str, name: str, value: Any) -> float:
     if not is_finite(value) or not 0 <= value <= _LARGEST:
-        raise InputError(f"{function}: {name} is {shown(value)}; expected a finite number from 0. Pass seconds, bytes or bytes a second.")
+        raise InputError(f"{function}: {name} is {shown(value)}; expected a finite number from 0. Pass seconds, bytes or bytes per second.")
     return float(value)
 
 

@@ -89,7 +89,7 @@ class RecordingDiff(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return what differs in the environment, then one row a case."""
+        """Return what differs in the environment, then one row per case."""
         rows = [(name, before, after, "") for name, (before, after) in self.environment.items()]
         for d in self.differences:
             ends = "no interval" if d.interval is None else f"[{format_ratio(d.interval[0])}, {format_ratio(d.interval[1])}]"

@@ -63,12 +63,12 @@ class Measurement(Result):
 
     @property
     def flops_per_second(self) -> float | None:
-        """Floating-point operations a second at the median, or None if ``flops`` is not known."""
+        """Floating-point operations per second at the median, or None if ``flops`` is not known."""
         return self.flops / self.median_seconds if self.flops is not None and self.median_seconds > 0 else None
 
     @property
     def bytes_per_second(self) -> float | None:
-        """Bytes a second at the median, or None if ``nbytes`` is not known."""
+        """Bytes per second at the median, or None if ``nbytes`` is not known."""
         return self.nbytes / self.median_seconds if self.nbytes is not None and self.median_seconds > 0 else None
 
     @property
@@ -95,7 +95,7 @@ class Measurement(Result):
         return hash((self.label, self.device, self.median_seconds, len(self.samples_seconds)))
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a quantity: the three times, the first call, the rates and the notes."""
+        """Return one row per quantity: the three times, the first call, the rates and the notes."""
         rows = [
             ("device finished (median)", f"{format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}"),
             ("call returned", format_seconds(self.launch_seconds)),
@@ -172,7 +172,7 @@ class Comparison(Result):
         return f"<{self.label}: speed-up {format_ratio(self.speedup)} over {self.rows[0].name}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a device: its three times, its speed-up and its agreement; then the notes on all of them."""
+        """Return one row per device: its three times, its speed-up and its agreement; then the notes on all of them."""
         headers = ("device", "finished (median, 95 %)", "call returned", "with both copies", "speed-up", "difference", "notes")
         rows = []
         for place, row in enumerate(self.rows):

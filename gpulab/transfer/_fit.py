@@ -132,7 +132,7 @@ class AlphaBeta(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a quantity, with its interval."""
+        """Return one row per quantity, with its interval."""
         latency = " to ".join(format_seconds(v) for v in self.latency_interval_seconds)
         bandwidth = " to ".join(format_bytes_per_second(v) for v in self.bandwidth_interval_bytes_per_second)
         rows = [

@@ -37,7 +37,7 @@ _PAGEABLE_SHARE = 0.5
 _NVBANDWIDTH = "NVIDIA nvbandwidth, README and issues: device-to-host copies from pinned memory"
 _DATASHEET = "NVIDIA data sheet, peak rate in one direction; no copy reaches all of it"
 
-# Name -> (bytes a second in one direction from pinned memory, source).
+# Name -> (bytes per second in one direction from pinned memory, source).
 _RATES: Mapping[str, tuple[float, str]] = {
     "pcie3-x16": (12.35e9, _NVBANDWIDTH),
     "pcie4-x16": (26e9, _NVBANDWIDTH),

@@ -114,7 +114,7 @@ class Sweep(Result):
         return f"<sweep of {self.device}: {kinds}; {plural(len(self.points), 'point')}, {self.evidence.badge}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a point, and the notes."""
+        """Return one row per point, and the notes."""
         rows = [
             (
                 SERIES_WORDS.get(p.direction, p.direction),
@@ -192,7 +192,7 @@ class BreakEven(Result):
         return f"<break-even of {self.label}: {self.sentence}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a size, and the notes."""
+        """Return one row per size, and the notes."""
         rows = [
             (
                 f"{r.n}",
