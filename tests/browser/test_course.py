@@ -27,6 +27,7 @@ PRINTED = {
     "06": {"faster": r"the answer: [1-9][\d.]*x"},
     "08": {"two": r"memory: 104 GiB .*\ntime: +172 days"},
     "09": {"reveal-together": r"the answer: [\d.]+x"},
+    "10": {"retraces-torch": r"^4 programs"},
 }
 
 
