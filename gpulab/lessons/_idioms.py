@@ -1,6 +1,6 @@
-"""Idioms of other tongues beside their working line here: a table whose every row can be run and is held against NumPy.
+"""Idioms of other languages beside their working line here: a table whose every row can be run and is held against NumPy.
 
-``rosetta("MATLAB")`` gives the table of one tongue; ``rosetta("MATLAB").run()`` executes each row on this machine and says whether its
+``rosetta("MATLAB")`` gives the table of one language; ``rosetta("MATLAB").run()`` executes each row on this machine and says whether its
 result is the one that NumPy gives. The rows are in the modules ``_idioms_*``.
 """
 
@@ -33,7 +33,7 @@ _CODE = f"{_CELL};font-family:var(--jp-code-font-family,monospace);font-weight:n
 
 Names = dict[str, Any]
 
-# Lines that answer an idiom of two tongues.
+# Lines that answer an idiom of two languages.
 COUNTED_PROGRAMS = """\
 traces = []
 
@@ -73,10 +73,10 @@ class Idiom:
 
     Attributes
     ----------
-    tongue, name : str
+    language, name : str
         "MATLAB", "gather".
     theirs : str
-        As that tongue writes it.
+        As that language writes it.
     here : str
         Python that defines ``result``, run with the names of ``inputs``.
     waits : str
@@ -103,7 +103,7 @@ class Idiom:
         About what the line takes beyond the others, so that a notebook can leave it to the tests; 0 where it is nothing.
     """
 
-    tongue: str
+    language: str
     name: str
     theirs: str
     here: str
@@ -139,28 +139,28 @@ class IdiomRow(Result):
 
 @dataclass(frozen=True)
 class Rosetta(Result):
-    """The idioms of one tongue beside their lines here.
+    """The idioms of one language beside their lines here.
 
     Attributes
     ----------
-    tongue : str
+    language : str
     rows : tuple of IdiomRow
     """
 
-    tongue: str
+    language: str
     rows: tuple[IdiomRow, ...]
 
     def __repr__(self) -> str:
-        return f"<{plural(len(self.rows), 'idiom')} of {self.tongue}: {', '.join(row.name for row in self.rows)}>"
+        return f"<{plural(len(self.rows), 'idiom')} of {self.language}: {', '.join(row.name for row in self.rows)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row an idiom."""
-        headers = (self.tongue, "here", "what the host waits for", "where the data are", "what is not the same")
+        headers = (self.language, "here", "what the host waits for", "where the data are", "what is not the same")
         return headers, [(row.theirs, row.here, row.waits, row.where, row.leaves_out) for row in self.rows]
 
     def _repr_html_(self) -> str:
         """The table with code as code, and the three remarks of a row below one another."""
-        head = "".join(f'<th scope="col" style="{_CELL}">{html.escape(text)}</th>' for text in (self.tongue, "here", ""))
+        head = "".join(f'<th scope="col" style="{_CELL}">{html.escape(text)}</th>' for text in (self.language, "here", ""))
         body = "".join(self._html_row(row) for row in self.rows)
         return (
             '<figure class="gpulab-result" style="margin:0;overflow-x:auto"><table style="margin:0;color:inherit">'
@@ -182,13 +182,13 @@ class Rosetta(Result):
         Raises
         ------
         InputError
-            If the tongue has no such idiom.
+            If the language has no such idiom.
         """
         known = {row.name: row for row in self.rows}
         unknown = [name for name in names if name not in known]
         if unknown or not names:
-            raise InputError(f"only: {shown(unknown or names)}; expected names of {self.tongue}'s table: {', '.join(known)}. Pass some.")
-        return Rosetta(self.tongue, tuple(known[name] for name in names))
+            raise InputError(f"only: {shown(unknown or names)}; expected names of {self.language}'s table: {', '.join(known)}. Pass some.")
+        return Rosetta(self.language, tuple(known[name] for name in names))
 
     def run(self, slow: bool = False) -> RosettaRun:
         """Execute each row on this machine and hold its result against NumPy.
@@ -198,10 +198,10 @@ class Rosetta(Result):
         slow : bool
             Also the rows that take seconds.
         """
-        known = {each.name: each for each in _of(self.tongue)}
+        known = {each.name: each for each in _of(self.language)}
         found = [execute(known[row.name]) for row in self.rows if slow or not known[row.name].seconds]
         left_out = tuple(row.name for row in self.rows if not slow and known[row.name].seconds)
-        return RosettaRun(self.tongue, tuple(found), left_out, Evidence.measured(devices.default().name))
+        return RosettaRun(self.language, tuple(found), left_out, Evidence.measured(devices.default().name))
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class IdiomRun(Result):
     name, device : str
         ``device`` is where the result was; "" for a result that is no array.
     state, theirs : str
-        "agrees", "differs" or "not run here": the line here, and the tongue's own where it is Python ("" where it is not).
+        "agrees", "differs" or "not run here": the line here, and the language's own where it is Python ("" where it is not).
     difference_ratio : float or None
         max|result - expected| / max|expected| of the line here.
     reason : str
@@ -234,14 +234,14 @@ class RosettaRun(Result):
 
     Attributes
     ----------
-    tongue : str
+    language : str
     rows : tuple of IdiomRun
     left_out : tuple of str
         Rows that take seconds and were not asked for.
     evidence : Evidence
     """
 
-    tongue: str
+    language: str
     rows: tuple[IdiomRun, ...]
     left_out: tuple[str, ...]
     evidence: Evidence
@@ -252,12 +252,12 @@ class RosettaRun(Result):
         return sum(row.state == AGREES for row in self.rows)
 
     def __repr__(self) -> str:
-        return f"<{self.tongue}: {self.agreeing} of {len(self.rows)} rows agree with NumPy>"
+        return f"<{self.language}: {self.agreeing} of {len(self.rows)} rows agree with NumPy>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row an idiom."""
         two = any(row.theirs for row in self.rows)
-        headers = (self.tongue, "result on", "the line here", *(["their own line"] if two else []), "off by", "")
+        headers = (self.language, "result on", "the line here", *(["their own line"] if two else []), "off by", "")
         rows = [
             (row.name, row.device, row.state, *([row.theirs] if two else []),
              "" if row.difference_ratio is None else f"{row.difference_ratio:.1e}", "" if row.reason in self._said_once() else row.reason)
@@ -276,34 +276,34 @@ class RosettaRun(Result):
         return " · ".join((self.evidence.sentence, *more, *self._said_once()))
 
 
-def _of(tongue: str) -> tuple[Idiom, ...]:
-    """Return a tongue's rows; the modules that hold them load on first use."""
+def _of(language: str) -> tuple[Idiom, ...]:
+    """Return a language's rows; the modules that hold them load on first use."""
     found = _all()
-    if not isinstance(tongue, str) or tongue not in found:
-        raise InputError(f"rosetta: tongue {shown(tongue)}; expected one of {', '.join(found)}. Pass one of these.")
-    return found[tongue]
+    if not isinstance(language, str) or language not in found:
+        raise InputError(f"rosetta: language {shown(language)}; expected one of {', '.join(found)}. Pass one of these.")
+    return found[language]
 
 
 def _all() -> dict[str, tuple[Idiom, ...]]:
     found: dict[str, list[Idiom]] = {}
     for name in ("_idioms_matlab", "_idioms_matlab_functions", "_idioms_tensorflow", "_idioms_jax", "_idioms_cuda"):
         for row in importlib.import_module(f"gpulab.lessons.{name}").ROWS:
-            found.setdefault(row.tongue, []).append(row)
-    return {tongue: tuple(rows) for tongue, rows in found.items()}
+            found.setdefault(row.language, []).append(row)
+    return {language: tuple(rows) for language, rows in found.items()}
 
 
-def tongues() -> tuple[str, ...]:
-    """Return the tongues that have a table."""
+def languages() -> tuple[str, ...]:
+    """Return the languages that have a table."""
     return tuple(_all())
 
 
-def rosetta(tongue: str) -> Rosetta:
-    """Return the idioms of a tongue beside their working lines here.
+def rosetta(language: str) -> Rosetta:
+    """Return the idioms of a language beside their working lines here.
 
     Parameters
     ----------
-    tongue : str
-        One of ``tongues()``: "MATLAB", "TensorFlow", "TensorFlow 1", "JAX", "CuPy", "CUDA C++".
+    language : str
+        One of ``languages()``: "MATLAB", "TensorFlow", "TensorFlow 1", "JAX", "CuPy", "CUDA C++".
 
     Returns
     -------
@@ -319,8 +319,8 @@ def rosetta(tongue: str) -> Rosetta:
     >>> rosetta("MATLAB").only("gather").run().agreeing
     1
     """
-    rows = tuple(IdiomRow(each.name, each.theirs, each.here, each.waits, each.where, each.leaves_out) for each in _of(tongue))
-    return Rosetta(tongue, rows)
+    rows = tuple(IdiomRow(each.name, each.theirs, each.here, each.waits, each.where, each.leaves_out) for each in _of(language))
+    return Rosetta(language, rows)
 
 
 def inputs() -> Names:
@@ -362,7 +362,7 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 def _executed(source: str, idiom: Idiom, names: Names) -> Any:
     """Run a row's source; its text can be looked up, as a notebook's can, for those who read a function's source."""
-    file = f"<{idiom.tongue}: {idiom.name}>"
+    file = f"<{idiom.language}: {idiom.name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), names)
     return names["result"]
@@ -370,12 +370,12 @@ def _executed(source: str, idiom: Idiom, names: Names) -> Any:
 
 def _why_not_theirs(idiom: Idiom) -> str:
     if idiom.needs_gpu and devices.default().torch_type != "cuda":
-        return f"{idiom.tongue}'s own line needs a CUDA device"
+        return f"{idiom.language}'s own line needs a CUDA device"
     return _library.unusable(idiom.library) if idiom.library else ""
 
 
 def _theirs(idiom: Idiom) -> tuple[str, str]:
-    """Return what came of the tongue's own line ("" where it is not Python), and why it was not run."""
+    """Return what came of the language's own line ("" where it is not Python), and why it was not run."""
     if not idiom.runs_theirs:
         return "", ""
     if why_not := _why_not_theirs(idiom):
@@ -451,6 +451,6 @@ def _place(result: Any) -> str:
     return "" if owner is None else owner.device_of(result)
 
 
-def plain_rows(rows: Sequence[Mapping[str, Any]], tongue: str) -> tuple[Idiom, ...]:
-    """Return rows of one tongue from their fields."""
-    return tuple(Idiom(tongue=tongue, **row) for row in rows)
+def plain_rows(rows: Sequence[Mapping[str, Any]], language: str) -> tuple[Idiom, ...]:
+    """Return rows of one language from their fields."""
+    return tuple(Idiom(language=language, **row) for row in rows)

@@ -122,6 +122,6 @@ _CUDA: tuple[dict[str, Any], ...] = (
 )
 
 ROWS = (
-    *(Idiom(tongue="CuPy", runs_theirs=True, library="cupy", needs_gpu=True, **row) for row in _CUPY),
-    *(Idiom(tongue="CUDA C++", **row) for row in _CUDA),
+    *(Idiom(language="CuPy", runs_theirs=True, library="cupy", needs_gpu=True, **row) for row in _CUPY),
+    *(Idiom(language="CUDA C++", **row) for row in _CUDA),
 )

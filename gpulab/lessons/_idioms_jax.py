@@ -90,7 +90,7 @@ result = len(traces)""",
         "here": "result = A.clone()\nresult[0] = 7.0",
         "waits": "no",
         "where": "on the device",
-        "leaves_out": "A JAX array never changes; inside jit the copy is left out where nobody looks at x again.",
+        "leaves_out": "A JAX array never changes; inside jit the copy is omitted if x is not used again.",
         "expected": lambda names: np.vstack([np.full((1, 4), 7.0), float64_of(names)[1:]]),
     },
     {
@@ -125,10 +125,10 @@ parts = [gl.to_device(part.copy(), device) for part in np.array_split(a, 1)]
 result = sum(part.sum(dim=0) for part in parts)""",
         "waits": "no",
         "where": "each device holds its rows",
-        "leaves_out": "One device here, so one part; gl.lessons.sharded() does it on four. JAX puts the communication in by itself, as "
+        "leaves_out": "One device here, so one part. JAX puts the communication in by itself, as "
         "torch.distributed.tensor does; gl.parallel shows each collective.",
         "expected": lambda names: float64_of(names).sum(axis=0),
     },
 )
 
-ROWS = tuple(Idiom(tongue="JAX", runs_theirs=True, library="jax", **row) for row in _ROWS)
+ROWS = tuple(Idiom(language="JAX", runs_theirs=True, library="jax", **row) for row in _ROWS)

@@ -164,7 +164,7 @@ gl.memory.release()
 result = A""",
         "waits": "for the device",
         "where": "A stays where it is and stays valid",
-        "leaves_out": "Only what nobody names is given back. To lose everything, as reset does, restart the kernel.",
+        "leaves_out": "Only memory without a name is freed. To clear everything, as reset does, restart the kernel.",
         "expected": lambda names: names["a"],
         "exact": True,
     },

@@ -38,7 +38,7 @@ try:
 except gl.errors.DeviceError:
     result = False""",
         "waits": _NO,
-        "where": "TensorFlow: wherever there is a kernel, without a word; here: an error",
+        "where": "TensorFlow: wherever there is a kernel, without a message; here: an error",
         "leaves_out": "An operation for a GPU that is not there runs on the CPU in TensorFlow. "
         "tf.config.set_soft_device_placement(False) turns "
         "it into an error for operations that have no kernel there.",
@@ -221,7 +221,7 @@ with tf.Graph().as_default(), tf.compat.v1.Session(config=soft) as session:
 )
 
 ROWS = tuple(
-    Idiom(tongue=tongue, runs_theirs=True, library="tensorflow", **row)
-    for tongue, rows in (("TensorFlow", _NEW), ("TensorFlow 1", _OLD))
+    Idiom(language=language, runs_theirs=True, library="tensorflow", **row)
+    for language, rows in (("TensorFlow", _NEW), ("TensorFlow 1", _OLD))
     for row in rows
 )
