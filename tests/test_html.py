@@ -137,7 +137,7 @@ def test_figures_have_data_and_words(site: Path) -> None:
 
 def test_only_and_solutions(site: Path, tmp_path: Path) -> None:
     """``--only`` leaves dead links out until their page is there; solutions come when asked."""
-    secret = "Only C lies above the ceiling"
+    secret = "Only the rate of C is above the memory"
     assert secret not in _text(site, "01_first")
     kept = [f"--{name}={site / name}" for name in ("notebooks", "executed")]
     command = ["html", *kept, f"--out={tmp_path}", "--solutions", "--only"]
