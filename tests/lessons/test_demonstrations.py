@@ -1,6 +1,5 @@
 """What the notebooks show: recorded figures as approved tables, live ones by hand."""
 
-import inspect
 import json
 from typing import Any
 
@@ -143,16 +142,6 @@ def test_what_is_measured_here(name: str) -> None:
     assert holds(found), found
     assert found._repr_html_().count("<table") >= 1
     assert str(found.evidence.badge) in ("MEASURED", "MODELLED", "RECORDED")
-
-
-def test_what_is_measured_where_a_cell_says_nothing(approved: Any) -> None:
-    """The sizes that the notebooks name, and seconds of sampling: the functions' defaults."""
-    text = ""
-    for name in sorted(name for name in lessons.__all__ if name.islower()):
-        parameters = inspect.signature(getattr(lessons, name)).parameters.values()
-        known = [f"{p.name}={p.default!r}" for p in parameters if p.default is not p.empty]
-        text += f"{name}({', '.join(known)})\n".replace("<built-in function print>", "print")
-    assert text == approved
 
 
 @pytest.mark.slow
