@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpulab import devices, errors
+from gpulab import _given, devices, errors
 from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _predictions, _store, content
@@ -122,10 +122,12 @@ def reveal(
     Raises
     ------
     InputError
-        If ``measured`` is not one of these.
+        If ``measured`` is not one of these, ``interval`` not two finite numbers, or ``warning`` not text.
     """
     if not isinstance(id, str) or not id:
         raise InputError(f"reveal: id {errors.shown(id)}; expected text such as '02.1'. Pass the id that predict was given.")
+    if not isinstance(warning, str):
+        raise InputError(f"reveal {id}: warning is {errors.shown(warning)}; expected text. Leave it out where there is none.")
     known = content.question(id)
     recalled = _predictions.recalled(id)
     asked = recalled or Prediction(id, "", "", ())
@@ -182,12 +184,15 @@ def _with_doubt(
 ) -> tuple[str, str]:
     """Return an answer's text with its interval, and the warning that belongs to it."""
     if known.outcome is None:
-        interval = interval or getattr(measured, "interval_seconds", None)
+        interval = getattr(measured, "interval_seconds", None) if interval is None else interval
         notes = [note for note in getattr(measured, "notes", ()) if note.code in _DISTURBED]
         warning = warning or (f"The machine was disturbed: {notes[0].sentence}" if notes else "")
     if interval is None:
         return text, warning
-    low, high = sorted(float(end) for end in interval)
+    ends = _given.items(f"reveal {asked.id}", "interval", interval)
+    if len(ends) != len(("low", "high")):
+        raise InputError(f"reveal {asked.id}: interval is {errors.shown(interval)}; expected its two ends. Pass for example (low, high).")
+    low, high = sorted(_number(asked.id, end) for end in ends)
     if not warning and high > low * known.close_ratio**2:
         warning = "The times vary too widely for a verdict: run the cell above again when the machine is quiet."
     return f"{text} ({asked.quantity.format(low)} to {asked.quantity.format(high)})", warning

@@ -125,6 +125,9 @@ def test_a_choice_is_read_by_number_words_or_a_slip_of_the_pen(number: int) -> N
         evidence={"the CPU": 3.0}),
         *(lambda junk=junk: lessons.reveal("90.1", junk) for junk in (math.nan, math.inf, [1, 2],
         object(), {})),
+        *(lambda junk=junk: lessons.reveal("90.1", 3, interval=junk) for junk in (5, "12", (), (1,),
+        (1, 2, 3), (1, math.nan), (-math.inf, 1), (None, None), ("1 ms", "2 ms"), (1j, 2))),
+        lambda: lessons.reveal("90.1", 3, warning=None),
     ],
 )  # fmt: skip
 def test_what_names_no_question_and_what_measures_nothing_is_refused(call: Any) -> None:
