@@ -82,7 +82,7 @@ def run(work: Callable[[], Any], limit_seconds: float) -> Any:
     error = outcome.get("error")
     if isinstance(error, SystemExit):
         raise Refused("Your code called exit. Return a value instead.")
-    if isinstance(error, (_TimeIsUpError, GeneratorExit, KeyboardInterrupt)):
+    if error is not None and not isinstance(error, Exception):
         raise Refused(f"Your code ended with {type(error).__name__}. Return a value instead.")
     if error is not None:
         raise error

@@ -150,8 +150,8 @@ JUNK = (
     0, -1, 1e308, float("nan"), "", "A" * 5000, b"x", [], {}, (), [1, 2], {"a": 1}, object(), int,
     True, 2 + 3j, range(3), iter([]), np.array([1.0, np.nan]), np.ones((2, 2)), [object()] * 3, sys,
     type, Nasty(), [Nasty()], IN_ITSELF, raising(ValueError("no")), raising(SystemExit(3)),
-    raising(KeyboardInterrupt()), changing, lambda *given: None, lambda *given: given,
-    lambda *given: Nasty(), lambda: 1, lambda *given: 1, lambda *given: "x",
+    raising(KeyboardInterrupt()), raising(BaseException()), changing, lambda *given: None,
+    lambda *given: given, lambda *given: Nasty(), lambda: 1, lambda *given: 1, lambda *given: "x",
     lambda *given: (1, 2, 3), lambda *given: [None, 1, 2], lambda *given: np.ones(3),
 )  # fmt: skip
 
