@@ -54,10 +54,13 @@ _NEAR = 0.02  # launches, waits and readings of the clock take a little time too
 
 
 class _Device:
-    """A device whose queue and clock are numbers, so that nothing waits and nothing is disturbed."""
+    """A device whose queue and clock are numbers, so that nothing waits and nothing is disturbed.
 
-    def __init__(self, work: tuple[float, ...]) -> None:
-        self.work = work
+    With ``returns_late`` a call returns when its work is done, as on a CPU.
+    """
+
+    def __init__(self, work: tuple[float, ...], returns_late: bool = False) -> None:
+        self.work, self.returns_late = work, returns_late
         self.now, self.free, self.calls, self.waits, self.readings = 100.0, 100.0, 0, 0, 0
 
     def call(self) -> None:
@@ -65,6 +68,8 @@ class _Device:
         work = self.work[(self.calls - 1) % len(self.work)] if self.calls else _FIRST
         self.free = max(self.free, self.now) + work
         self.calls += 1
+        if self.returns_late:
+            self.now = self.free
 
     def wait(self) -> None:
         self.now = max(self.now, self.free) + 1e-6
@@ -78,9 +83,9 @@ class _Device:
 
 def check(answer: Any) -> str:
     ask = checking.in_turn(answer)
-    for calls in (11, 1, 25):
-        device = _Device(_WORK if calls > 1 else _WORK[:1])  # one call alone is never the disturbed one
-        case = f"With calls={calls}"
+    for calls, late in ((11, False), (1, False), (25, False), (11, True)):
+        device = _Device(_WORK if calls > 1 else _WORK[:1], late)  # one call alone is never the disturbed one
+        case = f"With calls={calls}" + (" and a device whose calls return when their work is done" if late else "")
         result = ask(case, device.call, device.wait, calls, device.clock)
         _judge(checking.number(result, "a time in seconds"), calls, device, case)
     return "It waits before it starts and before it stops, leaves the first call out, and one slow call does not move it. Use it at home."
@@ -108,6 +113,8 @@ def _judge(seconds: float, calls: int, device: _Device, case: str) -> None:
         raise Refused(
             f"{said}, and no call is that short. Subtract the reading before the call from the reading after the wait, and do not round."
         )
+    if seconds < 0.1 * median and device.returns_late:
+        raise Refused(f"{said}: your clock starts after the call, so the time of the call is missing. Read the clock before call().")
     if seconds < 0.1 * median:
         raise Refused(f"{said}, which is how long a call takes to return. Wait after each call, and read the clock after the wait.")
     if calls == 1 and seconds >= 0.4 * _FIRST:
@@ -158,6 +165,22 @@ def median_time(call, wait, calls=11, clock=time.perf_counter):
         call()
         times.append(clock() - start)
         wait()
+    return statistics.median(times)
+
+# %% wrong: your clock starts after the call
+import statistics
+import time
+
+
+def median_time(call, wait, calls=11, clock=time.perf_counter):
+    call()
+    wait()
+    times = []
+    for _ in range(calls):
+        call()
+        start = clock()
+        wait()
+        times.append(clock() - start)
     return statistics.median(times)
 
 # %% wrong: wait for it before you start the clock
