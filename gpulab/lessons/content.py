@@ -13,15 +13,16 @@ of a question from a result; and one file for each exercise, in cells that begin
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
 
@@ -199,22 +200,49 @@ def lessons() -> tuple[Lesson, ...]:
     return tuple(read_lesson(folder) for folder in sorted(COURSE.iterdir()) if (folder / "predictions.toml").exists())
 
 
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Raise ``InputError`` with the file's name, whatever is wrong with its content."""
+    try:
+        yield
+    except Exception as error:  # whatever a course's author wrote
+        raise InputError(
+            f"course: {path} cannot be read ({type(error).__name__}: {message_of(error)}); expected what gpulab.lessons.content describes. "
+            "Correct the file and restart the kernel."
+        ) from error
+
+
 def read_lesson(folder: Path) -> Lesson:
-    """Return the content of a notebook's folder."""
-    tables = tomllib.loads((folder / "predictions.toml").read_text(encoding="utf-8"))
-    notebook, file = tables.pop("notebook"), folder / "outcomes.py"
-    taken = _run(file.read_text(encoding="utf-8"), file) if file.exists() else {}
-    questions = {
-        id: Question(
-            id,
-            tuple(Reading(_condition(each["when"]), each["text"]) for each in table.pop("readings", ())),
-            *(taken.get(name, {}).get(id) for name in ("outcome", "sides")),
-            **table,
-        )
-        for id, table in tables.items()
-    }
-    found = [read_exercise(path) for path in folder.glob("*.py") if path != file]
-    return Lesson(notebook, questions, {each.id: each for each in sorted(found, key=lambda each: int(each.id.partition(".")[2]))})
+    """Return the content of a notebook's folder.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be read, or two exercises have the same id.
+    """
+    file = folder / "outcomes.py"
+    with _named(file):
+        taken = _run(file.read_text(encoding="utf-8"), file) if file.exists() else {}
+    with _named(folder / "predictions.toml"):
+        tables = tomllib.loads((folder / "predictions.toml").read_text(encoding="utf-8"))
+        notebook = tables.pop("notebook")
+        questions = {
+            id: Question(
+                id,
+                tuple(Reading(_condition(each["when"]), each["text"]) for each in table.pop("readings", ())),
+                *(taken.get(name, {}).get(id) for name in ("outcome", "sides")),
+                **table,
+            )
+            for id, table in tables.items()
+        }
+    exercises: dict[int, Exercise] = {}
+    for path in sorted(folder.glob("*.py")):
+        if path != file:
+            with _named(path):
+                found = read_exercise(path)
+                if exercises.setdefault(int(found.id.partition(".")[2]), found) is not found:
+                    raise ValueError(f"another file has the id {found.id}")
+    return Lesson(notebook, questions, {exercises[number].id: exercises[number] for number in sorted(exercises)})
 
 
 def read_exercise(path: Path) -> Exercise:

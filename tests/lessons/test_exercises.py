@@ -1,6 +1,7 @@
 """Every exercise as the learner meets it: stub, hints, solution, wrong answers, and junk."""
 
 import dataclasses
+import shutil
 import signal
 import sys
 import threading
@@ -103,6 +104,16 @@ def test_half_an_answer_is_no_attempt(exercise: Exercise) -> None:
     for half in halves(answer_of(exercise, exercise.solution)):
         result = lessons.check(exercise.id, half)
         assert (result.state, result.message) == ("not attempted", ""), half
+
+
+def test_a_damaged_file_of_the_course_is_named(tmp_path: Path) -> None:
+    """So is one with the id of another exercise, which would hide that one."""
+    file = shutil.copytree(content.COURSE / "10", tmp_path / "10") / "padded.py"
+    text = file.read_text(encoding="utf-8")
+    for damaged in ("", text[:900], text.replace("title", "x"), text.replace('"10.8"', '"10.4"')):
+        file.write_text(damaged, encoding="utf-8")
+        with pytest.raises(InputError, match=r"\w+\.py cannot be read"):
+            content.read_lesson(file.parent)
 
 
 def raising(error: BaseException) -> Any:
