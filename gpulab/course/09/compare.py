@@ -57,15 +57,19 @@ from gpulab.units import plural
 _SPEEDUP = 2.5  # of the machine's true times
 _CLOSE = 1.18  # the drift within a turn, and the noise of 20 turns, stay within this
 _NOISE = 0.15  # standard deviation of the logarithm of a time
-# Turns, then the least and the most high / low of an honest 95 % interval of the median under that noise.
-_SERIES = ((20, 1.05, 1.9), (100, 1.02, 1.17))
+# Turns, the least and the most high / low of an honest 95 % interval of the median under that noise, and whether calls return late.
+_SERIES = ((20, 1.05, 1.9, False), (100, 1.02, 1.17, False), (20, 1.05, 1.9, True))
 
 
 class _Machine:
-    """A device that works after the call has returned, starts slowly, gets slower by half, and is disturbed in one call of ten."""
+    """A device that works after the call has returned, starts slowly, gets slower by half, and is disturbed in one call of ten.
 
-    def __init__(self, turns: int) -> None:
-        self.turns, self.now, self.pending, self.random = turns, 0.0, 0.0, random.Random(9)
+    With ``returns_late`` a call returns when its work is done, as on a CPU.
+    """
+
+    def __init__(self, turns: int, returns_late: bool) -> None:
+        self.turns, self.returns_late = turns, returns_late
+        self.now, self.pending, self.random = 0.0, 0.0, random.Random(9)
         self.calls: list[str] = []
         self.looks = self.waits = 0
 
@@ -79,6 +83,11 @@ class _Machine:
             seconds *= 30
         self.now += 1e-5  # the call itself
         self.pending += seconds
+        if self.returns_late:
+            self._finish()
+
+    def _finish(self) -> None:
+        self.now, self.pending = self.now + self.pending, 0.0
 
     def before(self) -> None:
         self._work("before", 0.020)
@@ -88,7 +97,8 @@ class _Machine:
 
     def wait(self) -> None:
         self.waits += 1
-        self.now, self.pending = self.now + self.pending, 0.0
+        self.now += 1e-6  # the wait itself
+        self._finish()
 
     def clock(self) -> float:
         self.looks += 1
@@ -106,15 +116,15 @@ class _Machine:
 
 def check(answer: Any) -> str:
     said = ""
-    for turns, least, most in _SERIES:
-        machine = _Machine(turns)
+    for turns, least, most, late in _SERIES:
+        machine = _Machine(turns, late)
         try:
             result = checking.call(answer, machine.before, machine.after, turns=turns, clock=machine.clock, wait=machine.wait)
         except NotAttempted as nothing:
             if said:
                 raise Refused(f"With turns={turns} your function returned nothing.") from nothing
             raise
-        said = f"With turns={turns}"
+        said = f"With turns={turns}" + (" and calls that return when their work is done" if late else "")
         _counted(said, machine)
         speedup, low, high = _three(said, result)
         _right_speedup(said, machine, speedup)
@@ -165,6 +175,8 @@ def _right_speedup(said: str, machine: _Machine, speedup: float) -> None:
     words = f"{said} you return {speedup:.3g}x; the machine's true speed-up is {_SPEEDUP:g}x."
     if 1 / _CLOSE < speedup / _SPEEDUP < _CLOSE:
         return
+    if math.isclose(speedup, 1.0, rel_tol=0.02) and machine.returns_late:
+        raise Refused(f"{words} Your clock starts after the call, so the time of the call is missing. Read the clock before the call.")
     if math.isclose(speedup, 1.0, rel_tol=0.02):
         raise Refused(f"{words} Your clock stops when the call returns. Call wait() after the function, before you read the clock again.")
     if 1 / _CLOSE < speedup * _SPEEDUP < _CLOSE:
@@ -179,7 +191,7 @@ def _right_speedup(said: str, machine: _Machine, speedup: float) -> None:
 def _right_interval(said: str, speedup: float, low: float, high: float, least: float, most: float) -> None:
     words = f"{said} your interval is {low:.3g}x to {high:.3g}x."
     if low > high:
-        raise Refused(f"{words} The first end must be the lower one.")
+        raise Refused(f"{words} The first end must be the lower one. Sort the ratios first.")
     if low <= 0:
         raise Refused(f"{words} A ratio of two times is above 0. Sort the ratios and leave out some at each end.")
     if not low / 1.02 <= speedup <= high * 1.02:
@@ -206,6 +218,26 @@ def compare(before, after, turns=20, clock=time.perf_counter, wait=lambda: None)
         wait()
         start = clock()
         function()
+        return clock() - start
+
+    before(), after()
+    ratios = sorted(seconds(before) / seconds(after) for _ in range(turns))
+    k = int((turns - 1.96 * math.sqrt(turns)) / 2)
+    return statistics.median(ratios), ratios[k], ratios[-1 - k]
+
+# %% wrong: Your clock starts after the call
+import math
+import statistics
+import time
+
+
+def compare(before, after, turns=20, clock=time.perf_counter, wait=lambda: None):
+    """Return (speedup, low, high): the median of the turns' ratios, and its interval."""
+    def seconds(function):
+        wait()
+        function()
+        start = clock()
+        wait()
         return clock() - start
 
     before(), after()

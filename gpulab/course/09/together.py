@@ -61,6 +61,8 @@ def check(answer: Any) -> str:
         if math.isclose(value, right, rel_tol=1e-6):
             continue
         said = f"With {parts} and {leaves} you return {value:.4g}x; it is {right:.4g}x."
+        if math.isclose(value, right, rel_tol=5e-3):
+            raise Refused(f"With {parts} and {leaves} you return {value:.8g}x; it is {right:.8g}x. Do not round it.")
         product = math.prod(speed_of(parts, [one]) for one in leaves)
         saved = sum(parts[part] * (1 - ratio) for one in leaves for part, ratio in one.items())
         rest = sum(parts.values()) - saved
@@ -80,6 +82,15 @@ def together(parts, leaves):
     for technique in leaves:
         product *= whole / sum(ms * technique.get(part, 1) for part, ms in parts.items())
     return product
+
+# %% wrong: Do not round it
+def together(parts, leaves):
+    """Return the speed-up. parts: milliseconds by name; leaves: for each technique, the share that it leaves of some parts."""
+    rest = dict(parts)
+    for technique in leaves:
+        for part, ratio in technique.items():
+            rest[part] *= ratio
+    return round(sum(parts.values()) / sum(rest.values()), 2)
 
 # %% wrong: cannot save again
 def together(parts, leaves):
