@@ -40,14 +40,31 @@ from gpulab.units import format_seconds
 _WITHIN = 0.02  # the time of the dispatch may be in it once for each call, or once for a queue of calls
 
 
+class _Readings:
+    """Notes whether a call was made after the clock was first read."""
+
+    def __init__(self, f: PromisingFunction) -> None:
+        self.f, self.called_on_the_clock = f, False
+
+    def call(self, x: Any) -> Any:
+        self.called_on_the_clock = self.called_on_the_clock or self.f.readings > 0
+        return self.f(x)
+
+    def clock(self) -> float:
+        return self.f.clock()
+
+
 def check(answer: Any) -> str:
     f = PromisingFunction()
-    found = checking.number(checking.call(answer, f, "x", f.clock), "seconds")
+    watched = _Readings(f)
+    found = checking.number(checking.call(answer, watched.call, "x", watched.clock), "seconds")
     if not f.readings:
         raise Refused("Your function never read clock(). In this check time passes on that clock only: read it before and after the call.")
     said = f"You found {format_seconds(found)}; "
     if found <= 0:
         raise Refused(said + "a call takes more than 0 s. Read the clock before the call and after it.")
+    if not watched.called_on_the_clock:
+        raise Refused(said + "your clock starts after the call, so the time until it returns is missing. Read the clock before the call.")
     if abs(found / f.true_seconds - 1) <= _WITHIN:
         soon = format_seconds(f.dispatch_seconds)
         return f"{format_seconds(found)}: without the compilation, and until the work was done. The call itself returned after {soon}."
@@ -85,6 +102,15 @@ def seconds(f, x, clock):
     """Return the seconds from one call f(x) until its result is there, without the compilation."""
     start = clock()
     f(x).block_until_ready()
+    return clock() - start
+
+# %% wrong: your clock starts after the call
+def seconds(f, x, clock):
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
+    f(x).block_until_ready()
+    y = f(x)
+    start = clock()
+    y.block_until_ready()
     return clock() - start
 
 # %% wrong: the work of 2 calls
