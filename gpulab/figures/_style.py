@@ -15,7 +15,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from gpulab.evidence import Badge, Evidence
-from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
+from gpulab.units import format_bytes, format_seconds
 
 MID_GREY = "#7C7C7C"  # the same contrast, 4.2, against white and against JupyterLab's dark #111111
 GRID = "rgba(127,127,127,0.22)"
@@ -276,11 +276,6 @@ def linear_seconds_axis(high: float, title: str, low: float = 0.0) -> dict[str, 
 def linear_bytes_axis(high: float, title: str) -> dict[str, Any]:
     """Return a linear axis of storage with ticks such as "512 MiB"."""
     return linear_axis(max(high, 1.0), title, lambda v: _short(format_bytes(v)), binary=True)
-
-
-def linear_rate_axis(high: float, title: str) -> dict[str, Any]:
-    """Return a linear axis of bytes a second."""
-    return linear_axis(max(high, 1.0), title, lambda v: _short(format_bytes_per_second(v)))
 
 
 def round_step(wanted: float, binary: bool = False) -> float:

@@ -1,12 +1,12 @@
-"""09.3: what may be said."""
+"""09.3: which verdict is justified?."""
 
 # %% exercise
 id = "09.3"
-title = "what may be said"
-answer_name = "said"
+title = "which verdict is justified?"
+answer_name = "verdicts"
 
 # %% stub
-said = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ...}  # "faster", "slower" or "no difference shown"
+verdicts = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ...}  # "faster", "slower" or "no difference shown"
 
 # %% hint
 # Look at the interval first, not at the ratio. Is all of it above 1.02, is all of it below 0.98, or
@@ -16,7 +16,7 @@ said = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ...}  # "faster", "slower" 
 # A small gain can be certain, and a large one can be chance. Without an interval nothing is shown.
 
 # %% solution
-said = {"A": "faster", "B": "no difference shown", "C": "slower", "D": "faster", "E": "no difference shown"}
+verdicts = {"A": "faster", "B": "no difference shown", "C": "slower", "D": "faster", "E": "no difference shown"}
 
 # %% check
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from gpulab.lessons.content import NotAttempted, Refused
 
 _WORDS = ("faster", "slower", "no difference shown")
 _SHORT = {"not shown": "no difference shown", "no difference": "no difference shown", "no interval": "no difference shown"}
-# Letter -> what may be said, and why the other words may not.
+# Letter -> the justified verdict, and why the others are not.
 _GAINS = {
     "A": ("faster", "All of A's interval lies above 1.02."),
     "B": ("no difference shown", "B's interval goes from 0.97 to 1.21: it allows that the change makes the script slower."),
@@ -53,16 +53,16 @@ def check(answer: Any) -> str:
     return "Two gains, one loss, and two ratios that show nothing. In each case the interval decided, not the ratio."
 
 # %% wrong: allows that the change makes the script slower
-said = {"A": "faster", "B": "faster", "C": "slower", "D": "faster", "E": "faster"}
+verdicts = {"A": "faster", "B": "faster", "C": "slower", "D": "faster", "E": "faster"}
 
 # %% wrong: costs 3 % or more
-said = {"A": "faster", "B": "not shown", "C": "not shown", "D": "faster", "E": "not shown"}
+verdicts = {"A": "faster", "B": "not shown", "C": "not shown", "D": "faster", "E": "not shown"}
 
 # %% wrong: A small gain is still a gain
-said = {"A": "faster", "B": "not shown", "C": "slower", "D": "not shown", "E": "not shown"}
+verdicts = {"A": "faster", "B": "not shown", "C": "slower", "D": "not shown", "E": "not shown"}
 
 # %% wrong: has no interval
-said = {"A": "faster", "B": "not shown", "C": "slower", "D": "faster", "E": "faster"}
+verdicts = {"A": "faster", "B": "not shown", "C": "slower", "D": "faster", "E": "faster"}
 
 # %% wrong: expects one of
-said = {"A": 1, "B": 0, "C": -1, "D": 1, "E": 0}
+verdicts = {"A": 1, "B": 0, "C": -1, "D": 1, "E": 0}
