@@ -146,7 +146,7 @@ def reveal(
     ratio = _ratio(kept.value if kept else None, value)
     verdict = _verdict_of_never(kept) if never else _verdict(kept, value, ratio, known)
     sentence = _NEVER if never and kept else _sentence(verdict, kept, value, ratio, known)
-    sentence = f"{sentence} {warning}".rstrip()
+    sentence = f"{sentence} {warning[:1].upper()}{warning[1:]}".rstrip()  # the sentence of a note begins in lower case
     unknown = kept is not None and recalled is None  # a file of an earlier version: without unit and choices no verdict is safe
     if unknown:
         ratio, verdict, sentence = None, "not measured", _NOT_ASKED
