@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulab.errors import InputError, shown
 from gpulab.lessons import _answers, _loading, _policy, _store, checking, content
-from gpulab.lessons.content import Exercise, NotAttempted, Refused
+from gpulab.lessons.content import Exercise, NotAttempted, Nothing, Refused
 from gpulab.results import Result
 
 PASSED, WRONG, NOT_ATTEMPTED = "passed", "wrong", "not attempted"
@@ -89,7 +89,8 @@ def _examine(exercise: Exercise, answer: Any) -> CheckResult:
         _loading.load(exercise.loads)
         praise = checking.run(lambda: exercise.check(answer), exercise.limit_seconds)
     except NotAttempted as nothing:
-        return CheckResult(exercise.id, NOT_ATTEMPTED, str(nothing))
+        edited = isinstance(nothing, Nothing) and not _is_stub(answer, exercise)
+        return CheckResult(exercise.id, WRONG if edited else NOT_ATTEMPTED, str(nothing))
     except Refused as refusal:
         return CheckResult(exercise.id, WRONG, str(refusal))
     except KeyboardInterrupt:
@@ -99,6 +100,14 @@ def _examine(exercise: Exercise, answer: Any) -> CheckResult:
         text = f"The check cannot use {checking.describe(answer)}: {why}. The question says what kind of answer it expects."
         return CheckResult(exercise.id, WRONG, text)
     return CheckResult(exercise.id, PASSED, praise)
+
+
+def _is_stub(function: Any, exercise: Exercise) -> bool:
+    """Return whether a function has the stub's body."""
+    parts = compile(exercise.stub, "stub", "exec").co_consts
+    stub = next((part for part in parts if getattr(part, "co_name", "") == exercise.answer_name), None)
+    code = getattr(function, "__code__", None)
+    return code is not None and stub is not None and (code.co_code, code.co_names) == (stub.co_code, stub.co_names)
 
 
 def _keep(result: CheckResult, exercise: Exercise, answer: Any) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.errors import with_article
-from gpulab.lessons.content import NotAttempted, Refused
+from gpulab.lessons.content import NotAttempted, Nothing, Refused
 
 # A pure-Python loop notices the exception within a switch interval (5 ms); two tries of a second cover long C calls.
 _GRACE_SECONDS = 1.0
@@ -128,7 +128,7 @@ def call(function: Any, *args: Any, **named: Any) -> Any:
     Raises
     ------
     NotAttempted
-        If it is a stub: it returns ``...`` or None, or raises NotImplementedError. If an attempt returns None, the message says so.
+        If it is a stub: it returns ``...`` or None, or raises NotImplementedError. If an attempt returns None, it is ``Nothing``.
     Refused
         If it is not a function, or if it raises; the message includes the line.
     """
@@ -144,8 +144,8 @@ def call(function: Any, *args: Any, **named: Any) -> Any:
         raise
     except Exception as error:
         raise Refused(f"Your function raised {explain(error)}.") from error
-    if result is None and not is_empty(function):
-        raise NotAttempted("Your function ran and returned nothing. Does it end with return?")
+    if is_stub(result) and not is_empty(function):
+        raise Nothing(f"Your function ran and returned {'nothing' if result is None else describe(result)}. Does it return the answer?")
     if is_stub(result):
         raise NotAttempted
     return result

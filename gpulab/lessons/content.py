@@ -194,6 +194,10 @@ class NotAttempted(Exception):  # noqa: N818
     """The stub is unchanged, or has no answer yet; the message, if any, says what is missing."""
 
 
+class Nothing(NotAttempted):
+    """A function ran and returned nothing: it is wrong, unless it is the stub; the message says what is missing."""
+
+
 @functools.cache
 def lessons() -> tuple[Lesson, ...]:
     """Return every notebook's content, in the order of the course."""

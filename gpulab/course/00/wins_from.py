@@ -39,7 +39,7 @@ def check(answer: Any) -> str:
     right = contest.wins_from
     if isinstance(answer, str):
         if answer.strip().lower() != "never":
-            raise Refused("The check expects a size of the table, or 'never'.")
+            raise Refused(f"Your answer is {checking.describe(answer)}; the check expects a size of the table as a number, or 'never'.")
         if right is None:
             return "With the copies, the CPU is faster at the largest size of the table."
         raise Refused(f"It does win. At {contest.size_meaning} = {right}, compare the column with copies with that of the CPU.")
@@ -85,6 +85,9 @@ wins_from = "never"
 
 # %% wrong: or 'never'
 wins_from = "always"
+
+# %% wrong: as a number
+wins_from = "256"
 
 # %% wrong: plain number
 wins_from = True

@@ -51,6 +51,7 @@ from gpulab.units import format_seconds
 
 _WITHIN = 1.3
 _ROOF = Seen("the roofs of your device", models.Roofline, lambda: _density._kept, lambda roof: setattr(_density, "_kept", roof))
+_SUM = 0.005  # so near to both times together that it is no chance, where the longer time is further away
 _ROUNDING = 1 + 1e-9  # exactly 1.3 is within 1.3
 
 
@@ -63,6 +64,7 @@ def check(answer: Any) -> str:
         raise Refused(f"Your answer lacks {', '.join(missing)}. The check expects all of {', '.join(works)}.")
     roof = _density.roof()
     peak, bandwidth = roof.arithmetic_roof("float32").flops_per_second, roof.memory_roof("DRAM").bytes_per_second
+    added = []  # of each, whether it is both times together, and whether that can be told from the longer one
     for name, work in works.items():
         if checking.is_stub(answer[name]):
             raise NotAttempted
@@ -70,16 +72,24 @@ def check(answer: Any) -> str:
         computing, moving = work.flops / peak, work.nbytes / bandwidth
         if given <= 0:
             raise Refused(f"{name}: {given:g} s. The check expects a time greater than 0.")
+        added.append((abs(given / (computing + moving) - 1) < _SUM, abs(given / max(computing, moving) - 1) > _SUM))
         if 1 / _WITHIN / _ROUNDING <= given / max(computing, moving) <= _WITHIN * _ROUNDING:
             continue
         raise Refused(f"{name}: your answer is {format_seconds(given)}. {_why_misplaced(given, computing, moving)}")
+    if all(like_sum for like_sum, _ in added) and any(clearly for _, clearly in added):
+        raise Refused(_ADDED)
     return "All five are within a factor of 1.3 of what your two roofs allow. Now see how close the measured times come."
+
+
+_ADDED = "You add the time of the arithmetic and the time of the bytes. A processor does both at the same time, so the longer of the two counts."
 
 
 def _why_misplaced(given: float, computing: float, moving: float) -> str:
     def like(seconds: float) -> bool:
         return 1 / 1.1 <= given / seconds <= 1.1
 
+    if abs(given / (computing + moving) - 1) < _SUM:
+        return _ADDED
     if moving > computing:
         if like(computing):
             return "That is the time of the arithmetic alone. The bytes take longer, and the longer of the two counts."
@@ -185,6 +195,22 @@ def least(flops, nbytes):
 n = 2**24
 least_seconds = {"add": least(n, 12 * n), "sum": least(n, 4 * n), "softmax": least(5 * n, 8 * n),
                  "one row": least(2 * 4096**2, 4 * 4096**2), "matmul": least(1024**3, 12 * 1024**2)}
+
+# %% wrong: both at the same time
+import gpulab as gl
+
+roof = gl.lessons.roof()
+peak = roof.arithmetic_roof("float32").flops_per_second
+bandwidth = roof.memory_roof("DRAM").bytes_per_second
+
+
+def least(flops, nbytes):
+    return flops / peak + nbytes / bandwidth
+
+
+n = 2**24
+least_seconds = {"add": least(n, 12 * n), "sum": least(n, 4 * n), "softmax": least(5 * n, 8 * n),
+                 "one row": least(2 * 4096**2, 4 * 4096**2), "matmul": least(2 * 1024**3, 12 * 1024**2)}
 
 # %% wrong: expects seconds
 import gpulab as gl

@@ -56,7 +56,7 @@ def check(answer: Any) -> str:
     where = f"your ridge is at {ridge:.3g} FLOP per byte"
     if isinstance(answer, str):
         if answer.strip().lower() != "never":
-            raise Refused("The check expects a number of rows, or 'never'.")
+            raise Refused(f"Your answer is {checking.describe(answer)}; the check expects the rows as a number, or 'never'.")
         if right == math.inf:
             return f"Right: {where}, more than this layer reaches at any batch size."
         raise Refused(f"The layer does become compute-bound: {where}, and with enough rows each weight is used often enough.")

@@ -49,6 +49,7 @@ def compare(before, after, turns=20, clock=time.perf_counter, wait=lambda: None)
 # %% check
 import math
 import random
+import statistics
 from typing import Any
 from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
@@ -56,6 +57,7 @@ from gpulab.units import plural
 
 _SPEEDUP = 2.5  # of the machine's true times
 _CLOSE = 1.18  # the drift within a turn, and the noise of 20 turns, stay within this
+_SAME = 0.003  # what the calls of clock and wait add to a time
 _NOISE = 0.15  # standard deviation of the logarithm of a time
 # Turns, the least and the most high / low of an honest 95 % interval of the median under that noise, and whether calls return late.
 _SERIES = ((20, 1.05, 1.9, False), (100, 1.02, 1.17, False), (20, 1.05, 1.9, True))
@@ -71,6 +73,7 @@ class _Machine:
         self.turns, self.returns_late = turns, returns_late
         self.now, self.pending, self.random = 0.0, 0.0, random.Random(9)
         self.calls: list[str] = []
+        self.seconds: dict[str, list[float]] = {"before": [], "after": []}
         self.looks = self.waits = 0
 
     def _work(self, name: str, seconds: float) -> None:
@@ -81,6 +84,7 @@ class _Machine:
             seconds *= 400
         elif name == "before" and done % 10 == 4:
             seconds *= 30
+        self.seconds[name].append(seconds)
         self.now += 1e-5  # the call itself
         self.pending += seconds
         if self.returns_late:
@@ -128,6 +132,7 @@ def check(answer: Any) -> str:
         _counted(said, machine)
         speedup, low, high = _three(said, result)
         _right_speedup(said, machine, speedup)
+        _paired(said, machine, speedup)
         _right_interval(said, speedup, low, high, least, most)
     return (
         "Right on a machine that works after the call has returned, gets slower as it gets hot, and is disturbed in one call of ten. "
@@ -186,6 +191,18 @@ def _right_speedup(said: str, machine: _Machine, speedup: float) -> None:
     if speedup > _SPEEDUP:
         raise Refused(f"{words} In one call of ten another program disturbs the machine, and a mean or a sum is full of it. Take the median.")
     raise Refused(f"{words} Time one call of each function in every turn, and divide the two times of the same turn.")
+
+
+def _paired(said: str, machine: _Machine, speedup: float) -> None:
+    """Refuse the ratio of the two medians, which pairs nothing."""
+    before, after = (machine.seconds[name][-machine.turns :] for name in ("before", "after"))
+    ours = statistics.median(b / a for b, a in zip(before, after, strict=True))
+    apart = statistics.median(before) / statistics.median(after)
+    if math.isclose(speedup, apart, rel_tol=_SAME) and not math.isclose(speedup, ours, rel_tol=3 * _SAME):
+        raise Refused(
+            f"{said} you return {speedup:.4g}x, the median of before divided by the median of after. The two medians may come from different "
+            "turns, and the machine changes between them. Divide the two times of each turn, and take the median of these ratios."
+        )
 
 
 def _right_interval(said: str, speedup: float, low: float, high: float, least: float, most: float) -> None:
@@ -285,6 +302,28 @@ def compare(before, after, turns=20, clock=time.perf_counter, wait=lambda: None)
     ratios = sorted(first[turn] / second[turn] for turn in range(turns))
     k = int((turns - 1.96 * math.sqrt(turns)) / 2)
     return statistics.median(ratios), ratios[k], ratios[-1 - k]
+
+# %% wrong: the median of these ratios
+import math
+import statistics
+import time
+
+
+def compare(before, after, turns=20, clock=time.perf_counter, wait=lambda: None):
+    """Return (speedup, low, high): the median of the turns' ratios, and its interval."""
+    def seconds(function):
+        wait()
+        start = clock()
+        function()
+        wait()
+        return clock() - start
+
+    before(), after()
+    pairs = [(seconds(before), seconds(after)) for _ in range(turns)]
+    ratios = sorted(first / second for first, second in pairs)
+    k = int((turns - 1.96 * math.sqrt(turns)) / 2)
+    speedup = statistics.median(first for first, _ in pairs) / statistics.median(second for _, second in pairs)
+    return speedup, ratios[k], ratios[-1 - k]
 
 # %% wrong: Call both once before the turns
 import math
