@@ -94,7 +94,7 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
     try:
         write_atomically(folder / "nbgrader_config.py", _CONFIG.encode())
         for lesson in chosen:
-            content = json.loads((originals / f"{lesson.notebook}.ipynb").read_text(encoding="utf-8"))
+            content = _read(originals / f"{lesson.notebook}.ipynb")
             content["cells"] = [made for cell in content["cells"] for made in _cells(cell, lesson, float(points))]
             file = folder / "source" / lesson.notebook / f"{lesson.notebook}.ipynb"
             write_atomically(file, (json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
@@ -104,6 +104,16 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
             f"nbgrader: {folder} cannot be written ({error.strerror or error}); expected a writable folder. Pass another one with --out."
         ) from error
     return written
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or "cells" not in content:
+            raise ValueError("it has no cells")
+    except (OSError, ValueError) as error:
+        raise InputError(f"nbgrader: {path} is no notebook ({error}); expected nbformat 4. Restore the file.") from error
+    return content
 
 
 def _cells(cell: dict[str, Any], lesson: Any, points: float) -> list[dict[str, Any]]:

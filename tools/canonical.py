@@ -4,6 +4,8 @@
     python tools/canonical.py --check      name those that are not canonical; exit code 1 if there are any
     python tools/canonical.py FILE ...     only these
 
+A file that is no notebook is named in one sentence, with exit code 2.
+
 Canonical: nbformat 4.5; cell ids that follow from the cell's place in the notebook; the python3 kernel and no other metadata; no
 execution counts, but a 1 where outputs are kept; those only in the cells that nbval compares (the tag
 ``nbval-check-output``); one space of indentation; a newline at the end. Tags stay.
@@ -89,8 +91,12 @@ def main(arguments: list[str]) -> int:
     files = [Path(a) for a in arguments if not a.startswith("-")] or sorted(FOLDER.glob("*.ipynb"))
     different = 0
     for path in files:
-        text = path.read_text(encoding="utf-8")
-        wanted = canonical_text(text)
+        try:
+            text = path.read_text(encoding="utf-8")
+            wanted = canonical_text(text)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # ValueError: no JSON, or not in UTF-8
+            print(f"{path}: no notebook ({type(error).__name__}: {error}); expected JSON in nbformat 4. Restore the file.", file=sys.stderr)
+            return 2
         if text != wanted:
             different += 1
             print(f"{path}: {'not canonical; run tools/canonical.py' if check else 'rewritten'}")

@@ -84,7 +84,7 @@ def writing(folder: Path, option: str) -> Iterator[None]:
 def _read(path: Path) -> NotebookNode:
     try:
         return nbformat.read(path, as_version=4)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
-    except (OSError, ValueError, nbformat.reader.NotJSONError) as error:
+    except Exception as error:  # whatever the file holds
         raise InputError(f"html: {path} is not a notebook ({error}); expected nbformat 4. Pass the course's folder.") from error
 
 
