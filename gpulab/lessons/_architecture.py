@@ -21,8 +21,6 @@ _REFERENCE = "H200"
 _REGISTER_BYTES = 4
 # Bytes of a vector register and their number, by the widest instruction set (Intel SDM vol. 1; Arm ARM, Advanced SIMD).
 _VECTORS = {"avx512f": (64, 32), "avx2": (32, 16), "avx": (32, 16), "neon": (16, 32), "asimd": (16, 32), "sse2": (16, 16)}
-# The launch of the kernels with a branch (``_branches``).
-BRANCH_GRID, BRANCH_BLOCK = 4, 128
 _curve: Latency | None = None
 
 

@@ -87,14 +87,3 @@ def _highest(one: models.Roofline, other: models.Roofline) -> models.Roofline:
     for slope in one.memory:
         slopes[slope.name] = max(slope, slopes[slope.name], key=lambda each: each.bytes_per_second)
     return dataclasses.replace(other, arithmetic=tuple(tops.values()), memory=tuple(slopes.values()))
-
-
-# -- more arithmetic on the same bytes -----------------------------------------------------------------------------------
-
-
-# -- fusion ----------------------------------------------------------------------------------------------------------------
-
-
-# -- a point far under the roof -----------------------------------------------------------------------------------------------
-
-COLUMN_ROWS, COLUMN_WIDTH = 1 << 20, 64

@@ -22,23 +22,39 @@ divergent = [16, 0, 1]
 # %% check
 from typing import Any
 import numpy as np
-from gpulab.lessons import _architecture, checking
+from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 
 
-def _divergent_warps() -> list[int]:
-    from gpulab.kernels import simulate
-    from gpulab.lessons._branches import BRANCHES  # loads numba where it is installed
+_GRID, _BLOCK = 4, 128
 
-    threads = _architecture.BRANCH_GRID * _architecture.BRANCH_BLOCK
-    return [
-        simulate(kernel, _architecture.BRANCH_GRID, _architecture.BRANCH_BLOCK, np.zeros(threads, np.int32)).totals.divergent_branches
-        for kernel in BRANCHES
-    ]
+
+def _divergent_warps() -> list[int]:
+    from gpulab.kernels import cuda, simulate  # loads numba where it is installed
+
+    def a(out: Any) -> None:
+        """Test whether the thread's number is odd."""
+        i = cuda.grid(1)
+        if i % 2 == 0:
+            out[i] = 1
+
+    def b(out: Any) -> None:
+        """Test whether the number of the thread's warp is odd."""
+        i = cuda.grid(1)
+        if (i // 32) % 2 == 0:
+            out[i] = 1
+
+    def c(out: Any) -> None:
+        """Test whether the thread is one of the first hundred."""
+        i = cuda.grid(1)
+        if i < 100:
+            out[i] = 1
+
+    return [simulate(kernel, _GRID, _BLOCK, np.zeros(_GRID * _BLOCK, np.int32)).totals.divergent_branches for kernel in (a, b, c)]
 
 
 _THREE = "three whole numbers, one for each kernel"
-_WARPS = _architecture.BRANCH_GRID * _architecture.BRANCH_BLOCK // 32
+_WARPS = _GRID * _BLOCK // 32
 
 
 def check(answer: Any) -> str:

@@ -30,13 +30,166 @@ def train(session, model, x, steps):
     return session.run(model.loss_kept)
 
 # %% check
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 import numpy as np
+from gpulab.errors import InputError, kind_of, shown
 from gpulab.lessons import checking
-from gpulab.lessons._old_session import OldModel, OldSession
 from gpulab.lessons.content import Refused
 from gpulab.units import format_bytes
+
+# A small model of a TensorFlow 1 session that counts what is fed and fetched; it does not need TensorFlow. It is a linear one that is
+# trained to give the sum of a row's numbers. step and loss use what is fed; step_kept and loss_kept use what load stored.
+_RATE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One node of the graph: a placeholder, an operation or a value."""
+
+    name: str
+    compute: Callable[["_State", np.ndarray | None], Any] | None = None
+    is_value: bool = False
+    reads: tuple[str, ...] = ()  # of what lives on the device: "data", "weights"
+    writes: str = ""
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+class _State:
+    """What lives on the device between runs."""
+
+    def __init__(self) -> None:
+        self.weights: np.ndarray | None = None
+        self.kept: np.ndarray | None = None
+
+
+class OldModel:
+    """The graph: ``x``, ``load``, ``step``, ``loss``, ``step_kept``, ``loss_kept`` and ``weights``.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Of the data.
+    """
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.shape = tuple(shape)
+        self.x = Node("x, a placeholder")
+        fed, kept = ("weights",), ("weights", "data")
+        self.load = Node("load", self._load, writes="data")
+        self.step = Node("step", lambda state, x: self._step(state, self._fed(x)), False, fed, "weights")
+        self.loss = Node("loss", lambda state, x: self._loss(state, self._fed(x)), True, fed)
+        self.step_kept = Node("step_kept", lambda state, x: self._step(state, self._kept(state)), False, kept, "weights")
+        self.loss_kept = Node("loss_kept", lambda state, x: self._loss(state, self._kept(state)), True, kept)
+        self.weights = Node("weights", lambda state, x: self._weights(state).copy(), True, fed)
+
+    def _load(self, state: _State, fed: np.ndarray | None) -> None:
+        state.kept = self._fed(fed).copy()
+
+    def _fed(self, fed: np.ndarray | None) -> np.ndarray:
+        if fed is None:
+            raise InputError(
+                "run: a value for the placeholder x is missing; expected it in feed_dict. Pass feed_dict={model.x: x}, or use loaded data."
+            )
+        return fed
+
+    def _kept(self, state: _State) -> np.ndarray:
+        if state.kept is None:
+            raise InputError("run: nothing was loaded; expected loaded data. Call session.run(model.load, feed_dict={model.x: x}) once.")
+        return state.kept
+
+    def _weights(self, state: _State) -> np.ndarray:
+        return np.zeros(self.shape[1], dtype=np.float32) if state.weights is None else state.weights
+
+    def _error(self, state: _State, x: np.ndarray) -> np.ndarray:
+        error: np.ndarray = x @ self._weights(state) - x.sum(axis=1)
+        return error
+
+    def _step(self, state: _State, x: np.ndarray) -> None:
+        state.weights = (self._weights(state) - _RATE * 2 * x.T @ self._error(state, x) / len(x)).astype(np.float32)
+
+    def _loss(self, state: _State, x: np.ndarray) -> np.float32:
+        return np.float32(np.mean(self._error(state, x) ** 2))
+
+
+class OldSession:
+    """``run(fetches, feed_dict)`` as in ``tf.compat.v1.Session``, with counters.
+
+    Attributes
+    ----------
+    runs, steps : int
+    fed_bytes, fetched_bytes : int
+    fetched_names : list of str
+        Of the values, in their order.
+    """
+
+    def __init__(self) -> None:
+        self.runs = self.steps = self.fed_bytes = self.fetched_bytes = 0
+        self.fetched_names: list[str] = []
+        self._state = _State()
+
+    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        """Send what is fed, compute, fetch what has a value.
+
+        Parameters
+        ----------
+        fetches : Node or list of Node
+        feed_dict : mapping of Node to ndarray, optional
+
+        Returns
+        -------
+        ndarray, None or list
+            None for an operation.
+
+        Raises
+        ------
+        InputError
+            If something is not a node, a value that is needed is not fed, or one operation changes what another one reads: TensorFlow's
+            run has no order except that of the graph.
+        """
+        several = isinstance(fetches, (list, tuple))
+        nodes = list(fetches) if several else [fetches]
+        wrong = next((node for node in nodes if not isinstance(node, Node) or node.compute is None), None)
+        if wrong is not None or not nodes:
+            raise InputError(f"run: {shown(wrong)} cannot be fetched; expected an operation or a value such as model.loss. Pass one.")
+        race = next(((one, other) for one in nodes for other in nodes if one is not other and one.writes in other.reads), None)
+        if race is not None:
+            raise InputError(
+                f"run: the order of {race[0].name} and {race[1].name} in one run is undefined; expected two runs. "
+                f"Run {race[0].name}, then fetch {race[1].name}."
+            )
+        fed = self._feed(feed_dict)
+        self.runs += 1
+        found = {node: self._one(node, fed) for node in dict.fromkeys(nodes)}  # one that is asked for twice is computed once
+        return [found[node] for node in nodes] if several else found[nodes[0]]
+
+    def _feed(self, feed_dict: Mapping[Any, Any] | None) -> np.ndarray | None:
+        if not feed_dict:
+            return None
+        if not isinstance(feed_dict, Mapping) or len(feed_dict) != 1:
+            raise InputError(f"run: feed_dict={shown(feed_dict)}; expected one placeholder and its value. Pass feed_dict={{model.x: x}}.")
+        ((node, value),) = feed_dict.items()
+        if not isinstance(node, Node) or node.compute is not None or not isinstance(value, np.ndarray) or value.ndim != 2:
+            raise InputError(
+                f"run: {shown(node)} was fed {kind_of(value)}; expected the placeholder and a NumPy array of rows and columns. "
+                "Pass feed_dict={model.x: x}."
+            )
+        self.fed_bytes += value.nbytes
+        return value.copy()  # it lies on the device now
+
+    def _one(self, node: Node, fed: np.ndarray | None) -> Any:
+        assert node.compute is not None
+        value = node.compute(self._state, fed)
+        self.steps += node.writes == "weights"
+        if not node.is_value:
+            return None
+        self.fetched_bytes += value.nbytes
+        self.fetched_names.append(node.name)
+        return value
+
 
 _STEPS = 20
 _OTHER_STEPS = 7  # so that what was asked for is made, and not a number that is written down
