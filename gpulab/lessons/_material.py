@@ -129,6 +129,8 @@ class ContestRow(Result):
         and the result fetched.
     notes : str
         The codes of the CPU measurement's notes, such as "contended".
+    accelerator_notes : str
+        Those of the accelerator's times, measured or recorded, such as "throttled".
     """
 
     n: int
@@ -137,6 +139,7 @@ class ContestRow(Result):
     accelerator_seconds: float
     with_copies_seconds: float
     notes: str = ""
+    accelerator_notes: str = ""
 
     @property
     def disturbed(self) -> bool:
@@ -186,12 +189,21 @@ class Contest(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per size."""
         badge = str(self.evidence.badge)
-        headers = (self.size_meaning, "CPU (MEASURED)", f"{badge}: returned", f"{badge}: done", f"{badge}: with copies", "notes on the CPU")
+        headers = (
+            self.size_meaning,
+            "CPU (MEASURED)",
+            f"{badge}: returned",
+            f"{badge}: done",
+            f"{badge}: with copies",
+            "notes on the CPU",
+            "on the accelerator",
+        )
         return headers, [
             (
                 str(row.n),
                 *map(format_seconds, (row.cpu_seconds, row.returned_seconds, row.accelerator_seconds, row.with_copies_seconds)),
                 row.notes or "none",
+                row.accelerator_notes or "none",
             )
             for row in self.rows
         ]
@@ -234,8 +246,8 @@ def contest(workload: str = "matmul", dtype: str = "float32", again: bool = Fals
     return _contests[key]
 
 
-# Returned, done, with both copies.
-Times = Callable[[workloads.Workload], tuple[float, float, float]]
+# Returned, done, with both copies, and the codes of the notes.
+Times = Callable[[workloads.Workload], tuple[float, float, float, str]]
 
 
 # A disturbed time is taken again this often at most: half a second a size, and a short disturbance is over by then.
@@ -246,10 +258,14 @@ _NEIGHBOURS = ("contended", "stalled")
 _EXPECTED_NOTES = ("slow-first-call", "too-short", "deadline", "warm-cache", "turn-taking")
 
 
-def _row(work: workloads.Workload, accelerator: tuple[float, float, float]) -> ContestRow:
+def _row(work: workloads.Workload, accelerator: tuple[float, float, float, str]) -> ContestRow:
     m = _undisturbed(work)
-    notes = ", ".join(dict.fromkeys(note.code for note in m.notes if note.code not in _EXPECTED_NOTES))
-    return ContestRow(work.n, m.median_seconds, *accelerator, notes)
+    *times, notes = accelerator
+    return ContestRow(work.n, m.median_seconds, *times, _codes(m), notes)
+
+
+def _codes(m: Measurement) -> str:
+    return ", ".join(dict.fromkeys(note.code for note in m.notes if note.code not in _EXPECTED_NOTES))
 
 
 def _undisturbed(work: workloads.Workload) -> Measurement:
@@ -291,10 +307,10 @@ def _recorded(work: workloads.Workload) -> dict[str, Measurement]:
 def _modelled(chip: transfer.ProcessorModel, link: transfer.Link) -> tuple[str, Evidence, Times]:
     """Return an accelerator that computes by a processor's formula and copies each array over a link's."""
 
-    def times(work: workloads.Workload) -> tuple[float, float, float]:
+    def times(work: workloads.Workload) -> tuple[float, float, float, str]:
         inside = chip.seconds(work.flops, work.nbytes, work.dtype)
         arrays = 3  # both workloads of a contest send two arrays and fetch one of the same size
-        return chip.launch_seconds, inside, inside + arrays * link.seconds(work.nbytes / arrays)
+        return chip.launch_seconds, inside, inside + arrays * link.seconds(work.nbytes / arrays), ""
 
     evidence = Evidence.modelled(
         f"{chip.evidence.assumptions}; each array copied separately over {link.name}, {link.evidence.assumptions}",
@@ -304,8 +320,8 @@ def _modelled(chip: transfer.ProcessorModel, link: transfer.Link) -> tuple[str, 
     return f"a modelled {chip.name}", evidence, times
 
 
-def _looked_up(there: Mapping[int, Measurement], work: workloads.Workload) -> tuple[float, float, float]:
-    return _three_times(there[work.n])
+def _looked_up(there: Mapping[int, Measurement], work: workloads.Workload) -> tuple[float, float, float, str]:
+    return *_three_times(there[work.n]), _codes(there[work.n])
 
 
 def _three_times(m: Measurement) -> tuple[float, float, float]:
@@ -313,7 +329,7 @@ def _three_times(m: Measurement) -> tuple[float, float, float]:
     return m.launch_seconds, m.median_seconds, copies
 
 
-def _live(work: workloads.Workload, device: Any) -> tuple[float, float, float]:
+def _live(work: workloads.Workload, device: Any) -> tuple[float, float, float, str]:
     """Return the three times on this machine's accelerator; where others disturb them, the shortest of each in a few tries."""
     inputs = work.inputs(device)
     tried: list[tuple[float, float, float]] = []
@@ -323,4 +339,4 @@ def _live(work: workloads.Workload, device: Any) -> tuple[float, float, float]:
         if not any(note.code in _NEIGHBOURS for note in m.notes):
             break
     returned, done, copied = (min(times) for times in zip(*tried, strict=True))
-    return returned, done, copied
+    return returned, done, copied, _codes(m)

@@ -19,6 +19,12 @@ from gpulab.widgets._work import Progress, Stop
 # Without an accelerator of one's own: a recorded one, or the data-sheet model of one behind a named link. The data lie in
 # ordinary memory, which is pageable, as in the lesson's own table.
 _LINK, _MEMORY, _PROCESSOR = "pcie5-x16", "pageable", "nvidia-h200"
+# The largest size of memory that a C library keeps for the next array; of a larger one the pages are new each time (glibc: mallopt(3)).
+_FRESH_BYTES = 2**25
+_FRESH = (
+    "With both copies, an accelerator's result goes into new host memory. Where it is larger than about 32 MiB, most of that time is the "
+    "system handing out the pages of this memory, not the link."
+)
 _NO_RECORDING = "Other machines: not recorded yet for this workload, size and dtype."
 
 
@@ -153,6 +159,8 @@ class CompareTimings(Instrument):
         c: Comparison | None = self.results.get("run")
         made = self._made.get("run", values)
         others, message = _recorded_rows(made["workload"], made["n"], made["dtype"]) if values["recorded"] else ([], "")
+        if any(_fetches_into_new_pages(row) for row in [*(c.rows if c else ()), *others]):
+            message = f"{message} {_FRESH}".strip()
         if c is None:
             return self._before(others, f"Press Run to measure on this machine. {message}".strip())
         headers, rows = _table([*c.rows, *others])
@@ -166,6 +174,11 @@ class CompareTimings(Instrument):
         only = Comparison(first.label, tuple(others), None, None, None, None, (), first.evidence)
         headers, rows = _table(others)
         return Drawing(figures.comparison(only), headers, rows, [row.measurement.evidence for row in others], message=message)
+
+
+def _fetches_into_new_pages(row: ComparisonRow) -> bool:
+    m = row.measurement
+    return m.device != "cpu" and m.with_transfer_seconds is not None and (m.nbytes or 0) > _FRESH_BYTES
 
 
 def _draw_break_even(b: BreakEven | None) -> Drawing:
