@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 
 from gpulab.errors import InputError, shown
 from gpulab.lessons import _store, content
-from gpulab.results import Result
+from gpulab.results import Result, html_table
 from gpulab.units import plural
+
+_MOST_ROWS = 8  # that a table shows unfolded
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,24 @@ class Progress(Result):
         return "\n".join([head, *(f"  {row.id}  {row.kind:<10}  {row.state:<14} {row.title} {row.detail}".rstrip() for row in self.rows)])
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per item."""
+        """Return one row for each item; where they are many, one for each notebook, with the exercises that are open."""
+        if len(self.rows) <= _MOST_ROWS:
+            return self._items()
+        rows = []
+        for number in sorted({row.id.partition(".")[0] for row in self.rows}):
+            here = [row for row in self.rows if row.id.startswith(f"{number}.")]
+            counts = ("{} of {}".format(*_done(here, kind)) for kind in ("exercise", "prediction"))
+            rows.append((number, *counts, ", ".join(row.id for row in here if row.kind == "exercise" and row.state != "passed") or "none"))
+        return ("notebook", "exercises passed", "predictions given", "open exercises"), rows
+
+    def _items(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         return ("", "kind", "what", "state", ""), [(row.id, row.kind, row.title, row.state, row.detail) for row in self.rows]
+
+    def _repr_html_(self) -> str:
+        if len(self.rows) <= _MOST_ROWS:
+            return super()._repr_html_()
+        summary = '<summary style="cursor:pointer">each prediction and exercise</summary>'
+        return f"{super()._repr_html_()}<details>{summary}{html_table(*self._items())}</details>"
 
     def caption(self) -> str:
         """Return what is wrong with the file, if anything, then the totals and the path of the file."""
@@ -79,6 +97,12 @@ class Progress(Result):
 
     def _totals(self) -> str:
         return f"{self.passed} of {self.exercises} exercises passed, {self.predicted} of {self.predictions} predictions given"
+
+
+def _done(rows: Sequence[ProgressRow], kind: str) -> tuple[int, int]:
+    """Return how many exercises are passed, or predictions given, and how many there are."""
+    states = [row.state for row in rows if row.kind == kind]
+    return sum(state == "passed" if kind == "exercise" else state not in ("open", "no prediction") for state in states), len(states)
 
 
 def progress(notebook: str = "") -> Progress:
@@ -103,17 +127,8 @@ def progress(notebook: str = "") -> Progress:
                 rows.append(_prediction_row(id, kept["predictions"].get(id) or {}))
             else:
                 rows.append(_exercise_row(id, lesson.exercises[id].title, kept["exercises"].get(id) or {}))
-    asked = [row for row in rows if row.kind == "prediction"]
-    tasks = [row for row in rows if row.kind == "exercise"]
-    return Progress(
-        tuple(rows),
-        sum(row.state == "passed" for row in tasks),
-        len(tasks),
-        sum(row.state not in ("open", "no prediction") for row in asked),
-        len(asked),
-        str(_store.path()),
-        _store.fault() or "",
-    )
+    totals = (*_done(rows, "exercise"), *_done(rows, "prediction"))
+    return Progress(tuple(rows), *totals, str(_store.path()), _store.fault() or "")
 
 
 def _prediction_row(id: str, entry: dict[str, Any]) -> ProgressRow:

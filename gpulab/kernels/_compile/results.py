@@ -160,19 +160,11 @@ class CompiledModule(Result):
         return f"<CompiledModule for {self.arch}; {'; '.join(parts)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return a row for each kernel, and one for each warning."""
-        headers = (
-            "kernel", "registers (a thread)", "shared (a block)", "stack (a thread)", "spill stores", "spill loads", "constants",
-            "arguments", "max. threads", "code",
-        )  # fmt: skip
+        """Return a row for each kernel, with what decides how many blocks fit on an SM, and one for each warning."""
+        headers = ("kernel", "registers (a thread)", "spilled", "shared (a block)", "code")
         rows = [
-            (
-                name, str(k.registers), *map(format_bytes, (k.shared_bytes, k.stack_bytes, k.spill_store_bytes, k.spill_load_bytes)),
-                *map(format_bytes, (k.constant_bytes, k.parameter_bytes)), "not declared" if k.max_threads is None else str(k.max_threads),
-                format_bytes(k.code_bytes),
-            )
-            for name, k in self.kernels.items()
-        ]  # fmt: skip
+            (name, str(k.registers), *map(format_bytes, (k.spill_bytes, k.shared_bytes, k.code_bytes))) for name, k in self.kernels.items()
+        ]
         blank = [""] * (len(headers) - 2)
         return headers, [*rows, *(("warning", text, *blank) for text in self.warnings)]
 
