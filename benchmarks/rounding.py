@@ -42,7 +42,8 @@ def against_numpy(name: str, count: int, seed: int) -> int:
 
 def beside_midpoints(name: str) -> tuple[int, int]:
     """Return (how many PyTorch rounds to the wrong side, how many there are): the float64 on either side of every midpoint."""
-    numbers = precision.values(name)
+    codes = precision.decode(np.arange(2 ** precision.format(name).bits), name)
+    numbers = np.unique(codes[np.isfinite(codes)])
     middles = (numbers[:-1] + numbers[1:]) / 2
     wrong = 0
     for side, right in ((-np.inf, numbers[:-1]), (np.inf, numbers[1:])):

@@ -33,7 +33,6 @@ INTEL = Source(
 BEST_PRACTICES = Source(
     "best-practices", "CUDA C++ Best Practices Guide", _NVIDIA, None, "https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/"
 )
-PROGRAMMING = Source("programming", "CUDA C++ Programming Guide", _NVIDIA, None, "https://docs.nvidia.com/cuda/cuda-c-programming-guide/")
 MATMUL_GUIDE = Source(
     "matmul-guide", "Matrix Multiplication Background User's Guide", _NVIDIA, None,
     "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/",

@@ -10,7 +10,6 @@ from gpulab.claims._registry import Spec
 from gpulab.claims.results import Claim
 
 _THEME = "The training loop"
-_STEPS = ("cnn_training_step", "transformer_training_step")
 
 
 def _tip(name: str) -> Compare:

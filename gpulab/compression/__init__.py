@@ -7,7 +7,7 @@ Everything here takes any ``torch.nn.Module`` and returns a changed copy. A fine
 from gpulab.compression._count import count
 from gpulab.compression._diet import Recipe, cook, diet
 from gpulab.compression._finish import finish
-from gpulab.compression._prune import prune, sparsity
+from gpulab.compression._prune import prune
 from gpulab.compression._quantize import quantize, quantize_aware
 from gpulab.compression._share import share_weights
 from gpulab.compression._sparse import to_sparse
@@ -36,7 +36,6 @@ __all__ = [
     "save",
     "share_weights",
     "size_on_disk",
-    "sparsity",
     "support",
     "to_sparse",
     "weigh",

@@ -4,7 +4,6 @@ from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
 from gpulab.figures.access import access
 from gpulab.figures.classroom import class_predictions, class_roofline
-from gpulab.figures.collectives import collectives
 from gpulab.figures.diet import diet
 from gpulab.figures.formats import number_line
 from gpulab.figures.gradients import gradient_window
@@ -16,10 +15,10 @@ from gpulab.figures.occupancy import occupancy
 from gpulab.figures.pipeline import pipeline, profile
 from gpulab.figures.ranks import pipeline_schedule, rank_timeline
 from gpulab.figures.roofline import roofline
-from gpulab.figures.scaling import global_batch, scaling
+from gpulab.figures.scaling import scaling
 from gpulab.figures.sharding import rank_memory
 from gpulab.figures.timing import comparison, measurement
-from gpulab.figures.training import race, training
+from gpulab.figures.training import race
 from gpulab.figures.transfer import break_even, overlap, sweep
 
 __all__ = [
@@ -29,10 +28,8 @@ __all__ = [
     "break_even",
     "class_predictions",
     "class_roofline",
-    "collectives",
     "comparison",
     "diet",
-    "global_batch",
     "gradient_window",
     "ladder_gains",
     "latency",
@@ -56,6 +53,5 @@ __all__ = [
     "roofline",
     "scaling",
     "sweep",
-    "training",
     "waterfall",
 ]

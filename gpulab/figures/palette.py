@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from gpulab.evidence import Badge
 
-BLACK = "#000000"
 ORANGE = "#E69F00"
 SKY_BLUE = "#56B4E9"
 BLUISH_GREEN = "#009E73"

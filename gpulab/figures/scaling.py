@@ -12,7 +12,7 @@ from gpulab.units import format_ratio, format_seconds, plural
 
 if TYPE_CHECKING:
     from gpulab.models import ScalingCurve, ScalingPoint
-    from gpulab.parallel import GlobalBatchResult, GlobalBatchRow, ScalingMeasurement, ScalingResult
+    from gpulab.parallel import ScalingMeasurement, ScalingResult
 
 Quantity = Literal["speedup", "efficiency", "seconds"]
 _HEIGHT = 440
@@ -24,12 +24,6 @@ _AXES = {
     "seconds": "time of a step (log scale)",
 }
 _LAWS = {"Amdahl": palette.ORANGE, "Gustafson": palette.BLUISH_GREEN, "ring all-reduce": palette.REDDISH_PURPLE}
-_RULES = {
-    "unchanged": (palette.BLUE, "circle", "solid"),
-    "linear": (palette.VERMILLION, "square", "dash"),
-    "linear with warm-up": (palette.BLUISH_GREEN, "diamond", "dot"),
-}
-_SHIFT = 1.03  # rules stand so far beside each other, so that their bars do not cover each other
 _LABEL = 45  # characters of a name in the legend
 
 
@@ -197,43 +191,3 @@ def _describe(results: Sequence[ScalingResult], curves: Sequence[ScalingCurve]) 
         best = "" if c.best_ranks is None else f", best on {plural(c.best_ranks, 'rank')}"
         said.append(f"{c.label}, modelled: {format_ratio(c.speedup)} on {plural(c.points[-1].ranks, 'rank')}{best}")
     return "Scaling over ranks. " + ". ".join(said) + "."
-
-
-def global_batch(g: GlobalBatchResult) -> LabFigure:
-    """Return accuracy over the global batch, one line per rule for the learning rate, with 95 % bars over seeds and test items."""
-    traces = [_rule(rule, g.select(rule), _SHIFT ** (number - (len(g.rules) - 1) / 2)) for number, rule in enumerate(g.rules)]
-    said = " ".join(f"{_row_words(row)}." for row in g.rows)
-    words = f"Accuracy over the global batch on {g.task}, {plural(g.epochs, 'epoch')} each. {said}"
-    base = frame(f"{g.task}: {plural(g.epochs, 'epoch')} with larger global batches", g.evidence, words, _HEIGHT)
-    plain = base.layout.to_plotly_json()
-    sizes = sorted({row.global_batch for row in g.rows})
-    axis = {**count_axis([float(s) for s in sizes], f"global batch = ranks x {g.batch} (log scale)"), "tickvals": sizes}
-    several = {row.global_batch: row for row in g.rows}
-    texts = [f"{size}<br>{plural(several[size].ranks, 'rank')}<br>{plural(several[size].steps, 'update')}" for size in sizes]
-    return composed(
-        base, traces, xaxis={**plain["xaxis"], **axis, "ticktext": [ink(text) for text in texts], "tickangle": 0},
-        yaxis={**plain["yaxis"], "range": [0, 104], "title": {"text": ink("accuracy on the test set (%)")}},
-    )  # fmt: skip
-
-
-def _rule(rule: str, rows: Sequence[GlobalBatchRow], shift: float) -> dict[str, Any]:
-    color, symbol, dash = _RULES[rule]
-    y = [100 * row.accuracy.mean for row in rows]
-    ends = [(100 * row.accuracy.interval[0], 100 * row.accuracy.interval[1]) for row in rows]
-    bars = {
-        "type": "data", "symmetric": False, "array": [high - v for v, (_, high) in zip(y, ends, strict=True)],
-        "arrayminus": [v - low for v, (low, _) in zip(y, ends, strict=True)], "color": color, "thickness": 1.5, "width": 4,
-    }  # fmt: skip
-    return {
-        "type": "scatter", "mode": "lines+markers", "x": [row.global_batch * shift for row in rows], "y": y, "error_y": bars,
-        "marker": palette.marker(Badge.MEASURED, color, symbol, 10), "line": {"color": color, "width": 1.5, "dash": dash},
-        "name": ink(f"learning rate {rule}"), "customdata": [_row_words(row) for row in rows], "cliponaxis": False,
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }  # fmt: skip
-
-
-def _row_words(row: GlobalBatchRow) -> str:
-    low, high = row.accuracy.interval
-    lost = f", {row.diverged} diverged" if row.diverged else ""
-    right = f"{100 * row.accuracy.mean:.1f} % accuracy [{100 * low:.1f}, {100 * high:.1f}]"
-    return f"{row.rule}, batch {row.global_batch}, rate {row.learning_rate:.3g}, {plural(row.steps, 'update')}: {right}{lost}"

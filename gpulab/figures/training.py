@@ -9,69 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.figures import palette
-from gpulab.figures._style import LabFigure, composed, frame, ink, linear_axis, linear_bytes_axis, linear_seconds_axis, loss_axis
+from gpulab.figures._style import LabFigure, composed, frame, ink, linear_axis, linear_bytes_axis, loss_axis
 from gpulab.training.comparisons import RaceResult
-from gpulab.training.results import PHASES, format_accuracy, format_rate
-from gpulab.units import format_bytes, format_ratio, format_seconds, plural
+from gpulab.training.results import format_rate
+from gpulab.units import format_bytes, format_ratio, plural
 
 if TYPE_CHECKING:
-    from gpulab.training import FitResult, Moment
+    from gpulab.training import Moment
 
 # The sides of a race and the parts of a step; these pictures compare no devices, so the hues may be used again.
 SIDES = (palette.ORANGE, palette.BLUE)
-_PHASE_COLORS = {
-    "data": palette.BLUE, "copy": palette.REDDISH_PURPLE, "forward": palette.BLUISH_GREEN, "backward": palette.VERMILLION,
-    "optimizer": palette.ORANGE, "graph": palette.BLUISH_GREEN, "other": palette.GREY,
-}  # fmt: skip
 _MOST_POINTS = 600  # of a curve: more than pixels only cost time
 _DECADES = 10.0  # times the first loss: an axis from 0 to beyond that would press what learns into one line
 _WIDTHS = (5.0, 2.0)  # of the two sides' bold lines: where they coincide, the first shows on both sides of the second
 _SMOOTHED = 20  # a curve's bold line is the mean of so many steps, a twentieth of it at most
-
-
-def training(run: FitResult) -> LabFigure:
-    """Return the loss of every step with its running mean, and the time of each part of a step.
-
-    Parameters
-    ----------
-    run : FitResult
-        As ``training.fit`` returns it.
-    """
-    accuracy = "" if run.accuracy is None else f", accuracy {format_accuracy(run.accuracy)}"
-    ended = f"{run.ended} after {plural(run.steps, 'step')}{accuracy}"
-    words = f"{run.task}: {ended}; {_phases_in_words(run)}."
-    base = frame(f"{run.task}, {run.options.precision}: {ended}", run.evidence, words, height=400)
-    color = palette.device_color(run.device)
-    traces = _curve(run.losses, run.task, color, len(run.losses))
-    for trace in traces:
-        trace |= {"showlegend": False, "name": None}
-    for phase in PHASES:
-        seconds = run.phase_seconds.get(phase, 0.0)
-        if seconds:
-            traces.append(
-                {
-                    "type": "bar", "orientation": "h", "x": [seconds], "y": [""], "name": ink(phase), "xaxis": "x2", "yaxis": "y2",
-                    "marker": {"color": _PHASE_COLORS[phase]}, "hovertemplate": f"{phase}: {format_seconds(seconds)}<extra></extra>",
-                }
-            )  # fmt: skip
-    axis = base.layout.xaxis.to_plotly_json()
-    whole = sum(run.phase_seconds.values())
-    layout = {
-        "xaxis": {**axis, "title": {"text": ink("step")}, "domain": [0, 1], "anchor": "y"},
-        "yaxis": {**axis, **_loss_axis([run.losses]), "domain": [0.44, 1]},
-        "xaxis2": {**axis, **linear_seconds_axis(whole or 1.0, "time of a step by part"), "anchor": "y2", "domain": [0, 1]},
-        "yaxis2": {**axis, "domain": [0, 0.14], "anchor": "x2", "showticklabels": False, "ticks": "", "showgrid": False},
-        "barmode": "stack",
-        "legend": {**base.layout.legend.to_plotly_json(), "traceorder": "normal"},
-        "showlegend": True,  # also where a step has one part
-    }
-    return composed(base, traces, **layout)
-
-
-def _phases_in_words(run: FitResult) -> str:
-    if not run.phase_seconds:
-        return "the parts of a step were not timed"
-    return "a step takes " + ", ".join(f"{format_seconds(seconds)} for {phase}" for phase, seconds in run.phase_seconds.items())
 
 
 def race(r: RaceResult | Moment) -> LabFigure:

@@ -292,11 +292,6 @@ def _all() -> dict[str, tuple[Idiom, ...]]:
     return {language: tuple(rows) for language, rows in found.items()}
 
 
-def languages() -> tuple[str, ...]:
-    """Return the languages that have a table."""
-    return tuple(_all())
-
-
 def rosetta(language: str) -> Rosetta:
     """Return the idioms of a language beside their working lines here.
 

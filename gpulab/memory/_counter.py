@@ -15,7 +15,6 @@ from torch.utils.flop_counter import flop_registry
 from gpulab.memory._tracker import storages_of
 from gpulab.memory.traffic_results import OperatorTraffic
 
-aten = torch.ops.aten
 # FLOPs an output element where it is not one: the formulas of gpulab.workloads (gelu) or the operator's own definition.
 _PER_ELEMENT = {
     "gelu": 5, "addcmul": 3, "addcdiv": 3, "lerp": 3, "sigmoid": 3, "silu": 4, "softplus": 4, "gelu_backward": 8, "threshold_backward": 1,

@@ -3,8 +3,14 @@
 from gpulab.models._access import AccessPattern, access_at, access_pattern
 from gpulab.models._blocks import LIMITERS, OccupancyTable, occupancy_table
 from gpulab.models._ceilings import roofline
-from gpulab.models._collectives import CollectiveCost, bus_bandwidth, collective_algorithms, collective_cost, collective_message
-from gpulab.models._gloo import GLOO_ALGORITHMS, gloo_wire_bytes
+from gpulab.models._collectives import (
+    GLOO_ALGORITHMS,
+    CollectiveCost,
+    bus_bandwidth,
+    collective_algorithms,
+    collective_cost,
+    collective_message,
+)
 from gpulab.models._limits import SmLimits, compute_capabilities, sm_limits
 from gpulab.models._occupancy import BlockLimits, Occupancy, OccupancySweep, occupancy, occupancy_sweep
 from gpulab.models._patterns import ACCESS_KINDS, AccessKind, named_access
@@ -45,7 +51,6 @@ __all__ = [
     "collective_cost",
     "collective_message",
     "compute_capabilities",
-    "gloo_wire_bytes",
     "gustafson",
     "most_held",
     "named_access",

@@ -18,7 +18,7 @@ from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 MOST_RANKS = 2**20
-# From benchmarks/collectives.py; docs/measurements.md has the table.
+# Measured with links limited by token buckets of the kernel (tc-tbf); docs/measurements.md has the table.
 _KNOWN_ERROR = (
     "links set to 5 to 100 MB/s among 2 and 4 ranks: the ring's fit gives 0.97 to 1.05 of them; gloo's root sends to its children at the "
     "same time over one link, so its broadcast took three steps where the tree has two"
@@ -36,6 +36,20 @@ _BUS_SHARES: dict[str, Callable[[int], float]] = {
     "all_to_all": lambda p: (p - 1) / p,
     "gather": lambda p: (p - 1) / p,
     "scatter": lambda p: (p - 1) / p,
+}
+
+# Which of the algorithms of ``collective_cost`` gloo uses. Source: gloo/allreduce.cc, allgather.cc, broadcast.cc, reduce.cc, gather.cc,
+# scatter.cc, alltoall.cc, barrier.cc; PyTorch does a reduce_scatter by one all-reduce (ProcessGroupGloo.cpp), of a list by one a part.
+GLOO_ALGORITHMS = {
+    "all_reduce": "ring",
+    "all_gather": "ring",
+    "reduce_scatter": "ring all-reduce",
+    "broadcast": "tree",
+    "reduce": "ring",
+    "gather": "direct",
+    "scatter": "direct",
+    "all_to_all": "direct",
+    "barrier": "dissemination",
 }
 
 

@@ -4,7 +4,6 @@ from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._global_batch import global_batch
 from gpulab.parallel._gpt_shapes import GptShape, gpt_shape, gpt_shapes
-from gpulab.parallel._links import links, links_reason
 from gpulab.parallel._observe import Observer, observe, unobserved
 from gpulab.parallel._rank_memory import predict_ranks
 from gpulab.parallel._rank_states import STATE_STRATEGIES, RankStates, cannot_split, rank_states
@@ -51,8 +50,6 @@ __all__ = [
     "global_batch",
     "gpt_shape",
     "gpt_shapes",
-    "links",
-    "links_reason",
     "observe",
     "predict_ranks",
     "rank_states",

@@ -50,7 +50,6 @@ NAMES = {
     "_c10d_functional.batch_p2p_ops": "send and recv",
     "_dtensor.shard_dim_alltoall": "all_to_all",
 }
-COLLECTIVES = tuple(dict.fromkeys(NAMES.values()))
 
 
 @dataclass(frozen=True)

@@ -195,13 +195,6 @@ def unobserved() -> Iterator[None]:
         yield
 
 
-def in_flight() -> tuple[CollectiveCall, ...]:
-    """Return what all observers of this process see in flight; for a thread that watches over the others."""
-    with _lock:
-        observers = list(_active)
-    return tuple(call for observer in observers for call in observer.in_flight)
-
-
 @functools.cache
 def _mode_class() -> Any:
     import torch

@@ -13,10 +13,9 @@ from gpulab.evidence import Evidence, Note
 from gpulab.parallel import _sweep_step
 from gpulab.parallel._calls import usual_algorithm
 from gpulab.parallel._cluster import Ranks
-from gpulab.parallel._links import link_limit
 from gpulab.parallel.sweep_results import CollectivePoint, CollectiveSweep
 from gpulab.timing.statistics import FEWEST_SAMPLES, is_precise, median_interval
-from gpulab.units import format_bytes, format_bytes_per_second
+from gpulab.units import format_bytes
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
@@ -30,8 +29,6 @@ _MOST_CALLS = 2_000
 _WIDTH = 0.05  # of a size's interval, relative: then the next size has its turn
 _LEAST_SECONDS = 0.05
 _LARGEST_BYTES = 2**34
-# A limited link counts as what limits where it was used for this share of a call that keeps it busy this long.
-_USED_RATIO, _BUSY_SECONDS = 0.9, 0.01
 
 
 def sweep(
@@ -137,7 +134,6 @@ class _Runner:
         self.one_clock = True
         self.points: list[CollectivePoint] = []
         self.slow: list[str] = []
-        self.waited: float | None = None  # the share of the last size's time that a rank waited for a core, mean over ranks
         self.reason: str | None = None
 
     def result(self) -> CollectiveSweep:
@@ -154,8 +150,8 @@ class _Runner:
         self.say(1.0, "done")
         return CollectiveSweep(
             operation=self.operation, algorithm=algorithm, ranks=self.ranks.n, hosts=len(set(self.ranks.hosts)) or 1, backend=backend,
-            dtype="float32", points=tuple(self.points), link_bytes_per_second=link_limit(self.ranks),
-            wire_reason=self.reason, notes=tuple(self._notes(algorithm)),
+            dtype="float32", points=tuple(self.points),
+            wire_reason=self.reason, notes=tuple(self._notes()),
             evidence=Evidence.measured(where.device, sum(p.samples for p in self.points)), environment=where,
         )  # fmt: skip
 
@@ -173,9 +169,7 @@ class _Runner:
         while True:
             self.say((number + min(len(seconds) / 100, 0.9)) / len(self.elements), f"{self.operation} of {format_bytes(nbytes)}")
             before = time.monotonic()
-            of_ranks, waited = zip(*self.ranks.run(_sweep_step.timed_calls, self.operation, elements, calls), strict=True)
-            self.waited = None if None in waited else float(np.mean(waited))
-            seconds += call_seconds(of_ranks, self.one_clock)
+            seconds += call_seconds(self.ranks.run(_sweep_step.timed_calls, self.operation, elements, calls), self.one_clock)
             now = time.monotonic()
             enough = len(seconds) >= FEWEST_SAMPLES
             if self._asked() or (enough and now >= until) or (enough and is_precise(np.array(seconds), _WIDTH)):
@@ -200,16 +194,13 @@ class _Runner:
             )
         )  # fmt: skip
 
-    def _notes(self, algorithm: str) -> list[Note]:
+    def _notes(self) -> list[Note]:
         notes = []
         if self.stopped:
             done, total = len(self.points), len(self.elements)
             notes.append(Note("stopped", f"The sweep was stopped after {done} of {total} sizes; run it again for the rest."))
         if self.slow:
             notes.append(Note("no-interval", f"{len(self.slow)} of {len(self.points)} sizes; {self.slow[0]}"))
-        idle = unused_link(self.points, link_limit(self.ranks), algorithm, self.waited)
-        if idle is not None:
-            notes.append(idle)
         if not self.one_clock:
             notes.append(
                 Note(
@@ -218,33 +209,3 @@ class _Runner:
                 )
             )
         return notes
-
-
-def unused_link(points: Sequence[CollectivePoint], limit: float | None, algorithm: str, waited: float | None) -> Note | None:
-    """Return a note where links of a set bandwidth are not what limits the largest size: what was measured is the machine's speed.
-
-    Only rings are judged, which use every link all the time; in trees links rest by turns.
-
-    Parameters
-    ----------
-    points : sequence of CollectivePoint
-        Ascending in size.
-    limit : float or None
-        What the links let through, in bytes a second.
-    algorithm : str
-    waited : float or None
-        For which share of the time a rank waited for a core.
-    """
-    if limit is None or algorithm != "ring" or not points:
-        return None
-    last = points[-1]
-    busy = max(last.algorithm_bytes) / limit
-    used = busy / last.median_seconds
-    if busy < _BUSY_SECONDS or used >= _USED_RATIO:
-        return None
-    why = "" if waited is None else f"; a rank's threads waited for a core {100 * waited:.0f} % of the time"
-    sentence = (
-        f"At {format_bytes(last.nbytes)} the links of {format_bytes_per_second(limit)} are used {100 * used:.0f} % of the time{why}. The "
-        "result is this machine's speed and not that of the links. Take slower links or fewer ranks, or end other programs."
-    )
-    return Note("contended", sentence)

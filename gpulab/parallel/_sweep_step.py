@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from gpulab import devices
-from gpulab.devices import conditions
 from gpulab.parallel._backend import own_device
 from gpulab.parallel._observe import unobserved
 from gpulab.parallel._wire import wire_bytes
@@ -27,19 +26,16 @@ def facts() -> dict[str, Any]:
     return {"clock": clock, "backend": str(dist.get_backend()), "environment": devices.environment(own_device())}
 
 
-def timed_calls(operation: str, elements: int, count: int, root: int = 0) -> tuple[list[tuple[float, float]], float | None]:
-    """Make the calls, each after a barrier.
+def timed_calls(operation: str, elements: int, count: int, root: int = 0) -> list[tuple[float, float]]:
+    """Make the calls, each after a barrier; return when this rank entered each and when it had its result (``time.perf_counter``).
 
-    Return when this rank entered each and when it had its result (``time.perf_counter``), and for which share of the time a thread of it
-    waited for a core, where the system tells. The first call is not timed. ``elements`` are float32, of the whole tensor; the ranks
-    divide them.
+    The first call is not timed. ``elements`` are float32, of the whole tensor; the ranks divide them.
     """
     import torch.distributed as dist
 
     call, wait = _call(operation, elements, root)
-    times, here = [], devices.find("cpu")
+    times = []
     with unobserved():
-        first = conditions.read(here)
         for number in range(count + 1):
             dist.barrier()
             begin = time.perf_counter()
@@ -47,10 +43,7 @@ def timed_calls(operation: str, elements: int, count: int, root: int = 0) -> tup
             wait()
             if number:
                 times.append((begin, time.perf_counter()))
-        last = conditions.read(here)
-    if first.process_run_delay_seconds is None or last.process_run_delay_seconds is None:
-        return times, None
-    return times, min(1.0, (last.process_run_delay_seconds - first.process_run_delay_seconds) / (last.seconds - first.seconds))
+    return times
 
 
 def sent_bytes(operation: str, elements: int, root: int = 0) -> tuple[int | None, str | None]:

@@ -144,17 +144,6 @@ def wire_bytes() -> WireBytes:
     return WireBytes(sent, received, repeated, tuple(sorted(counts)), None, evidence)
 
 
-def keep_open_sockets() -> None:
-    """Note the sockets that are open now as none of a process group's, before one is made in another network namespace."""
-    _kept.clear()
-    _kept.update(inode for _, inode in _sockets())
-
-
-def keep_no_sockets() -> None:
-    """Take that back: the agent's list serves again."""
-    _kept.clear()
-
-
 def _sockets() -> Iterator[tuple[int, int]]:
     """Yield (file descriptor, inode) of each socket of this process."""
     for path in Path("/proc/self/fd").iterdir():

@@ -62,8 +62,6 @@ class CollectiveSweep(Result):
     dtype : str
     points : tuple of CollectivePoint
         Ascending in size.
-    link_bytes_per_second : float or None
-        What each rank's link was limited to (``links``); None for links as they are.
     wire_reason : str or None
         Why bytes on the wire were not counted.
     notes : tuple of Note
@@ -78,7 +76,6 @@ class CollectiveSweep(Result):
     backend: str
     dtype: str
     points: tuple[CollectivePoint, ...]
-    link_bytes_per_second: float | None
     wire_reason: str | None
     notes: tuple[Note, ...]
     evidence: Evidence
@@ -87,8 +84,7 @@ class CollectiveSweep(Result):
     @property
     def label(self) -> str:
         """The operation and the ranks."""
-        limited = "" if self.link_bytes_per_second is None else f", links of {format_bytes_per_second(self.link_bytes_per_second)}"
-        return f"{self.operation} among {self.ranks} ranks{limited}"
+        return f"{self.operation} among {self.ranks} ranks"
 
     def fit(self) -> AlphaBeta:
         """Return the alpha-beta fit: time over payload.

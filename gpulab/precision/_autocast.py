@@ -13,12 +13,11 @@ from typing import Any
 
 from gpulab import _given, devices
 from gpulab.devices import Device
-from gpulab.errors import InputError, message_of, shown
+from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.precision._autocast_documents import LISTS, POLICIES, SOURCE, documented, every_operator
 from gpulab.precision._formats import several
 from gpulab.results import Result
-from gpulab.units import plural
 
 DTYPES = ("bfloat16", "float16")
 # Policy or None, what float32 and lower inputs ran in, and why it was not seen: what ``_observe`` gives.
@@ -255,122 +254,3 @@ def _place(device: Any) -> tuple[str, Device | None]:
     if where.kind not in LISTS and where.kind != "rocm":
         raise InputError(f"autocast_policy: no documented lists for {where.kind}; expected one of {', '.join(LISTS)}. Pass device='cpu'.")
     return where.kind, where
-
-
-@dataclass(frozen=True)
-class TracedOperator(Result):
-    """One operator of a model under autocast.
-
-    Attributes
-    ----------
-    operator : str
-    calls : int
-    inputs, outputs : str
-        The types of its numbers.
-    is_cast : bool
-        Whether it only changes the type of a tensor: what autocast puts in.
-    """
-
-    operator: str
-    calls: int
-    inputs: str
-    outputs: str
-    is_cast: bool
-
-
-@dataclass(frozen=True)
-class AutocastTrace(Result):
-    """The operators of one run under autocast, with the types that they ran in.
-
-    Attributes
-    ----------
-    label, dtype : str
-    rows : tuple of TracedOperator
-        In the order of their first call.
-    evidence : Evidence
-        MEASURED.
-    """
-
-    label: str
-    dtype: str
-    rows: tuple[TracedOperator, ...]
-    evidence: Evidence
-
-    @property
-    def casts(self) -> int:
-        """How many tensors were converted."""
-        return sum(row.calls for row in self.rows if row.is_cast)
-
-    def ran_in(self, dtype: str) -> tuple[str, ...]:
-        """Return the operators, without casts, that had at least one input in a type."""
-        return tuple(dict.fromkeys(row.operator for row in self.rows if not row.is_cast and dtype in row.inputs.split(", ")))
-
-    def __repr__(self) -> str:
-        low, high = len(self.ran_in(self.dtype)), len(self.ran_in("float32"))
-        return f"<{self.label} under autocast: {plural(low, 'operator')} in {self.dtype}, {high} in float32, {plural(self.casts, 'cast')}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row for each operator with the same types."""
-        return ("operator", "calls", "given", "gives"), [
-            (f"{row.operator}{' (cast)' if row.is_cast else ''}", str(row.calls), row.inputs, row.outputs) for row in self.rows
-        ]
-
-
-def autocast_trace(fn: Any, *inputs: Any, dtype: str | None = None, device: Any = None) -> AutocastTrace:
-    """Return the operators of a model's (or a function's) run under autocast, each with the types of its numbers.
-
-    Parameters
-    ----------
-    fn : callable
-        A module or a function; it runs once, without gradients.
-    *inputs
-        What it takes, on the device.
-    dtype : str, optional
-        "bfloat16" or "float16"; None is the device's usual one.
-    device : optional
-        None takes that of the first tensor among the inputs, else this machine's best.
-
-    Returns
-    -------
-    AutocastTrace
-
-    Raises
-    ------
-    InputError
-        If ``fn`` cannot be called, the dtype is another one, or the run raises.
-
-    Examples
-    --------
-    >>> import torch
-    >>> t = autocast_trace(torch.nn.Linear(4, 4), torch.ones(2, 4), dtype="bfloat16", device="cpu")
-    >>> t.ran_in("bfloat16"), t.casts
-    (('addmm',), 3)
-    """
-    import torch
-
-    from gpulab.precision._dispatch import CASTS, KernelTypes
-
-    if not callable(fn):
-        raise InputError(f"autocast_trace: got {shown(fn)}; expected a module or a function. Pass one, then its inputs.")
-    first = next((x for x in inputs if isinstance(x, torch.Tensor)), None)
-    where = devices.find(device) if device is not None or first is None else devices.find(first.device)
-    chosen = _given.word("autocast_trace", "dtype", _usual(where.kind) if dtype is None else dtype, DTYPES)
-    try:
-        with torch.no_grad(), torch.autocast(where.torch_type, dtype=getattr(torch, chosen)), KernelTypes() as seen:
-            fn(*inputs)
-    except Exception as error:
-        raise InputError(
-            f"autocast_trace: the run raised {type(error).__name__}: {message_of(error)}; expected it to run. Try it by itself."
-        ) from error
-    counted: dict[tuple[str, str, str, bool], int] = {}
-    for name, given, gave in seen.every:
-        key = name, ", ".join(dict.fromkeys(given)), ", ".join(dict.fromkeys(gave)), name in CASTS
-        counted[key] = counted.get(key, 0) + 1
-    rows = tuple(TracedOperator(name, calls, given, gave, is_cast) for (name, given, gave, is_cast), calls in counted.items())
-    return AutocastTrace(_label(fn), chosen, rows, Evidence.measured(where.name, samples=1))
-
-
-def _label(fn: Any) -> str:
-    import torch
-
-    return type(fn).__name__ if isinstance(fn, torch.nn.Module) else str(getattr(fn, "__name__", "function"))

@@ -11,8 +11,6 @@ from gpulab.errors import InputError, shown
 from gpulab.precision._formats import Format, find, overflow_rule
 from gpulab.precision._rounding import as_float64, quantum, rounded, shaped
 
-_MOST_LISTED_BITS = 19  # values() of a wider format would fill the memory
-
 
 def encode(x: Any, format: str | Format, overflow: str | None = None) -> np.ndarray:
     """Return the bits of ``x`` in a format, after one rounding.
@@ -116,28 +114,6 @@ def _codes(function: str, codes: Any, one: Format) -> np.ndarray:
 
 def _code_type(one: Format) -> Any:
     return next(kind for kind in (np.uint8, np.uint16, np.uint32, np.uint64) if np.iinfo(kind).bits >= one.bits)
-
-
-def values(format: str | Format) -> np.ndarray:
-    """Return every finite number of a format of at most 19 bits, ascending; zero once.
-
-    Raises
-    ------
-    InputError
-        If there is no such format, or it has too many numbers to list.
-
-    Examples
-    --------
-    >>> print(values("float4_e2m1fn")[7:])
-    [0.  0.5 1.  1.5 2.  3.  4.  6. ]
-    """
-    one = find("values", format)
-    if one.bits > _MOST_LISTED_BITS:
-        raise InputError(
-            f"values: {one.name} has 2**{one.bits} codes; expected a format of at most {_MOST_LISTED_BITS} bits. Use neighbours."
-        )
-    every = decode(np.arange(2**one.bits), one)
-    return np.unique(every[np.isfinite(every)] + 0.0)  # -0.0 + 0.0 is 0.0, so that zero is there once
 
 
 def neighbours(x: Any, format: str | Format) -> tuple[np.ndarray, np.ndarray]:

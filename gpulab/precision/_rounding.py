@@ -91,57 +91,6 @@ def finished(nearest: np.ndarray, x: np.ndarray, one: Format, rule: Overflow) ->
     return result
 
 
-def stochastic_round(x: Any, format: str | Format, seed: int | np.random.Generator = 0, overflow: str | None = None) -> np.ndarray:
-    """Return ``x`` rounded up or down at random, so that the mean of many roundings is ``x`` itself.
-
-    A number between two neighbors is rounded up with a probability of its distance from the lower one divided by their distance.
-    A number of the format is unchanged.
-
-    Parameters
-    ----------
-    x : array_like of float64
-    format : str or Format
-    seed : int or numpy.random.Generator
-        The same whole number gives the same roundings; a generator goes on from call to call.
-    overflow : str, optional
-        As ``round_to``'s. Rounding cannot be unbiased beyond the largest number.
-
-    Returns
-    -------
-    ndarray of float64
-        Of the shape of ``x``.
-
-    Raises
-    ------
-    InputError
-        As ``round_to``'s, or if the seed is neither of these.
-
-    Notes
-    -----
-    Probabilities are multiples of 2**-53, so the mean differs from ``x`` by at most 2**-53 of the neighbors' distance.
-    Source: Gupta et al., Deep Learning with Limited Numerical Precision (2015), section 3.
-
-    Examples
-    --------
-    >>> tries = stochastic_round([1.0001] * 100_000, "float16", seed=1)
-    >>> sorted({float(t) for t in tries}), bool(abs(tries.mean() - 1.0001) < 1e-5)
-    ([1.0, 1.0009765625], True)
-    """
-    one = find("stochastic_round", format)
-    rule = overflow_rule("stochastic_round", one, overflow)
-    given = as_float64("stochastic_round", x)
-    random = generator("stochastic_round", seed)
-    steps = quantum(given, one)
-    with np.errstate(invalid="ignore", over="ignore"):
-        scaled = np.abs(given) / steps
-        down = np.floor(scaled)
-        up = random.random(given.shape) < scaled - down
-        nearest = np.copysign((down + up) * steps, given)
-    if one.kind == "integer":
-        nearest = nearest + 0.0
-    return shaped(finished(nearest, given, one, rule), given)
-
-
 def quantum(x: np.ndarray, one: Format) -> np.ndarray:
     """Return the distance of the grid's numbers around each magnitude, as if the exponent had no upper end; 1 for what is not finite."""
     if one.kind == "integer":

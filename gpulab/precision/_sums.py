@@ -176,7 +176,7 @@ def _total(held: np.ndarray, wide: Format, order: str, chance: np.random.Generat
 
 
 def _by_chance(exact: float, one: Format, draw: float) -> float:
-    """Return one stochastic rounding, as ``stochastic_round`` does for arrays."""
+    """Return one stochastic rounding: up with the share of the way to the next number as its chance."""
     if exact == 0 or not math.isfinite(exact):
         return _exact.in_range(exact, one)
     unit = math.ldexp(1.0, max(math.frexp(exact)[1] - 1, one.emin) - one.mantissa_bits)

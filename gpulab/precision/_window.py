@@ -15,7 +15,6 @@ from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.precision._formats import Format, find
 from gpulab.precision._gradients import exponent_of, magnitudes_of
-from gpulab.precision._rounding import as_float64, rounded
 from gpulab.results import Result
 
 _POWERS = range(-126, 128)  # scales that are powers of two, as float32 holds them
@@ -270,81 +269,3 @@ def _around(ratio: float) -> list[float]:
     at = exponent_of(ratio) if 0 < ratio < math.inf else _POWERS[-1] if ratio else _POWERS[0]
     middle = min(max(at, _POWERS[0] + 1), _POWERS[-1] - 1)
     return [math.ldexp(1.0, power) for power in (middle - 1, middle, middle + 1)]
-
-
-@dataclass(frozen=True)
-class Updates(Result):
-    """The effect of keeping the weights in a format on an optimizer's updates.
-
-    Attributes
-    ----------
-    format : Format
-    count : int
-        Weights with an update that is not zero.
-    swallowed_share : float
-        The share of weights that do not change: their update is less than half of their spacing.
-    typical_ratio : float
-        The median of update divided by weight.
-    evidence : Evidence
-    """
-
-    format: Format
-    count: int
-    swallowed_share: float
-    typical_ratio: float
-    evidence: Evidence
-
-    def __repr__(self) -> str:
-        return f"<{share(self.swallowed_share)} of {self.count:,} updates are swallowed in {self.format.name}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row."""
-        row = (self.format.name, f"{self.count:,}", f"{self.typical_ratio:.1e}", share(self.swallowed_share))
-        return ("weights kept in", "updates", "update / weight (median)", "swallowed"), [row]
-
-
-def swallowed_updates(before: Any, after: Any, format: str | Format) -> Updates:
-    """Return the share of weight updates that are lost when the weights are kept in a format instead of a wider one.
-
-    Parameters
-    ----------
-    before, after : array_like, or lists of them
-        The weights before and after a step, in full precision; the same shapes.
-    format : str or Format
-        What the weights would be kept in: an update counts as swallowed where the weight, rounded, stays the same when the update is
-        added to it.
-
-    Returns
-    -------
-    Updates
-
-    Raises
-    ------
-    InputError
-        If the shapes differ, or no weight moved.
-
-    Examples
-    --------
-    >>> swallowed_updates([1.0, 1.0, 0.001], [1.0001, 1.01, 0.0011], "float16").swallowed_share
-    0.3333333333333333
-    """
-    one = find("swallowed_updates", format)
-    first, second = (_flat(side) for side in (before, after))
-    if first.shape != second.shape:
-        raise InputError(
-            f"swallowed_updates: {first.size:,} weights before, {second.size:,} after; expected as many. Pass the same weights."
-        )
-    update = second - first
-    moved = np.isfinite(update) & (update != 0)
-    if not moved.any():
-        raise InputError("swallowed_updates: no weight moved; expected at least one update. Pass the weights before and after a step.")
-    held = rounded(first[moved], one, one.overflow)
-    then = rounded(held + update[moved], one, one.overflow)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.abs(update[moved] / first[moved])
-    return Updates(one, int(moved.sum()), float((then == held).mean()), float(np.median(ratio)), _GIVEN)
-
-
-def _flat(side: Any) -> np.ndarray:
-    many = isinstance(side, (list, tuple)) and any(np.ndim(each) for each in side)
-    return np.concatenate([as_float64("swallowed_updates", each).ravel() for each in (side if many else [side])])

@@ -51,7 +51,7 @@ def _triad(target: Any, b: Any, c: Any) -> None:
 
 
 @contextlib.contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
+def tf32(allowed: bool) -> Iterator[None]:
     """Allow or forbid TF32 in float32 products, and put the setting back."""
     import torch
 
@@ -75,7 +75,7 @@ def _gemm_case(device: Device, dtype: str, n: int) -> Case:
         if device.is_cpu:
             corner = slice(n // _SMALLER)
             refuse_long(f"matrix product {dtype}", lambda: torch.mm(a[corner, corner], b[corner, corner]), float(_SMALLER**3))
-        with _tf32(dtype == "tf32"):
+        with tf32(dtype == "tf32"):
             return measure(torch.mm, a, b, device=device, flops=2.0 * n**3, deadline=deadline_seconds, label=f"matrix product {dtype}")
 
     return Case({"operation": "gemm", "n": n, "dtype": dtype}, time, FIRST)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpulab import precision
 from gpulab.devices import Device
+from gpulab.recorder._ceilings import tf32
 from gpulab.recorder._registry import SECOND, THIRD, Case, Experiment, register
 from gpulab.timing import Measurement, measure
 
@@ -36,7 +36,7 @@ def _product(device: Device, name: str, n: int) -> tuple[Callable[..., Any], tup
 def _case(device: Device, name: str, n: int) -> Case:
     def time(deadline_seconds: float) -> Measurement:
         fn, operands = _product(device, name, n)
-        with precision.tf32(matmul=name == "tf32", convolution=name == "tf32"):
+        with tf32(name == "tf32"):
             return measure(fn, *operands, device=device, flops=2.0 * n**3, deadline=deadline_seconds, label=f"{name} product, n={n}")
 
     return Case({"format": name, "n": n}, time, SECOND if n in (4096, 512) else THIRD)

@@ -1,6 +1,5 @@
 """Real training runs that the later notebooks share: small tasks, one loop with everything as an option, results with intervals."""
 
-from gpulab.training._compile_cost import CompileCost, break_even_calls, compile_cost
 from gpulab.training._data import Data
 from gpulab.training._evaluate import evaluate
 from gpulab.training._fit import fit
@@ -28,7 +27,6 @@ __all__ = [
     "PHASES",
     "START",
     "Accuracy",
-    "CompileCost",
     "Data",
     "FitResult",
     "Gain",
@@ -57,9 +55,7 @@ __all__ = [
     "Task",
     "Technique",
     "WaitSite",
-    "break_even_calls",
     "compare_scripts",
-    "compile_cost",
     "evaluate",
     "evaluate_models",
     "fit",

@@ -15,7 +15,6 @@ from gpulab.results import Result
 from gpulab.timing.statistics import t_quantile
 from gpulab.units import format_bytes, format_seconds, plural
 
-LANES = ("data", "copy", "compute")
 # Batch means: blocks of following steps, whose means are nearly independent though the steps are not (Law and Kelton,
 # Simulation Modeling and Analysis, "batch means"); six blocks leave five degrees of freedom.
 _BLOCKS = 6

@@ -14,30 +14,23 @@ True
 from gpulab.transfer._break_even import break_even
 from gpulab.transfer._copies import measure_copy
 from gpulab.transfer._fit import AlphaBeta, Segment, fit
-from gpulab.transfer._links import Link, ProcessorModel, faster, link_names, processor
-from gpulab.transfer._meter import LinkReport, ModelledDevice
+from gpulab.transfer._links import Link, ProcessorModel, link_names, processor
 from gpulab.transfer._overlap import measure_overlap, overlap, pipeline_seconds
-from gpulab.transfer._pinning import pinning_cost, stale_read
 from gpulab.transfer._sweep import link, memory_bandwidth_bytes_per_second, recorded_sweep, sweep
-from gpulab.transfer.results import BreakEven, BreakEvenRow, Overlap, PinningCost, Span, StaleRead, Sweep, SweepPoint
+from gpulab.transfer.results import BreakEven, BreakEvenRow, Overlap, Span, Sweep, SweepPoint
 
 __all__ = [
     "AlphaBeta",
     "BreakEven",
     "BreakEvenRow",
     "Link",
-    "LinkReport",
-    "ModelledDevice",
     "Overlap",
-    "PinningCost",
     "ProcessorModel",
     "Segment",
     "Span",
-    "StaleRead",
     "Sweep",
     "SweepPoint",
     "break_even",
-    "faster",
     "fit",
     "link",
     "link_names",
@@ -45,10 +38,8 @@ __all__ = [
     "measure_overlap",
     "memory_bandwidth_bytes_per_second",
     "overlap",
-    "pinning_cost",
     "pipeline_seconds",
     "processor",
     "recorded_sweep",
-    "stale_read",
     "sweep",
 ]

@@ -6,7 +6,6 @@ sheet's where no measurement was published; each states which. The user may set 
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -240,26 +239,6 @@ def processor(which: ProcessorModel | str) -> ProcessorModel:
             f"processor: {shown(which)} is not one that gpulab models; expected one of: {', '.join(_PROCESSORS)}. Pass one of these."
         )
     return _PROCESSORS[which]
-
-
-def faster(which: ProcessorModel, factor: float) -> ProcessorModel:
-    """Return a processor whose rates are ``factor`` times those of another; the launch stays.
-
-    Raises
-    ------
-    InputError
-        If the factor is not positive.
-    """
-    times = _positive("faster", "factor", factor)
-    if not isinstance(which, ProcessorModel):
-        raise InputError(f"faster: {shown(which)} is not a processor; expected a ProcessorModel. Pass processor('nvidia-h200').")
-    return dataclasses.replace(
-        which,
-        name=f"{which.name} x {times:g}",
-        flops_per_second={dtype: rate * times for dtype, rate in which.flops_per_second.items()},
-        bytes_per_second=which.bytes_per_second * times,
-        evidence=Evidence.modelled(f"{times:g} times the rates of {which.name}", which.evidence.source or which.name),
-    )
 
 
 def _positive(function: str, name: str, value: Any) -> float:

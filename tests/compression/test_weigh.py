@@ -274,7 +274,6 @@ REFUSED = [
     (compression.to_sparse, (NET,), {"format": "coo"}),
     (compression.to_sparse, (compression.prune(NET, pattern="2:4"), "2:4"), {}),
     (compression.to_sparse, (nn.Sequential(nn.Conv2d(4, 4, 3, groups=4)),), {"layers": ["0"]}),
-    (compression.sparsity, (nn.ReLU(),), {}),
     (compression.count, (NET, torch.zeros(2, 9)), {}), (compression.weigh, (NET,), {}),
     *[(compression.weigh, (models,), {"inputs": torch.zeros(1, 8)})
       for models in ({}, {"a": []}, 5)],

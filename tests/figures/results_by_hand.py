@@ -6,7 +6,6 @@ machine.
 
 import dataclasses
 import functools
-from typing import Any
 
 import gpulab as gl
 import numpy as np
@@ -483,25 +482,6 @@ def gradients() -> precision.Gradients:
     )
 
 
-def collective_sweep(
-    operation: str = "all_reduce", counted: bool = True
-) -> parallel.CollectiveSweep:
-    """Four ranks on a link of 100 us and 1 GB/s, with gloo's own algorithm and bytes."""
-    algorithm = models.GLOO_ALGORITHMS[operation]
-    link: dict[str, Any] = {"latency_seconds": 1e-4, "bandwidth_bytes_per_second": 1e9}
-    points = []
-    for nbytes in (2**12, 2**16, 2**20, 2**23):
-        cost = models.collective_cost(operation, nbytes, 4, algorithm, **link)
-        sent = models.gloo_wire_bytes(operation, nbytes // 4, 4) if counted else None
-        own = tuple(cost.sent_bytes(r) for r in range(4))
-        points.append(
-            parallel.CollectivePoint(nbytes, cost.seconds, around(cost.seconds), 40, sent, own)
-        )
-    return parallel.CollectiveSweep(
-        operation, algorithm, 4, 1, "gloo", "float32", tuple(points), None, None, (), LIVE, None
-    )
-
-
 def scaling_result(
     badge: str = "measured", kind: str = "cpu", predicted: bool = True
 ) -> parallel.ScalingResult:
@@ -537,21 +517,6 @@ def scaling_result(
         (),
         evidence(badge, kind),
         environment(kind),
-    )
-
-
-def global_batch() -> parallel.GlobalBatchResult:
-    """Three rules on one rank and on eight."""
-    seeds = training.SeedsAccuracy(
-        (accuracy(), accuracy()), 0.9, (0.88, 0.92), (0.8, 0.96), "digits", LIVE
-    )
-    rows = tuple(
-        parallel.GlobalBatchRow(rule, p, 16 * p, 0.03 * p, 400 // p, seeds, int(p == 8))
-        for rule in ("unchanged", "linear", "linear with warm-up")
-        for p in (1, 8)
-    )
-    return parallel.GlobalBatchResult(
-        "digits-mlp", 16, 5, "SGD with momentum 0.9", 0.03, 1.0, rows, (), LIVE
     )
 
 

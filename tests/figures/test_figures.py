@@ -56,14 +56,8 @@ CASES: dict[str, Callable[[], LabFigure]] = {
     "break_even, no accelerator": lambda: figures.break_even(made.break_even("no accelerator")),
     "class_predictions": lambda: figures.class_predictions(gl.lessons.classroom(CLASS)),
     "class_roofline": lambda: figures.class_roofline(gl.lessons.classroom(CLASS)),
-    "collectives, seconds": lambda: figures.collectives(made.collective_sweep()),
-    "collectives, sent": lambda: figures.collectives(made.collective_sweep(), "sent"),
-    "collectives, two operations": lambda: figures.collectives(
-        [made.collective_sweep(), made.collective_sweep("broadcast", counted=False)], "bus"
-    ),
     "comparison": lambda: figures.comparison(made.comparison(), [made.recorded_row()]),
     "diet": lambda: figures.diet(made.weighing()),
-    "global_batch": lambda: figures.global_batch(made.global_batch()),
     "gradient_window, four fates": lambda: figures.gradient_window(
         precision.gradient_window([2.0**-40, 2.0**-20, 1.0, 3.0e4], "float16", 8)
     ),
@@ -137,7 +131,6 @@ CASES: dict[str, Callable[[], LabFigure]] = {
     ),
     "sweep, a knee in seconds": lambda: _kneed("seconds"),
     "sweep, a knee in rates": lambda: _kneed("rate"),
-    "training": lambda: figures.training(made.fit_result()),
     "waterfall": lambda: figures.waterfall(made.ladder()),
 }
 

@@ -1,6 +1,5 @@
 """What looks into training: the input pipeline, the profiler, compile costs, hidden waits."""
 
-import functools
 import math
 from typing import Any
 
@@ -165,23 +164,6 @@ def test_a_step_of_known_operators(capfd: pytest.CaptureFixture[str]) -> None:
     assert found.between_ratio == pytest.approx(1 - busy / sum(b - a for a, b in found.steps))
     assert (len(found.steps), found.label, found.notes[0].code) == (2, "step", "stopped")
     assert capfd.readouterr() == ("", "")  # its library's log would stand in the notebook in red
-
-
-# -- what compiling costs --------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_compilation_is_raced_against_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The forms agree and the numbers hang together; a compiler that fails is a reason."""
-    compiler, given = torch.compile, (torch.nn.functional.silu, torch.linspace(-3, 3, 10_000))
-    options = {"cold": False, "deadline": 0.3, "device": "cpu"}
-    monkeypatch.setattr(torch, "compile", functools.partial(compiler, backend="eager"))
-    found = training.compile_cost(*given, **options)
-    assert (found.max_relative_difference < 1e-6, found.label, found.reason) == (True, "silu", "")
-    assert found.saved_seconds == found.eager_seconds - found.compiled_seconds
-    monkeypatch.setattr(torch, "compile", lambda fn: fn.no_compiler)
-    failed = training.compile_cost(*given, **options)
-    assert (failed.saved_seconds, "no_compiler" in failed.reason) == (None, True)
 
 
 # -- hidden waits ----------------------------------------------------------------------------------

@@ -81,24 +81,6 @@ def test_runs_and_their_comparisons_in_tables(approved: Any) -> None:
     assert told(RUN, scaled, bare, race, none, seeds, single, RIGHT) == approved
 
 
-def test_a_compilation_in_a_table(approved: Any) -> None:
-    """2 s to compile, 10 against 5 ms: paid after 400 calls, 334 to 500; and others."""
-    ends = (0.0095, 0.0105), (0.0045, 0.0055)
-    cost = training.CompileCost("it", "cpu", 0.5, 2.0, 0.010, 0.005, *ends, 0.0, "", NOTES, HERE)
-    changed = (
-        {}, {"compiled_seconds": 0.011, "compiled_interval": (0.0108, 0.012)},
-        {"compiled_interval": (0.0045, 0.0099), "eager_interval": (0.0095, 0.0105)},
-        {"eager_interval": None}, {"compile_seconds": 1e-6},
-        dict.fromkeys(("compile_seconds", "eager_seconds", "compiled_seconds"))
-        | {"reason": "No g++"},
-    )  # fmt: skip
-    found = [replace(cost, **change) for change in changed]
-    assert cost.saved_interval == pytest.approx((0.004, 0.006))
-    assert "".join(f"{one.sentence}\n" for one in found) + told(*found) == approved
-    calls = [(1.0, 0.25, 4), (1.01, 0.25, 5), (1e-9, 1.0, 1), (1.0, 0.0, None), (None, 1.0, None)]
-    assert [training.break_even_calls(a, b) for a, b, _ in calls] == [c for *_, c in calls]
-
-
 @pytest.mark.parametrize(
     ("interval", "verdict"),
     [
@@ -240,7 +222,6 @@ EDGES = [
     (profile, (3,), {}), (profile, (lambda: 1 / 0,), {"device": "cpu"}),
     (training.hidden_waits, (len,), {"calls": 1001}), (training.hidden_waits, (3,), {}),
     (training.hidden_waits, (lambda: 1 / 0,), {"device": "cpu"}),
-    (training.compile_cost, (len,), {"deadline": 600.5}), (training.compile_cost, (3,), {}),
     *[(training.model_pipeline, MODEL, options) for options in (
         {"cores": 4096, "workers": 64, "prefetch": 16, "steps": 1001}, {"cores": 0}, {"steps": 1},
         {"workers": 65}, {"prefetch": 17}, {"prefetch": 0}, {"cores": 4097},
