@@ -15,7 +15,6 @@ from gpulab.parallel._strategies import Strategy, strategies
 from gpulab.parallel._strategies_data import average_gradients
 from gpulab.parallel._sweep import sweep
 from gpulab.parallel._train import train
-from gpulab.parallel._wire import WireBytes, wire_bytes
 from gpulab.parallel.rank_results import RANK_CATEGORIES, RankMemory
 from gpulab.parallel.results import KINDS, RankReport, RankSpan, RankTimeline, StrategyResult
 from gpulab.parallel.scaling_results import GlobalBatchResult, GlobalBatchRow, ScalingMeasurement, ScalingResult
@@ -43,7 +42,6 @@ __all__ = [
     "ScheduleRun",
     "Strategy",
     "StrategyResult",
-    "WireBytes",
     "average_gradients",
     "cannot_split",
     "cluster",
@@ -60,5 +58,4 @@ __all__ = [
     "sweep",
     "train",
     "unobserved",
-    "wire_bytes",
 ]

@@ -68,7 +68,7 @@ class CollectiveCall(Result):
     dtype : str
         Of the first tensor; "" for a barrier.
     input_bytes : int
-        What this rank contributes: the payload, not what the algorithm sends (``wire_bytes``).
+        What this rank contributes: the payload, not what the algorithm sends.
     output_bytes : int
         What this rank receives; 0 where it contributes or receives nothing (a broadcast's receiver has 0 ``input_bytes``).
     group : tuple of int

@@ -158,7 +158,7 @@ class _Work:
         import torch.distributed as dist
 
         from gpulab.parallel._observe import observe
-        from gpulab.parallel._wire import wire_bytes
+        from gpulab.parallel._wire import sent_between, sent_by_socket
 
         observed = min(OBSERVED, self.job.steps - FEWEST_STEPS + 1)
         batches = _batches(self.job, self.setting.device)
@@ -175,20 +175,20 @@ class _Work:
         ready = list(batches)
         del self.setting.phases[:], self.setting.ends_in_wait[:], self.begins[:]
         dist.barrier()  # so that the observed steps do not begin with what the followed one took
-        before = wire_bytes()
+        before = sent_by_socket()
         with observe() as seen:
             for number, batch in enumerate(ready):
                 if number > 0 and not self._goes_on():
                     break
                 self._step(batch)
             end = time.perf_counter()
-        sent = wire_bytes().since(before)
+        sent = sent_between(before, sent_by_socket())
         notes = RankNotes(
             tuple(self.setting.phases), _ended(seen), seen.waits, tuple(self.setting.ends_in_wait), tuple(self.begins), end, ahead
         )
         state = _on_host(self.trainer.state())
         shares = [float(share) for share in self.shares]
-        return Outcome(shares, state, _environment(), self.seconds, *memory, notes, sent.sent_bytes, sent.reason)
+        return Outcome(shares, state, _environment(), self.seconds, *memory, notes, *sent)
 
     def _goes_on(self) -> bool:
         return self.agreed.go(len(self.seconds))

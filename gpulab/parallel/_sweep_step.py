@@ -14,7 +14,7 @@ from typing import Any
 from gpulab import devices
 from gpulab.parallel._backend import own_device
 from gpulab.parallel._observe import unobserved
-from gpulab.parallel._wire import wire_bytes
+from gpulab.parallel._wire import sent_between, sent_by_socket
 
 
 def facts() -> dict[str, Any]:
@@ -57,17 +57,15 @@ def sent_bytes(operation: str, elements: int, root: int = 0) -> tuple[int | None
     with unobserved():
         for _ in range(2):  # the first may still be under way on another rank
             dist.barrier()
-        start = wire_bytes()
-        if start.sent_bytes is None:
-            return None, start.reason
+        start = sent_by_socket()
         dist.barrier()
-        alone = wire_bytes()
+        alone = sent_by_socket()
         call()
         wait()
         dist.barrier()
-        both = wire_bytes()
-    barrier = alone.since(start).sent_bytes or 0
-    return (both.since(alone).sent_bytes or 0) - barrier, None
+    barrier, _ = sent_between(start, alone)
+    both, reason = sent_between(alone, sent_by_socket())
+    return (None, reason) if both is None or barrier is None else (both - barrier, None)
 
 
 def _call(operation: str, elements: int, root: int) -> tuple[Callable[[], Any], Callable[[], None]]:
