@@ -251,12 +251,6 @@ class Latency(Result):
     evidence: Evidence
     environment: Environment | None
 
-    @property
-    def span_ratio(self) -> float:
-        """The ratio of the slowest point to the fastest, by their fastest samples."""
-        times = [p.least_seconds for p in self.points]
-        return max(times) / min(times)
-
     def levels(self) -> Levels:
         """Return the levels of memory in the fastest samples, the caches that the system reports, and what the samples do not determine."""
         sentences = []
@@ -327,15 +321,6 @@ class Bandwidth(Result):
     notes: tuple[Note, ...]
     evidence: Evidence
     environment: Environment | None
-
-    @property
-    def span_ratio(self) -> float:
-        """The ratio of the fastest point to the slowest larger one, by their fastest samples.
-
-        Small sets are slow because every pass has a start-up time.
-        """
-        rates = [p.most_bytes_per_second for p in self.points]
-        return max(rates) / min(rates[rates.index(max(rates)) :])
 
     def levels(self) -> Levels:
         """Return the levels of memory in the fastest samples, the caches that the system reports, and what the samples do not determine."""

@@ -18,7 +18,6 @@ from gpulab.models._pipeline_schedule import PIPELINE_SCHEDULES, PassKind, Stage
 from gpulab.models._requests import sectors_per_request, shared_wavefronts
 from gpulab.models._roofline import ArithmeticRoof, MemoryRoof, Roofline, RooflinePoint
 from gpulab.models._scaling import ScalingCurve, ScalingPoint, amdahl, gustafson, scaling
-from gpulab.models._serial_share import SerialShare, serial_share
 
 __all__ = [
     "ACCESS_KINDS",
@@ -39,7 +38,6 @@ __all__ = [
     "RooflinePoint",
     "ScalingCurve",
     "ScalingPoint",
-    "SerialShare",
     "SmLimits",
     "StagePass",
     "StageSchedule",
@@ -61,7 +59,6 @@ __all__ = [
     "roofline",
     "scaling",
     "sectors_per_request",
-    "serial_share",
     "shared_wavefronts",
     "sm_limits",
 ]

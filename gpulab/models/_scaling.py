@@ -1,6 +1,6 @@
 """The speed-up from more ranks: Amdahl's and Gustafson's laws, and a training step whose gradients are averaged over a ring.
 
-Pure arithmetic. ``gpulab.parallel.scaling`` compares it with measured steps; ``serial_share`` estimates the share from measured points.
+Pure arithmetic. ``gpulab.parallel.scaling`` compares it with measured steps.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.models import ScalingCurve, SerialShare, serial_share
+from gpulab.models import ScalingCurve
 from gpulab.results import Result
 from gpulab.training import SeedsAccuracy
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
@@ -132,22 +132,6 @@ class ScalingResult(Result):
                 return point
         there = ", ".join(str(point.ranks) for point in self.points)
         raise InputError(f"at: {ranks!r} ranks were not measured ({there} were); expected one of these. Pass it in counts=.")
-
-    def serial_share(self) -> SerialShare:
-        """Return the serial share of Amdahl's law that the measured points need.
-
-        Raises
-        ------
-        InputError
-            If this is weak scaling, or there is only one number of ranks.
-        """
-        if self.mode != "strong":
-            raise InputError('serial_share: these points are of weak scaling; expected strong scaling. Measure with mode="strong".')
-        spans = [p.interval_seconds for p in self.points]
-        known = [span for span in spans if span is not None and span[1] > span[0]]
-        return serial_share(
-            [p.ranks for p in self.points], [p.median_seconds for p in self.points], known if len(known) == len(spans) else None
-        )
 
     @property
     def sentence(self) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpulab import models
-from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds, plural
@@ -111,28 +110,6 @@ class CollectiveSweep(Result):
             self.operation, self.ranks, self.algorithm, latency_seconds=line.latency_seconds,
             bandwidth_bytes_per_second=line.bandwidth_bytes_per_second,
         )  # fmt: skip
-
-    def models(self, fitted: AlphaBeta | None = None) -> dict[str, tuple[models.CollectiveCost, ...]]:
-        """Return each known algorithm's cost at the sizes measured, over links with ``message``'s latency and bandwidth.
-
-        Parameters
-        ----------
-        fitted : AlphaBeta, optional
-            What ``fit`` gave.
-        """
-        latency, bandwidth = self.message(fitted)
-        found = {}
-        for algorithm in models.collective_algorithms(self.operation):
-            try:
-                found[algorithm] = tuple(
-                    models.collective_cost(
-                        self.operation, p.nbytes, self.ranks, algorithm, latency_seconds=latency, bandwidth_bytes_per_second=bandwidth
-                    )
-                    for p in self.points
-                )
-            except InputError:  # an algorithm for other numbers of ranks
-                continue
-        return found
 
     def bus_bytes_per_second(self, point: CollectivePoint) -> float:
         """Return the rate at which a ring's links would run, to compare operations and numbers of ranks (``models.bus_bandwidth``)."""

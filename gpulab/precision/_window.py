@@ -83,11 +83,6 @@ class GradientWindow(Result):
         return self.overflowing_share == 0 and not self.not_finite and self.vanishing_share <= self.tolerance
 
     @property
-    def scales_exist(self) -> bool:
-        """Whether any scale is safe; none is safe if a gradient is infinite or nan already."""
-        return self._scales is not None
-
-    @property
     def _scales(self) -> tuple[float, float] | None:
         low, high = self.lowest_scale, self.highest_scale
         return None if self.not_finite or low is None or high is None or low > high else (low, high)

@@ -40,11 +40,6 @@ class GraphedStep:
         self._failed = False
 
     @property
-    def is_recorded(self) -> bool:
-        """Whether steps are replayed from now on."""
-        return self._graph is not None
-
-    @property
     def has_failed(self) -> bool:
         """Whether recording failed, so that steps are launched operator by operator."""
         return self._failed

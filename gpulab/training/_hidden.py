@@ -89,11 +89,6 @@ class HiddenWaits(Result):
         """How many times the host would wait, in all calls."""
         return sum(site.count for site in self.sites)
 
-    @property
-    def per_call(self) -> float:
-        """How many times the host would wait in one call."""
-        return self.count / self.calls
-
     def __repr__(self) -> str:
         return f"<{self.label}: {plural(self.count, 'wait')} at {plural(len(self.sites), 'place')}>"
 

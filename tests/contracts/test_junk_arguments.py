@@ -109,7 +109,6 @@ CALLS: dict[str, Any] = {
     "models.roofline": of("cpu", ceilings="datasheet"),
     "models.scaling": of(1.0, 8.0, 1e-6, 1e9, [1, 2]),
     "models.sectors_per_request": of(LANES),
-    "models.serial_share": of([1, 2, 4], [1.0, 0.6, 0.4]),
     "models.shared_wavefronts": of(LANES),
     "models.sm_limits": of("9.0"),
     "networks.cnn": of(),

@@ -1,14 +1,12 @@
 """Amdahl, Gustafson, a step with its all-reduce, and the serial share fitted back."""
 
-import dataclasses
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
-import scipy.stats
 from gpulab.errors import InputError
-from gpulab.models import amdahl, gustafson, scaling, serial_share
+from gpulab.models import amdahl, gustafson, scaling
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,42 +126,6 @@ def test_no_number_of_ranks_exceeds_the_limit_and_the_best_meets_it(mode, step, 
     assert max(*others, *(p.speedup for p in curve.points)) <= met * (1 + 1e-9)
 
 
-@given(SHARES, TIMES, st.lists(st.integers(1, 500), min_size=3, max_size=8, unique=True))
-def test_serial_share_is_the_inverse_of_amdahl(share, one, ranks):
-    """Points of Amdahl's law give back its share, its time on one rank, and the share of each."""
-    points = amdahl(share, ranks, seconds=one).points
-    fitted = serial_share([p.ranks for p in points], [p.seconds for p in points])
-    assert fitted.one_rank_seconds == pytest.approx(one, rel=1e-6)
-    expected = [share] * (1 + sum(p > 1 for p in ranks))
-    assert [fitted.share, *fitted.karp_flatt] == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("count", [3, 4, 5, 9])
-@pytest.mark.parametrize("half_width", [None, 0.15, 0.002])
-def test_fiellers_interval_by_its_definition(half_width, count):
-    """At its ends a - s (a + b) is as far from 0 as its spread times the quantile of SciPy.
-
-    Without intervals, and where points scatter more than theirs allow, Student's t and the scatter.
-    """
-    ranks, freedom = 2.0 ** np.arange(count), count - 2
-    seconds = 0.2 + 0.8 / ranks + 0.02 * np.resize([0, 1, -1], count)
-    sigmas = seconds if half_width is None else np.full(count, half_width / 1.959964)
-    (b, a), covariance = np.polyfit(1 / ranks, seconds, 1, w=1 / sigmas, cov="unscaled")
-    scatter = np.sum(((seconds - a - b / ranks) / sigmas) ** 2) / freedom
-    own = half_width is None or scatter > 1
-    quantile = (scipy.stats.t(freedom) if own else scipy.stats.norm).ppf(0.975)
-    spans = None if half_width is None else [(t - half_width, t + half_width) for t in seconds]
-    fitted = serial_share(ranks, seconds, spans)
-    assert (fitted.share, fitted.one_rank_seconds) == pytest.approx((a / (a + b), a + b))
-    if fitted.interval is None:  # the time on one rank is not distinguished from zero
-        assert (a + b) ** 2 <= quantile**2 * covariance.sum() * scatter
-    for share in fitted.interval or ():
-        weights = np.array([-share, 1 - share])  # of b and of a
-        spread = np.sqrt(weights @ covariance @ weights * (scatter if own else 1))
-        assert abs(a - share * (a + b)) == pytest.approx(quantile * spread, rel=2e-3)
-    assert fitted.interval is None or fitted.interval[0] < fitted.share < fitted.interval[1]
-
-
 @pytest.mark.parametrize(
     ("call", "value"),
     [
@@ -180,14 +142,6 @@ def test_fiellers_interval_by_its_definition(half_width, count):
         (lambda: scaling(1.0, 1, 0, 1.0, 2, serial_share=-0.1), "serial_share is -0.1"),
         (lambda: scaling(1.0, 1, 0, 1.0, 2, processors=0), "processors is 0"),
         (lambda: amdahl(0.1, range(1, 31)).at(31), "19, 20, ..."),
-        (lambda: serial_share([1, 2], [1.0]), "2 .* 1 times"),
-        (lambda: serial_share([2, 2], [1.0, 1.1]), "two different"),
-        (lambda: serial_share([1, 2], [1.0, -1.0]), "-1.0"),
-        (lambda: serial_share([1, 2.5], [1.0, 1.0]), "2.5"),
-        (lambda: serial_share([1, 2], [1.0, 0.6], [(1.1, 0.9), (0.5, 0.7)]), "low"),
-        (lambda: serial_share([1, 2], [1.0, 0.6], [(0.9, 1.1)]), "1 intervals"),
-        # A line through 1 s on two ranks and 2 s on three is at -2 s on one.
-        (lambda: serial_share([2, 3], [1.0, 2.0]), "-2 s"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_value(call, value):
@@ -198,30 +152,13 @@ def test_what_cannot_be_is_refused_with_its_value(call, value):
 
 
 def test_curves_and_fits_as_they_are_shown(approved):
-    """Each law's table and sentence; shares that are unknown, above one, below none, doubtful.
-
-    By hand: 2 of 10 s did not divide; to first order the interval of 2 t2 / t1 - 1 is 2.33 % wide
-    either way; each point of a growing communication needs 2 p x 5 ms.
-    """
-    fitted = serial_share([1, 2], [10.0, 6.0])
-    growing = scaling(1.0, 0, 0.005, 1e9, [1, 2, 4, 8]).points
+    """Each law's table and sentence."""
     shown = [
         amdahl(0.1, [1, 9], seconds=2.0),
         amdahl(0.1, 1),
         gustafson(0.25, 11, seconds=3.0),
         scaling(1.0, 100, ranks=[1, 4], overlap=0.5, processors=2, **STEP),
         scaling(1.0, 100, ranks=4, mode="weak", **STEP),
-        fitted,
-        serial_share([1, 2], [10.0, 6.0], [(9.9, 10.1), (5.9, 6.1)]),
-        serial_share([1, 2, 4, 8], [1.0, 0.65, 0.38, 0.31]),
-        serial_share([p.ranks for p in growing], [p.seconds for p in growing]),
-        serial_share([1, 1, 2], [9.0, 11.0, 6.0]),
-        serial_share([2, 4], [1.0, 1.0], [(0.0, 9.0), (0.0, 9.0)]),
-        serial_share([1, 2, 4], [1.0, 1.3, 1.5]),
-        serial_share([1, 2, 4], [1.0, 0.45, 0.18], [(0.99, 1.01), (0.44, 0.46), (0.17, 0.19)]),
-        serial_share([1, 2], [10.0, 5.2], [(9.5, 10.5), (4.7, 5.7)]),
-        dataclasses.replace(fitted, share=0.0),
-        dataclasses.replace(fitted, share=1.0),
     ]
     parts = (
         f"{one!r}\n{table_text(one._repr_html_())}at most {one.limit_speedup:.4g}" for one in shown

@@ -64,11 +64,6 @@ def test_a_fit_gives_one_messages_latency_and_bandwidth(swept: CollectiveSweep) 
     made = dataclasses.replace(swept, points=points, ranks=8, algorithm="ring")
     latency, bandwidth = made.message()
     assert (latency, bandwidth) == (pytest.approx(50e-6, rel=0.01), pytest.approx(1e9, rel=0.01))
-    costs = made.models()
-    for point, cost in zip(points, costs["ring"], strict=True):
-        assert cost.seconds == pytest.approx(point.median_seconds, rel=0.01)
-    assert costs["tree"][0].seconds < costs["ring"][0].seconds  # 6 messages in turn for small ones
-    assert costs["tree"][-1].seconds > costs["ring"][-1].seconds
     refused(InputError, swept.fit)
 
 
@@ -130,7 +125,6 @@ def test_recorded_scaling_by_hand() -> None:
     assert four.predicted_seconds == pytest.approx(0.025 + 6 * (50e-6 + 1e6 / 1e9), rel=0.01)
     assert four.predicted_overlapped_seconds == pytest.approx(0.025, rel=0.01)
     assert (found.processors, found.at(2).batch, four.batch) == (4, 120, 60)
-    assert found.serial_share().share == pytest.approx(0.1, abs=0.05)
 
 
 def test_what_was_not_recorded_is_none() -> None:
@@ -142,7 +136,6 @@ def test_what_was_not_recorded_is_none() -> None:
     weak = gl.parallel.recorded_scaling(recorded, mode="weak")
     assert (weak.at(2).speedup, weak.at(2).batch) == (pytest.approx(1.6), 240)
     assert (weak.prediction, weak.latency_seconds) == (None, None)
-    refused(InputError, weak.serial_share)
 
 
 def test_the_scaling_of_the_shipped_recordings(approved: Any) -> None:
