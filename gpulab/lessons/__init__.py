@@ -10,8 +10,7 @@ from gpulab.lessons._checks import CheckResult, check, hint, solution
 from gpulab.lessons._class_reading import classroom, read_report
 from gpulab.lessons._classroom import Classroom
 from gpulab.lessons._climb import climb, compiled, instructions
-from gpulab.lessons._density import roof
-from gpulab.lessons._five_works import five_works
+from gpulab.lessons._density import five_works, roof
 from gpulab.lessons._grades import grade
 from gpulab.lessons._hangs import hang
 from gpulab.lessons._idioms import rosetta

@@ -1,13 +1,16 @@
-"""The roofs of this machine for notebook 03, kept until the kernel ends, so that the checks use the numbers that the learner saw."""
+"""Notebook 03: five operations of different arithmetic intensity, and the roofs of this machine.
+
+The roofs are kept until the kernel ends, so that the checks use the numbers that the learner saw.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from gpulab import devices, models
+from gpulab import devices, models, workloads
 from gpulab.lessons._material import disturbed
 
 # A ceiling is the best that was seen; where neighbours were at work it is looked for this often.
@@ -15,6 +18,18 @@ _TRIES = 2
 # Where a CPU is busy: products from a fraction of a millisecond to 200 milliseconds, each size for a while.
 _PRODUCTS, _PRODUCT_SECONDS = (256, 512, 1024), 0.3
 _kept: models.Roofline | None = None
+_FIVE: Mapping[str, tuple[str, int, dict[str, int]]] = {
+    "add": ("add", 1 << 24, {}),
+    "sum": ("sum", 1 << 24, {}),
+    "softmax": ("softmax", 1 << 14, {}),
+    "one row": ("linear", 1, {"features": 4096}),
+    "matmul": ("matmul", 1024, {}),
+}
+
+
+def five_works() -> dict[str, workloads.Workload]:
+    """Return the five pieces of work of exercise 03.3, float32, by the names that it uses."""
+    return {key: workloads.get(name)(n=n, **params) for key, (name, n, params) in _FIVE.items()}
 
 
 def roof(again: bool = False) -> models.Roofline:
