@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from gpulab import devices, recordings, timing, transfer, workloads
 from gpulab.errors import InputError
@@ -133,6 +133,7 @@ class ContestRow(Result):
         Those of the accelerator's times, measured or recorded, such as "throttled".
     """
 
+    schema_version: ClassVar[int] = 2
     n: int
     cpu_seconds: float
     returned_seconds: float
