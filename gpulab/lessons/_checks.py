@@ -88,9 +88,10 @@ def _examine(exercise: Exercise, answer: Any) -> CheckResult:
             return CheckResult(exercise.id, NOT_ATTEMPTED, "")
         _loading.load(exercise.loads)
         praise = checking.run(lambda: exercise.check(answer), exercise.limit_seconds)
-    except NotAttempted as nothing:
-        edited = isinstance(nothing, Nothing) and not _is_stub(answer, exercise)
-        return CheckResult(exercise.id, WRONG if edited else NOT_ATTEMPTED, str(nothing))
+    except Nothing as nothing:
+        return CheckResult(exercise.id, NOT_ATTEMPTED, "") if _is_stub(answer, exercise) else CheckResult(exercise.id, WRONG, str(nothing))
+    except NotAttempted as missing:
+        return CheckResult(exercise.id, NOT_ATTEMPTED, str(missing))
     except Refused as refusal:
         return CheckResult(exercise.id, WRONG, str(refusal))
     except KeyboardInterrupt:
