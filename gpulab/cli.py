@@ -1,4 +1,4 @@
-"""The command line: ``gpulab doctor``, ``lab``, ``html``, ``report``, ``class``, ``nbgrader``, ``record``, ``recordings``, ``claims``.
+"""The command line: ``gpulab doctor``, ``lab``, ``html`` and so on; ``_COMMANDS`` lists all.
 
 Each command lives in a module of its own with ``add_parser(subparsers)`` that sets ``run(arguments) -> exit code``.
 Only the module of the requested command is imported, so ``gpulab record`` runs on a machine without Jupyter.
@@ -26,6 +26,7 @@ _COMMANDS = {
     "report": ("gpulab.lessons._report_command", "write the report that you hand in: machine, predictions, checks"),
     "class": ("gpulab.lessons._class_command", "read a folder of reports and write the grades"),
     "nbgrader": ("gpulab._nbgrader", "write the course's exercises as an nbgrader course"),
+    "misconceptions": ("gpulab.lessons.content", "list the common wrong predictions and wrong answers of the course"),
     "html": ("gpulab._html._command", "write the course as HTML pages that open from the disk"),
     "claims": ("gpulab.claims._command", "compare published claims with recorded machines"),
     "recordings": ("gpulab.recordings._command", "list, show, compare and merge recordings"),

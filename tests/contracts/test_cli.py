@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from gpulab.cli import main
 
 COMMANDS = (
     *("doctor", "lab", "report", "class", "nbgrader", "html", "claims", "recordings", "record"),
+    "misconceptions",
 )
 RUN = [
     sys.executable,
@@ -76,6 +78,7 @@ def test_a_wrong_option_ends_with_two(
         *(["html", "--out", "o", "--notebooks", "no-such"], ["html", "--out", "~nosuchuser/x"]),
         *(["nbgrader", "--out", "o", "--points", "-1"], ["nbgrader", "--out", "file"]),
         *(["lab", "--reset", "77", "--dir", "mine"], ["claims", "--out", "file/inside"]),
+        *(["misconceptions", "77"], ["misconceptions", "0"], ["misconceptions", "../02"]),
     ],
     ids=lambda arguments: " ".join(arguments)[:50],
 )
@@ -127,6 +130,7 @@ def test_the_doctor_reports_to_scripts_too(capsys: pytest.CaptureFixture[str]) -
     [
         *("doctor", "report", "class .", "nbgrader --out o", "html --out o", "claims"),
         *("recordings", "record --device cpu --out r.json", "lab --no-browser --dir mine"),
+        "misconceptions",
     ],
 )
 def test_an_interrupt_is_one_line(command: str, tmp_path: Path) -> None:
@@ -149,6 +153,7 @@ def test_an_interrupt_is_one_line(command: str, tmp_path: Path) -> None:
     [
         *("recordings", "recordings --show nvidia-h200", "claims", "doctor", "record --list"),
         *("report", "class .", "nbgrader --out o", "lab --reset 00 --dir mine"),
+        "misconceptions",
     ],
 )
 def test_a_reader_that_goes_away_is_no_error(command: str, tmp_path: Path) -> None:
@@ -163,3 +168,19 @@ def test_a_reader_that_goes_away_is_no_error(command: str, tmp_path: Path) -> No
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_the_misconceptions_are_those_of_the_courses_files(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each reading and each wrong answer of the asked notebook is listed, in the files' words."""
+    folder = Path(__file__).parents[2] / "gpulab" / "course" / "02"
+    assert main(["misconceptions", "02"]) == 0
+    listed = " ".join(capsys.readouterr().out.split())
+    tables = tomllib.loads((folder / "predictions.toml").read_text(encoding="utf-8"))
+    assert tables.pop("notebook") in listed
+    words = [each["text"] for table in tables.values() for each in table["readings"]]
+    for file in folder.glob("*.py"):
+        words += re.findall("^# %% wrong: (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [each for each in words if " ".join(each.split()) not in listed] == []
+    assert "03." not in listed
