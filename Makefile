@@ -1,12 +1,12 @@
 # The commands of the project; `make` alone lists them. Everything lives in .venv, which `make lab` fills.
-# Windows has no make: README.md gives the same two lines for it.
+# Windows has no make: docs/install.md gives the same lines for it.
 
 BIN := .venv/bin
 # Whatever Python there is to start with; tools/setup_env.py then looks for a newer one where it must.
 BOOT := $(shell for p in python3 python3.13 python3.12 python3.11 python; do "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab html check test test-newest bench gpu-check soak env env-tests
+.PHONY: help lab html wheelhouse check test test-newest bench gpu-check soak env env-tests
 
 help: ## list the commands
 	@echo "gpulab: a laboratory for GPU acceleration of deep learning inside JupyterLab"
@@ -17,6 +17,10 @@ lab: env ## set up .venv if needed, and open JupyterLab at 00_start_here (ARGS=-
 
 html: env ## run the course and write it as pages that open from the disk (ARGS="--out FOLDER --solutions"; without --out into course-pages)
 	@$(BIN)/gpulab html --out course-pages $(ARGS)
+
+wheelhouse: ## download all packages into wheels/, from which `make lab` then installs without a network (ARGS=--tests: JAX and TensorFlow too)
+	@$(if $(BOOT),,echo "No Python was found; expected 3.11 or newer. Install it from python.org or your system's packages." >&2; exit 1)
+	@$(BOOT) tools/setup_env.py --wheelhouse $(ARGS)
 
 check: env-tests ## before each commit: lint, types, layers, size and the fast tests (90 s)
 	@$(BIN)/python tools/run_tests.py --check $(ARGS)

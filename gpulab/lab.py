@@ -183,7 +183,7 @@ def jupyter_arguments(copy: Path, port: int | None, *, open_browser: bool, extra
         if name in _GUARDED:
             raise InputError(
                 f"lab: {argument} would change who can reach the server or what it serves; expected other arguments after --. "
-                "Use --port and --dir; to serve other people, see 'How to serve a class' in README.md."
+                "Use --port and --dir; to serve other people, see docs/classroom.md."
             )
     return [
         f"--ServerApp.ip={_ADDRESS}",

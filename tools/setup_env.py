@@ -2,10 +2,12 @@
 
     python3 tools/setup_env.py            what the course needs (make lab)
     python3 tools/setup_env.py --tests    and what its tests need (make test)
+    python3 tools/setup_env.py --wheelhouse    fill wheels/ for machines without a network (make wheelhouse)
 
 Runs with nothing but Python's standard library, also with a Python that is itself too old for the course (3.7), because it
 looks for a newer one. What it decides, it says, with the reason. A second run finds its stamp and does nothing; a run that was
-interrupted goes on where it stopped, since pip keeps what is installed and caches what it fetched.
+interrupted goes on where it stopped, since pip keeps what is installed and caches what it fetched. Where there is a folder wheels/
+that was filled, every package is taken from it and none from the network.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ from typing import Callable, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "gpulab-setup.json"
+WHEELS = ROOT / "wheels"
+# Written last, so that a folder that was filled in part is not taken for a whole one: a line for each kind of machine.
+FILLED_FOR = WHEELS / "made-for.txt"
 OLDEST = (3, 11)
 NEWEST_TRIED = (3, 13)
 COMMANDS = ("python3.13", "python3.12", "python3.11", "python3", "python")
@@ -86,14 +91,14 @@ def choose_stack(facts: Facts) -> Stack:
         if facts.machine != "arm64":
             raise SetupError(
                 f"set-up: this is an Intel Mac or a Python for Intel under Rosetta (machine = {facts.machine!r}); PyTorch has no current "
-                "builds for it. On an Apple-silicon Mac install a native (arm64) Python; else use another machine or Colab (README.md)."
+                "builds for it. On an Apple-silicon Mac install a native (arm64) Python; else use another machine or Colab (docs/install.md)."
             )
         return Stack("apple", None, None, "an Apple-silicon Mac: PyTorch with Metal (MPS); CuPy has no macOS build")
     windows = facts.system == "Windows"
     if facts.cuda is None:
         index = None if windows else "cpu"  # on Windows PyPI's own build is the CPU one
         if facts.amd:
-            return Stack("cpu", index, None, "an AMD GPU and no NVIDIA driver: the CPU build; for ROCm see README.md")
+            return Stack("cpu", index, None, "an AMD GPU and no NVIDIA driver: the CPU build; for ROCm see docs/install.md")
         return Stack("cpu", index, None, "no NVIDIA driver was found: the CPU build, about 0.9 GB instead of several")
     shown = f"{facts.cuda[0]}.{facts.cuda[1]}"
     names = ", ".join(name for name, _ in facts.gpus) or "an NVIDIA GPU"
@@ -279,9 +284,18 @@ def make_venv() -> tuple[int, int]:
 
 def _pip(*arguments: str) -> None:
     command = [str(venv_python()), "-m", "pip", *arguments]
+    offline = arguments[0] == "install" and FILLED_FOR.exists()
+    if offline:
+        command += ["--no-index", "--find-links", str(WHEELS)]
     # On servers pip may be told to install for the user, which it refuses in an environment.
     environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_USER="0")
     if subprocess.run(command, env=environment, check=False).returncode != 0:
+        if offline:
+            raise SetupError(
+                f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Packages are taken from {WHEELS}, which was filled "
+                f"for: {'; '.join(FILLED_FOR.read_text().splitlines())}. On another kind of machine run `make wheelhouse` there, or rename "
+                "the folder to install from the network."
+            )
         raise SetupError(
             f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Is the network there, and room on the disk? "
             "Run the same again: it goes on where it stopped."
@@ -310,6 +324,40 @@ def compile_packages() -> None:
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
+def index_options(stack: Stack) -> list[str]:
+    """pip's options for PyTorch's own index, if this stack has one and it answers."""
+    if stack.index is None:
+        return []
+    if index_answers(stack.index):
+        return ["--extra-index-url", INDEX + stack.index]
+    also = ", which may be several gigabytes" if stack.name == "cpu" else "; it may not be able to use this GPU"
+    print(f"PyTorch's index {INDEX}{stack.index} does not answer, so the default build is taken{also}.", flush=True)
+    return []
+
+
+def project(stack: Stack, extras: list[str]) -> str:
+    """The project with its extras, as pip takes it."""
+    # CuPy imports without a driver, and the tests of what gpulab then says need it (it has no macOS build).
+    cupy = stack.extra or ("cuda13" if "test" in extras and stack.name != "apple" else None)
+    # numba-cuda runs Python kernels on a GPU; the pinned one is for CUDA 13 alone (the tests bring it in any case, to compile).
+    kernels = ["kernels"] if stack.extra == "cuda13" else []
+    chosen = [*([cupy] if cupy else []), *kernels, *extras]
+    return f"{ROOT}[{','.join(chosen)}]" if chosen else str(ROOT)
+
+
+def fill_wheelhouse(stack: Stack, extras: list[str], python: tuple[int, int]) -> None:
+    """Download into wheels/ what this machine's environment is installed from; the project itself is installed from its folder."""
+    print(f"Filling {WHEELS} for machines like this one: {stack.name} ({stack.reason}).", flush=True)
+    made_for = f"{platform.system()} {platform.machine()}, Python {python[0]}.{python[1]}, {stack.name}"
+    download = ["download", "--only-binary", ":all:", "-c", str(ROOT / "constraints.txt"), "--dest", str(WHEELS), *index_options(stack)]
+    _pip(*download, torch_pin(), "setuptools")
+    _pip(*download, "--find-links", str(WHEELS), project(stack, extras))
+    before = FILLED_FOR.read_text().splitlines() if FILLED_FOR.exists() else []
+    FILLED_FOR.write_text("\n".join(sorted({*before, made_for})) + "\n")
+    nbytes = sum(path.stat().st_size for path in WHEELS.iterdir())
+    print(f"{WHEELS.name} holds {nbytes / 1e9:.1f} GB. Copy the project's folder with it to each machine and run `make lab` there.")
+
+
 def install(stack: Stack, extras: list[str], before: dict[str, object]) -> None:
     """Install torch's exact pin first (a range would take the newest build, gigabytes of it), then the rest."""
     free, needed = shutil.disk_usage(str(VENV)).free, room_needed(stack.name, extras, before)
@@ -319,30 +367,21 @@ def install(stack: Stack, extras: list[str], before: dict[str, object]) -> None:
         _pip("uninstall", "--yes", "torch")  # the same version would count as there, though it is built for something else
     if before.get("stack") != stack.name:  # for whom is known also where this is interrupted, and the next run is for something else
         write_stamp({"stack": stack.name})
-    torch = ["install", "--no-compile", "-c", str(ROOT / "constraints.txt"), torch_pin(), "setuptools"]
-    if stack.index is not None:
-        if index_answers(stack.index):
-            torch += ["--extra-index-url", INDEX + stack.index]
-        else:
-            also = ", which may be several gigabytes" if stack.name == "cpu" else "; it may not be able to use this GPU"
-            print(f"PyTorch's index {INDEX}{stack.index} does not answer, so the default build is taken{also}.", flush=True)
-    _pip(*torch)
-    # CuPy imports without a driver, and the tests of what gpulab then says need it (it has no macOS build).
-    cupy = stack.extra or ("cuda13" if "test" in extras and stack.name != "apple" else None)
-    # numba-cuda runs Python kernels on a GPU; the pinned one is for CUDA 13 alone (the tests bring it in any case, to compile).
-    kernels = ["kernels"] if stack.extra == "cuda13" else []
-    chosen = [*([cupy] if cupy else []), *kernels, *extras]
-    name = f"{ROOT}[{','.join(chosen)}]" if chosen else str(ROOT)
-    _pip("install", "--no-compile", "-c", str(ROOT / "constraints.txt"), "--no-build-isolation", "-e", name)
+    constraints = ["--no-compile", "-c", str(ROOT / "constraints.txt")]
+    _pip("install", *constraints, torch_pin(), "setuptools", *([] if FILLED_FOR.exists() else index_options(stack)))
+    _pip("install", *constraints, "--no-build-isolation", "-e", project(stack, extras))
     compile_packages()
 
 
-def run(extras: list[str], wanted: str | None) -> None:
-    """Bring .venv up to date."""
+def run(extras: list[str], wanted: str | None, wheelhouse: bool = False) -> None:
+    """Bring .venv up to date, or fill the wheelhouse."""
     python = make_venv()
     stack = choose_stack(look_at_machine())
     if wanted:
         stack = Stack(wanted, INDEX_OF[wanted], wanted if wanted.startswith("cuda") else None, "asked for by GPULAB_STACK")
+    if wheelhouse:
+        fill_wheelhouse(stack, extras, python)
+        return
     key, before = wanted_key(stack.name, python), read_stamp()
     if is_done(before, key, extras) and is_there([*extras, *([stack.extra] if stack.extra else [])]):
         return
@@ -358,13 +397,14 @@ def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description="Make the course's environment in .venv.")
     parser.add_argument("--tests", action="store_true", help="install what the tests need, too")
+    parser.add_argument("--wheelhouse", action="store_true", help="install nothing; download the packages into wheels/")
     options = parser.parse_args()
     wanted = os.environ.get("GPULAB_STACK")
     if wanted and wanted not in ROOM:
         print(f"set-up: GPULAB_STACK={wanted!r} is not known; expected one of {', '.join(ROOM)}.", file=sys.stderr)
         return 2
     try:
-        run(["test", "dev"] if options.tests else [], wanted)
+        run(["test", "dev"] if options.tests else [], wanted, options.wheelhouse)
     except SetupError as error:
         print(error, file=sys.stderr)
         return 1
