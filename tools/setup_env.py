@@ -91,7 +91,8 @@ def choose_stack(facts: Facts) -> Stack:
         if facts.machine != "arm64":
             raise SetupError(
                 f"set-up: this is an Intel Mac or a Python for Intel under Rosetta (machine = {facts.machine!r}); PyTorch has no current "
-                "builds for it. On an Apple-silicon Mac install a native (arm64) Python; else use another machine or Colab (docs/install.md)."
+                "builds for it. On an Apple-silicon Mac install a native (arm64) Python; else use another machine, or Colab "
+                "(docs/install.md)."
             )
         return Stack("apple", None, None, "an Apple-silicon Mac: PyTorch with Metal (MPS); CuPy has no macOS build")
     windows = facts.system == "Windows"
@@ -325,7 +326,7 @@ def compile_packages() -> None:
 
 
 def index_options(stack: Stack) -> list[str]:
-    """pip's options for PyTorch's own index, if this stack has one and it answers."""
+    """Pip's options for PyTorch's own index, if this stack has one and it answers."""
     if stack.index is None:
         return []
     if index_answers(stack.index):
