@@ -5,7 +5,7 @@ dispatcher (``c10d`` and ``_c10d_functional``). A mode that looks at the operato
 
 What it does not see: other threads of the process (a mode belongs to its thread; backward threads inherit it), symmetric memory,
 a store's traffic, and the making of a group. A collective of Python objects shows as the tensors it sends.
-Each operator of torch, also those that are no collective, takes some microseconds longer while observed (docs/measurements.md).
+Each operator of torch, also those that are no collective, takes longer while observed (docs/measurements.md).
 """
 
 from __future__ import annotations
