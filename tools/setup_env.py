@@ -264,7 +264,9 @@ def make_venv() -> tuple[int, int]:
     moved = read_stamp().get("root", str(ROOT)) != str(ROOT)
     if version is not None and version >= OLDEST and not moved:
         return version
-    command = choose_python(find_pythons())
+    pythons, filled = find_pythons(), FILLED_FOR.read_text() if FILLED_FOR.exists() else ""
+    fit = [(each, (major, minor)) for each, (major, minor) in pythons if f"Python {major}.{minor}," in filled]
+    command = choose_python(fit or pythons)
     if command is None:
         raise SetupError(
             f"set-up: no Python {OLDEST[0]}.{OLDEST[1]} or newer was found (looked for {', '.join(COMMANDS)}). "
