@@ -3,7 +3,7 @@
     python benchmarks/speedup_ladder.py                   the ladder of notebook 09, twice
     python benchmarks/speedup_ladder.py --neighbours 2    the script on one thread and on all, beside so many busy processes
 
-Prints Markdown for ``docs/measurements.md``.
+Prints Markdown; ``docs/measurements.md`` has the figures.
 """
 
 from __future__ import annotations

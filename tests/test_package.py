@@ -273,13 +273,19 @@ def test_set_up_finds_a_python_and_reads_the_driver() -> None:
     assert setup_env.parse_nvidia_smi("NVIDIA-SMI has failed", "no, really") == (None, ())
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/teaching.md"])
-def test_links_of_the_pages_lead_somewhere(page: str) -> None:
-    """Each link and picture names a file of the project or is the web's."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#\s]+)", text):
-        place = (ROOT / page).parent / target
+@pytest.mark.parametrize(
+    "page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda p: p.stem
+)
+def test_links_of_the_pages_lead_somewhere(page: Path) -> None:
+    """Each link names a file of the project, a heading of a page by GitHub's rule, or the web."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        place = page.parent / name if name else page
         assert target.startswith("https://") or place.exists(), target
+        if anchor and place.suffix == ".md":
+            headings = re.findall("^#+ (.*)$", place.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings]
+            assert anchor in slugs, target
 
 
 def test_nothing_that_names_students_enters_an_image() -> None:
