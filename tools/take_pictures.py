@@ -1,4 +1,4 @@
-"""Take the README's picture: CompareTimings after a run, in JupyterLab, as the browser tests drive it.
+"""Take the README's picture: the controls and the figure of CompareTimings after a run, in JupyterLab, as the browser tests drive it.
 
     .venv/bin/python tools/take_pictures.py        on a quiet machine: the picture shows what was measured
 
@@ -35,7 +35,12 @@ def main() -> None:
             tab.open("picture.ipynb", CELLS, width=WIDTH + 120)
             tab.run_all()
             PICTURE.parent.mkdir(parents=True, exist_ok=True)
-            tab.output(0).screenshot(path=PICTURE)
+            tab.page.set_viewport_size({"width": WIDTH + 120, "height": 1800})
+            tab.page.wait_for_function("() => window.__lab.drawn()")
+            tab.page.locator(".legend").first.wait_for()
+            whole = tab.output(0).bounding_box()
+            plot = tab.output(0).locator(".js-plotly-plot").first.bounding_box()
+            tab.page.screenshot(path=PICTURE, clip={**whole, "height": plot["y"] + plot["height"] - whole["y"]})
             browser.close()
         finally:
             lab.remove()
