@@ -268,6 +268,8 @@ _BADGE_STYLE = {
 _CAPTION_LENGTH, _CAPTION_SHORT = 180, 110  # characters: a longer caption folds to the shorter length
 _NO_BREAK = 26  # characters: a shorter cell is not broken into lines
 _SENTENCE = "10em"  # the least width of a longer one: where the page is narrow the table scrolls, and no cell is a tower of single words
+_NOTE = "note: "  # how the first cell of a note's row begins
+_NOTES_SHOWN = 2
 _BADGE_SHAPE = "display:inline-block;padding:0 0.45em;border-radius:0.3em;font-size:0.85em;font-weight:600;letter-spacing:0.04em"
 
 
@@ -314,17 +316,29 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: s
     Returns
     -------
     str
-        One ``figure`` that scrolls sideways if the page is too narrow.
+        One ``figure`` that scrolls sideways if the page is too narrow. Rows of notes ("note: unstable") after the second are folded.
     """
     cell = "text-align:left;vertical-align:top;padding:0.2em 1em 0.2em 0;font-variant-numeric:tabular-nums"
     head = "".join(_header(str(text), cell) for text in headers) if any(headers) else ""
-    body = "".join(_row([str(text) for text in row], cell) for row in rows)
+    texts = [[str(text) for text in row] for row in rows]
+    more = [row for row in texts if row and row[0].startswith(_NOTE)][_NOTES_SHOWN:]
+    body = "".join(_row(row, cell) for row in texts if row not in more)
     # Below the table and not its <caption>, which a browser makes no wider than the table itself.
     below = f'<figcaption style="padding-top:0.4em">{html_caption(caption)}</figcaption>' if caption else ""
+    below = html_more_notes([f"{row[0].removeprefix(_NOTE)}: {row[1]}" for row in more]) + below
     return (
         '<figure class="gpulab-result" style="margin:0;overflow-x:auto"><table style="margin:0;color:inherit;table-layout:auto">'
         f"{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>{below}</figure>"
     )
+
+
+def html_more_notes(sentences: Sequence[str]) -> str:
+    """Return notes, folded, so that they do not bury the table; "" for none."""
+    if not sentences:
+        return ""
+    items = "".join(f"<li>{html.escape(each)}</li>" for each in sentences)
+    count = f"{len(sentences)} more note{'s' if len(sentences) != 1 else ''}"
+    return f'<details><summary style="cursor:pointer">{count}</summary><ul style="margin:0.3em 0">{items}</ul></details>'
 
 
 def _header(text: str, style: str) -> str:

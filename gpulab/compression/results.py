@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.results import Result
+from gpulab.results import Result, html_more_notes
 from gpulab.timing.results import format_interval
 from gpulab.training import Accuracy
 from gpulab.units import format_bytes, format_flops, format_ratio, format_seconds, plural
@@ -274,8 +274,8 @@ class Weighing(Result):
     def _repr_html_(self) -> str:
         """Return the table, and below it, in full width, a sentence a model and the notes."""
         notes = [f"Note ({note.code}): {note.sentence}" for note in self.notes]
-        said = "".join(f"<li>{html.escape(each)}</li>" for each in (*self.sentences, *notes))
-        return f"{super()._repr_html_()}<ul>{said}</ul>"
+        shown = "".join(f"<li>{html.escape(each)}</li>" for each in (*self.sentences, *notes[:2]))
+        return f"{super()._repr_html_()}<ul>{shown}</ul>{html_more_notes(notes[2:])}"
 
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

@@ -140,7 +140,8 @@ class LadderTable(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per rung."""
         time = "time" if self.times is None else f"{self.times.badge}: time, n = {self.timed_n:,}"
-        return ("rung", "what is new", *self._columns, time), [self._cells(row) for row in self.rows]
+        counts = (f"{name}, n = {self.n:,}" for name in self._columns)
+        return ("rung", "what is new", *counts, time), [self._cells(row) for row in self.rows]
 
     @property
     def _columns(self) -> tuple[str, ...]:

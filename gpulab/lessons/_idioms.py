@@ -29,7 +29,8 @@ from gpulab.units import plural
 AGREES, DIFFERS, NOT_HERE = "agrees", "differs", "not run here"
 
 _CELL = "text-align:left;vertical-align:top;padding:0.3em 1em 0.3em 0"
-_CODE = f"{_CELL};font-family:var(--jp-code-font-family,monospace);font-weight:normal;white-space:pre-wrap;max-width:26em"
+_CODE = f"{_CELL};font-family:var(--jp-code-font-family,monospace);font-weight:normal;white-space:pre-wrap;overflow-wrap:anywhere"
+_LINE = '<div style="width:24em;padding-left:2em;text-indent:-2em">'  # a line that does not fit goes on below, further in
 
 Names = dict[str, Any]
 
@@ -160,7 +161,7 @@ class Rosetta(Result):
 
     def _repr_html_(self) -> str:
         """The table with code as code, and the three remarks of a row below one another."""
-        head = "".join(f'<th scope="col" style="{_CELL}">{html.escape(text)}</th>' for text in (self.language, "here", ""))
+        head = "".join(f'<th scope="col" style="{_CELL}">{html.escape(text)}</th>' for text in (self.language, "here", "remarks"))
         body = "".join(self._html_row(row) for row in self.rows)
         return (
             '<figure class="gpulab-result" style="margin:0;overflow-x:auto"><table style="margin:0;color:inherit">'
@@ -170,10 +171,12 @@ class Rosetta(Result):
     def _html_row(self, row: IdiomRow) -> str:
         remarks = (("waits", row.waits), ("data", row.where), ("not the same", row.leaves_out))
         words = "".join(f"<div><strong>{name}:</strong> {html.escape(text)}</div>" for name, text in remarks)
-        theirs, here = (html.escape(source) for source in (row.theirs, row.here))
+        theirs, here = (
+            "".join(f"{_LINE}{html.escape(line) or '&nbsp;'}</div>" for line in code.split("\n")) for code in (row.theirs, row.here)
+        )
         return (
             f'<tr><th scope="row" style="{_CODE}">{theirs}</th><td style="{_CODE}">{here}</td>'
-            f'<td style="{_CELL};white-space:normal;min-width:16em">{words}</td></tr>'
+            f'<td style="{_CELL};white-space:normal;overflow-wrap:anywhere;min-width:16em">{words}</td></tr>'
         )
 
     def only(self, *names: str) -> Rosetta:

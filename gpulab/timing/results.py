@@ -173,7 +173,7 @@ class Comparison(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per device: its three times, its speed-up and its agreement; then the notes on all of them."""
-        headers = ("device", "finished (median, 95 %)", "call returned", "with both copies", "speed-up", "difference", "notes")
+        headers = ("case", "finished (median, 95 %)", "call returned", "with both copies", "speed-up", "difference", "notes")
         rows = []
         for place, row in enumerate(self.rows):
             m = row.measurement

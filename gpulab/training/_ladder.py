@@ -269,7 +269,7 @@ class _Climb:
                 self.too_slow += [(technique.name,)] if _slower(run, self._form(())) <= _SURELY else []
                 return (
                     f"{words}, a sample took {slower:.3g} times as long in the first steps: combinations with it would "
-                    "show nothing about the other techniques."
+                    "show nothing about the other techniques. (If the machine was busy, this can be chance: run the cell again.)"
                 )
         self.notes += [Note("skipped", f"{technique.title}: {sentence}") for sentence in missing]
         return None

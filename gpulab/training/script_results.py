@@ -108,7 +108,7 @@ class ScriptsResult(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a quantity with a column for each script, then what sets them apart."""
         rows = [
-            (f"seconds for {self.timed_items:,} items", *map(format_seconds, self.seconds)),
+            (f"time for {self.timed_items:,} items", *map(format_seconds, self.seconds)),
             ("samples through the model", *(f"{count:,}" for count in self.samples)),
             ("accuracy on the test", *(f"{100 * one.mean:.1f} %" for one in self.accuracy)),
             ("speed-up of the second", "", f"{self.gain}: {self.gain.verdict}"),
