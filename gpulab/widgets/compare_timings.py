@@ -22,7 +22,7 @@ _LINK, _MEMORY, _PROCESSOR = "pcie5-x16", "pageable", "nvidia-h200"
 # The largest size of memory that a C library keeps for the next array; of a larger one the pages are new each time (glibc: mallopt(3)).
 _FRESH_BYTES = 2**25
 _FRESH = (
-    "With both copies, an accelerator's result goes into new host memory. Where it is larger than about 32 MiB, most of that time is the "
+    "With both copies, each result goes into new memory of the host. Where it is larger than about 32 MiB, most of that time is the "
     "system handing out the pages of this memory, not the link."
 )
 _NO_RECORDING = "Other machines: not recorded yet for this workload, size and dtype."
@@ -178,7 +178,7 @@ class CompareTimings(Instrument):
 
 def _fetches_into_new_pages(row: ComparisonRow) -> bool:
     m = row.measurement
-    return m.device != "cpu" and m.with_transfer_seconds is not None and (m.nbytes or 0) > _FRESH_BYTES
+    return m.with_transfer_seconds is not None and (m.nbytes or 0) > _FRESH_BYTES
 
 
 def _draw_break_even(b: BreakEven | None) -> Drawing:

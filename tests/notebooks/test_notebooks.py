@@ -59,6 +59,16 @@ def calls(tree: ast.AST, name: str) -> list[ast.Call]:
     return sorted(found, key=lambda node: node.lineno)
 
 
+@pytest.mark.parametrize("content", [b'{"cells": [', b"[]", b'{"cells": ["x"]}', b"\xff", b"null"])
+def test_a_damaged_notebook_is_named(tmp_path: Path, content: bytes, capsys: Any) -> None:
+    """One sentence with the file, and exit code 2; nothing is written."""
+    file = tmp_path / "damaged.ipynb"
+    file.write_bytes(content)
+    assert (canonical.main([str(file)]), file.read_bytes()) == (2, content)
+    said = capsys.readouterr().err
+    assert (said.count("\n"), str(file) in said) == (1, True)
+
+
 @pytest.mark.parametrize("path", [*PATHS.values(), INSTRUCTOR], ids=lambda path: path.stem)
 def test_a_notebook_is_canonical_and_small(path: Path) -> None:
     """What tools/canonical.py writes, valid, with cell ids; outputs only where compared."""

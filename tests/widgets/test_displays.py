@@ -53,7 +53,7 @@ ANALYTIC: list[tuple[str, dict[str, Any]]] = [
     ("TransferExplorer", {"view": "overlap", "recorded": "nvidia-h200"}),
     ("RooflineExplorer", {"beside": "nvidia-h200", "workloads": ["matmul", "add", "sort"]}),
     ("RooflineExplorer", {"beside": "none"}),
-    ("CompareTimings", {}),
+    ("CompareTimings", {"workload": "add", "n": 2**24}),
     ("CompareTimings", {"workload": "softmax", "recorded": False, "transfer": True}),
     ("TrainingRace", {"recorded": "nvidia-h200"}),
     (
