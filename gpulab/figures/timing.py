@@ -53,7 +53,7 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
         tickprefix="", ticksuffix="", showgrid=False,
     )  # fmt: skip
     figure.update_layout(
-        legend={"y": 1.0, "yanchor": "bottom", "x": 0},
+        legend={"y": 1.0, "yref": "paper", "yanchor": "bottom", "x": 0},
         margin={"b": 50, "r": 120 if any(row.speedup is not None for row in rows) else 24},
     )
     more_top(figure, 20)
