@@ -18,7 +18,6 @@ from gpulab.figures.roofline import roofline
 from gpulab.figures.scaling import scaling
 from gpulab.figures.sharding import rank_memory
 from gpulab.figures.timing import comparison, measurement
-from gpulab.figures.training import race
 from gpulab.figures.transfer import break_even, overlap, sweep
 
 __all__ = [
@@ -47,7 +46,6 @@ __all__ = [
     "pipeline",
     "pipeline_schedule",
     "profile",
-    "race",
     "rank_memory",
     "rank_timeline",
     "roofline",

@@ -210,11 +210,6 @@ def ratio_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:
     return _log_axis(_positive(values) or [0.5, 2.0], title, lambda v: f"{v:g}x")
 
 
-def loss_axis(values: Iterable[float | None]) -> dict[str, Any]:
-    """Return a log axis of losses."""
-    return _log_axis(_positive(values), "loss", lambda v: f"{v:g}")
-
-
 def _log_axis(there: Sequence[float], title: str, text: Any) -> dict[str, Any]:
     low, high = _spread(there)
     ticks = _log_ticks(low, high)

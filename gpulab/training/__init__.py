@@ -10,7 +10,6 @@ from gpulab.training._pipeline import pipeline
 from gpulab.training._pipeline_model import model_pipeline, replay
 from gpulab.training._pipeline_results import PipelineResult, StepSpan
 from gpulab.training._profile import OperatorCost, Profile, ProfileSpan, profile
-from gpulab.training._race import Moment, race
 from gpulab.training._recorded import RecordedStep, RecordedSteps, recorded_steps
 from gpulab.training._report import speedup_report
 from gpulab.training._run import Run
@@ -18,7 +17,7 @@ from gpulab.training._scripts import compare_scripts
 from gpulab.training._seeds import evaluate_models, over_seeds
 from gpulab.training._tasks import Task, task, tasks
 from gpulab.training._techniques import START, Technique, techniques
-from gpulab.training.comparisons import RaceResult, SeedsAccuracy, SeedsResult
+from gpulab.training.comparisons import SeedsAccuracy, SeedsResult
 from gpulab.training.ladder_results import Gain, LadderForm, LadderResult, Learned, LeftOut, Rung
 from gpulab.training.results import PHASES, Accuracy, FitResult, Options
 from gpulab.training.script_results import ScriptsResult
@@ -35,13 +34,11 @@ __all__ = [
     "LadderResult",
     "Learned",
     "LeftOut",
-    "Moment",
     "OperatorCost",
     "Options",
     "PipelineResult",
     "Profile",
     "ProfileSpan",
-    "RaceResult",
     "RecordedLadder",
     "RecordedRung",
     "RecordedStep",
@@ -65,7 +62,6 @@ __all__ = [
     "over_seeds",
     "pipeline",
     "profile",
-    "race",
     "recorded_ladder",
     "recorded_steps",
     "replay",

@@ -153,6 +153,15 @@ def difference_interval(before: np.ndarray, after: np.ndarray) -> tuple[float, f
     Of items with one answer: the Wald interval for pairs with half an item added to each of the four cells (Agresti and Min 2005,
     Statistics in Medicine 24, 729), so that two models that agree on all items are not called equal for certain; with several answers
     an item it is taken where they agree on all. Else Student's t.
+
+    Examples
+    --------
+    Of five items one was lost and two were won; with half an item more each way the middle is 1 / 7, and its variance (4 - 1 / 7) / 49.
+
+    >>> low, high = difference_interval(np.array([1.0, 0, 1, 1, 0]), np.array([1.0, 1, 0, 1, 1]))
+    >>> half = 1.959964 * (4 - 1 / 7) ** 0.5 / 7
+    >>> bool(abs(low - 1 / 7 + half) < 1e-5), bool(abs(high - 1 / 7 - half) < 1e-5)
+    (True, True)
     """
     n = len(before)
     change = after - before

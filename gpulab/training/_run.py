@@ -1,4 +1,4 @@
-"""A run of training that goes on step by step: what ``fit`` and ``race`` drive."""
+"""A run of training that goes on step by step: what ``fit`` and the ladder drive."""
 
 from __future__ import annotations
 

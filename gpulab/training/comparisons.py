@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result
 from gpulab.training.results import Accuracy, FitResult, format_accuracy, format_rate
-from gpulab.units import format_bytes, format_ratio, plural
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,84 +97,6 @@ class SeedsResult(Result):
         rows.append(("all", "", "", f"{_percent(self.accuracy.mean)} {_span(self.accuracy.interval)}", ""))
         rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
         return ("seed", "ended", "loss", "accuracy (95 %)", "samples a second (95 %)"), rows
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class RaceResult(Result):
-    """Two runs of one task that took turns, step by step, from the same seed.
-
-    Attributes
-    ----------
-    task : str
-    names : (str, str)
-        What sets each apart.
-    first, second : FitResult
-    speedup : float or None
-        Samples a second of the second over the first's: the median of the ratios of turns; None without any.
-    speedup_interval : (float, float) or None
-        A 95 % interval of that ratio, paired turn by turn; None when none can be given (a note says why).
-    accuracy_difference : float or None
-        The second's ratio minus the first's.
-    accuracy_difference_interval : (float, float) or None
-        A 95 % interval over test items, paired item by item.
-    notes : tuple of Note
-    evidence : Evidence
-    """
-
-    task: str
-    names: tuple[str, str]
-    first: FitResult
-    second: FitResult
-    speedup: float | None
-    speedup_interval: tuple[float, float] | None
-    accuracy_difference: float | None
-    accuracy_difference_interval: tuple[float, float] | None
-    notes: tuple[Note, ...]
-    evidence: Evidence
-
-    @property
-    def ended(self) -> str:
-        """How it ended: as the runs did, or "stopped" or "interrupted" if the race was ended from outside."""
-        both = {self.first.ended, self.second.ended}
-        return next((word for word in ("interrupted", "stopped", "diverged") if word in both), "finished")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RaceResult) and self.to_dict() == other.to_dict()
-
-    def __hash__(self) -> int:
-        return hash((self.task, self.names, self.speedup))
-
-    def __repr__(self) -> str:
-        speed = "no speed-up to report" if self.speedup is None else f"a speed-up of {format_ratio(self.speedup)}"
-        return f"<{self.task}: {self.names[1]} against {self.names[0]}: {speed}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a quantity with a column for each run, then what sets them apart."""
-        columns = [_column(run) for run in (self.first, self.second)]
-        rows = [(name, one, other) for (name, one), (_, other) in zip(*columns, strict=True)]
-        if self.speedup is not None:
-            span = "(no interval)" if self.speedup_interval is None else f"[{' to '.join(map(format_ratio, self.speedup_interval))}]"
-            rows.append(("speed-up of the second", "", f"{format_ratio(self.speedup)} {span}"))
-        if self.accuracy_difference is not None and self.accuracy_difference_interval is not None:
-            low, high = map(format_points, self.accuracy_difference_interval)
-            rows.append(("accuracy, second minus first", "", f"{format_points(self.accuracy_difference)} points [{low}, {high}]"))
-        for name, run in zip(self.names, (self.first, self.second), strict=True):
-            rows += [(f"note on {name}: {note.code}", note.sentence, "") for note in run.notes]
-        rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
-        return (self.task, *self.names), rows
-
-
-def _column(run: FitResult) -> list[tuple[str, str]]:
-    return [
-        ("ended", f"{run.ended} after {plural(run.steps, 'step')}"),
-        ("loss (last tenth)", "none" if run.final_loss is None else f"{run.final_loss:.4g}"),
-        ("accuracy on the test", "none" if run.accuracy is None else format_accuracy(run.accuracy)),
-        (
-            "samples a second",
-            "none" if run.samples_per_second is None else format_rate(run.samples_per_second, run.samples_per_second_interval),
-        ),
-        ("peak memory of tensors", "not known" if run.peak_bytes is None else format_bytes(run.peak_bytes)),
-    ]
 
 
 def format_points(difference: float) -> str:

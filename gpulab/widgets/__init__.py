@@ -17,13 +17,11 @@ _WHERE = {
     "AccessPatterns": "gpulab.widgets.access_patterns",
     "RooflineExplorer": "gpulab.widgets.roofline_explorer",
     "SimtMicroscope": "gpulab.widgets.simt_microscope",
-    "TrainingRace": "gpulab.widgets.training_race",
     "PipelineTimeline": "gpulab.widgets.pipeline_timeline",
     "NumberFormats": "gpulab.widgets.number_formats",
     "LossScaling": "gpulab.widgets.loss_scaling",
     "PipelineSchedule": "gpulab.widgets.pipeline_schedule",
     "ScalingLab": "gpulab.widgets.scaling_lab",
-    "RankTimeline": "gpulab.widgets.rank_timeline",
     "ShardingExplorer": "gpulab.widgets.sharding_explorer",
     "ModelDiet": "gpulab.widgets.model_diet",
     "Instrument": "gpulab.widgets._instrument",
@@ -72,9 +70,7 @@ if TYPE_CHECKING:
     from gpulab.widgets.occupancy_explorer import OccupancyExplorer as OccupancyExplorer
     from gpulab.widgets.pipeline_schedule import PipelineSchedule as PipelineSchedule
     from gpulab.widgets.pipeline_timeline import PipelineTimeline as PipelineTimeline
-    from gpulab.widgets.rank_timeline import RankTimeline as RankTimeline
     from gpulab.widgets.roofline_explorer import RooflineExplorer as RooflineExplorer
     from gpulab.widgets.scaling_lab import ScalingLab as ScalingLab
     from gpulab.widgets.simt_microscope import SimtMicroscope as SimtMicroscope
-    from gpulab.widgets.training_race import TrainingRace as TrainingRace
     from gpulab.widgets.transfer_explorer import TransferExplorer as TransferExplorer

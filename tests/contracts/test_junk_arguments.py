@@ -147,7 +147,6 @@ CALLS: dict[str, Any] = {
     "training.hidden_waits": of(_nothing, device="cpu"),
     "training.model_pipeline": of(0.01, 0.01),
     "training.over_seeds": of("digits-mlp", -1),
-    "training.race": of("digits-mlp", FIRST, SECOND, steps=0),
     "training.recorded_ladder": of(H200),
     "training.recorded_steps": of(H200, FIRST, SECOND),
     "training.replay": of(TIMELINE),

@@ -317,55 +317,6 @@ OPTIONS = training.Options(
 )
 
 
-def fit_result(name: str = "cpu", scale: float = 1.0) -> training.FitResult:
-    """Forty losses from 2 to 0.1, and 12 ms a step."""
-    phases = dict(zip(training.PHASES, (1e-3, 2e-3, 3e-3, 5e-3, 1e-3), strict=False))
-    return training.FitResult(
-        "digits-mlp",
-        name,
-        OPTIONS,
-        "finished",
-        np.linspace(2.0, 0.1, 40),
-        None,
-        accuracy(),
-        np.full(40, 0.012 / scale),
-        1000.0 * scale,
-        around(1000.0 * scale),
-        0.05,
-        phases,
-        2 * MIB,
-        {"parameters": MIB},
-        0,
-        None,
-        0.5,
-        (),
-        LIVE,
-        environment(),
-    )
-
-
-def race() -> training.RaceResult:
-    """The second is twice as fast and as accurate."""
-    return training.RaceResult(
-        "digits-mlp",
-        ("float32", "bfloat16"),
-        fit_result(),
-        fit_result(scale=2.0),
-        2.0,
-        (1.8, 2.2),
-        0.0,
-        (-0.02, 0.02),
-        (),
-        LIVE,
-    )
-
-
-def moment() -> training.Moment:
-    """The first diverges in its fourth step, the second goes on."""
-    losses = ((2.0, 1.0, 0.5, float("nan")), (2.0, 1.5, 1.25, 1.0))
-    return training.Moment(("a", "b"), losses, (100.0, 50.0), (MIB, 2 * MIB), 40, LIVE)
-
-
 def ladder() -> training.LadderResult:
     """Three rungs: 2x, then 0.9x, then 1.06x, which is no difference shown."""
 
@@ -536,43 +487,6 @@ def rank_timeline() -> parallel.RankTimeline:
         )
     )
     return parallel.RankTimeline("ddp on 2 ranks", 2, spans, (0.0, 0.1), 0.2, (), LIVE)
-
-
-def strategy_result() -> parallel.StrategyResult:
-    """The run behind ``rank_timeline``; both ranks sent 1 MiB."""
-    reports = tuple(
-        parallel.RankReport(
-            rank,
-            3 * MIB,
-            {"parameters": MIB},
-            {"parameters": MIB},
-            {"all_reduce": 1},
-            {"all_reduce": MIB},
-            MIB,
-            None,
-        )
-        for rank in range(2)
-    )
-    losses = np.array([2.0, 1.0])
-    return parallel.StrategyResult(
-        "ddp",
-        2,
-        "a transformer",
-        1000,
-        "float32",
-        "SGD",
-        16,
-        losses,
-        losses,
-        0.0,
-        1e-5,
-        np.array([0.1, 0.1]),
-        reports,
-        rank_timeline(),
-        (),
-        LIVE,
-        environment(),
-    )
 
 
 def schedule_run() -> parallel.ScheduleRun:

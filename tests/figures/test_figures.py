@@ -101,8 +101,6 @@ CASES: dict[str, Callable[[], LabFigure]] = {
     ),
     "pipeline_schedule, a run": lambda: figures.pipeline_schedule(made.schedule_run()),
     "profile": lambda: figures.profile(made.profile(), depth=2),
-    "race, a result": lambda: figures.race(made.race()),
-    "race, one diverged": lambda: figures.race(made.moment()),
     "rank_memory": lambda: figures.rank_memory(
         [parallel.rank_states("course", strategy=s, ranks=2) for s in ("ddp", "zero3", "zero3")],
         2.0**30,

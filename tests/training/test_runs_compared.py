@@ -1,4 +1,4 @@
-"""Runs beside each other: accuracy, seeds, two runs in turn, the ladder, two scripts; the tasks."""
+"""Runs beside each other: accuracy, seeds, the ladder, two scripts; the tasks."""
 
 import itertools
 import signal
@@ -72,20 +72,6 @@ def test_answers_that_hang_together_are_one_item() -> None:
         assert (found.count, found.evidence.samples) == (count, 40)
 
 
-def test_the_difference_of_two_models_by_hand() -> None:
-    """Agresti and Min 2005, half an item more each way: of five items one lost and two won."""
-    rows = ([1, 0, 1, 1, 0], [1, 1, 0, 1, 1]), ([1] * 5, [1] * 5)
-    for pair, middle, half in zip(rows, (1 / 7, 0.0), ((4 - 1 / 7) ** 0.5, 1.0), strict=True):
-        job = asked(5, models=map(Says, pair))
-        found = training.race(job, {}, {"clip": 1.0}, steps=1, device="cpu")
-        ends = (middle - 1.959964 * half / 7, middle + 1.959964 * half / 7)
-        assert found.accuracy_difference == pytest.approx(sum(pair[1]) / 5 - sum(pair[0]) / 5)
-        assert found.accuracy_difference_interval == pytest.approx(ends, abs=1e-5)
-    texts = [Says(np.repeat(row, 4).reshape(5, 4)) for row in rows[0]]  # four answers an item
-    found = training.race(asked(5, (4,), models=texts), {}, {"clip": 1.0}, steps=1, device="cpu")
-    assert found.accuracy_difference == pytest.approx(4 / 5 - 3 / 5)
-
-
 @pytest.mark.slow
 def test_the_interval_over_seeds_and_items_covers_both(approved: Any) -> None:
     """It holds the true mean in 95 of 100 cases; that over seeds alone does not."""
@@ -147,45 +133,6 @@ def test_the_data_are_the_same_for_ever() -> None:
     np.testing.assert_allclose(hard.train.inputs[:, 0], canvas, atol=1e-6)
     x, y = training.task("prose-transformer").train[:9]
     assert torch.equal(x[:, 1:], y[:, :-1])
-
-
-# -- two runs in turn ------------------------------------------------------------------------------
-
-
-def test_racing_changes_neither_run() -> None:
-    """Each side's losses are those of its own fit; the moments show them as they come."""
-    seen, second = [], {"precision": "bfloat16", "batch_size": 32}
-    found = training.race("digits-mlp", {}, second, seed=2, show=seen.append, **SHORT)
-    alone = [training.fit("digits-mlp", seed=2, **SHORT, **options) for options in ({}, second)]
-    both = [one.losses.tolist() for one in (found.first, found.second)]
-    assert both == [one.losses.tolist() for one in alone]
-    assert seen[2].losses == tuple(tuple(losses[:3]) for losses in both)
-    assert (found.ended, len(seen), *found.names) == (
-        "finished", 6,
-        "precision=float32, batch_size=usual", "precision=bfloat16, batch_size=32",
-    )  # fmt: skip
-
-
-def test_the_ratio_is_that_of_the_turns_and_the_order_alternates() -> None:
-    """Four against one second a step; who begins changes from turn to turn."""
-    clock, turns = Clock(), []
-    sides = [optimizer_that(lambda s=s: (clock.spend(s), turns.append(s))) for s in (4.0, 1.0)]
-    options = {"steps": 24, "device": "cpu", "clock": clock, "names": ("slow", "fast")}
-    found = training.race("digits-mlp", *sides, **options)
-    assert (found.speedup, *found.speedup_interval) == pytest.approx([4.0] * 3, rel=1e-3)
-    assert turns[:8] == [4.0, 1.0, 1.0, 4.0, 4.0, 1.0, 1.0, 4.0]
-
-
-def test_a_race_ends_as_its_runs_do() -> None:
-    """One diverges and the other goes on; a stop keeps both, and notes it on that one alone."""
-    asked_, seen = iter([False] * 3 + [True]), []
-    bad = {"learning_rate": 1e38, "optimizer": "sgd"}
-    told = {"stop": lambda: next(asked_), "progress": lambda *each: seen.append(each)}
-    found, whole = (training.race("digits-mlp", bad, {}, **SHORT, **more) for more in (told, {}))
-    assert (found.first.ended, found.second.ended, found.second.steps) == ("diverged", "stopped", 3)
-    assert (found.first.has_note("stopped"), found.second.has_note("stopped")) == (False, True)
-    assert seen == [(k / 6, f"step {k} of 6") for k in (1, 2, 3)]
-    assert (whole.ended, whole.second.ended, whole.second.steps) == ("diverged", "finished", 6)
 
 
 # -- the ladder ------------------------------------------------------------------------------------

@@ -66,19 +66,15 @@ def ladder(*verdicts: str | None, overstated: Gain | None = None) -> Any:
 
 
 def test_runs_and_their_comparisons_in_tables(approved: Any) -> None:
-    """A run whole, scaled and bare; over seeds; a race; what was not reached is none."""
+    """A run whole, scaled and bare; over seeds; what was not reached is none."""
     scaled = replace(RUN, options=replace(OPTIONS, loss_scale="dynamic"))
     bare = replace(
         RUN, losses=np.array([]), accuracy=None, samples_per_second=None, peak_bytes=None,
         ended="stopped",
     )  # fmt: skip
-    race = training.RaceResult(
-        "digits-mlp", ("a", "b"), RUN, bare, 2.0, (1.5, 2.5), 0.02, (-0.01, 0.05), NOTES, HERE
-    )
-    none = replace(race, speedup_interval=None, accuracy_difference=-0.0004, second=RUN, notes=())
     seeds = training.SeedsResult("digits-mlp", (3, 5), (RUN, bare), SEEDS, NOTES, HERE)
     single = replace(SEEDS, accuracies=(RIGHT,), seeds_interval=None)
-    assert told(RUN, scaled, bare, race, none, seeds, single, RIGHT) == approved
+    assert told(RUN, scaled, bare, seeds, single, RIGHT) == approved
 
 
 @pytest.mark.parametrize(
@@ -238,13 +234,6 @@ EDGES = [
     (training.evaluate_models, ([], "digits-mlp"), {}), (training.evaluate, (5, "digits-mlp"), {}),
     (training.evaluate, (networks.mlp(3, 8), "digits-mlp"), {}), (training.techniques, ("x",), {}),
     (training.Technique, ("", "b"), {}), (training.Technique, ("a", "b"), {"model": 5}),
-    *[(training.race, ("digits-mlp", *sides), {"steps": 1, "device": "cpu", **more})
-      for sides, more in (
-        ((None, {}), {}), (({"precison": "float16"}, {}), {}), (({}, {"seed": 3}), {}),
-        (({}, {"model": networks.mlp(64, 8)}), {}), (({"epochs": 2}, {}), {}),
-        (({}, {}), {"names": ("a", "a")}),
-        (({}, {"save": "run.pt"}), {}), (({}, {"batch_size": 10_000}), {}),
-    )],
     (training.recorded_steps, (3, {}, {}), {}), (training.recorded_ladder, (3,), {}),
     (training.recorded_steps, (recordings.load("nvidia-h200"), {}, {"batch": "8"}), {}),
     (training.speedup_report, ("a.txt", SCRIPTS), {}), (training.speedup_report, ("a.md",), {}),

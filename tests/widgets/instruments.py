@@ -19,11 +19,9 @@ SMALLEST: dict[str, dict[str, Any]] = {
     "ModelDiet": {"task": "digits-mlp", "zeros": 0.5, "fine_tune": 0.0, "batch": 1},
     "PipelineSchedule": {"stages": 2, "microbatches": 2, "forward_ms": 1, "backward_ms": 1},
     "PipelineTimeline": {"cores": 4, "batch_size": 8, "step_seconds": 0.002},
-    "RankTimeline": {"strategy": "split", "ranks": 2, "width": 32},
     "RooflineExplorer": {"workloads": ["add"], "size": 0.0, "deadline": 0.2},
     "ScalingLab": {"ranks": 2, "waits": True},
     "ShardingExplorer": {"model": "course", "ranks": 2, "strategy": "ddp", "positions": 64},
-    "TrainingRace": {"task": "digits-mlp", "steps": 10},
     "TransferExplorer": {"deadline": 2.0, "search_deadline": 5.0, "nbytes": 2**20, "chunks": 2},
 }
 

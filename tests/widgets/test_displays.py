@@ -55,15 +55,9 @@ ANALYTIC: list[tuple[str, dict[str, Any]]] = [
     ("RooflineExplorer", {"beside": "none"}),
     ("CompareTimings", {"workload": "add", "n": 2**24}),
     ("CompareTimings", {"workload": "softmax", "recorded": False, "transfer": True}),
-    ("TrainingRace", {"recorded": "nvidia-h200"}),
-    (
-        "TrainingRace",
-        {"recorded": "nvidia-h200", "second_precision": "tf32", "second_means": "fused"},
-    ),
     ("ModelDiet", {"task": "digits-mlp", "zeros": 0.9, "stored": "8 bits", "inputs": "dynamic"}),
     ("ModelDiet", {"stored": "4 bits", "compute": "csr"}),
     ("LossScaling", {}),
-    ("RankTimeline", {"strategy": "zero3", "width": 128, "ranks": 4}),
     ("SimtMicroscope", {"step": 3}),
     ("SimtMicroscope", {"kernel": "transpose_tiled", "warp": 1, "step": 6}),
 ]
@@ -139,8 +133,6 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any], str, Any]] = {
         "run",
         lambda: made.roofline("recorded", "cuda", "measured"),
     ),
-    "race": ("TrainingRace", {}, "race", made.race),
-    "moment": ("TrainingRace", {}, "race", made.moment),
     "pipeline": ("PipelineTimeline", {"way": "here"}, "run", made.pipeline_run),
     "schedule": (
         "PipelineSchedule",
@@ -154,7 +146,6 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any], str, Any]] = {
         "measure",
         made.scaling_result,
     ),
-    "ranks": ("RankTimeline", {}, "run", made.strategy_result),
     "machine": ("MachineCard", {}, "refresh", made.machine),
     "machine, problems": ("MachineCard", {"problems_only": True}, "refresh", made.machine),
 }
@@ -277,7 +268,7 @@ def test_what_the_core_refuses_is_shown_inside() -> None:
 def test_only_ranks_are_lent_and_only_gradients_loaded(value: Any) -> None:
     """Anything else is refused in one sentence."""
     for refused in (
-        make("RankTimeline").use,
+        make("PipelineSchedule").use,
         make("LossScaling").load,
         make("OccupancyExplorer").load,
     ):
