@@ -18,7 +18,7 @@ from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 MOST_RANKS = 2**20
-# Measured with links limited by token buckets of the kernel (tc-tbf); docs/measurements.md has the table.
+# Measured with links limited by token buckets of the kernel (tc-tbf), on the two cores of an AMD EPYC, 2026-11-22.
 _KNOWN_ERROR = (
     "links set to 5 to 100 MB/s among 2 and 4 ranks: the ring's fit gives 0.97 to 1.05 of them; gloo's root sends to its children at the "
     "same time over one link, so its broadcast took three steps where the tree has two"
