@@ -104,8 +104,11 @@ def _examine(exercise: Exercise, answer: Any) -> CheckResult:
 
 
 def _is_stub(function: Any, exercise: Exercise) -> bool:
-    """Return whether a function has the stub's body."""
-    parts = compile(exercise.stub, "stub", "exec").co_consts
+    """Return whether a function has the stub's body; a stub of one's own may be no Python."""
+    try:
+        parts = compile(exercise.stub, "stub", "exec").co_consts
+    except SyntaxError:
+        return False
     stub = next((part for part in parts if getattr(part, "co_name", "") == exercise.answer_name), None)
     code = getattr(function, "__code__", None)
     return code is not None and stub is not None and (code.co_code, code.co_names) == (stub.co_code, stub.co_names)
