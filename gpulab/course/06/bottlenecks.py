@@ -19,8 +19,7 @@ bottlenecks = ("data", "copy", "compute")
 
 # %% check
 from typing import Any
-from gpulab.lessons import checking
-from gpulab.lessons._timelines import timeline
+from gpulab.lessons import checking, timeline
 from gpulab.lessons.content import NotAttempted, Refused
 
 _WORDS = ("data", "copy", "compute")
