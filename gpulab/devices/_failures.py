@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from gpulab.errors import DeviceError, GpulabError, OutOfMemoryError, message_of
+from gpulab.devices import _nvml
+from gpulab.errors import DeviceError, GpulabError, OutOfMemoryError, message_of, pip_command
 
 # torch.OutOfMemoryError (also torch.cuda.OutOfMemoryError), cupy.cuda.memory.OutOfMemoryError, numpy's _ArrayMemoryError.
 _MEMORY_TYPES = {"OutOfMemoryError", "_ArrayMemoryError", "MemoryError", "XpuOutOfMemoryError"}
@@ -49,6 +50,17 @@ _CALL_WORDS = (
     "cublas_status_invalid_value",
 )
 
+# Code of a newer CUDA than the driver's: what the driver says of PTX (CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222) and of machine code
+# (CUDA_ERROR_INVALID_IMAGE, 200), CUDA's runtime of the first, and ptxas, whose words numba-cuda and nvJitLink pass on.
+_NEWER_CODE_WORDS = (
+    "unsupported toolchain",
+    "unsupported_ptx_version",
+    "unsupportedptxversion",
+    "unsupported .version",
+    "device kernel image is invalid",
+    "cuda_error_invalid_image",
+)
+
 
 def translate(error: BaseException, doing: str) -> GpulabError | None:
     """Return gpulab's error for what happened, or None where neither memory nor the device is the cause.
@@ -75,6 +87,8 @@ def translate(error: BaseException, doing: str) -> GpulabError | None:
             f"{doing}: there is not enough free memory; expected it to fit. Use a "
             "smaller size, or call gl.memory.release() to free what earlier cells hold."
         )
+    if any(words in message for words in _NEWER_CODE_WORDS):
+        return DeviceError(_newer_than_the_driver(error, doing))
     if kinds & set(_DEVICE_TYPES) or (library and any(words in message for words in _DEVICE_WORDS)):
         if any(words in message for words in _CALL_WORDS):
             return DeviceError(
@@ -104,6 +118,22 @@ def guard(doing: str) -> Iterator[None]:
         if ours is None or ours is error:
             raise
         raise ours from error
+
+
+def _newer_than_the_driver(error: BaseException, doing: str) -> str:
+    """Return what is said of code that was compiled for a newer CUDA than the driver runs, with what to install."""
+    driver = _nvml.probe()
+    which, remedy = "the NVIDIA driver", "Update the driver"
+    if driver.cuda:
+        which = f"the driver {driver.version}, which runs CUDA {driver.cuda}"
+        install = pip_command(f'install "cuda-toolkit[nvcc,nvrtc,nvjitlink]=={driver.cuda}.*"')
+        # CUDA 13's wheels have names and a folder of their own, into which libraries look first.
+        newer = f", after {pip_command('uninstall -y nvidia-cuda-nvrtc nvidia-nvjitlink nvidia-nvvm')}" if driver.cuda < "13" else ""
+        remedy += f", or install the compilers of its CUDA with {install}{newer}"
+    return (
+        f"{doing}: the code was compiled for a newer CUDA than that of {which} ({_first_line(error)}); expected code that the driver can "
+        f"load. {remedy}, and restart the kernel."
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -211,6 +211,37 @@ def test_errors_of_numba_are_the_kernels(gpus, monkeypatch, home, error, line):
     assert ("compile_python" in str(caught.value)) == home.endswith("errors")
 
 
+# What libraries raise where the driver is older than the compiler: the words of numba-cuda's and
+# CuPy's issues (NVIDIA/numba-cuda 120 and 163, googlecolab/colabtools 5081), CUDA's and Triton's.
+TOO_NEW = [
+    ("numba.cuda.cudadrv.driver", "[222] Call to cuLinkAddData results in UNKNOWN_CUDA_ERROR\n"
+     "ptxas application ptx input, line 9; fatal   : Unsupported .version 8.5; current version is '8.4'"),
+    ("numba.cuda.cudadrv.driver", "[222] Call to cuModuleLoadDataEx results in CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
+    ("cuda.bindings.nvjitlink", "ERROR_PTX_COMPILE (4)\nptxas fatal : Unsupported .version 9.0; current version is '8.7'"),
+    ("cupy_backends.cuda.api.driver", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION: the provided PTX was compiled with an unsupported toolchain."),
+    ("cupy_backends.cuda.api.driver", "CUDA_ERROR_INVALID_IMAGE: device kernel image is invalid"),
+    ("cupy_backends.cuda.api.runtime", "cudaErrorUnsupportedPtxVersion: unsupported"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("home", "words"), TOO_NEW, ids=range(len(TOO_NEW)))
+@pytest.mark.parametrize(("cuda_version", "named"), [(12040, "12.4"), (13000, "13.0"), (None, "")])
+def test_a_driver_older_than_the_compiler_is_named(
+    gpus, monkeypatch, home, words, cuda_version, named
+):
+    """With the CUDA that the driver runs, where it says so, and the compilers that fit it."""
+    nvml = mock.MagicMock(NVMLError=type("NVMLError", (Exception,), {}))
+    nvml.nvmlSystemGetDriverVersion.return_value, nvml.nvmlDeviceGetCount.return_value = "5.1", 0
+    nvml.nvmlSystemGetCudaDriverVersion.return_value = cuda_version
+    monkeypatch.setitem(sys.modules, "pynvml", nvml if cuda_version else None)
+    failure = type("Failure", (Exception,), {"__module__": home})(words)
+    monkeypatch.setattr(Form, "failure", failure)
+    with pytest.raises(DeviceError, match="driver") as caught:
+        launch(scale, 1, 4, X, 1.0, X)
+    assert (f"cuda-toolkit[nvcc,nvrtc,nvjitlink]=={named}.*" in str(caught.value)) == bool(named)
+    assert ("uninstall" in str(caught.value)) == (named == "12.4")
+
+
 def test_numba_that_cannot_launch_is_refused(gpus):
     """One that sees no GPU, and its simulator, which is none."""
     gpus.cuda.is_available = lambda: False
@@ -266,9 +297,10 @@ def test_cuda_is_launched_on_the_device_of_its_arrays(cupy, static, dynamic, lim
     assert (asked["code"], asked["options"][-1]) == (ADD, "-lineinfo")
     with pytest.raises(DeviceError, match="cuda:0, cuda:1"):  # a kernel runs on one device
         cuda_launcher(ADD, "add", 1, 32, OnGpu(0), x, n)
-    cupy.RawModule.side_effect = type("E", (Exception,), {"__module__": "cupy.cuda"})("too old")
-    with pytest.raises(KernelError, match="too old"):
-        cuda_launcher(ADD, "add", 1, 32, x, x, n)
+    for error, words in ((KernelError, "too old"), (DeviceError, "device kernel image is invalid")):
+        cupy.RawModule.side_effect = type("E", (Exception,), {"__module__": "cupy.cuda"})(words)
+        with pytest.raises(error, match=words):
+            cuda_launcher(ADD, "add", 1, 32, x, x, n)
 
 
 G = "__global__ void g(float* x) { if (x) { x[0] = 1; } }"
