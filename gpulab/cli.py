@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from gpulab.errors import GpulabError, InputError
+from gpulab.errors import GpulabError, InputError, install_extra
 
 # The command's name, the module that has its add_parser, and the line that the help shows.
 _COMMANDS = {
@@ -32,6 +32,8 @@ _COMMANDS = {
     "recordings": ("gpulab.recordings._command", "list, show, compare and merge recordings"),
     "record": ("gpulab.recorder._command", "measure this machine and write a recording"),
 }
+# What the extra ``lab`` brings, by the names of its modules.
+_LAB = ("jupyterlab", "jupyter_server", "nbconvert", "nbformat", "nbclient", "jupyterlab_pygments")
 # What a shell gives a program that SIGINT ended: 128 + 2.
 _INTERRUPTED = 130
 _READER_GONE = 141  # 128 + SIGPIPE
@@ -127,6 +129,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - as above
         print(f"gpulab: the output cannot be written ({error.strerror}). Free some space, and run it again.", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in _LAB:
+            raise
+        print(
+            f"gpulab: {asked} needs {error.name}, which is not installed; expected the local lab. {install_extra('lab')}", file=sys.stderr
+        )
         return 2
     except GpulabError as error:
         print(f"gpulab: {error}", file=sys.stderr)

@@ -185,7 +185,7 @@ def test_each_pin_is_exact_and_fits_the_requirement() -> None:
     """What a learner installs under the constraints satisfies pyproject.toml."""
     pins = _pins()
     assert all(str(pin.specifier).startswith("==") for pin in pins.values())
-    extras = ("cuda12", "cuda13", "kernels", "rosetta", "test", "dev")
+    extras = ("lab", "compiler", "cuda12", "cuda13", "kernels", "rosetta", "test", "dev")
     for name, requirement in _requirements(*extras).items():
         assert requirement.specifier.contains(str(pins[name].specifier).removeprefix("==")), name
 
@@ -218,7 +218,7 @@ def test_conda_asks_for_what_pip_does(
 ) -> None:
     """Each requirement is in the conda environment with the same bound, and nothing else is."""
     system = {"sys_platform": platform, "platform_machine": machine}
-    needed = _requirements("test", "kernels", "rosetta", *extras)
+    needed = _requirements("lab", "compiler", "test", "kernels", "rosetta", *extras)
     wanted = {
         CONDA_NAMES.get(package, package): str(r.specifier)
         for package, r in needed.items()

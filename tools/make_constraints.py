@@ -28,6 +28,9 @@ ELSEWHERE = {
     "pywinpty": "3.1.2",
     "cupy-cuda12x": "14.2.0",
     "cupy-cuda13x": "14.2.0",
+    # CUDA 12.6, as PyTorch's build for it.
+    "nvidia-cuda-nvcc-cu12": "12.6.85",
+    "nvidia-cuda-cccl-cu12": "12.6.77",
     "tensorflow": "2.21.0",
 }
 # Named differently where it is built for another processor, and asks for the same packages.

@@ -344,8 +344,7 @@ def project(stack: Stack, extras: list[str]) -> str:
     cupy = stack.extra or ("cuda13" if "test" in extras and stack.name != "apple" else None)
     # numba-cuda runs Python kernels on a GPU; the pinned one is for CUDA 13 alone (the tests bring it in any case, to compile).
     kernels = ["kernels"] if stack.extra == "cuda13" else []
-    chosen = [*([cupy] if cupy else []), *kernels, *extras]
-    return f"{ROOT}[{','.join(chosen)}]" if chosen else str(ROOT)
+    return f"{ROOT}[{','.join([*([cupy] if cupy else []), *kernels, *extras])}]"
 
 
 def fill_wheelhouse(stack: Stack, extras: list[str], python: tuple[int, int]) -> None:
@@ -382,6 +381,8 @@ def run(extras: list[str], wanted: str | None, wheelhouse: bool = False) -> None
     stack = choose_stack(look_at_machine())
     if wanted:
         stack = Stack(wanted, INDEX_OF[wanted], wanted if wanted.startswith("cuda") else None, "asked for by GPULAB_STACK")
+    # NVIDIA's compiler for CUDA 13, except beside PyTorch for CUDA 12.6, which brings its own: an older driver cannot load what CUDA 13 makes.
+    extras = ["lab", *([] if stack.name == "cuda12" else ["compiler"]), *extras]
     if wheelhouse:
         fill_wheelhouse(stack, extras, python)
         return

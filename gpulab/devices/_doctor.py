@@ -30,16 +30,16 @@ _NEEDED: Mapping[str, str] = {
     "numpy": "2.0",
     "torch": "2.9",
     "jupyterlab": "4.4",
-    "ipykernel": "6.29",
-    "ipywidgets": "8.1.5",
+    "ipykernel": "6.17.1",
+    "ipywidgets": "7.7.1",
     "anywidget": "0.9.18",
-    "plotly": "6.1",
-    "psutil": "6",
+    "plotly": "5.24",
+    "psutil": "5.9.5",
     "nvidia-ml-py": "12.560",
     "scikit-learn": "1.5",
     "pillow": "11",
-    "torchao": "0.15",
-    "ipyparallel": "9",
+    "torchao": "0.10",
+    "ipyparallel": "8.8",
     "cloudpickle": "3",
 }
 _PRODUCT_SIZE = 64  # small enough for any device; its product of ones is exact in every dtype
@@ -161,6 +161,8 @@ def _package(name: str, oldest: str) -> Check:
     try:
         version: str | None = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
+        if name == "jupyterlab":
+            return Check(name, "note", "not installed; only `gpulab lab` needs it, a hosted notebook does not")
         return Check(name, "fix", "not installed", f"Run {set_up_command()}.")
     if not version:  # a folder for the package's facts without any: an installation that was interrupted, or met a full disk
         return Check(name, "fix", "only partly installed", f"Run {pip_command(f'install --ignore-installed {wanted}')}.")

@@ -184,3 +184,12 @@ def test_the_misconceptions_are_those_of_the_courses_files(
         words += re.findall("^# %% wrong: (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
     assert [each for each in words if " ".join(each.split()) not in listed] == []
     assert "03." not in listed
+
+
+def test_without_the_local_lab_its_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The helper package alone, as a hosted notebook has it, comes without JupyterLab."""
+    monkeypatch.setitem(sys.modules, "jupyter_server.serverapp", None)
+    assert main(["lab", "--no-browser", "--dir", str(tmp_path)]) == 2
+    assert "[lab]" in capsys.readouterr().err

@@ -36,7 +36,7 @@ _SUBFOLDERS = (
 )
 _INCLUDES = ("include", "Library/include", "targets/x86_64-linux/include", "targets/sbsa-linux/include")
 # CUDA 12's wheels have one folder for each library; CUDA 13's share one, nvidia/cu13.
-_FOLDERS_OF_CUDA_12 = ("cuda_nvrtc", "nvjitlink", "cuda_runtime", "cuda_cccl", "cuda_nvdisasm")
+_FOLDERS_OF_CUDA_12 = ("cuda_nvrtc", "nvjitlink", "cuda_runtime", "cuda_cccl", "cuda_nvcc", "cuda_nvdisasm")
 
 
 def _version(path: Path) -> tuple[int, ...]:
@@ -87,12 +87,17 @@ def include_folders() -> list[Path]:
     if chosen is None:
         return []
     # One toolkit's headers only, since those of two versions do not fit together; but its wheels may lie in two environments.
-    same = [root for root in found if root.parent.name == chosen.parent.name == "nvidia" and root.name == chosen.name and root != chosen]
+    same = [root for root in found if _wheels(root) and _wheels(root) == _wheels(chosen) and root != chosen]
     return [folder for root in (chosen, *same) for folder in found[root]]
 
 
+def _wheels(root: Path) -> str:
+    """Return the toolkit of which pip's wheels fill a folder, such as "cu13"; "" of any other folder."""
+    return "" if root.parent.name != "nvidia" else "cu12" if root.name in _FOLDERS_OF_CUDA_12 else root.name
+
+
 def _headers_of(root: Path) -> list[Path]:
-    folders = [root / below for below in _INCLUDES if any((root / below / name).exists() for name in ("cuda_fp16.h", "crt"))]
+    folders = [root / below for below in _INCLUDES if any((root / below / name).exists() for name in ("cuda_fp16.h", "crt", "nv/target"))]
     return folders + [root / below / "cccl" for below in _INCLUDES if (root / below / "cccl" / "nv" / "target").is_file()]
 
 
