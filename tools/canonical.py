@@ -8,18 +8,33 @@ A file that is no notebook is named in one sentence, with exit code 2.
 
 Canonical: nbformat 4.5; cell ids that follow from the cell's place in the notebook; the python3 kernel and no other metadata; no
 execution counts, but a 1 where outputs are kept; those only in the cells that nbval compares (the tag
-``nbval-check-output``); one space of indentation; a newline at the end. Tags stay.
+``nbval-check-output``); one space of indentation; a newline at the end. Tags stay. A notebook of the course has the badge "Open in Colab"
+under its title, and after it the cell that installs gpulab there: both are written here, since they name the repository.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 CHECKED = "nbval-check-output"
+# Where the project is on GitHub. A placeholder until it is published: the one place to change, then run this file.
+REPOSITORY = "OWNER/gpulab"
+_BADGE = FOLDER.parent / "docs" / "images" / "open-in-colab.png"
+_ON_COLAB = f"""\
+# On Colab, this installs gpulab and lets Colab draw its instruments. Anywhere else it does nothing.
+import sys
+
+if "google.colab" in sys.modules:
+    %pip install -q git+https://github.com/{REPOSITORY}
+    from google.colab import output
+
+    output.enable_custom_widget_manager()"""
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -34,9 +49,24 @@ def canonical(notebook: dict[str, Any]) -> dict[str, Any]:
     return {"cells": cells, "metadata": _METADATA, "nbformat": 4, "nbformat_minor": 5}
 
 
-def canonical_text(text: str) -> str:
+def canonical_text(path: Path) -> str:
     """Return a notebook file's canonical text."""
-    return json.dumps(canonical(json.loads(text)), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    if path.resolve().parent == FOLDER:
+        notebook["cells"] = _with_colab(notebook["cells"], path.name)
+    return json.dumps(canonical(notebook), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _with_colab(cells: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Return the cells with the badge under the title, in the first of them, and the cell for Colab after it."""
+    first, *others = [cell for cell in cells if cell.get("id") != "colab"]
+    title, _, rest = re.sub(r"\n\n\[!\[Open in Colab.*", "", "".join(first["source"]), count=1).partition("\n")
+    address = f"https://colab.research.google.com/github/{REPOSITORY}/blob/main/notebooks/{name}"
+    # In the notebook itself, since a page that loads a picture from elsewhere shows none without the internet.
+    picture = {"image/png": base64.b64encode(_BADGE.read_bytes()).decode()}
+    source = f"{title}\n\n[![Open in Colab](attachment:{_BADGE.name})]({address})\n{rest}"
+    head = {**first, "source": source, "attachments": {_BADGE.name: picture}}
+    return [head, {"cell_type": "code", "id": "colab", "source": _ON_COLAB}, *others]
 
 
 def _cell(cell: dict[str, Any], number: int, taken: set[str]) -> dict[str, Any]:
@@ -93,7 +123,7 @@ def main(arguments: list[str]) -> int:
     for path in files:
         try:
             text = path.read_text(encoding="utf-8")
-            wanted = canonical_text(text)
+            wanted = canonical_text(path)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # ValueError: no JSON, or not in UTF-8
             print(f"{path}: no notebook ({type(error).__name__}: {error}); expected JSON in nbformat 4. Restore the file.", file=sys.stderr)
             return 2

@@ -381,7 +381,7 @@ def run(extras: list[str], wanted: str | None, wheelhouse: bool = False) -> None
     stack = choose_stack(look_at_machine())
     if wanted:
         stack = Stack(wanted, INDEX_OF[wanted], wanted if wanted.startswith("cuda") else None, "asked for by GPULAB_STACK")
-    # NVIDIA's compiler for CUDA 13, except beside PyTorch for CUDA 12.6, which brings its own: an older driver cannot load what CUDA 13 makes.
+    # Not CUDA 13's compiler beside PyTorch for CUDA 12.6, which brings its own: an older driver cannot load what CUDA 13 makes.
     extras = ["lab", *([] if stack.name == "cuda12" else ["compiler"]), *extras]
     if wheelhouse:
         fill_wheelhouse(stack, extras, python)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
+import plotly.io
 
 from gpulab.evidence import Badge, Evidence
 from gpulab.units import format_bytes, format_seconds
@@ -42,8 +43,6 @@ class LabFigure(go.Figure):  # type: ignore[misc]
         return str(meta["description"]) if meta and "description" in meta else ""
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, validate: bool = True, **kwargs: Any) -> dict[str, Any]:
-        if "google.colab" in sys.modules:  # Colab draws only plotly's own HTML
-            return dict(super()._repr_mimebundle_(include, exclude, validate, **kwargs))
         return mimebundle(self)
 
     def _ipython_display_(self) -> None:
@@ -54,6 +53,8 @@ class LabFigure(go.Figure):  # type: ignore[misc]
 
 def mimebundle(figure: go.Figure) -> dict[str, Any]:
     """Return the figure as the data that JupyterLab's plotly extension draws, with its description as plain text."""
+    if "google.colab" in sys.modules:  # Colab draws only plotly's own HTML, below a cell and inside an instrument
+        return dict(plotly.io.renderers["colab"].to_mimebundle(figure.to_dict()))
     # Its own parts, which are copied below: to_plotly_json would copy all of it once more.
     body = {"data": figure._data, "layout": figure._layout}
     meta = figure.layout.meta or {}

@@ -4,6 +4,7 @@ import functools
 import json
 import pathlib
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -328,3 +329,12 @@ def test_long_data_is_thinned_and_keeps_its_peak() -> None:
     assert len(drawn.y) < 2000
     assert drawn.x[int(np.argmax(drawn.y))] == 77_777
     assert max(drawn.y) == 50_000
+
+
+def test_colab_gets_plotlys_own_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Colab draws no plotly data, neither below a cell nor inside an instrument."""
+    monkeypatch.setitem(sys.modules, "google.colab", sys)
+    figure = figures.access(models.access_pattern(stride_elements=3))
+    inside = gl.widgets.AccessPatterns().children[1].outputs[0]["data"]
+    for shown in (figure._repr_mimebundle_(), inside):
+        assert "plotly" in shown["text/html"]

@@ -4,13 +4,16 @@ import ast
 import itertools
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import canonical
 import nbformat
 import pytest
 from course import LESSONS, ROOT
+from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 from students import changed, report_of, write
 
@@ -31,7 +34,8 @@ each_notebook = pytest.mark.parametrize("name", PATHS)
 
 def sources(name: str, kind: str) -> list[str]:
     """The texts of a notebook's cells of one kind."""
-    return ["".join(cell["source"]) for cell in CELLS[name] if cell["cell_type"] == kind]
+    cells = [cell for cell in CELLS[name] if cell["id"] != "colab"]  # the one that installs gpulab
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == kind]
 
 
 def trees(name: str) -> list[ast.Module]:
@@ -73,7 +77,7 @@ def test_a_damaged_notebook_is_named(tmp_path: Path, content: bytes, capsys: Any
 def test_a_notebook_is_canonical_and_small(path: Path) -> None:
     """What tools/canonical.py writes, valid, with cell ids; outputs only where compared."""
     text = path.read_text(encoding="utf-8")
-    assert text == canonical.canonical_text(text), "run: .venv/bin/python tools/canonical.py"
+    assert text == canonical.canonical_text(path), "run: .venv/bin/python tools/canonical.py"
     notebook = nbformat.reads(text, as_version=4)
     nbformat.validate(notebook)
     assert (notebook.nbformat, notebook.nbformat_minor, notebook.metadata.kernelspec.name) == (
@@ -96,6 +100,27 @@ def test_code_cells_are_short_and_free_of_plumbing(name: str) -> None:
     for text in sources(name, "code"):
         assert sum(bool(line.strip()) for line in text.splitlines()) <= 16, text
         assert not [pattern for pattern in PLUMBING if re.search(pattern, text, re.MULTILINE)], text
+
+
+@each_notebook
+def test_the_cell_for_colab_installs_there_and_nowhere_else(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below the title; on Colab it also lets the page draw widgets that are not Colab's own."""
+    (cell,) = [cell for cell in CELLS[name][:2] if cell["id"] == "colab"]
+    code, colab = TransformerManager().transform_cell("".join(cell["source"])), mock.Mock()
+    exec(code, {"get_ipython": lambda: colab})
+    assert colab.mock_calls == []
+    monkeypatch.setitem(sys.modules, "google", colab)
+    monkeypatch.setitem(sys.modules, "google.colab", colab)
+    exec(code, {"get_ipython": lambda: colab})
+    (magic, (command, words), _), (switch, *_) = colab.mock_calls
+    assert (magic, command, switch) == (
+        "run_line_magic",
+        "pip",
+        "output.enable_custom_widget_manager",
+    )
+    assert words.split()[0] == "install"
 
 
 @each_notebook
