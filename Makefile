@@ -6,7 +6,7 @@ BIN := .venv/bin
 BOOT := $(shell for p in python3 python3.13 python3.12 python3.11 python; do "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab html wheelhouse check test test-newest bench gpu-check soak env env-tests
+.PHONY: help lab html wheelhouse check test test-newest colab-check bench gpu-check soak env env-tests
 
 help: ## list the commands
 	@echo "gpulab: a laboratory for GPU acceleration of deep learning inside JupyterLab"
@@ -30,6 +30,9 @@ test: env-tests ## everything: the checks, all tests, doctests, notebooks in the
 
 test-newest: env-tests ## the same tests without the browser, with the newest versions of all dependencies (ARGS=--list: what differs)
 	@$(BIN)/python tools/newest.py $(ARGS)
+
+colab-check: env ## gpulab beside the versions that Google Colab has: nothing there may change, and the notebooks must run (ARGS="04 08": these)
+	@$(BIN)/python tools/colab_check.py $(ARGS)
 
 bench: env-tests ## the benchmarks behind docs/measurements.md (ARGS=--quick for a short look)
 	@$(BIN)/python tools/run_benchmarks.py $(ARGS)
