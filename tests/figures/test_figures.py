@@ -332,9 +332,7 @@ def test_long_data_is_thinned_and_keeps_its_peak() -> None:
 
 
 def test_colab_gets_plotlys_own_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Colab draws no plotly data, neither below a cell nor inside an instrument."""
+    """Colab draws no plotly data: an instrument's picture is a page there."""
     monkeypatch.setitem(sys.modules, "google.colab", sys)
-    figure = figures.access(models.access_pattern(stride_elements=3))
     inside = gl.widgets.AccessPatterns().children[1].outputs[0]["data"]
-    for shown in (figure._repr_mimebundle_(), inside):
-        assert "plotly" in shown["text/html"]
+    assert "plotly" in inside["text/html"]
