@@ -206,7 +206,7 @@ def test_every_figure_has_a_case() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_every_figure_keeps(name: str) -> None:
-    """Finite JSON, a badge, a description, titles of axes, no dragging, evidence in its style."""
+    """Finite JSON, a badge, a description, axes' titles, a legend inside, evidence in its style."""
     figure = _figure(name)
     body = _body(figure)
     json.dumps(body, allow_nan=False)
@@ -220,6 +220,8 @@ def test_what_every_figure_keeps(name: str) -> None:
     _check_axes(body)
     legend = [t["name"] for t in body["data"] if t.get("name") and t.get("showlegend") is not False]
     assert len(set(legend)) == len(legend)
+    place = layout["legend"]  # above the upper edge of the whole picture nobody sees it
+    assert (place["yref"], place["yanchor"]) != ("container", "bottom") or place["y"] < 1
     for trace in body["data"]:
         _check_trace(trace, layout)
 
