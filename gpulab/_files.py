@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,42 @@ from pathlib import Path
 NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 
 
+def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
+    """Open a regular file without ever waiting, as an ``opener`` of ``open``: any user can put a FIFO into a shared folder.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened, or is a FIFO, a device or a folder.
+    """
+    for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    file = os.open(path, flags, mode)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
+
+
+def read_regular(path: Path, most: int = 2**26) -> bytes:
+    """Return the content of a regular file: a device such as /dev/zero has no end.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened, is no regular file, or holds more than ``most`` bytes.
+    """
+    with open(path, "rb", opener=open_regular) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"{size:,} bytes, more than {most:,}", str(path))
+        return file.read(size)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path``: a reader sees the old file or the new one, never a partial file.
+
+    A file that is there keeps its mode and, where the system permits, its owner and group; behind a link, the file that it names is written.
 
     Parameters
     ----------
@@ -27,14 +62,20 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises
     ------
     OSError
-        If the folder cannot be written to, or the disk is full; the file at ``path`` is then unchanged.
+        If the folder cannot be written to, the disk is full, or ``path`` is not a regular file; it is then unchanged.
     """
-    if path.is_dir():  # "." and "/" have no name, for which with_name raises ValueError
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
+    path, before = _destination(path)
+    mode = 0o666 if before is None else stat.S_IMODE(before.st_mode)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with part.open("xb") as file:
+        with open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            if before is not None:
+                if sys.platform != "win32":
+                    for owner in (before.st_uid, -1):  # only root may give a file away; its group may be one of the user's own
+                        with contextlib.suppress(OSError):
+                            os.chown(part, owner, before.st_gid)
+                part.chmod(mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -42,6 +83,18 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _destination(path: Path) -> tuple[Path, os.stat_result | None]:
+    """Return the file that a path names, links followed, and its state; None where it does not exist."""
+    try:
+        before = path.stat()  # first: the system decides whether a link in a shared folder may be followed
+    except FileNotFoundError:
+        before = None
+    if before is not None and not stat.S_ISREG(before.st_mode):
+        code, words = (errno.EISDIR, os.strerror(errno.EISDIR)) if stat.S_ISDIR(before.st_mode) else (errno.EINVAL, "not a regular file")
+        raise OSError(code, words, str(path))
+    return Path(os.path.realpath(path)), before
 
 
 def refuse_unwritable(path: Path) -> None:
@@ -55,11 +108,10 @@ def refuse_unwritable(path: Path) -> None:
     Raises
     ------
     OSError
-        If it is a folder, if its parent is not a folder or cannot be written to, or (on Windows) another program has it open.
+        If it is not a regular file, if its parent is not a folder or cannot be written to, or (on Windows) another program has it open.
     """
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    there = next((place for place in path.absolute().parents if place.exists()), None)
+    path, _ = _destination(path)
+    there = next((place for place in path.parents if place.exists()), None)
     if there is None:  # a drive or a share of Windows that is not there
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     if not there.is_dir():
@@ -68,7 +120,7 @@ def refuse_unwritable(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
     # The rights do not tell all: root has every one, also where nothing can be made (/proc), and Windows looks at one old attribute.
     probe = there / f".{secrets.token_hex(4)}.part"
-    if there == path.absolute().parent:
+    if there == path.parent:
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         probe.unlink()
     else:  # its folder will be made: in the root of a Windows drive users may make folders, and no files
@@ -121,7 +173,7 @@ def alone(path: Path) -> Iterator[bool]:
     OSError
         If the folder cannot be written to.
     """
-    with path.with_name(f".{path.name}.lock").open("a+b") as file:
+    with open(path.with_name(f".{path.name}.lock"), "a+b", opener=open_regular) as file:
         try:
             free = try_lock(file.fileno())
         except OSError as error:

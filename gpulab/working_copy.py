@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpulab._files import write_atomically
+from gpulab._files import read_regular, write_atomically
 from gpulab.errors import InputError
 
 STATE_FOLDER = ".gpulab"
@@ -104,7 +104,7 @@ def update(originals: Path, copy: Path) -> Update:
             added.append(name)
             manifest.files[name] = _Given(new)
             continue
-        current = _hash(target.read_bytes())
+        current = _hash(read_regular(target))
         if current == new:
             manifest.files[name] = _Given(new)
         elif entry is not None and current == entry.given:
@@ -146,10 +146,10 @@ def reset(originals: Path, copy: Path, name: str, now: datetime.datetime | None 
     target, content = copy / found, offered[found]
     manifest = _read_manifest(copy)
     kept = None
-    if target.exists() and _hash(target.read_bytes()) != _hash(content):
+    if target.exists() and _hash(read_regular(target)) != _hash(content):
         stamp = (now or datetime.datetime.now()).strftime("%Y-%m-%d-%H%M%S")
         place = _free_name(target.with_name(f"{target.stem}.{stamp}{target.suffix}"))
-        write_atomically(place, target.read_bytes())
+        write_atomically(place, read_regular(target))
         kept = place.relative_to(copy).as_posix()
     write_atomically(target, content)
     manifest.files[found] = _Given(_hash(content))
@@ -192,7 +192,7 @@ def _place_beside(target: Path, new: str, entry: _Given | None) -> Path:
     """Where the newer original goes: over an older one that was laid there and left alone, else under a free name."""
     place = target.with_name(f"{target.stem}.new{target.suffix}")
     if place.exists():
-        there = _hash(place.read_bytes())
+        there = _hash(read_regular(place))
         if there != new and (entry is None or there != entry.beside):
             return _free_name(place)
     return place
@@ -214,7 +214,7 @@ def _read_manifest(copy: Path) -> _Manifest:
     """The manifest; a damaged one is set aside, and every file then counts as edited, so nothing can be lost."""
     path = copy / STATE_FOLDER / _MANIFEST
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
     except FileNotFoundError:
         return _Manifest()
     try:

@@ -69,7 +69,7 @@ def load(path: str | Path) -> dict[str, Any]:
     OSError
         If it cannot be read.
     """
-    return unpacked(Path(path).read_bytes(), str(path))
+    return unpacked(_files.read_regular(Path(path), 2**62), str(path))
 
 
 def size_on_disk(model: Any) -> int:

@@ -12,6 +12,7 @@ import json
 import os
 from dataclasses import dataclass
 
+from gpulab._files import read_regular
 from gpulab._given import expanded
 from gpulab.errors import InputError
 from gpulab.lessons import _store
@@ -40,7 +41,7 @@ def policy() -> Policy:
     if not named and not where.exists():
         return Policy("show", "")
     try:
-        content = json.loads(where.read_bytes())  # which knows by its first bytes how Windows' own tools wrote it
+        content = json.loads(read_regular(where))  # which knows by its first bytes how Windows' own tools wrote it
         return _valid(content.get("solutions", "show"), str(content.get("message") or ""), str(where))
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         return Policy("withhold", f'{where} cannot be read ({error}); expected JSON such as {{"solutions": "show"}}. Ask your instructor.')

@@ -128,7 +128,7 @@ def progress(notebook: str = "") -> Progress:
             else:
                 rows.append(_exercise_row(id, lesson.exercises[id].title, kept["exercises"].get(id) or {}))
     totals = (*_done(rows, "exercise"), *_done(rows, "prediction"))
-    return Progress(tuple(rows), *totals, str(_store.path()), _store.fault() or "")
+    return Progress(tuple(rows), *totals, _store.named(), _store.fault() or "")
 
 
 def _prediction_row(id: str, entry: dict[str, Any]) -> ProgressRow:
@@ -182,4 +182,5 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
             content["history"].append({"date": _store.now(), "notebook": notebook, **old})
 
     _store.change(edit, say)
-    say(f"{plural(moved[0], 'answer')} of notebook {prefix[:-1]} moved into the history of {_store.path().name}; you can start again.")
+    file = Path(_store.named()).name
+    say(f"{plural(moved[0], 'answer')} of notebook {prefix[:-1]} moved into the history of {file}; you can start again.")

@@ -58,7 +58,7 @@ def report(name: str = "", notebook: str = "", measure: bool = True, progress: b
     fault = _store.fault() if progress else None
     if fault:  # else an empty report would be handed in without a word
         raise InputError(
-            f"report: your progress {_store.path()} {fault}; expected the file that gpulab wrote. Check an answer again, which sets that "
+            f"report: your progress {_store.named()} {fault}; expected the file that gpulab wrote. Check an answer again, which sets that "
             "file aside and begins a new one, or repair it."
         )
     kept = _store.read() if progress else _store.empty()

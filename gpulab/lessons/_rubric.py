@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpulab import _given
+from gpulab._files import read_regular
 from gpulab.errors import InputError, kind_of, message_of, shown
 from gpulab.lessons import content
 from gpulab.results import Result
@@ -84,7 +85,7 @@ class Rubric(Result):
         """
         file = _given.expanded("Rubric.read", path)
         try:
-            content = json.loads(file.read_bytes())  # which knows by its first bytes how Windows' own tools wrote it
+            content = json.loads(read_regular(file))  # which knows by its first bytes how Windows' own tools wrote it
             if not isinstance(content, dict):
                 raise InputError(f"it holds {kind_of(content)}")
             strange = sorted(set(content) - {one.name for one in dataclasses.fields(cls)})

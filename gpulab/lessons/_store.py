@@ -12,13 +12,15 @@ import datetime
 import json
 import os
 import pathlib
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpulab._files import NO_LOCKS, try_lock, write_atomically
+from gpulab._files import NO_LOCKS, open_regular, read_regular, try_lock, write_atomically
 from gpulab._given import expanded
+from gpulab.errors import InputError
 
 SCHEMA = "gpulab-progress"
 SCHEMA_VERSION = 1
@@ -49,6 +51,15 @@ def path() -> pathlib.Path:
     return expanded("GPULAB_PROGRESS", chosen) if chosen else here() / ".gpulab" / "progress.json"
 
 
+def named() -> str:
+    """Return the name of the progress file as a message shows it; what names none is shown as it was written."""
+    return os.environ.get("GPULAB_PROGRESS") or str(path())
+
+
+def _reason(error: OSError | InputError) -> str:
+    return str(error.strerror or error) if isinstance(error, OSError) else str(error).split("; ")[0]
+
+
 def now() -> str:
     """Return the time in the format of the file: UTC, ISO 8601, whole seconds."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -61,13 +72,12 @@ def empty() -> dict[str, Any]:
 
 def read() -> dict[str, Any]:
     """Return the progress; a damaged or unreadable file counts as empty here (the next change sets it aside)."""
-    where = path()
     with _inside:
         try:
-            content, _ = _load(where)
-        except OSError:
+            content, _ = _load(path())
+        except (OSError, InputError):
             content = empty()
-        for edit in _pending.get(str(where), []):
+        for edit in _pending.get(named(), []):
             edit(content)
     return content
 
@@ -76,8 +86,8 @@ def fault() -> str | None:
     """Return what is wrong with the progress file, or None if it can be read or does not exist; ``read`` treats a damaged one as empty."""
     try:
         return _load(path())[1]
-    except OSError as error:
-        return f"cannot be read ({error.strerror or error})"
+    except (OSError, InputError) as error:
+        return f"cannot be read ({_reason(error)})"
 
 
 def change(edit: Edit, say: Callable[[str], None] = print) -> None:
@@ -90,11 +100,11 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> None:
     say : callable
         Called with the sentence to show when a file was set aside or nothing could be written.
     """
-    where = path()
     with _inside:
-        waiting = _pending.setdefault(str(where), [])
+        waiting = _pending.setdefault(named(), [])
         waiting.append(edit)
         try:
+            where = pathlib.Path(os.path.realpath(path()))  # kernels that reach the file through different links share its lock
             where.parent.mkdir(parents=True, exist_ok=True)
             with _locked(where):
                 content, fault = _load(where)
@@ -103,10 +113,10 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> None:
                 for each in waiting:
                     each(content)
                 write_atomically(where, json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8", "replace"))
-        except OSError as error:
+        except (OSError, InputError) as error:
             if len(waiting) == 1:  # say it once, not at every answer
                 say(
-                    f"progress: {where} cannot be written ({error.strerror or error}); expected a folder that you may write to. "
+                    f"progress: {named()} cannot be written ({_reason(error)}); expected a file in a folder that you may write to. "
                     "Your answers are kept until the kernel stops; set GPULAB_PROGRESS to another file to keep them longer."
                 )
             return
@@ -119,7 +129,7 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> None:
 def _load(where: pathlib.Path) -> tuple[dict[str, Any], str | None]:
     """Return the content, and what is wrong with the file (None: nothing)."""
     try:
-        text = where.read_bytes().decode("utf-8-sig")  # with the mark that Windows' own editors put before a text that they saved
+        text = read_regular(where).decode("utf-8-sig")  # with the mark that Windows' own editors put before a text that they saved
     except FileNotFoundError:
         return empty(), None
     except UnicodeDecodeError:
@@ -162,7 +172,7 @@ def _set_aside(where: pathlib.Path, fault: str) -> str:
     while aside.exists():
         number += 1
         aside = where.with_name(f"{where.stem}-set-aside-{stamp}-{number}{where.suffix}")
-    where.rename(aside)
+    shutil.copy2(where, aside)  # not renamed: the new file keeps the mode of the old one
     return (
         f"progress: {where.name} {fault}; expected the file that gpulab wrote. It is kept as {aside.name}, and a new one begins; "
         "to restore it, repair that file and give it its old name."
@@ -172,7 +182,7 @@ def _set_aside(where: pathlib.Path, fault: str) -> str:
 @contextlib.contextmanager
 def _locked(where: pathlib.Path) -> Iterator[None]:
     """Hold the lock file beside ``where``; another kernel's change waits for this one, but where the file system knows no locks."""
-    with where.with_name(where.name + ".lock").open("a+b") as file:
+    with open(f"{where}.lock", "a+b", opener=open_regular) as file:
         deadline = time.monotonic() + _LOCK_SECONDS
         try:
             while not try_lock(file.fileno()):

@@ -11,7 +11,7 @@ import pathlib
 from collections import Counter
 from typing import Any
 
-from gpulab._files import write_atomically
+from gpulab._files import read_regular, write_atomically
 from gpulab._given import expanded
 from gpulab.errors import RecordingError, shown
 from gpulab.recordings._experiments import refuse_unusable
@@ -100,7 +100,7 @@ def _file(path: str | os.PathLike[str]) -> pathlib.Path:
 def _parsed(file: pathlib.Path, size: int, modified_ns: int) -> Recording:
     """Parse a file once for each state of it: an instrument asks for its recordings at every redraw."""
     content = json.loads(
-        file.read_text(encoding="utf-8"), parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_each_once
+        read_regular(file).decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_each_once
     )
     try:
         json.dumps(content, ensure_ascii=False).encode("utf-8")

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gpulab._files import try_lock
+from gpulab._files import open_regular, try_lock
 from gpulab._given import expanded
 from gpulab.devices import Device, guard
 from gpulab.errors import StoppedError
@@ -113,30 +112,25 @@ def _identity(device: Device) -> str:
 
 
 def _open(name: str) -> int:
-    """Open the lock file: never through a link, readable by all, so that any user can lock it."""
+    """Open the lock file: never through a link, readable by all, so that any user can lock it; never waiting, whatever lies there."""
     where = folder()
     if not where.is_dir():
         where.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):  # another user made it a moment ago: its mode is set by them
             where.chmod(0o1777)
     path = where / f"{name}.lock"
-    flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-    access = os.O_RDWR if sys.platform == "win32" else os.O_RDONLY  # flock needs no right to write; msvcrt does
+    flags = os.O_RDWR if sys.platform == "win32" else os.O_RDONLY | os.O_NOFOLLOW  # flock needs no right to write; msvcrt does
     try:
-        file = os.open(path, access | flags)
+        return open_regular(path, flags)
     except FileNotFoundError:
         # Created apart from opened: Linux refuses O_CREAT on another user's file in a sticky folder (fs.protected_regular).
         with contextlib.suppress(FileExistsError):
-            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | flags, 0o644)
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             if sys.platform != "win32":
                 with contextlib.suppress(OSError):  # a file system without such modes
                     os.fchmod(made, 0o644)  # whatever the umask: where it is 077, as on many servers, nobody else could open it
             os.close(made)
-        file = os.open(path, access | flags)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise OSError(f"{path} is not a regular file")
-    return file
+        return open_regular(path, flags)
 
 
 def _slot(name: str) -> _Slot:

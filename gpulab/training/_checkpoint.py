@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab._files import write_atomically
+from gpulab._files import read_regular, write_atomically
 from gpulab.errors import CheckpointError, InputError, message_of, shown
 
 MARK = "gpulab training checkpoint"
@@ -88,7 +88,7 @@ def read(path: Path) -> dict[str, Any]:
     import torch
 
     try:
-        whole = path.read_bytes()
+        whole = read_regular(path, 2**62)
     except (FileNotFoundError, ValueError) as error:  # ValueError: no file can have such a name, as one with a null character
         raise CheckpointError(
             f"resume: there is no file {shown(str(path))}; expected a checkpoint. Pass the file that save= wrote."

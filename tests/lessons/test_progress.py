@@ -217,6 +217,36 @@ def test_what_cannot_be_written_is_kept_until_the_kernel_stops(
     assert set(kept(blocker / "progress.json")["exercises"]) == {"02.5", "02.8", "02.9"}
 
 
+@pytest.mark.parametrize("place", ["/dev/full", "~nosuchuser/x", "FIFO", "/", "link to itself"])
+def test_a_place_that_can_hold_no_progress_stops_no_lesson(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """What is no file is neither read nor replaced; answers are kept until the kernel stops."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("FIFO")
+    Path("link to itself").symlink_to("link to itself")
+    monkeypatch.setenv("GPULAB_PROGRESS", place)
+    assert lessons.check("02.8", 16).state == "passed"
+    assert "GPULAB_PROGRESS" in capsys.readouterr().out
+    assert (states(), lessons.progress().fault != "") == ({"02.8": "passed"}, True)
+    assert (Path("FIFO").is_fifo(), Path("link to itself").is_symlink()) == (True, True)
+
+
+@pytest.mark.parametrize("content", [json.dumps(EMPTY), "damaged"])
+@pytest.mark.parametrize("mode", [0o600, 0o660])
+def test_the_file_keeps_its_mode_and_its_link(
+    content: str, mode: int, tmp_path: Path, progress_file: Path
+) -> None:
+    """Both where it lies elsewhere, behind a link, and where it is damaged and a new one begins."""
+    progress_file.parent.mkdir()
+    progress_file.symlink_to(tmp_path / "shared.json")
+    progress_file.write_text(content)
+    progress_file.chmod(mode)
+    lessons.check("02.8", 16)
+    assert (progress_file.is_symlink(), states()) == (True, {"02.8": "passed"})
+    assert (tmp_path / "shared.json").stat().st_mode & 0o777 == mode
+
+
 def test_a_folder_that_was_removed_stops_no_lesson(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

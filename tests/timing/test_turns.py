@@ -113,16 +113,17 @@ def test_the_lock_file_is_for_all_users(folder: Path, umask: int) -> None:
     assert stat.S_IMODE((folder / "cpu.lock").stat().st_mode) == 0o644
 
 
-@pytest.mark.parametrize("obstacle", ["link", "folder", "file above"])
+@pytest.mark.parametrize("obstacle", ["link", "folder", "FIFO", "file above"])
 def test_where_nobody_can_lock_a_note_says_so(folder: Path, obstacle: str) -> None:
-    """A link is not followed, a folder is no file, and a machine may have no place for locks."""
+    """A link is not followed, a FIFO not waited for, and a machine may have no place for locks."""
     victim, lock = folder.parents[1] / "victim", folder / "cpu.lock"
     victim.write_text("untouched")
     if obstacle == "file above":
         folder.parent.write_text("")
     else:
         folder.mkdir(parents=True)
-        lock.symlink_to(victim) if obstacle == "link" else lock.mkdir()
+        make = {"link": lambda _: lock.symlink_to(victim), "folder": os.mkdir, "FIFO": os.mkfifo}
+        make[obstacle](lock)
     (note,) = [note for note in _measured().notes if note.code == "turn-taking"]
     assert "no lock" in note.sentence
     assert victim.read_text() == "untouched"
