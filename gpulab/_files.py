@@ -50,7 +50,7 @@ def read_regular(path: Path, most: int = 2**26) -> bytes:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path``: a reader sees the old file or the new one, never a partial file.
 
-    A file that is there keeps its mode and, where the system permits, its owner and group; behind a link, the file that it names is written.
+    A file that is replaced keeps its mode and, where permitted, its owner and group; a link stays, and the file that it names is replaced.
 
     Parameters
     ----------
