@@ -26,7 +26,7 @@ _QUICK_SHARE = 0.2
 
 def is_finite(value: Any) -> bool:
     """Return whether a value is a finite real number (not a bool) that a float can hold."""
-    if isinstance(value, bool) or not isinstance(value, (numbers.Real, np.number)) or isinstance(value, np.complexfloating):
+    if isinstance(value, (bool, np.timedelta64, np.complexfloating)) or not isinstance(value, (numbers.Real, np.number)):
         return False
     try:
         return math.isfinite(value)
@@ -36,7 +36,7 @@ def is_finite(value: Any) -> bool:
 
 def is_whole(value: Any) -> TypeGuard[int]:
     """Return whether a value is a whole number (not a bool), including NumPy's integers."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return isinstance(value, numbers.Integral) and not isinstance(value, (bool, np.timedelta64))  # which NumPy counts as an integer
 
 
 def flag(function: str, name: str, value: Any) -> bool:

@@ -54,10 +54,10 @@ def wrong_inside(p):
 
 words = {"a": 1}
 names = ["a", "b"]
-text = "text"
-size = 32
-zero = 0
-pair = (1, 2)
+text, texts = "text", np.array(["a"])
+size, records = 32, np.zeros(3, "i4, f4")
+zero, days = 0, np.timedelta64(3, "D")
+pair, nosy = (1, 2), type("Nosy", (), {"__getattr__": eval})()  # which fails when it runs
 table = np.arange(64.0)
 """
 
@@ -77,6 +77,12 @@ REFUSED: dict[str, str] = {
     "class": "class A:  # HERE\n    pass",
     "class outside": "v = Thing()  # HERE",
     "attribute outside": "v = Thing.field  # HERE",
+    "record outside": "out[i] = records[0]  # HERE",
+    "texts outside": "out[i] = texts[0]  # HERE",
+    "time outside": "v = cuda.shared.array(days, float32)  # HERE",
+    "object that answers to any name": "out[i] = nosy  # HERE",
+    "attribute of such an object": "out[i] = nosy.size  # HERE",
+    "call of such an object": "out[i] = nosy(i)  # HERE",
     "global": "global size  # HERE\nsize = 3",
     "del": "del i  # HERE",
     "star call": "v = two(*(i, i))  # HERE",
@@ -270,7 +276,9 @@ LAUNCHES: list[tuple[Any, Any, tuple, dict[str, Any], str]] = [
         )
     ),
     *((grid, 32, (X, OUT), {}, "grid=") for grid in (0, (2, 0), (1, 1, 1, 1), (), 1.5, True)),
+    (np.timedelta64(3), 32, (X, OUT), {}, "grid="),
     *((2, block, (X, OUT), {}, "block=") for block in (0, -32, "32", None)),
+    *((grid, 1, (X, OUT), {}, "268,435,456") for grid in (2**31 - 1, 2**23 + 1, (9999, 999))),
     (2, 1025, (X, OUT), {}, "1,024"), (2, (32, 33), (X, OUT), {}, "1,056"),
     (2, (1, 1, 65), (X, OUT), {}, "64"), ((1, 65536), 32, (X, OUT), {}, "65,535"),
     *(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpulab._given import is_whole
 from gpulab.kernels._simulate import _atomics, _types, _warp
 from gpulab.kernels._simulate._accesses import update
 from gpulab.kernels._simulate._geometry import Batch, Mask
@@ -79,7 +80,7 @@ def _shape_and_type(call: Call) -> tuple[tuple[int, ...], np.dtype]:
     shape_node, type_node = call.arguments(2, names=("shape", "dtype"))
     shape = call.translator.number(shape_node)
     shape = tuple(shape) if isinstance(shape, tuple) else (shape,)
-    if not shape or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in shape):
+    if not shape or not all(is_whole(n) and n >= 0 for n in shape):
         raise call.fail("the shape of an array in a kernel must be a constant: numbers, or names of numbers defined outside the kernel")
     if any(isinstance(part, ast.BinOp) and written_number(part) is None for part in ast.walk(shape_node)):
         call.translator.program.notes.append(
@@ -147,7 +148,7 @@ def _constant_array(call: Call) -> Expression:
     (node,) = call.arguments(1)
     found = call.translator.static(node)
     if not isinstance(found, np.ndarray):
-        raise call.fail("cuda.const.array_like takes a NumPy array from outside the kernel")
+        raise call.fail("cuda.const.array_like takes a NumPy array of numbers from outside the kernel")
     view = constant_view(call.assigned_to or ast.unparse(node), found)
     return lambda frame, mask: view
 

@@ -11,10 +11,13 @@ import functools
 import math
 import sys
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from gpulab.kernels._simulate._source import plain_function
 
 _BUILTINS = ("abs", "min", "max", "range", "len", "int", "float", "bool", "round", "pow", "complex")
 _SINGLE_NAMES = {"int": "int64", "float": "float64", "bool": "bool"}
@@ -31,6 +34,42 @@ class Intrinsic:
     """A name that the simulator itself understands, such as "cuda.threadIdx.x", "math.sqrt" or "range"."""
 
     name: str
+
+
+class Unusable:
+    """Stands for an object from outside that is nothing a kernel can use."""
+
+    def __init__(self, kind: str) -> None:
+        self.__name__ = kind
+
+
+# Kinds of which no code of a learner's runs when they are looked at. One that is derived from a number, a text or an array becomes that.
+_PLAIN = {bool, type, types.ModuleType, types.BuiltinFunctionType, np.ufunc, *np.sctypeDict.values()}
+_OURS = ("numba.", "numba_cuda.", "gpulab.kernels._language")
+_BASES: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: str.__str__,
+    np.dtype: lambda dtype: dtype,
+    tuple: lambda parts: tuple(map(inert, tuple.__iter__(parts))),
+}
+
+
+def inert(found: Any) -> Any:
+    """Return an object from outside of a kernel so that nothing of it runs, whatever is asked of it; `Unusable` for most."""
+    kind, function = type(found), plain_function(found)
+    if kind in _PLAIN or id(found) in _stubs():
+        return found
+    if type(function) is types.FunctionType or type.__getattribute__(kind, "__module__").startswith(_OURS):
+        return function
+    if issubclass(kind, np.ndarray):
+        array = np.ndarray.view(found, np.ndarray)
+        return array if array.dtype.kind in "biufc" and array.dtype.isnative else Unusable("array")
+    for base, plain in _BASES.items():
+        if issubclass(kind, base):
+            return plain(found)
+    return Unusable(type.__getattribute__(kind, "__name__"))
 
 
 def known_object(owner: Any, attribute: str | None = None) -> Any:

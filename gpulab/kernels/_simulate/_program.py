@@ -17,6 +17,7 @@ from gpulab.kernels._simulate._frame import Frame
 from gpulab.kernels._simulate._geometry import Mask
 from gpulab.kernels._simulate._joins import Meeting, ways_of
 from gpulab.kernels._simulate._machine import Machine
+from gpulab.kernels._simulate._names import inert
 from gpulab.kernels._simulate._source import Source, plain_function, read_source, written_names
 from gpulab.kernels._simulate._translate import StatementTranslator
 
@@ -84,8 +85,9 @@ class Program:
             If it stands for nothing.
         """
         found = source.global_object(name)
-        self._outside.append((source, name, found, _marks(found)))
-        return found
+        used = inert(found)
+        self._outside.append((source, name, found, _marks(used)))
+        return used
 
     def is_current(self) -> bool:
         """Return whether a translation made now would be the same."""
@@ -96,7 +98,7 @@ class Program:
                 now = source.global_object(name)
             except KeyError:
                 return False
-            if now is not found or _marks(now) != marks:
+            if now is not found or _marks(inert(now)) != marks:
                 return False
         return True
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from gpulab._given import is_whole
 from gpulab.errors import InputError, KernelError, kind_of, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.kernels._simulate import _types
@@ -30,6 +30,8 @@ _MOST_BLOCK = (1024, 1024, 64)
 _MOST_GRID = (2**31 - 1, 65535, 65535)
 # Shared memory that a block may ask for where it asks for the most (compute capability 9.0 and 10.0).
 MOST_SHARED_BYTES = 227 * 1024
+# Lanes of a launch: a kernel of three lines then takes some seconds, and arrays with an element for each thread a gigabyte.
+_MOST_LANES = 1 << 28
 # Lanes that run together: enough that NumPy's own cost per call does not count, few enough for the caches.
 _LANES_AT_ONCE = 1 << 18
 # What the shared and local arrays of these lanes take at most, with what is kept of each shared element to find hazards: kernels with an
@@ -118,6 +120,12 @@ def simulate(
         raise InputError(
             f"simulate: a block of {extents[1]} has {math.prod(extents[1]):,} threads; expected at most {MOST_THREADS:,}. Use more blocks."
         )
+    lanes = math.prod(extents[0]) * -(-math.prod(extents[1]) // WARP) * WARP
+    if lanes > _MOST_LANES:
+        raise InputError(
+            f"simulate: {math.prod(extents[0]):,} blocks of {extents[1]} have {lanes:,} lanes in whole warps; expected at most "
+            f"{_MOST_LANES:,}, since each is simulated. Use fewer blocks."
+        )
     _given_numbers(dynamic_shared_bytes, max_steps, trace, math.prod(extents[0]))
     if len(args) != len(source.parameters):
         raise InputError(
@@ -141,7 +149,7 @@ def simulate(
 
 def _extent(name: str, value: Any, most: Extent) -> Extent:
     parts = value if isinstance(value, (tuple, list)) else (value,)
-    if not 1 <= len(parts) <= 3 or not all(isinstance(p, numbers.Integral) and not isinstance(p, bool) for p in parts):
+    if not 1 <= len(parts) <= 3 or not all(map(is_whole, parts)):
         raise InputError(f"simulate: {name}={shown(value)}; expected a whole number or up to three of them. Pass for example {name}=32.")
     extent = (*(int(p) for p in parts), 1, 1)[:3]
     for size, limit in zip(extent, most, strict=True):
@@ -156,7 +164,7 @@ def _given_numbers(dynamic_shared_bytes: Any, max_steps: Any, trace: Any, blocks
         ("max_steps", max_steps, 1, 2**62),
         ("trace", 0 if trace is None else trace, 0, blocks - 1),
     ):
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value <= most:
+        if not is_whole(value) or not least <= value <= most:
             raise InputError(f"simulate: {name}={shown(value)}; expected a whole number from {least} to {most:,}. Pass one of these.")
 
 

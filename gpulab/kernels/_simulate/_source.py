@@ -85,8 +85,8 @@ class Source:
 def plain_function(kernel: Any) -> Any:
     """Return the Python function behind a kernel, which may be wrapped by a compiler's decorator."""
     for attribute in ("py_func", "__wrapped__"):
-        inner = getattr(kernel, attribute, None)
-        if isinstance(inner, types.FunctionType):
+        inner = inspect.getattr_static(kernel, attribute, None)  # statically: a kernel's globals may be anything, and nothing of them runs
+        if type(inner) is types.FunctionType:
             return inner
     return kernel
 
