@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gpulab import _interrupts as _interrupts
+
 __version__ = "0.1.0"
 
 # Public name -> the module that defines it; a module's own name maps to itself.

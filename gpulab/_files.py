@@ -14,6 +14,8 @@ from pathlib import Path
 # What a file system says that knows no locks, such as Lustre without its option flock, or NFS without a lock daemon.
 NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+
 
 def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
     """Open a regular file without ever waiting, as an ``opener`` of ``open``: any user can put a FIFO into a shared folder.
@@ -23,9 +25,7 @@ def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) ->
     OSError
         If it cannot be opened, or is a FIFO, a device or a folder.
     """
-    for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"):
-        flags |= getattr(os, name, 0)
-    file = os.open(path, flags, mode)
+    file = os.open(path, flags | _AT_ONCE, mode)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -71,10 +71,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     try:
         with open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             if before is not None:
-                if sys.platform != "win32":
-                    for owner in (before.st_uid, -1):  # only root may give a file away; its group may be one of the user's own
-                        with contextlib.suppress(OSError):
-                            os.chown(part, owner, before.st_gid)
+                with contextlib.suppress(OSError, AttributeError):  # one of another user's, or of a group that the user left; Windows
+                    os.chown(part, before.st_uid, before.st_gid)
                 part.chmod(mode)
             file.write(content)
             file.flush()
@@ -92,8 +90,7 @@ def _destination(path: Path) -> tuple[Path, os.stat_result | None]:
     except FileNotFoundError:
         before = None
     if before is not None and not stat.S_ISREG(before.st_mode):
-        code, words = (errno.EISDIR, os.strerror(errno.EISDIR)) if stat.S_ISDIR(before.st_mode) else (errno.EINVAL, "not a regular file")
-        raise OSError(code, words, str(path))
+        raise OSError(errno.EISDIR if stat.S_ISDIR(before.st_mode) else errno.EINVAL, "not a regular file", str(path))
     return Path(os.path.realpath(path)), before
 
 
@@ -111,14 +108,8 @@ def refuse_unwritable(path: Path) -> None:
         If it is not a regular file, if its parent is not a folder or cannot be written to, or (on Windows) another program has it open.
     """
     path, _ = _destination(path)
-    there = next((place for place in path.parents if place.exists()), None)
-    if there is None:  # a drive or a share of Windows that is not there
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    if not there.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
-    if not os.access(there, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
-    # The rights do not tell all: root has every one, also where nothing can be made (/proc), and Windows looks at one old attribute.
+    there = next((place for place in path.parents if place.exists()), path.parent)
+    # Tried: the rights do not tell all. Root has every one, also where nothing can be made (/proc), and Windows looks at one old attribute.
     probe = there / f".{secrets.token_hex(4)}.part"
     if there == path.parent:
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY))

@@ -1,12 +1,59 @@
-"""Let the step in flight finish when the learner interrupts, so that what was reached is whole."""
+"""Let finish what an interrupt would break: the first import of a library, and the step of a training run in flight."""
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
+
+# Cut off in its first import, such a library stays half loaded ("partially initialized module torch") until the process ends.
+_LIBRARIES = {
+    "IPython", "anywidget", "cloudpickle", "cuda", "cupy", "cupyx", "gpulab", "ipykernel", "ipyparallel", "ipywidgets", "jax", "jaxlib",
+    "keras", "llvmlite", "matplotlib", "ml_dtypes", "networkx", "numba", "numba_cuda", "numpy", "pandas", "plotly", "psutil", "pynvml",
+    "scipy", "sklearn", "sympy", "tensorflow", "torch", "torchao", "torchvision", "triton", "zmq",
+}  # fmt: skip
+_RETRY_SECONDS = 0.02
+
+
+class _WholeImports:
+    """A finder that finds nothing. Python asks it first where a module is imported for the first time, whoever imports it."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        """Let the interrupts of the main thread wait until the library is imported."""
+        if name.partition(".")[0] in _LIBRARIES and threading.current_thread() is threading.main_thread():
+            before = signal.getsignal(signal.SIGINT)
+            if callable(before) and not isinstance(before, _AfterImport):
+                signal.signal(signal.SIGINT, _AfterImport(before))
+
+
+class _AfterImport:
+    """A handler of interrupts that calls the one before it, outside of such an import."""
+
+    def __init__(self, before: Callable[[int, FrameType | None], Any]) -> None:
+        self.before, self.asked = before, False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        calls = (each for each, _ in traceback.walk_stack(frame) if each.f_code.co_name == "_find_and_load")  # importlib's
+        if not any(str(call.f_locals.get("name")).partition(".")[0] in _LIBRARIES for call in calls):
+            signal.signal(signal.SIGINT, self.before)
+            self.before(number, frame)
+        elif not self.asked:
+            self.asked = True
+            threading.Timer(_RETRY_SECONDS, self._again).start()
+
+    def _again(self) -> None:
+        self.asked = False
+        _thread.interrupt_main()
+
+
+sys.meta_path.insert(0, _WholeImports)
 
 
 class Interrupted:

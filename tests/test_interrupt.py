@@ -36,6 +36,32 @@ for i in range(20):
     gl.lessons.predict(f"99.{sys.argv[1]}{i}", "How long?", unit="us").submit(i + 1)
 """
 
+# An interrupt at a moment when a library is half loaded; what it was loaded for works afterwards.
+DURING_AN_IMPORT = """
+import os, signal, sys, threading, time
+import gpulab as gl
+
+def meddle():
+    while PART not in sys.modules:
+        time.sleep(0)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=meddle, daemon=True).start()
+try:
+    CALL
+    time.sleep(10)
+except KeyboardInterrupt:
+    print("interrupted")
+CALL
+print("done")
+"""
+FIRST_CALLS = [
+    ("torch._C", "import torch; torch.zeros(3)"),
+    ("torch._dynamo.utils", "gl.training.fit('digits-mlp', steps=1, device='cpu')"),
+    ("numba.core", "from gpulab.kernels import cuda; cuda.jit"),
+    ("sympy.core", "import sympy; sympy.Symbol('x') + 1"),
+]
+
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
@@ -78,6 +104,16 @@ def test_an_interrupted_kernel_stays_usable(kernel: Any) -> None:
         _run(client, "calls[0] = 0")
         assert _run(client, code, manager.interrupt_kernel)[1] == "KeyboardInterrupt", name
         assert _run(client, AFTER) == ("False True\n", None), name
+
+
+@pytest.mark.parametrize(("part", "call"), FIRST_CALLS, ids=[part for part, _ in FIRST_CALLS])
+def test_an_import_is_finished_before_an_interrupt_comes(part: str, call: str) -> None:
+    """Cut off, it would leave the library half loaded, and nothing that needs it would work."""
+    code = DURING_AN_IMPORT.replace("PART", repr(part)).replace("CALL", call)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert (done.stdout, done.stderr) == ("interrupted\ndone\n", "")
 
 
 def test_two_kernels_lose_no_answer(tmp_path: Path) -> None:

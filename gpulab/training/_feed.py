@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from gpulab import _interrupts
 from gpulab.devices import Device
-from gpulab.training import _interrupts
 from gpulab.training._data import Data
 
 Batch = tuple[Any, Any]

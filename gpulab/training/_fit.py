@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpulab import _given
+from gpulab import _given, _interrupts
 from gpulab.errors import StoppedError, message_of
 from gpulab.evidence import Note
-from gpulab.training import _checkpoint, _interrupts
+from gpulab.training import _checkpoint
 from gpulab.training._run import Run
 from gpulab.training._tasks import Task
 from gpulab.training._words import unfinished_note

@@ -14,11 +14,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from gpulab import _given, devices, transfer
+from gpulab import _given, _interrupts, devices, transfer
 from gpulab.devices import Device
 from gpulab.errors import MeasurementError, OutOfMemoryError, StoppedError, message_of
 from gpulab.evidence import Evidence, Note
-from gpulab.training import _images, _interrupts, _settings
+from gpulab.training import _images, _settings
 from gpulab.training._pipeline_model import check_count, check_seconds
 from gpulab.training._pipeline_results import PipelineResult, StepSpan
 from gpulab.units import format_bytes, format_seconds, plural

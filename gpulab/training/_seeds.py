@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _given, devices
+from gpulab import _given, _interrupts, devices
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing.statistics import t_quantile
-from gpulab.training import _interrupts, _settings
+from gpulab.training import _settings
 from gpulab.training._evaluate import Answers, answers_of, difference_interval, wilson
 from gpulab.training._fit import fit
 from gpulab.training._tasks import Task, check_seed

@@ -36,13 +36,6 @@ class Intrinsic:
     name: str
 
 
-class Unusable:
-    """Stands for an object from outside that is nothing a kernel can use."""
-
-    def __init__(self, kind: str) -> None:
-        self.__name__ = kind
-
-
 # Kinds of which no code of a learner's runs when they are looked at. One that is derived from a number, a text or an array becomes that.
 _PLAIN = {bool, type, types.ModuleType, types.BuiltinFunctionType, np.ufunc, *np.sctypeDict.values()}
 _OURS = ("numba.", "numba_cuda.", "gpulab.kernels._language")
@@ -57,7 +50,7 @@ _BASES: dict[type, Callable[[Any], Any]] = {
 
 
 def inert(found: Any) -> Any:
-    """Return an object from outside of a kernel so that nothing of it runs, whatever is asked of it; `Unusable` for most."""
+    """Return an object from outside of a kernel so that nothing of it runs, whatever is asked of it; for most its name alone is left."""
     kind, function = type(found), plain_function(found)
     if kind in _PLAIN or id(found) in _stubs():
         return found
@@ -65,11 +58,11 @@ def inert(found: Any) -> Any:
         return function
     if issubclass(kind, np.ndarray):
         array = np.ndarray.view(found, np.ndarray)
-        return array if array.dtype.kind in "biufc" and array.dtype.isnative else Unusable("array")
+        return array if array.dtype.kind in "biufc" and array.dtype.isnative else types.SimpleNamespace(__name__="array")
     for base, plain in _BASES.items():
         if issubclass(kind, base):
             return plain(found)
-    return Unusable(type.__getattribute__(kind, "__name__"))
+    return types.SimpleNamespace(__name__=type.__getattribute__(kind, "__name__"))
 
 
 def known_object(owner: Any, attribute: str | None = None) -> Any:
