@@ -14,6 +14,12 @@ from pathlib import Path
 
 # As it is spoken: a uint8, a Unit, but an ndarray, an MLP.
 _SPOKEN_WITH_A_VOWEL = re.compile(r"(?![uU]n?i|eu|one|us)(?:[aeiouAEIOU]|nd|[AEFHILMNORSX](?=[A-Z]))")
+# What the system's own words for a limit that is reached mean, and what to do.
+_LIMITS = {
+    "Too many open files": "The limit of open files is reached: raise it, for example by `ulimit -n 4096`, and start Python there.",
+    "No space left on device": "The disk or the shared memory is full: free some space, which `df -h /tmp /dev/shm` shows.",
+    "Resource temporarily unavailable": "The limit of processes and threads is reached: raise it with `ulimit -u`, or end some.",
+}
 # A message is one sentence: what was given is shown up to this many characters.
 _LONGEST = 60
 
@@ -43,6 +49,17 @@ def printable(text: str) -> str:
 def message_of(error: BaseException | str, most: int = 200) -> str:
     """Return an exception's text, or what another program printed, in one line, cut short; its type where the text itself fails."""
     return _cut(str, error, most)
+
+
+def advice(report: str, otherwise: str) -> str:
+    """Return what to do about the limit of the system that a program's last words, or an error's, name; ``otherwise`` where they name none.
+
+    Examples
+    --------
+    >>> advice("OSError: [Errno 24] Too many open files", "Try again.").split(":")[0]
+    'The limit of open files is reached'
+    """
+    return next((words for sign, words in _LIMITS.items() if sign in report), otherwise)
 
 
 def with_article(word: str) -> str:

@@ -12,9 +12,11 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
-from gpulab.errors import RankError
+import psutil
+
+from gpulab.errors import RankError, advice
 from gpulab.parallel._guarded import Guarded
 from gpulab.parallel._hub import Controller, connect, unregister
 
@@ -67,6 +69,7 @@ class LocalEngines:
         self.address = "127.0.0.1"  # of the controller
         self.guarded: Guarded | None = None
         self._controller: Controller | None = None
+        self._helpers: list[psutil.Process] = []
         self._generation = 0
 
     def start(self, progress: Progress) -> None:
@@ -89,7 +92,12 @@ class LocalEngines:
         progress(0.1, "loading torch and the engines")
         self._wait(lambda: guarded.forks is not None, "the libraries of the engines were not loaded", "guard.log")
         self._controller = Controller.read(folder / "security")
-        self.client = connect(file)
+        try:
+            self.client = connect(file)
+        except RankError:
+            self._fail("the controller does not answer", "waited for it", "controller.log")
+        # Its heart, a process of its own, without which engines give up after a minute.
+        self._helpers = psutil.Process(guarded.pids["controller"]).children()
         self._launch(progress, 0.5)
 
     def _launch(self, progress: Progress, fraction: float) -> None:
@@ -120,10 +128,9 @@ class LocalEngines:
 
     def deaths(self) -> dict[int, str]:
         """Return which engines have ended, by index, and how; all of them where the guard or the controller is gone."""
-        guarded = self._guard()
-        if not guarded.alive or "controller" in guarded.ends:
-            who = "the controller" if guarded.alive else "the process that watches over the engines"
-            return dict.fromkeys(range(self.n), f"ended with {who}")
+        guarded, lost = self._guard(), self._lost()
+        if lost:
+            return dict.fromkeys(range(self.n), f"ended with {lost}")
         return {i: ending(guarded.ends[name]) for i, name in enumerate(self._names()) if name in guarded.ends}
 
     def interrupt(self, indices: Sequence[int]) -> None:
@@ -138,7 +145,7 @@ class LocalEngines:
     def renew(self, progress: Progress) -> None:
         """End all engines and start new ones, with a new guard and controller where these are gone too."""
         guarded = self._guard()
-        if not guarded.alive or "controller" in guarded.ends:
+        if self._lost():
             self.stop()
             self.start(progress)
             return
@@ -150,6 +157,12 @@ class LocalEngines:
         self._until_forgotten()
         progress(0.2, "starting new engines")
         self._launch(progress, 0.2)
+
+    def _lost(self) -> str:
+        """Return what the engines depend on and is gone; "" where all is there."""
+        if not self._guard().alive:
+            return "the process that watches over the engines"
+        return "the controller" if "controller" in self._guard().ends or any(map(_has_ended, self._helpers)) else ""
 
     def _engine_ended(self, name: str) -> None:
         """Tell the controller that an engine is gone, so that everybody who waits for it hears of it: ``%%px`` too."""
@@ -199,11 +212,22 @@ class LocalEngines:
                 words = guarded.failures[-1]
             else:
                 words = f"no answer within {seconds:.0f} s"
-            last = last_line(guarded.folder / log)
-            raise RankError(
-                f"cluster: {failed} ({words}{f'; its last output: {last}' if last else ''}); expected {self.n} engines on this machine. "
-                "Free some memory or processor time and start the cluster again; `gpulab doctor` looks at the installation."
-            )
+            self._fail(failed, words, log)
+
+    def _fail(self, failed: str, words: str, log: str) -> NoReturn:
+        last = last_line(self._guard().folder / log)
+        usual = "Free some memory or processor time and start the cluster again; `gpulab doctor` looks at the installation."
+        raise RankError(
+            f"cluster: {failed} ({words}{f'; its last output: {last}' if last else ''}); expected {self.n} engines on this machine. "
+            + advice(words + last, usual)
+        )
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _pids() -> tuple[int, int]:

@@ -5,7 +5,9 @@ The three give the same batches, so ``workers``, ``prefetch`` and ``pinned`` cha
 
 from __future__ import annotations
 
+import os
 import queue
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -14,11 +16,14 @@ import numpy as np
 
 from gpulab import _interrupts
 from gpulab.devices import Device
+from gpulab.errors import OutOfMemoryError
 from gpulab.training._data import Data
+from gpulab.units import format_bytes
 
 Batch = tuple[Any, Any]
 _DEFAULT_AHEAD = 2  # batches a worker prepares ahead where nothing else was asked, as PyTorch does
 _PATIENCE_SECONDS = 0.1
+_LINUX_SHARED = "/dev/shm"
 
 
 class Order:
@@ -67,6 +72,8 @@ class Feed:
         self._ahead: _Ahead | None = None
         source: Any = _ItemByItem(data) if loading == "items" else data
         if workers:
+            batch = (data.inputs.nbytes + data.targets.nbytes) * order.batch_size // len(data)
+            check_shared("fit", batch, workers, prefetch or _DEFAULT_AHEAD)
             self._batches = _workers(source, order, workers, prefetch, pinned)
             return
         batches = _resident(data, order, to_device) if loading == "resident" else _here(source, order, pinned)
@@ -146,6 +153,23 @@ def _workers(data: Data, order: Order, workers: int, prefetch: int, pinned: bool
         worker_init_fn=_interrupts.leave_to_the_run,
     )
     return iter(loader)
+
+
+def check_shared(who: str, nbytes: int, workers: int, prefetch: int) -> None:
+    """Refuse what the shared memory of the workers cannot hold: there a worker would die by a signal, or a batch would never come.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If the batches of ``nbytes`` that are in flight need more than is free.
+    """
+    needed = nbytes * workers * (prefetch + 1)
+    if needed and os.path.isdir(_LINUX_SHARED) and needed > (free := shutil.disk_usage(_LINUX_SHARED).free):  # noqa: PTH112
+        raise OutOfMemoryError(
+            f"{who}: {workers} workers, each {prefetch} batches ahead, need {format_bytes(needed)} of shared memory, and "
+            f"{_LINUX_SHARED} has {format_bytes(free)} free; expected room for them. Lower workers, prefetch or batch_size, free some "
+            "there, or start the container with more (docker run --shm-size=1g)."
+        )
 
 
 def _as_it_is(batch: Batch) -> Batch:

@@ -7,7 +7,6 @@ sleeps where a real one would wait. So the processor's cores stay free for the l
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 import warnings
@@ -16,12 +15,12 @@ from typing import Any, Protocol
 
 from gpulab import _given, _interrupts, devices, transfer
 from gpulab.devices import Device
-from gpulab.errors import MeasurementError, OutOfMemoryError, StoppedError, message_of
+from gpulab.errors import MeasurementError, StoppedError, message_of
 from gpulab.evidence import Evidence, Note
-from gpulab.training import _images, _settings
+from gpulab.training import _feed, _images, _settings
 from gpulab.training._pipeline_model import check_count, check_seconds
 from gpulab.training._pipeline_results import PipelineResult, StepSpan
-from gpulab.units import format_bytes, format_seconds, plural
+from gpulab.units import format_seconds, plural
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
@@ -33,7 +32,6 @@ _FILES, _SIDE = 64, 224  # different pictures, and the pixels of each file
 # A worker that hands nothing over for so long hangs; the longest batch on a slow machine takes a few seconds.
 _TIMEOUT_SECONDS = 60.0
 _WARM_UP_STEPS = 3
-_LINUX_SHARED = "/dev/shm"
 
 
 class Accelerator(Protocol):
@@ -246,7 +244,7 @@ def pipeline(
     live = step_seconds is None and where.torch_type == "cuda"
     seconds = STEP_SECONDS if step_seconds is None else check_seconds(name, "step_seconds", step_seconds)
     nbytes = batch_size * 3 * image_size**2
-    _check_shared(nbytes, workers, prefetch)
+    _feed.check_shared("pipeline", nbytes, workers, prefetch)
     data = _images.BatchSet(_images.jpegs(_FILES, _SIDE), batch_size, image_size, steps, seed)
     with devices.guard(f"pipeline: {batch_size} images of {image_size} x {image_size} on {where.name}"):
         accelerator: Accelerator = (
@@ -274,21 +272,6 @@ def _modelled(nbytes: int, seconds: float, pinned: bool) -> ModelledAccelerator:
         link.evidence.known_error,
     )
     return ModelledAccelerator(copy, seconds, pinned=pinned, evidence=evidence)
-
-
-def _check_shared(nbytes: int, workers: int, prefetch: int) -> None:
-    """Refuse what the shared memory of the workers cannot hold: there a worker would die by a signal, and say little."""
-    needed = nbytes * workers * (prefetch + 1)
-    if not workers or not sys.platform.startswith("linux") or not os.path.isdir(_LINUX_SHARED):  # noqa: PTH112 (no path of ours)
-        return
-    room = os.statvfs(_LINUX_SHARED)
-    free = room.f_bavail * room.f_frsize
-    if needed > free:
-        raise OutOfMemoryError(
-            f"pipeline: {workers} workers, each {prefetch} batches ahead, need {format_bytes(needed)} of shared memory, and "
-            f"{_LINUX_SHARED} has {format_bytes(free)} free; expected room for them. Lower workers, prefetch or batch_size, or start the "
-            "container with more (docker run --shm-size=1g)."
-        )
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpulab import devices
-from gpulab.errors import GpulabError, InputError, OutOfMemoryError, message_of, shown
+from gpulab.errors import GpulabError, InputError, OutOfMemoryError, advice, message_of, shown
 from gpulab.evidence import Note
 from gpulab.training import _activations
 from gpulab.training._options import PRECISIONS, Settled
@@ -227,7 +227,7 @@ def explain(doing: str, error: Exception, options: Options | None = None) -> Gpu
         )
     return ours or InputError(
         f"{doing} raised {type(error).__name__}: {_told(error) or 'no message'}; expected a step that runs. "
-        "Try the model on one batch by hand: task.loss(model, task.train[:8])."
+        + advice(str(error), "Try the model on one batch by hand: task.loss(model, task.train[:8]).")
     )
 
 
