@@ -6,14 +6,20 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import stat
 import sys
+import tempfile
+import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 # What a file system says that knows no locks, such as Lustre without its option flock, or NFS without a lock daemon.
-NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 
+_SWEPT = "gpulab-held-"  # what the names of temporary folders begin with
+_SECONDS_TO_LOCK = 1.0  # a folder is locked some microseconds after it was made
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -108,28 +114,27 @@ def refuse_unwritable(path: Path) -> None:
         If it is not a regular file, if its parent is not a folder or cannot be written to, or (on Windows) another program has it open.
     """
     path, _ = _destination(path)
-    there = next((place for place in path.parents if place.exists()), path.parent)
     # Tried: the rights do not tell all. Root has every one, also where nothing can be made (/proc), and Windows looks at one old attribute.
-    probe = there / f".{secrets.token_hex(4)}.part"
-    if there == path.parent:
-        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        probe.unlink()
-    else:  # its folder will be made: in the root of a Windows drive users may make folders, and no files
-        probe.mkdir()
-        probe.rmdir()
+    tempfile.TemporaryFile(dir=next((place for place in path.parents if place.exists()), path.parent), prefix=".").close()
     if sys.platform == "win32" and path.exists():
         path.open("r+b").close()  # a program that has it open keeps others from replacing it there, as a spreadsheet does
 
 
-def try_lock(descriptor: int) -> bool:
-    """Lock an open file for this process without waiting; False while another one has it.
+def try_lock(descriptor: int, otherwise: bool | None = None) -> bool:
+    """Lock an open file or folder for this process without waiting; False while another one has it.
 
     Closing the file frees the lock, and so does the end of the process, so nothing has to be tidied up after a crash.
+
+    Parameters
+    ----------
+    descriptor : int
+    otherwise : bool, optional
+        What to return where the file system knows no locks.
 
     Raises
     ------
     OSError
-        If it cannot be locked; with one of ``NO_LOCKS`` where its file system knows none.
+        If it cannot be locked; without ``otherwise``, also where its file system knows no locks.
     """
     try:
         if sys.platform == "win32":
@@ -143,6 +148,10 @@ def try_lock(descriptor: int) -> bool:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return False
+    except OSError as error:
+        if otherwise is None or error.errno not in _NO_LOCKS:
+            raise
+        return otherwise
     return True
 
 
@@ -165,10 +174,37 @@ def alone(path: Path) -> Iterator[bool]:
         If the folder cannot be written to.
     """
     with open(path.with_name(f".{path.name}.lock"), "a+b", opener=open_regular) as file:
-        try:
-            free = try_lock(file.fileno())
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            free = True
-        yield free
+        yield try_lock(file.fileno(), otherwise=True)
+
+
+class TemporaryFolder(tempfile.TemporaryDirectory):  # type: ignore[type-arg]
+    """A temporary folder that the user's next run removes if this process is killed before it can.
+
+    A lock on it shows that its owner lives, also in another container, where process numbers mean other processes.
+
+    Parameters
+    ----------
+    what : str
+        What it is for: a part of its name.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(prefix=f"{_SWEPT}{what}-")
+        if sys.platform != "win32":
+            _sweep(Path(self.name).parent)
+            held = os.open(self.name, os.O_RDONLY)
+            try_lock(held, otherwise=False)
+            weakref.finalize(self, os.close, held)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the folders that killed processes of this user left."""
+    for left in folder.glob(f"{_SWEPT}*"):
+        with contextlib.suppress(OSError):  # removed meanwhile, or another user's
+            state, held = left.lstat(), os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                old = time.time() - state.st_mtime > _SECONDS_TO_LOCK
+                if old and state.st_uid == os.getuid() and stat.S_ISDIR(state.st_mode) and try_lock(held):
+                    shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(held)

@@ -27,7 +27,9 @@ _CONFIG = '''"""An nbgrader course of gpulab's notebooks, written by `gpulab nbg
 Autograding runs students' notebooks with your rights: use an account, a container or a machine without anything of value.
 """
 
+import atexit
 import os
+import shutil
 import tempfile
 
 c = get_config()  # noqa: F821
@@ -38,7 +40,9 @@ c.ClearSolutions.code_stub = {"python": "# Write your answer in place of the dot
 # A notebook takes a minute on two cores; some checks train, or start processes.
 c.ExecutePreprocessor.timeout = 900
 # What checks keep while they run here belongs to nobody.
-os.environ["GPULAB_PROGRESS"] = os.path.join(tempfile.mkdtemp(prefix="gpulab-nbgrader-"), "progress.json")
+folder = tempfile.mkdtemp(prefix="gpulab-nbgrader-")
+atexit.register(shutil.rmtree, folder, ignore_errors=True)
+os.environ["GPULAB_PROGRESS"] = os.path.join(folder, "progress.json")
 '''
 
 

@@ -13,6 +13,7 @@ import io
 import json
 import os
 import pathlib
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -112,6 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _show_every_character()
     words = list(sys.argv[1:] if argv is None else argv)
     asked = next((word for word in words if not word.startswith("-")), None)
+    for number in filter(None, (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))):
+        if argv is None and signal.getsignal(number) is signal.SIG_DFL:  # not ignored, as under nohup
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))  # which ends each block, and its temporary folder
     try:
         arguments = _parser(asked).parse_args(words)
         _refuse_lost_folder()

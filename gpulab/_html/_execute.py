@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from gpulab._files import refuse_unwritable, write_atomically
+from gpulab._files import TemporaryFolder, refuse_unwritable, write_atomically
 from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Environment
 
@@ -98,7 +97,7 @@ def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     where = ""
-    with tempfile.TemporaryDirectory(prefix="gpulab-html-") as made, _progress_and_kernel_of_its_own(Path(made).resolve()):
+    with TemporaryFolder("html") as made, _progress_and_kernel_of_its_own(Path(made).resolve()):
         folder = str(Path(made).resolve())  # as the kernel names it: a Mac's temporary folders lie behind a link
         scratch = nbformat.v4.new_code_cell()
         notebook.cells.append(scratch)  # nbclient writes back each cell that it ran, so what is not the notebook's has a place behind it

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpulab._files import NO_LOCKS, open_regular, read_regular, try_lock, write_atomically
+from gpulab._files import open_regular, read_regular, try_lock, write_atomically
 from gpulab._given import expanded
 from gpulab.errors import InputError
 
@@ -184,12 +184,8 @@ def _locked(where: pathlib.Path) -> Iterator[None]:
     """Hold the lock file beside ``where``; another kernel's change waits for this one, but where the file system knows no locks."""
     with open(f"{where}.lock", "a+b", opener=open_regular) as file:
         deadline = time.monotonic() + _LOCK_SECONDS
-        try:
-            while not try_lock(file.fileno()):
-                if time.monotonic() > deadline:
-                    raise OSError(None, "another kernel holds its lock")
-                time.sleep(0.01)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
+        while not try_lock(file.fileno(), otherwise=True):
+            if time.monotonic() > deadline:
+                raise OSError(None, "another kernel holds its lock")
+            time.sleep(0.01)
         yield

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import tempfile
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -81,10 +80,10 @@ class LocalEngines:
             If one of them does not start; nothing is left running.
         """
         progress(0.0, "starting the controller")
-        folder = Path(tempfile.mkdtemp(prefix="gpulab-cluster-"))
+        self.guarded = guarded = Guarded(self.threads, weakref.WeakMethod(self._engine_ended))
+        folder = guarded.folder
         for name in ("security", "log", "pid"):
             (folder / name).mkdir()
-        self.guarded = guarded = Guarded(folder, self.threads, weakref.WeakMethod(self._engine_ended))
         guarded.order("process", name="controller", command=_controller_command(folder), log=str(folder / "controller.log"))
         guarded.order("load")
         file = folder / "security" / "ipcontroller-client.json"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import gpulab
+from gpulab._files import TemporaryFolder
 from gpulab.errors import RankError
 from gpulab.parallel import _guard
 
@@ -29,8 +30,10 @@ class Guarded:
     """
 
     def __init__(
-        self, folder: Path, threads: int, on_end: weakref.WeakMethod[Callable[[str], None]] | None = None, end_seconds: float = _END_SECONDS
+        self, threads: int, on_end: weakref.WeakMethod[Callable[[str], None]] | None = None, end_seconds: float = _END_SECONDS
     ) -> None:
+        temporary = TemporaryFolder("cluster")
+        folder = Path(temporary.name)
         self.folder, self._on_end = folder, on_end
         self.pids: dict[str, int] = {}
         self.ends: dict[str, int] = {}  # name to exit code (negative: a signal)
@@ -50,7 +53,7 @@ class Guarded:
         assert self._process.stdout is not None
         self._input = self._process.stdin
         threading.Thread(target=_listen, args=(weakref.ref(self), self._process.stdout), daemon=True, name="gpulab-guard").start()
-        self._finalizer = weakref.finalize(self, _end, self._process, end_seconds)
+        self._finalizer = weakref.finalize(self, _end, self._process, end_seconds, temporary)
 
     @property
     def alive(self) -> bool:
@@ -133,7 +136,7 @@ def kill_sessions(leaders: Iterable[int]) -> None:
             os.killpg(leader, signal.SIGKILL)
 
 
-def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
+def _end(process: subprocess.Popen[bytes], seconds: float, temporary: TemporaryFolder) -> None:
     """Close the pipe and wait until the guard has ended everything."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
@@ -143,6 +146,7 @@ def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    temporary.cleanup()
 
 
 def _environment(threads: int) -> dict[str, str]:

@@ -11,7 +11,6 @@ import json
 import secrets
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -84,12 +83,11 @@ class ProfileEngines:
                 f"expected one of them. Run `ipcluster start --profile={self.profile} --n={self.n}`, or write the file: docs/clusters.md."
             )
         progress(0.1, f"starting engines as profile {self.profile} says")
-        work = Path(tempfile.mkdtemp(prefix="gpulab-cluster-"))
-        self._guarded = guarded = Guarded(work, threads=1, end_seconds=_STOP_SECONDS + 10)
+        self._guarded = guarded = Guarded(threads=1, end_seconds=_STOP_SECONDS + 10)
         name = f"gpulab-{secrets.token_hex(4)}"
         command = [sys.executable, "-m", "ipyparallel.cluster", "start", f"--profile-dir={folder}", f"--cluster-id={name}", f"--n={self.n}"]
         stop = {"signal": int(signal.SIGINT), "seconds": _STOP_SECONDS}
-        guarded.order("process", name="ipcluster", command=command, log=str(work / "ipcluster.log"), stop=stop)
+        guarded.order("process", name="ipcluster", command=command, log=str(guarded.folder / "ipcluster.log"), stop=stop)
         file = folder / "security" / f"ipcontroller-{name}-client.json"
         self._wait(file.exists, _QUEUE_SECONDS, "no controller has started")
         self.client = _hub.connect(file)

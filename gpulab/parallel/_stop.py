@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import shutil
 import socket
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from gpulab._files import TemporaryFolder
 
 if TYPE_CHECKING:
     from gpulab.parallel._cluster import Ranks
@@ -58,8 +58,8 @@ def wish(stop: Callable[[], bool] | None, ranks: Ranks) -> Iterator[Wish | None]
     if stop is None:
         yield None
         return
-    folder, done = Path(tempfile.mkdtemp(prefix="gpulab-stop-")), threading.Event()
-    made = Wish(str(folder / "stop"), f"gpulab-stop-{uuid.uuid4().hex}", ranks.timeout_seconds)
+    folder, done = TemporaryFolder("stop"), threading.Event()
+    made = Wish(f"{folder.name}/stop", f"gpulab-stop-{uuid.uuid4().hex}", ranks.timeout_seconds)
     here = set(ranks.hosts) == {socket.gethostname()}
     failures: list[BaseException] = []
 
@@ -85,7 +85,7 @@ def wish(stop: Callable[[], bool] | None, ranks: Ranks) -> Iterator[Wish | None]
     finally:
         done.set()
         watcher.join()
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.cleanup()
         if failures:
             raise failures[0]
 

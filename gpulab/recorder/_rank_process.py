@@ -11,13 +11,13 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe, wait
 from types import TracebackType
 from typing import Any
 
+from gpulab._files import TemporaryFolder
 from gpulab.errors import DeviceError, message_of
 
 # How long after one rank's error another one's death may show, its sockets close before its process counts as ended: half a second. In
@@ -43,7 +43,7 @@ class RankProcesses:
 
     def __init__(self, n: int, backend: str = "gloo") -> None:
         self.n = n
-        self._folder = tempfile.TemporaryDirectory(prefix="gpulab-ranks-")
+        self._folder = TemporaryFolder("ranks")
         self._ends: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         try:

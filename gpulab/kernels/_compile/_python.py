@@ -11,12 +11,12 @@ import importlib.util
 import pickle
 import re
 import sys
-import tempfile
 import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+from gpulab._files import TemporaryFolder
 from gpulab.errors import CompileError, InputError, MissingLibraryError, install_extra, message_of, shown
 from gpulab.kernels._compile import _libraries, _log, _nvrtc, _portable
 from gpulab.kernels._compile._cuda import checked_arch, facts_of
@@ -117,7 +117,7 @@ def _check_installed() -> None:
 
 def _made(function: Any, request: dict[str, Any], arch: str, options: dict[str, Any]) -> CompiledModule:
     # For the kernel's text, which Numba's messages quote; made here, since the other process is killed in the end and would leave it.
-    with tempfile.TemporaryDirectory(prefix="gpulab-") as folder:
+    with TemporaryFolder("numba") as folder:
         answer = _worker.ask({**request, "folder": folder})
     if "missing" in answer or "CUDA Toolkit" in answer.get("message", "") or "nvvm" in answer.get("message", "").lower():
         raise MissingLibraryError(f"{_WHO}: numba-cuda cannot run here ({message_of(answer['message'])}). {_INSTALL}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import re
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpulab._files import TemporaryFolder
 from gpulab.errors import CompileError, MissingLibraryError, message_of, pip_command
 from gpulab.kernels._compile import _libraries
 
@@ -37,7 +37,7 @@ def disassembled(cubin: bytes, *options: str) -> str:
             "sass: NVIDIA's nvdisasm is not installed here, so the machine code cannot be shown as text; it needs no GPU. "
             f"Run {pip_command('install nvidia-cuda-nvdisasm')} and run the cell again."
         )
-    with tempfile.TemporaryDirectory(prefix="gpulab-") as folder:
+    with TemporaryFolder("sass") as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
         command = [str(tool), "-c", *options, str(file)]
