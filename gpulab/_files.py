@@ -100,6 +100,15 @@ def _destination(path: Path) -> tuple[Path, os.stat_result | None]:
     return Path(os.path.realpath(path)), before
 
 
+def free_name(path: Path) -> Path:
+    """Return the path, or one with a number behind its name where there is such a file already."""
+    place, number = path, 1
+    while place.exists():
+        number += 1
+        place = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return place
+
+
 def refuse_unwritable(path: Path) -> None:
     """Check, before long work, whether a file can be written afterwards; nothing is left behind.
 

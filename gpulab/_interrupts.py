@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 # Cut off in its first import, such a library stays half loaded ("partially initialized module torch") until the process ends.
@@ -21,16 +21,12 @@ _LIBRARIES = {
 _RETRY_SECONDS = 0.02
 
 
-class _WholeImports:
-    """A finder that finds nothing. Python asks it first where a module is imported for the first time, whoever imports it."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        """Let the interrupts of the main thread wait until the library is imported."""
-        if name.partition(".")[0] in _LIBRARIES and threading.current_thread() is threading.main_thread():
-            before = signal.getsignal(signal.SIGINT)
-            if callable(before) and not isinstance(before, _AfterImport):
-                signal.signal(signal.SIGINT, _AfterImport(before))
+def _find_spec(name: str, path: Any = None, target: Any = None) -> None:
+    """Let the interrupts of the main thread wait until a library is imported; Python asks before each first import, whoever imports."""
+    if name.partition(".")[0] in _LIBRARIES and threading.current_thread() is threading.main_thread():
+        before = signal.getsignal(signal.SIGINT)
+        if callable(before) and not isinstance(before, _AfterImport):
+            signal.signal(signal.SIGINT, _AfterImport(before))
 
 
 class _AfterImport:
@@ -53,7 +49,7 @@ class _AfterImport:
         _thread.interrupt_main()
 
 
-sys.meta_path.insert(0, _WholeImports)
+sys.meta_path.insert(0, SimpleNamespace(find_spec=_find_spec))  # type: ignore[arg-type]  # a finder that finds nothing
 
 
 class Interrupted:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpulab._files import read_regular, write_atomically
+from gpulab._files import free_name, read_regular, write_atomically
 from gpulab.errors import InputError
 
 STATE_FOLDER = ".gpulab"
@@ -148,7 +148,7 @@ def reset(originals: Path, copy: Path, name: str, now: datetime.datetime | None 
     kept = None
     if target.exists() and _hash(read_regular(target)) != _hash(content):
         stamp = (now or datetime.datetime.now()).strftime("%Y-%m-%d-%H%M%S")
-        place = _free_name(target.with_name(f"{target.stem}.{stamp}{target.suffix}"))
+        place = free_name(target.with_name(f"{target.stem}.{stamp}{target.suffix}"))
         write_atomically(place, read_regular(target))
         kept = place.relative_to(copy).as_posix()
     write_atomically(target, content)
@@ -194,15 +194,7 @@ def _place_beside(target: Path, new: str, entry: _Given | None) -> Path:
     if place.exists():
         there = _hash(read_regular(place))
         if there != new and (entry is None or there != entry.beside):
-            return _free_name(place)
-    return place
-
-
-def _free_name(path: Path) -> Path:
-    place, number = path, 1
-    while place.exists():
-        number += 1
-        place = path.with_name(f"{path.stem}-{number}{path.suffix}")
+            return free_name(place)
     return place
 
 
@@ -220,7 +212,7 @@ def _read_manifest(copy: Path) -> _Manifest:
     try:
         return _Manifest(_parse(json.loads(text)))
     except (ValueError, RecursionError) as error:
-        aside = _free_name(path.with_name(path.name + ".damaged"))
+        aside = free_name(path.with_name(path.name + ".damaged"))
         path.replace(aside)
         return _Manifest(
             warnings=[

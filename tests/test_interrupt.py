@@ -1,7 +1,5 @@
-"""A real interrupt of a real kernel, and two kernels that keep answers in one file."""
+"""A real interrupt of a real kernel, and of a process that imports a library."""
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,12 +28,6 @@ AFTER = """
 m = gl.measure(sum, [1, 2], deadline=0.05)
 print(m.has_note('turn-taking'), m.calls_per_sample > 0)
 """
-ANSWERING = """
-import sys, gpulab as gl
-for i in range(20):
-    gl.lessons.predict(f"99.{sys.argv[1]}{i}", "How long?", unit="us").submit(i + 1)
-"""
-
 # An interrupt at a moment when a library is half loaded; what it was loaded for works afterwards.
 DURING_AN_IMPORT = """
 import os, signal, sys, threading, time
@@ -114,14 +106,3 @@ def test_an_import_is_finished_before_an_interrupt_comes(part: str, call: str) -
         [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=SECONDS
     )
     assert (done.stdout, done.stderr) == ("interrupted\ndone\n", "")
-
-
-def test_two_kernels_lose_no_answer(tmp_path: Path) -> None:
-    """Two processes that each answer twenty questions at the same time find all forty kept."""
-    environment = {**os.environ, "GPULAB_PROGRESS": str(tmp_path / "progress.json")}
-    workers = [
-        subprocess.Popen([sys.executable, "-c", ANSWERING, name], env=environment) for name in "ab"
-    ]
-    assert [worker.wait(SECONDS) for worker in workers] == [0, 0]
-    kept = json.loads((tmp_path / "progress.json").read_text())["predictions"]
-    assert set(kept) == {f"99.{name}{i}" for name in "ab" for i in range(20)}

@@ -156,7 +156,7 @@ def _ended_when_interrupted(client: Any) -> Iterator[None]:
     """
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # the latter at SIGTERM
         from jupyter_core.utils import ensure_event_loop, run_sync
 
         if _inside_a_loop():  # of a notebook, with tasks of others in it: nbclient's own run in another thread's
@@ -200,8 +200,6 @@ def _progress_and_kernel_of_its_own(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in before:
+            os.environ.pop(name, None)
+        os.environ.update({name: value for name, value in before.items() if value is not None})

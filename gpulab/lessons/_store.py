@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpulab._files import open_regular, read_regular, try_lock, write_atomically
+from gpulab._files import free_name, open_regular, read_regular, try_lock, write_atomically
 from gpulab._given import expanded
 from gpulab.errors import InputError
 
@@ -167,11 +167,7 @@ def _is_entry(entry: Any) -> bool:
 
 def _set_aside(where: pathlib.Path, fault: str) -> str:
     stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
-    aside = where.with_name(f"{where.stem}-set-aside-{stamp}{where.suffix}")
-    number = 1
-    while aside.exists():
-        number += 1
-        aside = where.with_name(f"{where.stem}-set-aside-{stamp}-{number}{where.suffix}")
+    aside = free_name(where.with_name(f"{where.stem}-set-aside-{stamp}{where.suffix}"))
     shutil.copy2(where, aside)  # not renamed: the new file keeps the mode of the old one
     return (
         f"progress: {where.name} {fault}; expected the file that gpulab wrote. It is kept as {aside.name}, and a new one begins; "

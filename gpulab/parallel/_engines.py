@@ -1,6 +1,6 @@
 """Engines of one's own on this machine: a guard that starts and ends them, a controller, and a client.
 
-What `Ranks` needs of any kind of engines is `Engines`; `_profiles` has the other kind, that of an ipyparallel profile.
+`_profiles` has the other kind, that of an ipyparallel profile, with the same methods.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import psutil
 
 from gpulab.errors import RankError, advice
 from gpulab.parallel._guarded import Guarded
 from gpulab.parallel._hub import Controller, connect, unregister
+
+if TYPE_CHECKING:
+    from gpulab.parallel._profiles import ProfileEngines
 
 Progress = Callable[[float, str], None]
 
@@ -27,27 +30,8 @@ _KILL_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 
 
-class Engines(Protocol):
-    """Engines that were started, in the order of the ranks."""
-
-    client: Any
-    ids: tuple[int, ...]
-    address: str
-
-    def start(self, progress: Progress) -> None:
-        """Start them and connect."""
-
-    def deaths(self) -> dict[int, str]:
-        """Return which engines have ended, by index, and how."""
-
-    def interrupt(self, indices: Sequence[int]) -> None:
-        """Raise KeyboardInterrupt in some."""
-
-    def renew(self, progress: Progress) -> None:
-        """Have new engines in place of all."""
-
-    def stop(self) -> None:
-        """End what was started, let go of what was not; a second call does nothing."""
+# What `Ranks` and the calls on them work with.
+Engines: TypeAlias = "LocalEngines | ProfileEngines"
 
 
 class LocalEngines:
@@ -167,7 +151,7 @@ class LocalEngines:
         """Tell the controller that an engine is gone, so that everybody who waits for it hears of it: ``%%px`` too."""
         names = self._names()
         if name in names and self._controller is not None and len(self.ids) == self.n:
-            unregister(self._controller, [self.ids[names.index(name)]])
+            unregister(self._controller, self.ids[names.index(name)])
 
     def _until_forgotten(self) -> None:
         end = time.monotonic() + _KILL_SECONDS
@@ -257,10 +241,7 @@ def ending(code: int) -> str:
     """
     if code >= 0:
         return f"left with exit code {code}"
-    try:
-        name = f"{-code} ({signal.Signals(-code).name})"
-    except ValueError:
-        name = str(-code)
+    name = next((f"{-code} ({known.name})" for known in signal.Signals if known == -code), str(-code))
     why = ", which the system sends when memory runs out" if -code == 9 else ""
     return f"was ended by signal {name}{why}"
 

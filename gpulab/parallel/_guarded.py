@@ -60,15 +60,6 @@ class Guarded:
         """Whether the guard itself is there."""
         return self._process.poll() is None
 
-    def exit_code(self) -> int:
-        """Wait for the guard's end, which its closed output announces; return its exit code."""
-        return self._process.wait()
-
-    @property
-    def pid(self) -> int:
-        """The guard's own process number."""
-        return self._process.pid
-
     def order(self, what: str, **order: Any) -> None:
         """Give one order.
 
@@ -120,7 +111,7 @@ def _listen(guarded: weakref.ref[Guarded], events: IO[bytes]) -> None:
             here.told(json.loads(line))
             del here
     here = guarded()
-    if here is not None and here.exit_code() != 0:  # it was killed, and could not end what it had started
+    if here is not None and here._process.wait() != 0:  # it was killed, and could not end what it had started
         kill_sessions(here.pids.values())
     if here is not None:
         with here.changed:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,14 +62,11 @@ def connect(file: Path, seconds: float = _CONNECT_SECONDS) -> Any:
             ) from error
 
 
-def unregister(controller: Controller, engines: Iterable[int]) -> None:
-    """Tell the controller that engines are gone, as an engine's nanny does; it then tells every client."""
+def unregister(controller: Controller, engine: int) -> None:
+    """Tell the controller that an engine is gone, as the engine's nanny does; it then tells every client."""
     import zmq
     from jupyter_client.session import Session
 
-    engines = list(engines)
-    if not engines:
-        return
     session = Session(key=controller.key, signature_scheme=controller.scheme)
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger = 2000
@@ -78,5 +74,4 @@ def unregister(controller: Controller, engines: Iterable[int]) -> None:
             dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
             dealer.curve_serverkey = controller.server_key
         dealer.connect(controller.registration)
-        for engine in engines:
-            session.send(dealer, "unregistration_request", content={"id": engine})
+        session.send(dealer, "unregistration_request", content={"id": engine})

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe, wait
-from types import TracebackType
 from typing import Any
 
 from gpulab._files import TemporaryFolder
@@ -146,12 +145,6 @@ class RankProcesses:
     def pids(self) -> tuple[int, ...]:
         """The process ids."""
         return tuple(process.pid for process in self._processes)
-
-    def __enter__(self) -> RankProcesses:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 def main(arguments: list[str]) -> None:

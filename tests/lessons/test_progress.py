@@ -217,19 +217,18 @@ def test_what_cannot_be_written_is_kept_until_the_kernel_stops(
     assert set(kept(blocker / "progress.json")["exercises"]) == {"02.5", "02.8", "02.9"}
 
 
-@pytest.mark.parametrize("place", ["/dev/full", "~nosuchuser/x", "FIFO", "/", "link to itself"])
+@pytest.mark.parametrize("place", ["/dev/full", "~nosuchuser/x", "FIFO", "/"])
 def test_a_place_that_can_hold_no_progress_stops_no_lesson(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """What is no file is neither read nor replaced; answers are kept until the kernel stops."""
     monkeypatch.chdir(tmp_path)
     os.mkfifo("FIFO")
-    Path("link to itself").symlink_to("link to itself")
     monkeypatch.setenv("GPULAB_PROGRESS", place)
     assert lessons.check("02.8", 16).state == "passed"
     assert "GPULAB_PROGRESS" in capsys.readouterr().out
     assert (states(), lessons.progress().fault != "") == ({"02.8": "passed"}, True)
-    assert (Path("FIFO").is_fifo(), Path("link to itself").is_symlink()) == (True, True)
+    assert Path("FIFO").is_fifo()
 
 
 @pytest.mark.parametrize("content", [json.dumps(EMPTY), "damaged"])

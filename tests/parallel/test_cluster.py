@@ -116,15 +116,23 @@ ranks.run(lambda: time.sleep(600))
 """
 
 
-def test_nothing_outlives_a_killed_kernel() -> None:
-    """A kernel that is killed in the middle of a call takes all its processes with it."""
-    with subprocess.Popen([sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True) as it:
-        try:
-            processes = [psutil.Process(int(pid)) for pid in it.stdout.readline().split()]
-            assert len(processes) >= 2
-        finally:
-            it.kill()
-        assert gone(processes)
+def test_nothing_outlives_a_killed_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes its processes with it; the next removes what one left that could not clean up."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command, left = [sys.executable, "-c", KERNEL], set()
+    for guard_too in (True, False):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as it:
+            try:
+                processes = [psutil.Process(int(pid)) for pid in it.stdout.readline().split()]
+                assert len(processes) >= 2
+                assert not left & set(tmp_path.glob("gpulab-*"))
+                if guard_too:
+                    next(one for one in processes if one.ppid() == it.pid).kill()
+            finally:
+                it.kill()
+            assert gone(processes)
+        left = set(tmp_path.glob("gpulab-*"))
+        assert len(left) == guard_too
 
 
 def test_a_profiles_engines_are_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

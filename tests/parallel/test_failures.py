@@ -104,6 +104,17 @@ def test_a_death_between_two_calls_and_its_children(four_ranks: Ranks) -> None:
     caught.match("SIGSEGV")
 
 
+def test_a_dead_controller_is_replaced(four_ranks: Ranks) -> None:
+    """Killed together with a rank, or its second process alone: the first `recover` is enough."""
+    rank = psutil.Process(four_ranks.run(os.getpid)[0])
+    below = rank.parent().children(recursive=True)
+    heart = next(p for p in below if "-m" in p.cmdline() and p.ppid() != rank.ppid())
+    for process in (rank, heart):
+        process.kill()
+    refused(RankDiedError, four_ranks.run, total)
+    assert four_ranks.recover().run(total) == [4.0] * 4
+
+
 def hang(folder: Path, how: str) -> None:
     """Sleep for ever; or rank 0 stands in an all-reduce to which nobody comes."""
     (folder / str(dist.get_rank())).touch()

@@ -38,6 +38,17 @@ class Intrinsic:
 
 # Kinds of which no code of a learner's runs when they are looked at. One that is derived from a number, a text or an array becomes that.
 _PLAIN = {bool, type, types.ModuleType, types.BuiltinFunctionType, np.ufunc, *np.sctypeDict.values()}
+_MODULES = {
+    "math": "math", "numpy": "np", "numba": "numba", "numba.types": "numba", "numba.core.types": "numba", "numba.cuda": "cuda",
+    "numba_cuda.numba.cuda": "cuda",
+}  # fmt: skip
+_STUBS = [
+    "threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize", "syncthreads", "syncthreads_count", "syncthreads_and",
+    "syncthreads_or", "syncwarp", "shared", "local", "const", "atomic", "shfl_sync", "shfl_up_sync", "shfl_down_sync",
+    "shfl_xor_sync", "all_sync", "any_sync", "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync", "activemask",
+    "lanemask_lt", "popc", "brev", "clz", "ffs", "selp", "fma", "cbrt", "laneid", "warpsize", "threadfence", "threadfence_block",
+    "threadfence_system", "nanosleep",
+]  # fmt: skip
 _OURS = ("numba.", "numba_cuda.", "gpulab.kernels._language")
 _BASES: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
@@ -52,7 +63,7 @@ _BASES: dict[type, Callable[[Any], Any]] = {
 def inert(found: Any) -> Any:
     """Return an object from outside of a kernel so that nothing of it runs, whatever is asked of it; for most its name alone is left."""
     kind, function = type(found), plain_function(found)
-    if kind in _PLAIN or id(found) in _stubs():
+    if kind in _PLAIN or id(found) in _stubs(sys.modules.get("numba.cuda")):
         return found
     if type(function) is types.FunctionType or type.__getattribute__(kind, "__module__").startswith(_OURS):
         return function
@@ -77,11 +88,11 @@ def known_object(owner: Any, attribute: str | None = None) -> Any:
         return _alone(owner)
     if isinstance(owner, Intrinsic):
         return _member(owner.name, attribute)
-    if isinstance(owner, (np.ndarray, tuple, int, float, np.generic)):
-        if isinstance(owner, np.ndarray) and attribute in ("shape", "size", "ndim"):
-            return getattr(owner, attribute)
-        raise AttributeError(f"`.{attribute}` of a constant is not supported in a kernel")
-    raise AttributeError(f"`.{attribute}` of {getattr(owner, '__name__', type(owner).__name__)} is not supported in a kernel")
+    if isinstance(owner, np.ndarray) and attribute in ("shape", "size", "ndim"):
+        return getattr(owner, attribute)
+    constant = isinstance(owner, (np.ndarray, tuple, int, float, np.generic))
+    of = "a constant" if constant else getattr(owner, "__name__", type(owner).__name__)
+    raise AttributeError(f"`.{attribute}` of {of} is not supported in a kernel")
 
 
 def _alone(found: Any) -> Any:
@@ -100,30 +111,18 @@ def _alone(found: Any) -> Any:
             return np.dtype(_SINGLE_NAMES[name]) if name in _SINGLE_NAMES else Intrinsic(name)
     if isinstance(found, np.ufunc):
         return Intrinsic(f"np.{found.__name__}")
-    stub = _stubs().get(id(found))
+    stub = _stubs(sys.modules.get("numba.cuda")).get(id(found))
     return Intrinsic(stub) if stub else found
 
 
 def _module_name(module: types.ModuleType) -> str | None:
-    if module is math:
-        return "math"
-    if module is np:
-        return "np"
     name = module.__name__
-    if name in {"numba", "numba.types", "numba.core.types"}:
-        return "numba"
-    if name in ("numba.cuda", "numba_cuda.numba.cuda"):
-        return "cuda"
-    if name.endswith("libdevice"):
-        return "libdevice"
-    return None
+    return "libdevice" if name.endswith("libdevice") else _MODULES.get(name)
 
 
 def _member(owner: str, attribute: str) -> Any:
-    if owner == "numba" and attribute == "cuda":
-        return Intrinsic("cuda")
-    if owner == "numba" and attribute == "types":
-        return Intrinsic("numba")
+    if owner == "numba" and attribute in ("cuda", "types"):
+        return Intrinsic("cuda" if attribute == "cuda" else "numba")
     if owner in ("numba", "np", "cuda") and attribute in _NUMBA_TYPES and _NUMBA_TYPES[attribute]:
         return np.dtype(_NUMBA_TYPES[attribute])
     if owner in ("math", "np") and attribute in ("pi", "e", "inf", "nan", "tau", "newaxis"):
@@ -131,22 +130,10 @@ def _member(owner: str, attribute: str) -> Any:
     return Intrinsic(f"{owner}.{attribute}")
 
 
-@functools.lru_cache(maxsize=1)
-def _numba_stubs(loaded: bool) -> dict[int, str]:
-    """Return numba's own objects for `from numba.cuda import ...`, by identity."""
-    cuda = sys.modules.get("numba.cuda")
-    if not loaded or cuda is None:
-        return {}
-    names = ["threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize", "syncthreads", "syncthreads_count", "syncthreads_and",
-             "syncthreads_or", "syncwarp", "shared", "local", "const", "atomic", "shfl_sync", "shfl_up_sync", "shfl_down_sync",
-             "shfl_xor_sync", "all_sync", "any_sync", "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync", "activemask",
-             "lanemask_lt", "popc", "brev", "clz", "ffs", "selp", "fma", "cbrt", "laneid", "warpsize", "threadfence", "threadfence_block",
-             "threadfence_system", "nanosleep"]  # fmt: skip
-    return {id(getattr(cuda, name)): f"cuda.{name}" for name in names if hasattr(cuda, name)}
-
-
-def _stubs() -> dict[int, str]:
-    return _numba_stubs("numba.cuda" in sys.modules)
+@functools.lru_cache(maxsize=2)
+def _stubs(cuda: types.ModuleType | None) -> dict[int, str]:
+    """Return numba's own objects for `from numba.cuda import ...`, by identity; none where it is not loaded."""
+    return {id(getattr(cuda, name)): f"cuda.{name}" for name in _STUBS if hasattr(cuda, name)}
 
 
 def dtype_of(found: Any) -> np.dtype | None:
