@@ -186,7 +186,7 @@ def alone(path: Path) -> Iterator[bool]:
         yield try_lock(file.fileno(), otherwise=True)
 
 
-class TemporaryFolder(tempfile.TemporaryDirectory):  # type: ignore[type-arg]
+class TemporaryFolder(tempfile.TemporaryDirectory[str]):
     """A temporary folder that the user's next run removes if this process is killed before it can.
 
     A lock on it shows that its owner lives, also in another container, where process numbers mean other processes.

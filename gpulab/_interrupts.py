@@ -49,7 +49,7 @@ class _AfterImport:
         _thread.interrupt_main()
 
 
-sys.meta_path.insert(0, SimpleNamespace(find_spec=_find_spec))  # type: ignore[arg-type]  # a finder that finds nothing
+sys.meta_path.insert(0, SimpleNamespace(find_spec=_find_spec))  # a finder that finds nothing
 
 
 class Interrupted:

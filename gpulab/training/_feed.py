@@ -72,8 +72,8 @@ class Feed:
         self._ahead: _Ahead | None = None
         source: Any = _ItemByItem(data) if loading == "items" else data
         if workers:
-            batch = (data.inputs.nbytes + data.targets.nbytes) * order.batch_size // len(data)
-            check_shared("fit", batch, workers, prefetch or _DEFAULT_AHEAD)
+            nbytes = data.inputs.nbytes + data.targets.nbytes
+            check_shared("fit", nbytes * order.batch_size // len(data), workers, prefetch or _DEFAULT_AHEAD)
             self._batches = _workers(source, order, workers, prefetch, pinned)
             return
         batches = _resident(data, order, to_device) if loading == "resident" else _here(source, order, pinned)

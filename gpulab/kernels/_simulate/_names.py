@@ -90,8 +90,8 @@ def known_object(owner: Any, attribute: str | None = None) -> Any:
         return _member(owner.name, attribute)
     if isinstance(owner, np.ndarray) and attribute in ("shape", "size", "ndim"):
         return getattr(owner, attribute)
-    constant = isinstance(owner, (np.ndarray, tuple, int, float, np.generic))
-    of = "a constant" if constant else getattr(owner, "__name__", type(owner).__name__)
+    is_constant = isinstance(owner, (np.ndarray, tuple, int, float, np.generic))
+    of = "a constant" if is_constant else getattr(owner, "__name__", type(owner).__name__)
     raise AttributeError(f"`.{attribute}` of {of} is not supported in a kernel")
 
 
