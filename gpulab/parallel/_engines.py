@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-import psutil
-
 from gpulab.errors import RankError, advice
 from gpulab.parallel._guarded import Guarded
 from gpulab.parallel._hub import Controller, connect, unregister
@@ -52,7 +50,7 @@ class LocalEngines:
         self.address = "127.0.0.1"  # of the controller
         self.guarded: Guarded | None = None
         self._controller: Controller | None = None
-        self._helpers: list[psutil.Process] = []
+        self._helpers: list[Any] = []
         self._generation = 0
 
     def start(self, progress: Progress) -> None:
@@ -63,6 +61,8 @@ class LocalEngines:
         RankError
             If one of them does not start; nothing is left running.
         """
+        import psutil
+
         progress(0.0, "starting the controller")
         self.guarded = guarded = Guarded(self.threads, weakref.WeakMethod(self._engine_ended))
         folder = guarded.folder
@@ -206,9 +206,11 @@ class LocalEngines:
         )
 
 
-def _has_ended(process: psutil.Process) -> bool:
+def _has_ended(process: Any) -> bool:
+    import psutil
+
     try:
-        return process.status() == psutil.STATUS_ZOMBIE
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
 
