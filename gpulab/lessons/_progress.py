@@ -182,5 +182,7 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
             content["history"].append({"date": _store.now(), "notebook": notebook, **old})
 
     _store.change(edit, say)
-    file = Path(_store.named()).name
-    say(f"{plural(moved[0], 'answer')} of notebook {prefix[:-1]} moved into the history of {file}; you can start again.")
+    say(
+        f"{plural(moved[0], 'answer')} of notebook {prefix[:-1]} moved into the history of {Path(_store.named()).name}; "
+        "you can start again."
+    )

@@ -199,10 +199,9 @@ class LocalEngines:
 
     def _fail(self, failed: str, words: str, log: str) -> NoReturn:
         last = last_line(self._guard().folder / log)
-        usual = "Free some memory or processor time and start the cluster again; `gpulab doctor` looks at the installation."
         raise RankError(
             f"cluster: {failed} ({words}{f'; its last output: {last}' if last else ''}); expected {self.n} engines on this machine. "
-            + advice(words + last, usual)
+            + advice(words + last, "Free some memory or processor time and start it again; `gpulab doctor` looks at the installation.")
         )
 
 

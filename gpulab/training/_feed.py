@@ -72,8 +72,7 @@ class Feed:
         self._ahead: _Ahead | None = None
         source: Any = _ItemByItem(data) if loading == "items" else data
         if workers:
-            nbytes = data.inputs.nbytes + data.targets.nbytes
-            check_shared("fit", nbytes * order.batch_size // len(data), workers, prefetch or _DEFAULT_AHEAD)
+            check_shared("fit", (data.inputs[:1].nbytes + data.targets[:1].nbytes) * order.batch_size, workers, prefetch or _DEFAULT_AHEAD)
             self._batches = _workers(source, order, workers, prefetch, pinned)
             return
         batches = _resident(data, order, to_device) if loading == "resident" else _here(source, order, pinned)
