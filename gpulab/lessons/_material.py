@@ -261,8 +261,8 @@ _EXPECTED_NOTES = ("slow-first-call", "too-short", "deadline", "warm-cache", "tu
 
 def _row(work: workloads.Workload, accelerator: tuple[float, float, float, str]) -> ContestRow:
     m = _undisturbed(work)
-    *times, notes = accelerator
-    return ContestRow(work.n, m.median_seconds, *times, _codes(m), notes)
+    returned, done, copied, notes = accelerator
+    return ContestRow(work.n, m.median_seconds, returned, done, copied, _codes(m), notes)
 
 
 def _codes(m: Measurement) -> str:
