@@ -78,11 +78,6 @@ class GradientWindow(Result):
         return max(0.0, 1 - self.vanishing_share - self.subnormal_share - self.overflowing_share)
 
     @property
-    def safe(self) -> bool:
-        """Whether nothing overflows at this scale and no more than ``tolerance`` vanishes."""
-        return self.overflowing_share == 0 and not self.not_finite and self.vanishing_share <= self.tolerance
-
-    @property
     def _scales(self) -> tuple[float, float] | None:
         low, high = self.lowest_scale, self.highest_scale
         return None if self.not_finite or low is None or high is None or low > high else (low, high)

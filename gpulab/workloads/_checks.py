@@ -29,20 +29,14 @@ _REFERENCE_FLOPS = 1e9
 _ROWS = 64
 
 
-def tolerance(w: Workload) -> tuple[float, str]:
-    """Return the relative difference that a workload's dtype allows, and the reason in one sentence."""
+def tolerance(w: Workload) -> float:
+    """Return the relative difference that a workload's dtype allows."""
     from gpulab.workloads._fits import tf32_permitted
 
     # Half formats are summed in float32 (PyTorch's CPU kernels, Tensor Cores).
     summed_in = "float64" if w.dtype == "float64" else "float32"
     stored_in = "tf32" if tf32_permitted(w) else w.dtype
-    terms = w.spec.sum_length(w)
-    limit = _STORED_ROUNDINGS * ROUNDOFF[stored_in] + _SUM_ROUNDINGS * math.sqrt(terms) * ROUNDOFF[summed_in]
-    reason = (
-        f"{_STORED_ROUNDINGS} roundings of {stored_in} (2^{math.log2(ROUNDOFF[stored_in]):.0f} each), and "
-        f"{_SUM_ROUNDINGS} sqrt(k) roundings of {summed_in} for sums of k = {terms:.0f} terms"
-    )
-    return limit, reason
+    return _STORED_ROUNDINGS * ROUNDOFF[stored_in] + _SUM_ROUNDINGS * math.sqrt(w.spec.sum_length(w)) * ROUNDOFF[summed_in]
 
 
 def relative_difference(result: Any, reference: Any) -> float:

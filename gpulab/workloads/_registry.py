@@ -86,13 +86,8 @@ class Workload:
 
     @property
     def tolerance(self) -> float:
-        """The max|a - reference| / max|reference| that the dtype allows; ``tolerance_reason`` says why."""
-        return _checks.tolerance(self)[0]
-
-    @property
-    def tolerance_reason(self) -> str:
-        """One sentence: what rounding the tolerance allows."""
-        return _checks.tolerance(self)[1]
+        """The max|a - reference| / max|reference| that the dtype allows: some roundings of its format and of its sums."""
+        return _checks.tolerance(self)
 
     def check(self, device: Any = "cpu") -> None:
         """Return normally if the workload can run on a device.
