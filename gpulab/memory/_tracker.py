@@ -10,14 +10,16 @@ Imported only inside functions: the class needs torch when it is defined.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -84,25 +86,32 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._by_key: dict[int, tuple[int, Any]] = {}
         self._parameters: list[Any] = []
         self._seen: set[int] = set()
+        self.paused = False
+        self.scales: dict[int, Callable[[int], int]] = {}  # storages in small: their bytes -> those that they stand for
 
     # -- what runs for each operator ----------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and note which storages it made or resized."""
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # a question about a tensor, not work
+        if func.namespace == "prim" or self.paused:  # a question about a tensor, not work
             return func(*args, **kwargs)
         if self.stop is not None and self.stop():
             raise Stopped
+        scale = None
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, torch.Tensor):
                 self._arrived(tensor)
-        result = func(*args, **kwargs)
+                scale = scale or (self.scales.get(tensor.untyped_storage()._cdata) if self.scales else None)
+        with _one_thread() if scale else contextlib.nullcontext():
+            result = func(*args, **kwargs)
         if self.replace is not None:
             result = self.replace(func, args, result)
         before = self.live_bytes
         outputs = [tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
         for tensor in outputs:
+            if scale:
+                self.scales[tensor.untyped_storage()._cdata] = scale
             self._made(tensor, str(func))
         if self.live_bytes != before or not self.live or self.live[-1] != self.live_bytes:
             self._event(str(func))
@@ -145,7 +154,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self._by_key.get(storage._cdata)
             if known is None:
                 self._count(part, storage, operator, None, "")
-            elif self.records[known[0]].nbytes != storage.nbytes():
+            elif storage._cdata not in self.scales and self.records[known[0]].nbytes != storage.nbytes():
                 self._resized(known[0], storage)
 
     def _count(self, tensor: Any, storage: Any, operator: str, category: str | None, name: str) -> None:
@@ -153,13 +162,29 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase = self.phase()
         recomputed = phase == BACKWARD and torch.is_grad_enabled()
         dtype = str(tensor.dtype).removeprefix("torch.")
-        record = Record(storage.nbytes(), len(self.operators), _ALIVE, phase, recomputed, category, name, operator, shape_of(tensor), dtype)
+        nbytes = self.scales.get(key, int)(storage.nbytes())
+        record = Record(nbytes, len(self.operators), _ALIVE, phase, recomputed, category, name, operator, shape_of(tensor), dtype)
         self.records.append(record)
         self.live_bytes += record.nbytes
         self._by_key[key] = (index, weakref.ref(storage, lambda _: self._died(key)))
 
+    def share(self, new: Any, old: Any, scale: Callable[[int], int] | None) -> Any:
+        """Count a new tensor, which keeps the old one alive, as the same memory; with a scale it is that memory in small."""
+        storage = new.untyped_storage()
+        key = storage._cdata
+        self._by_key[key] = (self._by_key[old.untyped_storage()._cdata][0], None)
+        if scale is not None:
+            self.scales[key] = scale
+        weakref.finalize(storage, self._forget, key, old.untyped_storage())
+        return new
+
+    def _forget(self, key: int, kept: Any) -> None:
+        self._by_key.pop(key, None)
+        self.scales.pop(key, None)
+
     def _died(self, key: int) -> None:
         index, _ = self._by_key.pop(key)
+        self.scales.pop(key, None)
         record = self.records[index]
         record.died = len(self.operators)
         self.live_bytes -= record.nbytes
@@ -268,6 +293,18 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         alive = [record for record in self.records if record.born <= event < record.died and record.nbytes]
         alive.sort(key=lambda record: -record.nbytes)
         return [LiveTensor(r.name, r.category or "temporary", r.nbytes, r.shape, r.dtype, r.operator) for r in alive]
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Run a real operator on a few elements, for which a second thread would only be waited for."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with unset_fake_temporarily():
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def storages_of(tensor: Any, device_type: str) -> Iterable[tuple[Any, Any]]:
