@@ -1,4 +1,4 @@
-"""What real CPU kernels allocate and fake ones do not show: the workspace of oneDNN's LSTM, and scratch inside operators.
+"""What real kernels allocate and fake ones do not show: the workspace of oneDNN's LSTM, losses reduced in place, scratch inside operators.
 
 The fake kernel of ``mkldnn_rnn_layer`` returns an empty workspace; the real one is most of an LSTM's memory. Its size
 follows oneDNN's layout: seven regions, each rounded up to a page of 4 KiB, rows padded to 64 bytes and off multiples
@@ -15,6 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.overrides import TorchFunctionMode
+
+from gpulab.errors import InputError
+
+aten = torch.ops.aten
 
 _PAGE = 4096
 _CHANNEL_BLOCK = 16  # oneDNN pads channels to its vector width: 16 floats with AVX-512, 8 below
@@ -49,16 +55,52 @@ def rnn_workspace_bytes(positions: int, batch: int, inputs: int, hidden: int, it
 
 
 _NORMS = {  # and where the weight stands among the arguments
-    torch.ops.aten.native_layer_norm.default: 2,
-    torch.ops.aten.native_group_norm.default: 1,
-    torch.ops.aten.native_batch_norm.default: 1,
+    aten.native_layer_norm.default: 2,
+    aten.native_group_norm.default: 1,
+    aten.native_batch_norm.default: 1,
 }
-_NORM_GRADIENTS = (torch.ops.aten.native_layer_norm_backward.default, torch.ops.aten.native_group_norm_backward.default)
+_NORM_GRADIENTS = (aten.native_layer_norm_backward.default, aten.native_group_norm_backward.default)
 
 
-def mend(func: Any, args: Any, result: Any) -> Any:
-    """Return the result of a fake operator with the sizes that the real one has."""
-    if func is torch.ops.aten.mkldnn_rnn_layer.default:
+# These write the loss of each element, and reduce it into the first: the scalar keeps the memory of all of them.
+_REDUCED_IN_PLACE = (aten.mse_loss.default, aten.smooth_l1_loss.default, aten.binary_cross_entropy.default, aten.soft_margin_loss.default)
+_CTC = (aten._ctc_loss.default, aten._ctc_loss.Tensor)
+
+
+def _ctc_loss(log_probabilities: Any, targets: Any, _: Any, lengths: Any, *rest: Any) -> Any:
+    """Return the loss of each sequence, and the table of alpha, as wide as the longest target."""
+    known = getattr(lengths, "constant", lengths)
+    if known is None and targets.dim() != 2:
+        raise InputError(
+            "predict: CTC with its targets in one row needs the values of target_lengths, and they are not known; expected them, or targets "
+            "of shape (batch, longest). Let the loss hold the lengths, as a list or a tensor with values."
+        )
+    with unset_fake_temporarily():
+        longest = targets.shape[1] if known is None else int(torch.as_tensor(known).max())
+    steps, batch, _ = log_probabilities.shape
+    return log_probabilities.new_empty(batch), log_probabilities.new_empty(batch, steps, 2 * longest + 1)
+
+
+class LengthsAsTensors(TorchFunctionMode):
+    """Within the block CTC gets its lengths as tensors: PyTorch reads a list in a way that fake tensors do not allow."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function, CTC with other lengths."""
+        if getattr(func, "__name__", "") == "ctc_loss":
+            with unset_fake_temporarily():
+                args = [torch.tensor(value) if isinstance(value, (list, tuple)) else value for value in args]
+        return func(*args, **(kwargs or {}))
+
+
+def run(func: Any, args: Any, kwargs: Any, in_optimizer: bool) -> Any:
+    """Run a fake operator and return its result with the sizes that the real one has."""
+    if func is aten._local_scalar_dense.default and in_optimizer and getattr(args[0], "constant", None) is None:
+        return 1.0  # of PyTorch's optimizers only ASGD's memory depends on a value that it computed, and for long on whether it is 1
+    result = _ctc_loss(*args) if func in _CTC else func(*args, **kwargs)
+    if func in _REDUCED_IN_PLACE:
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+        return result if result.shape == shape else result.new_empty(shape).resize_(result.shape)
+    if func is aten.mkldnn_rnn_layer.default:
         x, weight = args[0], args[1]
         nbytes = rnn_workspace_bytes(x.shape[0], x.shape[1], x.shape[2], weight.shape[0] // 4, x.element_size())
         return (*result[:3], torch.empty(nbytes, dtype=torch.uint8, device=x.device))

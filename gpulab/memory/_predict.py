@@ -155,13 +155,14 @@ class _Fake:
 
         self.device_type, self.hidden_bytes = device_type, 0
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.tracker = StorageTracker(device_type, replace=_kernels.mend, scratch=_kernels.scratch_bytes, stop=stop)
+        self.tracker = StorageTracker(device_type, replace=_kernels.run, scratch=_kernels.scratch_bytes, stop=stop)
 
     @contextlib.contextmanager
     def world(self) -> Iterator[None]:
         """Fake mode on, the caller's modes (no_grad, inference, autocast) off, generators kept."""
         import torch
 
+        from gpulab.memory import _kernels
         from gpulab.memory._sandbox import autocast_off, generators_kept
 
         with (
@@ -172,6 +173,7 @@ class _Fake:
             _square_masks_causal(),
             _fake_errors_unlogged(),
             self.mode,
+            _kernels.LengthsAsTensors(),
         ):
             yield
 

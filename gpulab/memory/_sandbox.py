@@ -20,6 +20,8 @@ from gpulab.errors import InputError, kind_of, with_article
 
 # One at a time: two threads that lend tensors to the same model would put back each other's.
 _ONE_AT_A_TIME = threading.RLock()
+# Fake integers and masks up to this many (a batch's lengths) keep their values: what is computed from them alone is known.
+_VALUES = 4096
 
 
 class Lender:
@@ -51,7 +53,7 @@ class Lender:
 
     def _make(self, original: Any) -> Any:
         import torch
-        from torch._subclasses.fake_tensor import FakeTensor
+        from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
         kind = type(original)
         if isinstance(original, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)):
@@ -85,7 +87,12 @@ class Lender:
             parameter = torch.nn.Parameter(lent, requires_grad=original.requires_grad)
             parameter.__dict__.update(original.__dict__)
             return parameter
-        return lent.requires_grad_(original.requires_grad)
+        lent.requires_grad_(original.requires_grad)
+        if isinstance(lent, FakeTensor) and kind is torch.Tensor and original.is_cpu and not lent.is_floating_point() and lent.numel() <= _VALUES:
+            with unset_fake_temporarily():
+                lent.constant = original.detach().clone()
+            lent.fake_mode.fake_tensor_converter.add_constant_storage_mapping(lent)
+        return lent
 
     def everything(self, value: Any) -> Any:
         """Return a nest of lists, tuples and mappings with each tensor replaced by its stand-in."""

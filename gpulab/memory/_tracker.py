@@ -58,7 +58,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     device_type : str
         Storages elsewhere (an optimizer's step counters on the host) are not counted.
     replace : callable, optional
-        ``replace(operator, arguments, result)`` may return another result: how a prediction corrects fake kernels.
+        ``replace(operator, arguments, keywords, in_optimizer)`` runs the operator: how a prediction corrects fake kernels.
     scratch : callable, optional
         ``scratch(operator, arguments, result)`` estimates the bytes that an operator takes inside.
     stop : callable, optional
@@ -104,9 +104,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._arrived(tensor)
                 scale = scale or (self.scales.get(tensor.untyped_storage()._cdata) if self.scales else None)
         with _one_thread() if scale else contextlib.nullcontext():
-            result = func(*args, **kwargs)
-        if self.replace is not None:
-            result = self.replace(func, args, result)
+            result = func(*args, **kwargs) if self.replace is None else self.replace(func, args, kwargs, self.in_optimizer)
         before = self.live_bytes
         outputs = [tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
         for tensor in outputs:
