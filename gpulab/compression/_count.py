@@ -13,7 +13,7 @@ from gpulab.compression import _targets
 from gpulab.compression._finish import finish
 from gpulab.compression.results import Cost, LayerCost
 from gpulab.errors import InputError, message_of
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, Note
 
 
 def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
@@ -30,7 +30,7 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     Returns
     -------
     Cost
-        Evidence MODELLED.
+        Evidence MODELLED; a note names operators of other libraries (``torch.library``), whose products are not seen.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     done = finish(_targets.module("count", model))
     counter = _Counter(done)
     try:
-        with torch.no_grad(), counter:
+        with torch.no_grad(), _products(counter), _operators(counter):
             done(*inputs)
     except Exception as error:
         raise InputError(f"count: the model raised {message_of(error)}; expected it to run on these inputs. Try model(x) first.") from error
@@ -63,8 +63,17 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
         layers=tuple(counter.rows.values()),
         other_flops=counter.other,
         parameters=_stored(done),
+        notes=_uncounted(list(counter.unknown)),
         evidence=Evidence.modelled(assumptions, "the shapes of each layer's weight and outputs"),
     )
+
+
+def _uncounted(names: list[str]) -> tuple[Note, ...]:
+    if not names:
+        return ()
+    which = "one operator was" if len(names) == 1 else f"{len(names)} operators were"
+    sentence = f"{which} not counted: {', '.join(names)}. If it multiplies matrices, torch.utils.flop_counter.register_flop_formula adds it."
+    return (Note("skipped", sentence),)
 
 
 def _stored(model: Any) -> int:
@@ -86,19 +95,13 @@ class _Counter:
 
         self.rows: dict[str, LayerCost] = {}
         self.other = 0
+        self.unknown: dict[str, None] = {}
         self._inside = 0
         self._hooks = []
         for name, each in model.named_modules():
             if isinstance(each, (torch.nn.Linear, torch.nn.Conv2d, torch.nn.RNNBase, _Shipped)):
                 self._hooks.append(each.register_forward_pre_hook(self._enter))
                 self._hooks.append(each.register_forward_hook(self._leave(name), always_call=True))
-        self._mode = _mode(self)
-
-    def __enter__(self) -> None:
-        self._mode.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._mode.__exit__(*error)
 
     def remove(self) -> None:
         """Take the hooks off."""
@@ -175,10 +178,12 @@ def _kind(layer: Any) -> str:
     return f"{shape}, {form}" if form else shape
 
 
+# Whose operators are counted, or multiply no matrices; the last two only inside of layers, which count for themselves.
+_NAMESPACES = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "torchao", "quantized")
 _PRODUCTS = ("scaled_dot_product_attention", "matmul", "__matmul__", "mm", "bmm")
 
 
-def _mode(counter: _Counter) -> Any:
+def _products(counter: _Counter) -> Any:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.overrides import TorchFunctionMode
     from torch.utils.flop_counter import FlopCounterMode
@@ -201,3 +206,17 @@ def _mode(counter: _Counter) -> Any:
             return result
 
     return Products()
+
+
+def _operators(counter: _Counter) -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import flop_registry
+
+    class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            known = _NAMESPACES if counter.inside else _NAMESPACES[:-2]
+            if func.namespace not in known and func.overloadpacket not in flop_registry:
+                counter.unknown[func._schema.name] = None
+            return func(*args, **(kwargs or {}))
+
+    return Operators()

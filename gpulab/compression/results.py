@@ -51,6 +51,8 @@ class Cost(Result):
         Of matrix products outside of layers, such as attention.
     parameters : int
         Of the whole model, each tied weight once.
+    notes : tuple of Note
+        What was not counted.
     evidence : Evidence
         MODELLED.
     """
@@ -60,6 +62,7 @@ class Cost(Result):
     layers: tuple[LayerCost, ...]
     other_flops: int
     parameters: int
+    notes: tuple[Note, ...]
     evidence: Evidence
 
     @property
@@ -81,6 +84,7 @@ class Cost(Result):
         if self.other_flops:
             rows.append(("other products", "attention and the like", "0", format_flops(self.other_flops / self.batch)))
         rows.append(("all", plural(len(self.layers), "layer"), f"{self.parameters:,}", format_flops(self.flops_per_item)))
+        rows += [(f"note: {note.code}", note.sentence, "", "") for note in self.notes]
         return (self.label, "kind", "parameters", "FLOP an item"), rows
 
 
