@@ -31,7 +31,8 @@ class HeldTensor(Result):
     Attributes
     ----------
     name : str
-        Such as "x", "model.layers.0.weight" or "model.layers.0.weight.grad"; "" where no name was found.
+        Such as "x", "model.layers.0.weight" or "model.layers.0.weight.grad"; "graph of y" where only the graph that autograd keeps for
+        the backward pass of y leads to it; "" where no name was found.
     nbytes : int
         Of the whole storage.
     shape : tuple of int
@@ -116,7 +117,7 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     Returns
     -------
     Snapshot
-        Storages that several arrays share count once. Arrays that only C++ holds (what autograd saved) have no name;
+        Storages that several arrays share count once. Arrays that only C++ holds, and no graph of a named array, are not listed;
         on an accelerator their bytes still count as "tensors", on a CPU as "this process".
 
     Raises
@@ -248,6 +249,7 @@ def _found(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, i
     """Return (name, array, bytes) of the arrays on each storage."""
     found: dict[tuple[str, int], list[tuple[str, Any, int]]] = {}
     seen: set[int] = set()
+    graphs: dict[Any, str] = {}
 
     def take(name: str, array: Any) -> None:
         key = _key(array, where)
@@ -258,9 +260,49 @@ def _found(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, i
     for name, value in _private_last(names):
         for path, array in _arrays(name, value, _DEPTH):
             take(path, array)
+            _follow(array, f"graph of {path}", graphs)
+    for node, name in graphs.items():
+        if hasattr(node, "variable"):
+            for path, array in _with_gradient(name, node.variable):
+                take(path, array)
     for item in living(_kinds_of_tensors()):
-        take("", item)
+        take(graphs.get(_node(item), ""), item)
+    for node, name in graphs.items():
+        for saved in _saved(node):
+            key = _key(saved, where)
+            entries = [] if key is None else found.get(key[:2], [])
+            if key is not None and not any(entry[0] for entry in entries):
+                found[key[:2]] = [(name, saved, key[2]), *(entry for entry in entries if entry[1] is not saved)]
     return found
+
+
+def _saved(node: Any) -> Iterator[Any]:
+    """Yield the tensors that a node keeps for the backward pass; what checkpoints and other hooks keep in their place is left alone."""
+    for attribute in dir(node):
+        if attribute.startswith("_raw_saved_"):
+            try:
+                kept = getattr(node, attribute)
+            except RuntimeError:  # freed by a backward pass
+                return
+            values = (getattr(one, "data", None) for one in (kept if isinstance(kept, (list, tuple)) else (kept,)))
+            yield from filter(_is_tensor, values)
+
+
+def _node(array: Any) -> Any:
+    """Return what autograd computed an array with, or None."""
+    try:
+        return getattr(array, "grad_fn", None)
+    except RuntimeError:  # a view that was changed in place where autograd cannot follow
+        return None
+
+
+def _follow(array: Any, name: str, graphs: dict[Any, str]) -> None:
+    """Give the nodes of an array's graph a name, unless they have one."""
+    ahead = [_node(array)]
+    for node in ahead:  # grows
+        if node is not None and node not in graphs:
+            graphs[node] = name
+            ahead += [before for before, _ in node.next_functions]
 
 
 def living(kinds: Iterable[type]) -> list[Any]:
