@@ -130,7 +130,7 @@ def predict_ranks(
         items = len(batch[0]) * (1 if strategy in _WHOLE_BATCH else ranks)
         positions = _strategies.positions_of(batch[0])
         _checked(strategy, _strategies.Asked(model=fake, ranks=ranks, batch_size=items, microbatches=parts, positions=positions))
-        tracker = RankTracker("cpu", replace=_kernels.mend, scratch=_kernels.scratch_bytes, stop=stop)
+        tracker = RankTracker("cpu", replace=_kernels.run, scratch=_kernels.scratch_bytes, stop=stop)
         found = _followed(lambda: follow(plan, fake, _faked(batch), tracker=tracker, built=_neighbours(batch, parts), report=report))
     report(1.0, "done")
     scratch = found["scratch_bytes"] + found["checkpoints"] // 2 * 5120  # a checkpoint keeps the generator's state outside operators
