@@ -209,7 +209,17 @@ class Recording(Result):
         timing = entry.timing if entry is not None else None
         date = entry.date if entry is not None else None
         environment = self.environment if date is None else replace(self.environment, date=date)
-        return Evidence.recorded(environment, samples=timing.sample_count if timing else None)
+        return Evidence.recorded(environment, timing.sample_count if timing else None, self._tf32(entry, timing))
+
+    def _tf32(self, entry: Entry | None, timing: Timing | None) -> str | None:
+        """Return that TF32 was allowed, where a figure of float32 is above what the device can do in float32."""
+        from gpulab.devices import _datasheets
+
+        part = _datasheets.part(self.environment.device)
+        if entry is None or timing is None or not timing.flops or part is None or "float32" not in entry.params.values():
+            return None
+        above = timing.flops > part.peaks()["float32"] * timing.median_seconds
+        return "float32 with TF32 allowed for convolutions by default" if above else None
 
     def caption(self) -> str:
         """Return the badge line under the table."""

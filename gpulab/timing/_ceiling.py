@@ -69,11 +69,12 @@ def _measured(device: Device, refresh: bool) -> dict[str, float]:
 
 
 def check(
-    device: Device, dtypes: tuple[str, ...], seconds: float, *, flops: float | None, nbytes: float | None, working_set_bytes: float | None
+    device: Device, dtypes: tuple[str, ...], seconds: float, flops: float | None, nbytes: float | None, working_set_bytes: float | None,
+    first_seconds: float | None,
 ) -> list[Note]:
     """Return ``plausibility.check`` of a time on a device; a suspicion that rests on a measured ceiling is checked with a new one."""
     memory = bool(nbytes)
-    notes = plausibility.check(seconds, flops, nbytes, working_set_bytes, of(device, dtypes, memory))
+    notes = plausibility.check(seconds, flops, nbytes, working_set_bytes, of(device, dtypes, memory), first_seconds)
     if memory and device.is_cpu and any(note.code == "implausible" for note in notes):
-        notes = plausibility.check(seconds, flops, nbytes, working_set_bytes, of(device, dtypes, memory, refresh=True))
+        notes = plausibility.check(seconds, flops, nbytes, working_set_bytes, of(device, dtypes, memory, refresh=True), first_seconds)
     return notes

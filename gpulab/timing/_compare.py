@@ -120,7 +120,7 @@ def compare_within(
     race = _Race(field, limits, live=clock is None, read=read, fewest=fewest, patience=patience)
     notes: list[Note] = []
     with ExitStack() as stack:
-        stack.enter_context(calm_collector())
+        race.collections = stack.enter_context(calm_collector(race.clock))
         named = {contender.job.device for contender in field.contenders}
         if clock is None:
             stack.enter_context(turns(named, limits, notes))
@@ -146,6 +146,7 @@ class _Race:
         self.tolerance: float | None = None
         self.fewest, self.patience = fewest, patience
         self._live, self._read = live, read
+        self.collections: list[float] = []
 
     def first_calls(self, tolerance: float | None) -> list[float | None]:
         """Make every first call and hold its result against the reference; return the differences."""
@@ -181,12 +182,13 @@ class _Race:
         loops = [job.loops() for job in jobs]
         warm, end = [job.warm_seconds for job in jobs], 0.7 if transfer else 0.99
         works = [self._named(contender, loop.work) for contender, loop in zip(self.contenders, loops, strict=True)]
+        self.collections.clear()
         sampled = self._in_turns(works, [loop.empty for loop in loops], warm, 0.05, end, 1.0)
         if any(len(one.samples_seconds) == 0 for one in sampled):
             raise StoppedError("compare: stopped before every row had a sample; there is nothing to compare. Run it again.")
         afters = [job.read() if job.read is not None else None for job in jobs]
         for job, samples, before, after in zip(jobs, sampled, befores, afters, strict=True):
-            job.notes += _notes.of_sampling(job, samples, self.limits, before, after, alone=len(jobs) == 1)
+            job.notes += _notes.of_sampling(job, samples, self.limits, before, after, self.collections, alone=len(jobs) == 1)
             job.notes += _notes.of_physics(job, float(np.median(samples.samples_seconds)))
         moved = self._copies() if transfer else [None] * len(jobs)
         return [measurement(job, samples, seconds) for job, samples, seconds in zip(jobs, sampled, moved, strict=True)]
@@ -289,5 +291,6 @@ def _judged(
             " and ".join(dict.fromkeys(m.environment.device for m in measurements)),
             sum(len(m.samples_seconds) for m in measurements),
             baseline.environment.date,
+            next((m.evidence.precision for m in measurements if m.evidence.precision), None),
         ),
     )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import math
+import threading
+import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -242,6 +244,18 @@ def reader(device: Device) -> Callable[[], Readings]:
     return read
 
 
+# The operations of float32 for which PyTorch has a switch for TF32.
+_SWITCHES = {"matmul": "matrix products", "convolution": "convolutions"}
+
+
+def _precision(job: Job) -> str | None:
+    """Return what float32 means on a GPU that has TF32, under PyTorch's settings; None where the work has no float32."""
+    if "tf32" not in _devices.spec(job.device).flops_per_second or "float32" not in _work.dtypes_in(job.args, _work.held_by(job.fn)):
+        return None
+    allowed = [words for operation, words in _SWITCHES.items() if "tf32" in _devices.arithmetic("float32", job.device.kind, operation)]
+    return f"float32 with TF32 allowed for {' and '.join(allowed)}" if allowed else "float32, TF32 not allowed"
+
+
 def measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool = False) -> Measurement:
     """Return the finished result of a job."""
     environment = job.environment()
@@ -259,7 +273,7 @@ def measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool = Fa
         flops=None if job.flops is None else float(job.flops),
         nbytes=None if job.nbytes is None else float(job.nbytes),
         notes=_notes.ordered(job.notes),
-        evidence=Evidence.measured(environment.device, len(samples), environment.date),
+        evidence=Evidence.measured(environment.device, len(samples), environment.date, _precision(job)),
         environment=environment,
     )
 
@@ -291,19 +305,30 @@ def _entered(names: list[tuple[str, str]], limits: Limits, notes: list[Note]) ->
 
 
 @contextmanager
-def calm_collector() -> Iterator[None]:
+def calm_collector(clock: Callable[[], float] = time.perf_counter) -> Iterator[list[float]]:
     """Keep the garbage collector from walking all that was imported before: its long pauses are not the work's.
 
-    Garbage that the work makes is collected as ever. Where somebody froze objects already, nothing is changed.
+    Garbage that the work makes is collected as ever. Where somebody froze objects already, they stay frozen. Gives a list that grows by
+    the seconds of each collection in another thread, which stops this one too.
     """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
+    frozen, here, begun = gc.get_freeze_count(), threading.get_ident(), [0.0]
+    seconds: list[float] = []
+
+    def watch(phase: str, _: Any) -> None:
+        if phase == "start":
+            begun[0] = clock()
+        elif threading.get_ident() != here:
+            seconds.append(clock() - begun[0])
+
+    if not frozen:
+        gc.freeze()
+    gc.callbacks.append(watch)
     try:
-        yield
+        yield seconds
     finally:
-        gc.unfreeze()
+        gc.callbacks.remove(watch)
+        if not frozen:
+            gc.unfreeze()
 
 
 class translated(AbstractContextManager[Any]):  # noqa: N801  (used as a function is)

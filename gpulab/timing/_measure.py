@@ -156,7 +156,7 @@ def run_job(job: Job, limits: Limits, *, transfer: bool, cold: bool, live: bool)
         raise StoppedError(f"measure: stopped before {job.label} was called; there is nothing to report. Run it again.")
     named = job.device
     with ExitStack() as stack:
-        stack.enter_context(calm_collector())
+        collections = stack.enter_context(calm_collector(job.clock))
         if live:
             stack.enter_context(turns((named,), limits, job.notes))
         stack.enter_context(translated(job))
@@ -169,11 +169,12 @@ def run_job(job: Job, limits: Limits, *, transfer: bool, cold: bool, live: bool)
             job.read = reader(job.device)
         before = job.read() if job.read is not None else None
         job.warm_up(limits.deadline, limits.stop)
+        collections.clear()
         sampled = _sample(job, limits.part(0.05, 0.7 if transfer else 0.99, limits.deadline), cold)
         after = job.read() if job.read is not None else None
-        job.notes += _notes.of_sampling(job, sampled, limits, before, after)
+        job.notes += _notes.of_sampling(job, sampled, limits, before, after, collections)
         moved = copies.median(limits.part(0.7, 0.99, TRANSFER_SHARE * limits.deadline)) if copies is not None else None
-        job.notes += _notes.of_physics(job, float(np.median(sampled.samples_seconds)))
+        job.notes += _notes.of_physics(job, float(np.median(sampled.samples_seconds)), cold)
     limits.say(1.0, f"{job.label}: {plural(len(sampled.samples_seconds), 'sample')}")
     return measurement(job, sampled, moved, cold)
 

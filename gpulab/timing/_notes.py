@@ -34,17 +34,27 @@ def ordered(notes: list[Note]) -> tuple[Note, ...]:
 
 
 def of_sampling(
-    job: Job, sampled: Sampled, limits: Limits, before: Readings | None, after: Readings | None, alone: bool = True
+    job: Job,
+    sampled: Sampled,
+    limits: Limits,
+    before: Readings | None,
+    after: Readings | None,
+    collections: list[float],
+    alone: bool = True,
 ) -> list[Note]:
-    """Return the notes that the samples and the machine's counters give; not ``alone``, others were called between the samples."""
+    """Return the notes that the samples, the garbage collections meanwhile and the machine's counters give.
+
+    Not ``alone``, others were called between the samples.
+    """
     window = Window.between(before, after) if before is not None and after is not None else None
     samples = sampled.samples_seconds
     notes = disturbance.from_readings(before, after) if before is not None and after is not None else []
     _, _, walls = job.kept.of_last_size()
     # Where turns are taken, what lies between two samples is another row's call: one that waits is no stop of this row's.
     gaps = _gaps(sampled) if alone else np.zeros(0)
+    elapsed = float(np.ptp(sampled.sample_starts_seconds) + walls[-1] * sampled.calls_per_sample)
     rules = (
-        detect.stalled(walls * sampled.calls_per_sample, gaps, window),
+        detect.collected(collections, elapsed) or detect.stalled(walls * sampled.calls_per_sample, gaps, window),
         detect.unstable(samples, limits.relative_width),
         detect.slow_first_call(job.first_seconds, float(np.median(samples))),
         _interval(sampled, limits),
@@ -111,11 +121,12 @@ def _too_short(sampled: Sampled) -> Note | None:
     )
 
 
-def of_physics(job: Job, seconds: float) -> list[Note]:
+def of_physics(job: Job, seconds: float, cold: bool = False) -> list[Note]:
     """Return the notes ``implausible`` and ``warm-cache``; the device's ceilings are asked for only where a count is known."""
     if (not job.flops and not job.nbytes) or seconds <= 0:
         return []
-    return _ceiling.check(job.device, _formats(job), seconds, flops=job.flops, nbytes=job.nbytes, working_set_bytes=working_set(job))
+    first = None if cold else job.first_seconds
+    return _ceiling.check(job.device, _formats(job), seconds, job.flops, job.nbytes, working_set(job), first)
 
 
 def _formats(job: Job) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from gpulab.devices.disturbance import SHARE, Window, percent
 from gpulab.evidence import Note
 from gpulab.timing.levels import level_shift, two_heaps, wander
-from gpulab.units import format_seconds
+from gpulab.units import format_seconds, plural
 
 # A stop must last at least this long to be told from the work's own scatter.
 _LEAST_STOP_SECONDS = 0.002
@@ -20,6 +20,19 @@ _STOP_SPREADS = 10.0
 _FEW = 20
 _FIRST_CALL_RATIO = 3.0
 _FIRST_CALL_EXTRA_SECONDS = 2e-4
+
+
+def collected(collections: list[float], elapsed_seconds: float) -> Note | None:
+    """Return the note that garbage of other threads was collected meanwhile: the seconds of each collection, and of all sampling."""
+    total = sum(collections)
+    if total < max(SHARE * elapsed_seconds, _LEAST_STOP_SECONDS):
+        return None
+    return Note(
+        "stalled",
+        f"another thread's garbage collection stopped this one {plural(len(collections), 'time')}, the longest "
+        f"{format_seconds(max(collections))}, {percent(total / elapsed_seconds)} of the time in total. That thread makes objects, perhaps in "
+        "cycles; end it, and measure again.",
+    )
 
 
 def stalled(sample_seconds: np.ndarray, gaps_seconds: np.ndarray, window: Window | None = None) -> Note | None:

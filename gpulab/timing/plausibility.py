@@ -12,6 +12,8 @@ from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per
 
 # Data sheets and measured ceilings are themselves a few per cent off (boost clocks, rounding): DESIGN section 4 allows a tenth.
 ALLOWANCE = 1.1
+# A first call is called cold where it took longer by this share of the others, and by what loading the data from main memory takes.
+_COLD_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,10 @@ class Ceiling:
     source: str
 
 
-def check(seconds: float, flops: float | None, nbytes: float | None, working_set_bytes: float | None, ceiling: Ceiling) -> list[Note]:
+def check(
+    seconds: float, flops: float | None, nbytes: float | None, working_set_bytes: float | None, ceiling: Ceiling,
+    first_seconds: float | None = None,
+) -> list[Note]:  # fmt: skip
     """Return the notes ``implausible`` and ``warm-cache`` that apply to a time.
 
     Parameters
@@ -67,6 +72,8 @@ def check(seconds: float, flops: float | None, nbytes: float | None, working_set
     working_set_bytes : float or None
         The distinct bytes that a call touches; ``nbytes`` where None.
     ceiling : Ceiling
+    first_seconds : float, optional
+        Of the first call, which may have found the caches cold; None where every call did.
 
     Notes
     -----
@@ -81,7 +88,7 @@ def check(seconds: float, flops: float | None, nbytes: float | None, working_set
     note = _too_much_arithmetic(seconds, flops, ceiling) or _too_much_traffic(seconds, nbytes, working_set_bytes, ceiling)
     if note is not None:
         return [note]
-    warm = _warm_cache(seconds, nbytes, working_set_bytes, ceiling)
+    warm = _warm_cache(seconds, nbytes, working_set_bytes, ceiling, first_seconds)
     return [warm] if warm is not None else []
 
 
@@ -139,18 +146,25 @@ def fastest_rate(working_set_bytes: float, levels: tuple[Level, ...]) -> float |
     return max(top, 1.0 / ((1.0 - cached) / top + cached / caches[-1].bytes_per_second))
 
 
-def _warm_cache(seconds: float, nbytes: float | None, working_set: float | None, ceiling: Ceiling) -> Note | None:
+def _warm_cache(
+    seconds: float, nbytes: float | None, working_set: float | None, ceiling: Ceiling, first_seconds: float | None
+) -> Note | None:
     if not nbytes or not ceiling.levels:
         return None
     size = nbytes if working_set is None else working_set
     memory = ceiling.levels[-1]
     caches = [level for level in ceiling.levels[:-1] if level.capacity_bytes >= size]
-    if not caches or memory.bytes_per_second is None or nbytes / seconds <= ALLOWANCE * memory.bytes_per_second:
+    if not caches or memory.bytes_per_second is None:
+        return None
+    if nbytes / seconds > ALLOWANCE * memory.bytes_per_second:
+        ratio = format_ratio(nbytes / seconds / memory.bytes_per_second)
+        sign = f"{format_bytes_per_second(nbytes / seconds)} is {ratio} of what {memory.name} delivers"
+    elif first_seconds is not None and first_seconds - seconds > max(_COLD_SHARE * seconds, size / memory.bytes_per_second):
+        sign = f"the first call, which did not find them there, took {first_seconds / seconds:.1f} times as long"
+    else:
         return None
     return Note(
         "warm-cache",
-        f"the {format_bytes(size)} fit into {caches[0].name} ({format_bytes(caches[0].capacity_bytes)}), and "
-        f"{format_bytes_per_second(nbytes / seconds)} is "
-        f"{format_ratio(nbytes / seconds / memory.bytes_per_second)} of what {memory.name} delivers: the data was still in the "
-        f"cache from the previous call. Real data may not be; cold=True empties the caches before each call.",
+        f"the {format_bytes(size)} fit into {caches[0].name} ({format_bytes(caches[0].capacity_bytes)}), and {sign}: the data was still in "
+        f"the cache from the previous call. Real data may not be; cold=True empties the caches before each call.",
     )
