@@ -189,7 +189,7 @@ class _Fake:
         """Build the fake step; the caller's modules are lent fake tensors until the end."""
         import torch
 
-        from gpulab.memory import _recurrent, _sandbox, _step
+        from gpulab.memory import _kernels, _sandbox, _step
 
         if not isinstance(model, torch.nn.Module):
             model = _made(model, self.device_type)
@@ -204,7 +204,7 @@ class _Fake:
             step = _step.Step("predict", model, inputs=batch, targets=goals, loss=loss, precision=precision, device=self.device_type)
             del batch, goals, lender
             for module in [module for root in roots for module in root.modules() if isinstance(module, torch.nn.RNNBase)]:
-                module.__dict__["forward"] = functools.partial(_recurrent.in_small, self.tracker, module.forward)
+                module.__dict__["forward"] = functools.partial(_kernels.in_small, self.tracker, module.forward)
             yield step
 
     def run(self, step: Any, factory: Any, report: Callable[[float, str], None]) -> list[int]:

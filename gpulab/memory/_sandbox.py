@@ -230,14 +230,10 @@ def generators_kept() -> Iterator[None]:
     import torch
 
     python, legacy = random.getstate(), np.random.get_state()
-    accelerators = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    states = torch.cuda.get_rng_state_all() if accelerators else []
-    host = torch.get_rng_state()
+    in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     try:
-        yield
+        with torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)):
+            yield
     finally:
         random.setstate(python)
         np.random.set_state(legacy)
-        torch.set_rng_state(host)
-        if accelerators:
-            torch.cuda.set_rng_state_all(states)

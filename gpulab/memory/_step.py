@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -211,7 +212,6 @@ def checkpointed(model: Any) -> Iterator[list[str]]:
     Gives a list that grows by one entry for each call of a child.
     """
     import torch
-    from torch.utils.checkpoint import checkpoint
 
     children: list[Any] = []
     for child in model.children():
@@ -221,7 +221,7 @@ def checkpointed(model: Any) -> Iterator[list[str]]:
     calls: list[str] = []
     try:
         for child, _ in before:
-            child.__dict__["forward"] = _recomputing(child.forward, checkpoint, calls)
+            child.__dict__["forward"] = functools.partial(_recomputed, calls, child.forward)
         yield calls
     finally:
         for child, own in before:
@@ -230,12 +230,11 @@ def checkpointed(model: Any) -> Iterator[list[str]]:
                 child.__dict__["forward"] = own
 
 
-def _recomputing(forward: Callable[..., Any], checkpoint: Callable[..., Any], calls: list[str]) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        calls.append("")
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+def _recomputed(calls: list[str], forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    from torch.utils.checkpoint import checkpoint
 
-    return run
+    calls.append("")
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
 
 @contextlib.contextmanager

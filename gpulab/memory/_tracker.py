@@ -86,7 +86,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._by_key: dict[int, tuple[int, Any]] = {}
         self._parameters: list[Any] = []
         self._seen: set[int] = set()
-        self.paused = False
         self.scales: dict[int, Callable[[int], int]] = {}  # storages in small: their bytes -> those that they stand for
 
     # -- what runs for each operator ----------------------------------------------------------------------------
@@ -94,7 +93,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and note which storages it made or resized."""
         kwargs = kwargs or {}
-        if func.namespace == "prim" or self.paused:  # a question about a tensor, not work
+        if func.namespace == "prim":  # a question about a tensor, not work
             return func(*args, **kwargs)
         if self.stop is not None and self.stop():
             raise Stopped
@@ -173,12 +172,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._by_key[key] = (self._by_key[old.untyped_storage()._cdata][0], None)
         if scale is not None:
             self.scales[key] = scale
-        weakref.finalize(storage, self._forget, key, old.untyped_storage())
+        for known in (self._by_key, self.scales):
+            weakref.finalize(storage, known.pop, key, old.untyped_storage())
         return new
-
-    def _forget(self, key: int, kept: Any) -> None:
-        self._by_key.pop(key, None)
-        self.scales.pop(key, None)
 
     def _died(self, key: int) -> None:
         index, _ = self._by_key.pop(key)

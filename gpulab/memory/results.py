@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from gpulab import _given, devices
+from gpulab.errors import DeviceError, InputError
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result
 from gpulab.units import format_bytes
@@ -215,10 +217,14 @@ class Prediction(Result):
         InputError
             If a capacity is negative.
         """
-        from gpulab.memory._free import free_bytes_of
-
-        free, kind = free_bytes_of(device, "cpu" if self.device_type == "cpu" else self.device_type)
-        return self.needed_bytes(kind) <= free
+        if _given.is_whole(device):
+            if device < 0:
+                raise InputError(f"fits: the capacity is {device} bytes; expected 0 or more. Pass for example parse_bytes('24 GiB').")
+            return self.needed_bytes(self.device_type) <= device
+        where = devices.find(device)
+        if where.free_bytes is None:
+            raise DeviceError(f"fits: {where} does not report how much memory is free; expected a number. Pass a capacity in bytes.")
+        return self.needed_bytes(where.kind) <= where.free_bytes
 
     def __repr__(self) -> str:
         return (
