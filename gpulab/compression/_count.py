@@ -72,7 +72,9 @@ def _uncounted(names: list[str]) -> tuple[Note, ...]:
     if not names:
         return ()
     which = "one operator was" if len(names) == 1 else f"{len(names)} operators were"
-    sentence = f"{which} not counted: {', '.join(names)}. If it multiplies matrices, torch.utils.flop_counter.register_flop_formula adds it."
+    sentence = (
+        f"{which} not counted: {', '.join(names)}. If it multiplies matrices, torch.utils.flop_counter.register_flop_formula adds it."
+    )
     return (Note("skipped", sentence),)
 
 

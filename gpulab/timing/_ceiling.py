@@ -69,7 +69,12 @@ def _measured(device: Device, refresh: bool) -> dict[str, float]:
 
 
 def check(
-    device: Device, dtypes: tuple[str, ...], seconds: float, flops: float | None, nbytes: float | None, working_set_bytes: float | None,
+    device: Device,
+    dtypes: tuple[str, ...],
+    seconds: float,
+    flops: float | None,
+    nbytes: float | None,
+    working_set_bytes: float | None,
     first_seconds: float | None,
 ) -> list[Note]:
     """Return ``plausibility.check`` of a time on a device; a suspicion that rests on a measured ceiling is checked with a new one."""

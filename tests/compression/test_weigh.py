@@ -63,8 +63,14 @@ def test_flops_agree_with_pytorchs_counter(kind: str) -> None:
     assert compression.count(model, x).flops == theirs.get_total_flops()
 
 
+@torch.library.custom_op("others::product", mutates_args=())
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A product that no counter sees."""
+    return a @ b
+
+
 class Other(nn.Module):
-    """A recurrent layer, a product beside the layers, and one layer that runs twice."""
+    """A recurrent layer, two products beside the layers, and one layer that runs twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +78,8 @@ class Other(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run all of it."""
-        return self.head(self.head(self.cells(x)[0][:, -1])) @ torch.ones(16, 3)
+        last = self.cells(x)[0][:, -1]
+        return self.head(self.head(product(last, torch.eye(16)))) @ torch.ones(16, 3)
 
 
 def test_what_is_not_in_plain_layers_counts_too() -> None:
@@ -82,6 +89,7 @@ def test_what_is_not_in_plain_layers_counts_too() -> None:
     flops = {layer.name: layer.flops for layer in cost.layers}
     assert flops == {"cells": recurrent, "head": 2 * 2 * 3 * 256}
     assert (cost.other_flops, cost.flops) == (2 * 3 * 16 * 3, sum(flops.values()) + 288)
+    assert "one operator was not counted: others::product" in cost.notes[0].sentence
 
 
 # -- files -----------------------------------------------------------------------------------------

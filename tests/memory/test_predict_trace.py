@@ -77,8 +77,17 @@ def stack() -> list[nn.Module]:
     return [wide() for _ in range(6)]
 
 
+def own(loss: Callable[..., torch.Tensor], *layers: nn.Module) -> nn.Module:
+    """Layers, and a loss of their output and their own input."""
+    model = nn.Sequential(*layers)
+    model.register_forward_hook(lambda _, given, output: loss(output, *given))
+    return model
+
+
 IMAGES, TOKENS, ROWS = torch.randn(4, 1, 8, 8), torch.randint(50, (3, 8)), torch.randn(200, 32)
 Optimizer = Callable[[Any], torch.optim.Optimizer]
+# Targets, and the lengths of inputs and targets.
+SPOKEN = torch.randint(1, 20, (30,)), torch.tensor([50, 50, 40, 30]), torch.tensor([6, 9, 12, 3])
 MOMENTUM: Optimizer = lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)  # noqa: E731
 # Model, input, optimizer, precision; none of them is among those that the rules were made with.
 CASES: dict[str, tuple[Any, torch.Tensor, Optimizer, str]] = {
@@ -91,6 +100,29 @@ CASES: dict[str, tuple[Any, torch.Tensor, Optimizer, str]] = {
     "encoder": (
         lambda: nn.TransformerEncoderLayer(32, 2, 64, 0.0, batch_first=True),
         torch.randn(3, 8, 32), torch.optim.NAdam, "float32",
+    ),
+    "autoencoder": (
+        lambda: own(nn.functional.mse_loss, nn.Linear(32, 8), nn.ReLU(), nn.Linear(8, 32)),
+        ROWS, torch.optim.RMSprop, "float32",
+    ),
+    "reconstruction": (
+        lambda: own(nn.functional.binary_cross_entropy, nn.Linear(32, 32), nn.Sigmoid()),
+        ROWS.sigmoid(), torch.optim.ASGD, "float32",
+    ),
+    "outliers": (lambda: own(nn.functional.smooth_l1_loss, *stack()), ROWS, torch.optim.Adafactor, "bfloat16"),
+    "speech": (
+        lambda: own(
+            lambda y, x: nn.functional.ctc_loss(y.log_softmax(-1), *SPOKEN), nn.Linear(32, 20)
+        ),
+        torch.randn(50, 4, 32), MOMENTUM, "float32",
+    ),
+    "recurrent": (
+        lambda: own(lambda y, x: y[0], nn.GRU(32, 24, 2, bidirectional=True)),
+        torch.randn(9, 5, 32), torch.optim.Adam, "float32",
+    ),
+    "projected": (
+        lambda: own(lambda y, x: y[0], nn.LSTM(32, 24, proj_size=8, batch_first=True)),
+        torch.randn(9, 5, 32), torch.optim.SGD, "float32",
     ),
 }  # fmt: skip
 

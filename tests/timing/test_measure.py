@@ -7,6 +7,7 @@ import itertools
 import math
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gpulab as gl
@@ -318,6 +319,21 @@ def test_the_machines_counters_give_notes() -> None:
     assert "40 % of the time" in m.notes[1].sentence  # what the quota took is not the neighbour's
 
 
+def test_garbage_of_another_thread_is_noted() -> None:
+    """Its collection stops this thread for 5 ms in each call of 6 ms."""
+    clock = Clock()
+
+    def stop(phase: str, info: Any) -> None:
+        clock.now += 5e-3 * (phase == "stop")
+
+    gc.callbacks.append(stop)
+    with ThreadPoolExecutor(1) as other:
+        work = clock.takes(1e-3, lambda: other.submit(gc.collect).result())
+        m = gl.measure(work, clock=clock, deadline=0.2, device="cpu")
+    gc.callbacks.remove(stop)
+    assert "the longest 5.00 ms, 83 % of the time" in m.notes[0].sentence
+
+
 def test_a_live_measurement_leaves_the_process_as_it_was() -> None:
     """Collection is calm inside and as before after; the stamp and the badge are this machine's."""
     frozen: list[int] = []
@@ -339,4 +355,5 @@ def test_recorded_measurements_have_the_recordings_numbers(approved: Any) -> Non
         assert [getattr(m, k) for k in same] == [getattr(timing, k) for k in same]
         assert m.evidence.badge == "RECORDED"
     assert recorded("matmul", 1023) == {}
+    assert "TF32" in recorded("conv2d", 64)["nvidia-h200"].evidence.sentence
     assert lines(found["nvidia-h200"]) == approved

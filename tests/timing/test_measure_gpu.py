@@ -162,6 +162,35 @@ def test_rates_against_ceilings(
     assert [note.code for note in notes] == codes
 
 
+@pytest.mark.parametrize(
+    ("first", "working_set", "codes"),
+    [(1.3e-3, 2e6, ["warm-cache"]), (1.1e-3, 2e6, []), (None, 2e6, []), (1.3e-3, 2e8, [])],
+)
+def test_a_first_call_that_found_the_cache_cold(
+    first: Any, working_set: float, codes: list[str]
+) -> None:
+    """Calls of 1 ms, as fast as main memory would be too: a chase through 2 MB."""
+    assert [n.code for n in check(1e-3, None, 2e6, working_set, CEILING, first)] == codes
+
+
+@pytest.mark.parametrize(
+    ("matmul", "convolution", "words"),
+    [
+        (False, True, "TF32 allowed for convolutions"),
+        (True, True, "TF32 allowed for matrix products and convolutions"),
+        (False, False, "TF32 not allowed"),
+    ],
+)
+def test_the_badge_names_tf32(clock: Clock, matmul: bool, convolution: bool, words: str) -> None:
+    """By PyTorch's switches at the time; float64 has none."""
+    with gl.precision.tf32(matmul, convolution):
+        single, double = (
+            gl.measure(clock.takes(1e-3), HERE.astype(kind), device="cuda", clock=clock).evidence
+            for kind in ("float32", "float64")
+        )
+    assert (words in single.sentence, "TF32" in double.sentence) == (True, False)
+
+
 def test_a_working_set_little_larger_than_the_cache() -> None:
     """Of 64 MiB beside 33 MiB of caches that part may come from them, at the rate of L3."""
     cached = (2**20 + 2**25) / 2**26
