@@ -56,6 +56,8 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     finally:
         counter.remove()
     batch = int(inputs[0].shape[0]) if inputs and getattr(inputs[0], "dim", lambda: 0)() else 1
+    which = "one operator was" if len(counter.unknown) == 1 else f"{len(counter.unknown)} operators were"
+    sentence = f"{which} not counted: {', '.join(counter.unknown)}. torch.utils.flop_counter.register_flop_formula gives it a count."
     assumptions = "a multiply and an add are two operations; norms, activations and sums are left out"
     return Cost(
         label=label if label is not None else type(model).__name__,
@@ -63,19 +65,9 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
         layers=tuple(counter.rows.values()),
         other_flops=counter.other,
         parameters=_stored(done),
-        notes=_uncounted(list(counter.unknown)),
+        notes=(Note("skipped", sentence),) if counter.unknown else (),
         evidence=Evidence.modelled(assumptions, "the shapes of each layer's weight and outputs"),
     )
-
-
-def _uncounted(names: list[str]) -> tuple[Note, ...]:
-    if not names:
-        return ()
-    which = "one operator was" if len(names) == 1 else f"{len(names)} operators were"
-    sentence = (
-        f"{which} not counted: {', '.join(names)}. If it multiplies matrices, torch.utils.flop_counter.register_flop_formula adds it."
-    )
-    return (Note("skipped", sentence),)
 
 
 def _stored(model: Any) -> int:

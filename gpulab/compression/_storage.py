@@ -237,20 +237,13 @@ def _restored(entry: dict[str, Any], parts: list[bytes]) -> Any:
         flat = _values(entry, parts, plain, count)
     if flat.size != count:
         raise ValueError("a wrong number of elements")
-    return _tensor(flat, dtype).view(shape)
+    return torch.from_numpy(flat.copy()).view(dtype).view(shape)  # bfloat16 is 16 bits in numpy
 
 
 def _values(entry: dict[str, Any], parts: list[bytes], plain: np.dtype, count: int) -> np.ndarray:
     if "bits" not in entry:
         return np.frombuffer(parts[0], plain)
     return np.asarray(np.frombuffer(parts[0], plain)[_unpack_bits(parts[1], entry["bits"], count)])
-
-
-def _tensor(flat: np.ndarray, dtype: Any) -> Any:
-    import torch
-
-    made = torch.from_numpy(flat.copy())
-    return made.view(torch.bfloat16) if dtype is torch.bfloat16 else made
 
 
 def _load_foreign(content: bytes) -> Any:

@@ -84,24 +84,30 @@ def support(device: Any = None) -> Support:
     where = devices.find(device) if device is not None else devices.default()
     place = str(where)
     abilities = (
-        _tried("zeros in CSR", "Multiplies only what is not zero; pays off when nearly all weights are zero.", lambda: _csr(place)),
+        _tried("zeros in CSR", "Multiplies only what is not zero; pays off when nearly all weights are zero.", place, lambda model: to_sparse(prune(model, 0.9))),
         _two_four(place),
         _tried(
             "8-bit weights, float32 arithmetic",
             "A quarter of the bytes; every call converts the weights to float32.",
-            lambda: _float(place),
+            place,
+            quantize,
         ),
         _integers(place, False),
         _integers(place, True),
-        _tried("torchao, 8-bit weights", "Linear layers; a quarter of the bytes.", lambda: _torchao(place, None)),
-        _tried("torchao, 8-bit weights and inputs", "Linear layers; integer products.", lambda: _torchao(place, "dynamic")),
+        _tried("torchao, 8-bit weights", "Linear layers; a quarter of the bytes.", place, lambda model: _torchao(model, None)),
+        _tried("torchao, 8-bit weights and inputs", "Linear layers; integer products.", place, lambda model: _torchao(model, "dynamic")),
     )
     return Support(where.name, abilities, Evidence.measured(where.name))
 
 
-def _tried(name: str, good: str, run: Callable[[], Any]) -> Ability:
+def _tried(name: str, good: str, place: str, change: Callable[[Any], Any], dtype: str = "float32") -> Ability:
+    """Try a change of a layer whose sizes suit every kernel: multiples of 32 with more than 16 rows."""
+    import torch
+
     try:
-        run()
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64)).to(place, getattr(torch, dtype))
+        with torch.no_grad():  # the sum waits for the device: a kernel that fails does so here
+            float(change(model)(torch.ones(32, 64, dtype=getattr(torch, dtype), device=place)).float().sum())
     except GpulabError as error:
         return Ability(name, False, message_of(error) + ".")
     except Exception as error:  # a library's refusal to run on this device is what is asked for
@@ -109,33 +115,8 @@ def _tried(name: str, good: str, run: Callable[[], Any]) -> Ability:
     return Ability(name, True, good)
 
 
-def _layer(place: str) -> tuple[Any, Any]:
-    """Return a layer and an input whose sizes suit every kernel: multiples of 32 with more than 16 rows."""
-    import torch
-
-    return torch.nn.Sequential(torch.nn.Linear(64, 64)).to(place), torch.ones(32, 64, device=place)
-
-
-def _run(model: Any, x: Any) -> None:
-    import torch
-
-    with torch.no_grad():
-        float(model(x).float().sum())  # waits for the device: a kernel that fails does so here
-
-
-def _csr(place: str) -> None:
-    model, x = _layer(place)
-    _run(to_sparse(prune(model, 0.9)), x)
-
-
-def _float(place: str) -> None:
-    model, x = _layer(place)
-    _run(quantize(model), x)
-
-
-def _torchao(place: str, activations: str | None) -> None:
-    model, x = _layer(place)
-    _run(quantize(model, "per-channel", activations, arithmetic="torchao"), x)
+def _torchao(model: Any, activations: str | None) -> Any:
+    return quantize(model, "per-channel", activations, arithmetic="torchao")
 
 
 def _two_four(place: str) -> Ability:
@@ -145,11 +126,7 @@ def _two_four(place: str) -> Ability:
         return Ability(name, False, f"{refused} The zeros still reduce the file to little more than half its size.")
     good = "Half of the products, in half precision, where the pattern is two zeros in four."
 
-    def run() -> None:
-        model, x = _layer(place)
-        _run(to_sparse(prune(model.half(), pattern="2:4"), "2:4"), x.half())
-
-    return _tried(name, good, run)
+    return _tried(name, good, place, lambda model: to_sparse(prune(model, pattern="2:4"), "2:4"), "float16")
 
 
 def _integers(place: str, convolution: bool) -> Ability:

@@ -297,7 +297,7 @@ def _device_memory(device: _device.Device, clock: Callable[[], float]) -> tuple[
 def _products(device: _device.Device, clock: Callable[[], float], notes: list[Note]) -> dict[str, float]:
     rates = {}
     for dtype in _DTYPES:
-        if dtype == "tf32" and not _has_tf32(device):
+        if dtype == "tf32" and not has_tf32(device):
             continue
         try:
             rates[dtype] = _product_rate(dtype, device, clock)
@@ -308,7 +308,8 @@ def _products(device: _device.Device, clock: Callable[[], float], notes: list[No
     return rates
 
 
-def _has_tf32(device: _device.Device) -> bool:
+def has_tf32(device: _device.Device) -> bool:
+    """Return whether a device's Tensor Cores can read float32 as TF32: NVIDIA's from compute capability 8.0 on."""
     if device.kind != "cuda":
         return False
     capability = _facts.accelerator(device).compute_capability or "0.0"

@@ -6,6 +6,7 @@ work on the accelerator and with CuPy: a driver that answers questions may still
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import pathlib
@@ -13,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from gpulab.devices._diagnose import diagnose
 from gpulab.devices._facts import Facts, gather
@@ -120,7 +121,7 @@ def checkup(facts: Facts | None = None) -> Checkup:
         ``.ok``, ``.text`` and the single checks.
     """
     known = gather() if facts is None else facts
-    checks = [_python(), *_packages(), _write_access(pathlib.Path.cwd())]
+    checks = [_python(), *(_package(name, oldest) for name, oldest in _NEEDED.items()), _write_access(pathlib.Path.cwd())]
     checks += [_accelerator(known), *_cupy(known)]
     checks.append(Check("disk", "ok", f"{format_bytes(known.disk_free_bytes)} free"))
     checks.append(
@@ -150,10 +151,6 @@ def _python() -> Check:
     oldest = ".".join(str(part) for part in _OLDEST_PYTHON)
     remedy = f"Install Python {oldest} or newer, then run {set_up_command()}."
     return Check("python", "fix", f"{version}; the course needs {oldest} or newer.", remedy)
-
-
-def _packages() -> list[Check]:
-    return [_package(name, oldest) for name, oldest in _NEEDED.items()]
 
 
 def _package(name: str, oldest: str) -> Check:
@@ -208,7 +205,7 @@ def _accelerator(facts: Facts) -> Check:
     if gpu is None or gpu.device is None:
         detail = "none; the CPU is measured live, GPU figures are recorded or modelled and are labeled so"
         return Check("accelerator", "note", detail)
-    failure = _failure(lambda: _torch_product(str(gpu.device)))
+    failure = _failure(lambda: _product("torch", device=str(gpu.device)))
     if failure is not None:
         return Check("accelerator", "fix", f"{gpu.name} is present but cannot compute: {failure}", "Restart the kernel, then the machine.")
     return Check("accelerator", "ok", accelerator_text(gpu))
@@ -217,7 +214,7 @@ def _accelerator(facts: Facts) -> Check:
 def _cupy(facts: Facts) -> list[Check]:
     if not facts.cupy_packages or facts.torch.kind != "cuda":
         return []
-    failure = _failure(_cupy_product)
+    failure = _failure(lambda: _product("cupy"))
     if failure is None:
         return [Check("cupy", "ok", ", ".join(f"{name} {facts.libraries.get(name, '')}".strip() for name in facts.cupy_packages))]
     return [
@@ -240,15 +237,8 @@ def _failure(work: Callable[[], float]) -> str | None:
     return None if answer == expected else f"a product of ones sums to {answer:g} and not to {expected:g}."
 
 
-def _torch_product(device: str) -> float:
-    import torch
-
-    ones = torch.ones(_PRODUCT_SIZE, _PRODUCT_SIZE, device=device)
-    return float((ones @ ones).sum().item())  # which waits for the device
-
-
-def _cupy_product() -> float:
-    import cupy
-
-    ones = cupy.ones((_PRODUCT_SIZE, _PRODUCT_SIZE), dtype=cupy.float32)
-    return float((ones @ ones).sum().get())
+def _product(library: str, **place: Any) -> float:
+    """Return the sum of a product of ones, which waits for the device."""
+    module = importlib.import_module(library)
+    ones = module.ones((_PRODUCT_SIZE, _PRODUCT_SIZE), dtype=module.float32, **place)
+    return float((ones @ ones).sum())

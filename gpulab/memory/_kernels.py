@@ -73,8 +73,8 @@ def _ctc_loss(log_probabilities: Any, targets: Any, _: Any, lengths: Any, *rest:
     known = getattr(lengths, "constant", lengths)
     if known is None and targets.dim() != 2:
         raise InputError(
-            "predict: CTC with its targets in one row needs the values of target_lengths, and they are not known; expected them, or targets "
-            "of shape (batch, longest). Let the loss hold the lengths, as a list or a tensor with values."
+            "predict: CTC with its targets in one row needs the values of target_lengths, and they are not known; expected them, or "
+            "targets of shape (batch, longest). Let the loss hold the lengths, as a list or a tensor with values."
         )
     with unset_fake_temporarily():
         longest = targets.shape[1] if known is None else int(torch.as_tensor(known).max())
@@ -116,8 +116,8 @@ def run(func: Any, args: Any, kwargs: Any, in_optimizer: bool) -> Any:
 
 # -- recurrent layers in small --------------------------------------------------------------------------------------
 # A CPU runs GRU and RNN (and LSTM in float64, or with projections) step by step. Fake tensors take 100 us for each of these operators, so
-# the layer's batch and widths are replaced by small primes, and its real operators run on real tensors of that size. Each storage then counts
-# as what it stands for: its bytes with the primes replaced by the sizes. Nothing else of the bytes is divisible by them.
+# the layer's batch and widths are replaced by small primes, and its real operators run on real tensors of that size. Each storage then
+# counts as what it stands for: its bytes with the primes replaced by the sizes. Nothing else of the bytes is divisible by them.
 _PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 
 
@@ -181,7 +181,7 @@ class _InSmall(TorchFunctionMode):
                 return self.tracker.share(new, tensor, None if new.is_meta else scale)
 
         group = 2 + 2 * bias + (projected != hidden)
-        shapes = [(n, steps, i) if batch_first else (steps, n, i), *((len(s), n, w) for s, w in zip(states, (p, h)))]
+        shapes = [(n, steps, i) if batch_first else (steps, n, i), *((len(s), n, w) for s, w in zip(states, (p, h), strict=False))]
         for k, parameter in enumerate(parameters):
             last = projected != hidden and k % group == group - 1
             first = k % group == 0 and k < group * (1 + both)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -262,30 +263,21 @@ def _found(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, i
             take(path, array)
             _follow(array, f"graph of {path}", graphs)
     for node, name in graphs.items():
-        if hasattr(node, "variable"):
-            for path, array in _with_gradient(name, node.variable):
-                take(path, array)
+        for path, array in _kept_by(node, name):
+            take(path, array)
     for item in living(_kinds_of_tensors()):
         take(graphs.get(_node(item), ""), item)
-    for node, name in graphs.items():
-        for saved in _saved(node):
-            key = _key(saved, where)
-            entries = [] if key is None else found.get(key[:2], [])
-            if key is not None and not any(entry[0] for entry in entries):
-                found[key[:2]] = [(name, saved, key[2]), *(entry for entry in entries if entry[1] is not saved)]
     return found
 
 
-def _saved(node: Any) -> Iterator[Any]:
-    """Yield the tensors that a node keeps for the backward pass; what checkpoints and other hooks keep in their place is left alone."""
-    for attribute in dir(node):
-        if attribute.startswith("_raw_saved_"):
-            try:
-                kept = getattr(node, attribute)
-            except RuntimeError:  # freed by a backward pass
-                return
-            values = (getattr(one, "data", None) for one in (kept if isinstance(kept, (list, tuple)) else (kept,)))
-            yield from filter(_is_tensor, values)
+def _kept_by(node: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield a leaf with its gradient, or what a node keeps for the backward pass; what checkpoints and other hooks keep is left alone."""
+    if hasattr(node, "variable"):
+        yield from _with_gradient(name, node.variable)
+    with contextlib.suppress(RuntimeError):  # freed by a backward pass
+        for kept in [getattr(node, attribute) for attribute in dir(node) if attribute.startswith("_raw_saved_")]:
+            values = [getattr(one, "data", None) for one in (kept if isinstance(kept, (list, tuple)) else (kept,))]
+            yield from ((name, value) for value in values if _is_tensor(value))
 
 
 def _node(array: Any) -> Any:

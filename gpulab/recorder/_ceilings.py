@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpulab.devices import Device
-from gpulab.devices._ceilings import _has_tf32
+from gpulab import precision
+from gpulab.devices import Device, has_tf32
 from gpulab.errors import InputError
 from gpulab.recorder._foretell import refuse_long
 from gpulab.recorder._registry import FIRST, Case, Experiment, register
@@ -67,7 +66,7 @@ def _gemm_case(device: Device, dtype: str, n: int) -> Case:
     def time(deadline_seconds: float) -> Measurement:
         import torch
 
-        if dtype == "tf32" and device.kind == "cuda" and not _has_tf32(device):  # never record one thing under the name of another
+        if dtype == "tf32" and device.kind == "cuda" and not has_tf32(device):  # never record one thing under the name of another
             raise InputError(f"matrix product tf32: {device.name} has no TF32; expected compute capability 8.0 or newer. Left out.")
         kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
         generator = torch.Generator().manual_seed(0)  # random data: products of zeros draw less power and run faster
@@ -85,9 +84,8 @@ def _ceiling_cases(device: Device) -> Iterable[Case]:
     yield _stream_case(device, "copy", 2, _copy)
     yield _stream_case(device, "triad", 3, _triad)
     n = CPU_GEMM_SIZE if device.is_cpu else ACCELERATOR_GEMM_SIZE
-    has_tf32 = device.kind == "cuda"
     for dtype in CPU_GEMM_DTYPES if device.is_cpu else ACCELERATOR_GEMM_DTYPES:
-        if (dtype != "tf32" or has_tf32) and not (dtype == "float64" and device.kind == "mps"):
+        if (dtype != "tf32" or device.kind == "cuda") and not (dtype == "float64" and device.kind == "mps"):
             yield _gemm_case(device, dtype, n)
 
 

@@ -30,8 +30,8 @@ def collected(collections: list[float], elapsed_seconds: float) -> Note | None:
     return Note(
         "stalled",
         f"another thread's garbage collection stopped this one {plural(len(collections), 'time')}, the longest "
-        f"{format_seconds(max(collections))}, {percent(total / elapsed_seconds)} of the time in total. That thread makes objects, perhaps in "
-        "cycles; end it, and measure again.",
+        f"{format_seconds(max(collections))}, {percent(total / elapsed_seconds)} of the time in total. That thread makes objects, perhaps "
+        "in cycles; end it, and measure again.",
     )
 
 

@@ -155,7 +155,7 @@ def _without_what_is_missing(settled: Settled, job: Task) -> None:
         settled.notes.append(Note("skipped", sentence))
         _change(settled, **values)
 
-    if options.precision == "tf32" and not has_tf32(where):
+    if options.precision == "tf32" and not devices.has_tf32(where):
         drop(
             f"{where.name} has no TF32 (NVIDIA GPUs have it from compute capability 8.0), so the products ran in float32.",
             precision="float32",
@@ -183,15 +183,6 @@ def _without_what_is_missing(settled: Settled, job: Task) -> None:
             "torch.compile needs a C++ compiler (g++ or clang++) for the CPU; none is on the PATH, so the model ran as it is.",
             compile=False,
         )
-
-
-def has_tf32(where: devices.Device) -> bool:
-    """Return whether a device's products can round their inputs to TF32."""
-    if where.kind != "cuda":
-        return False
-    import torch
-
-    return bool(torch.cuda.get_device_capability(where.index) >= (8, 0))
 
 
 def _optimizer(given: Any, learning_rate: Any, settled: Settled) -> tuple[str, Callable[[Any], Any]]:
