@@ -84,7 +84,12 @@ def support(device: Any = None) -> Support:
     where = devices.find(device) if device is not None else devices.default()
     place = str(where)
     abilities = (
-        _tried("zeros in CSR", "Multiplies only what is not zero; pays off when nearly all weights are zero.", place, lambda model: to_sparse(prune(model, 0.9))),
+        _tried(
+            "zeros in CSR",
+            "Multiplies only what is not zero; pays off when nearly all weights are zero.",
+            place,
+            lambda model: to_sparse(prune(model, 0.9)),
+        ),
         _two_four(place),
         _tried(
             "8-bit weights, float32 arithmetic",

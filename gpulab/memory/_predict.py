@@ -125,10 +125,8 @@ def _device_type(model: Any, device: Any) -> str:
     import torch
 
     if device is None:
-        if isinstance(model, torch.nn.Module) and torch.cuda.is_available():
-            kinds = {p.device.type for p in model.parameters()}
-            return "cuda" if "cuda" in kinds else "cpu"
-        return "cpu"
+        own = model.parameters() if isinstance(model, torch.nn.Module) and torch.cuda.is_available() else ()
+        return "cuda" if any(p.is_cuda for p in own) else "cpu"
     try:
         name = device if isinstance(device, str) else str(device) if isinstance(device, (torch.device, devices.Device)) else ""
         kind = torch.device({"gpu": "cuda", "rocm": "cuda"}.get(name, name)).type

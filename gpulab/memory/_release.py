@@ -107,7 +107,8 @@ def release(device: Any = None, outputs: bool = False) -> Released:
     """
     outputs = _given.flag("release", "outputs", outputs)
     where = devices.find(device)
-    _wait(where)
+    if not where.is_cpu:
+        where.synchronize()  # work in flight still holds its tensors
     free, resident = where.free_bytes, _host.resident_bytes()
     what = [_clear_tracebacks(), *_outputs(where, drop=outputs)]
     collected = gc.collect()
@@ -125,12 +126,6 @@ def release(device: Any = None, outputs: bool = False) -> Released:
         notes=(),
         evidence=Evidence.measured(where.name),
     )
-
-
-def _wait(where: devices.Device) -> None:
-    """Work in flight still holds its tensors."""
-    if not where.is_cpu:
-        where.synchronize()
 
 
 def _failures() -> Iterator[BaseException]:

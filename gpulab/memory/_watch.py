@@ -104,7 +104,7 @@ class Watch:
         self._of_cupy = {where: cupy_bytes(where)[0] for where in self._devices[1:]}
         self._resident = _host.resident_bytes()
         for where in self._devices[1:]:
-            _reset_peak(where)
+            _peak(where, reset=True)
         self._tracker = StorageTracker("cpu")
         self._tracker.watch_living()
         self._host_before = self._tracker.live_bytes
@@ -140,19 +140,12 @@ def _use(device: str, before: int, peak: int, after: int) -> DeviceUse:
     return DeviceUse(device, before, peak, max(0, after - before), max(0, before - after))
 
 
-def _reset_peak(where: devices.Device) -> None:
-    if where.torch_type in ("cuda", "xpu"):
-        import torch
-
-        where.synchronize()
-        getattr(torch, where.torch_type).reset_peak_memory_stats(where.index)
-
-
-def _peak(where: devices.Device) -> int:
-    """Return PyTorch's peak since the reset, or 0 where its allocator keeps none (MPS)."""
+def _peak(where: devices.Device, reset: bool = False) -> int:
+    """Return PyTorch's peak since the last reset, or 0 where its allocator keeps none (MPS)."""
     if where.torch_type not in ("cuda", "xpu"):
         return 0
     import torch
 
     where.synchronize()
-    return int(getattr(torch, where.torch_type).max_memory_allocated(where.index))
+    allocator = getattr(torch, where.torch_type)
+    return int((allocator.reset_peak_memory_stats if reset else allocator.max_memory_allocated)(where.index) or 0)

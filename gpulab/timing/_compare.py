@@ -131,7 +131,7 @@ def compare_within(
     limits.say(1.0, f"{field.label}: {plural(len(measurements[0].samples_seconds), 'sample')} of each")
     notes += race.reference.notes if race.reference is not None else ()
     if len(field.contenders) == 1 and devices is None and not field.methods:
-        notes.append(_notes.no_accelerator())
+        notes.append(_notes.NO_ACCELERATOR)
     return _judged(field, measurements, differences, race.tolerance, notes)
 
 

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
 import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -125,7 +126,7 @@ class Job:
         if self.finish is not None:
             self.finish(result)
         elif _work.promised(self.args, self.fn, result):
-            self.notes.append(_notes.nothing_to_wait_for())
+            self.notes.append(_notes.NOTHING_TO_WAIT_FOR)
         self.wait()()
         self.first_seconds = self.clock() - start
         if not self.given and self.device.is_cpu:
@@ -281,27 +282,16 @@ def measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool = Fa
 @contextmanager
 def turns(where: Iterable[Device], limits: Limits, notes: list[Note]) -> Iterator[None]:
     """Hold the turn on each device, always in the same order, and note another process for which this one waited."""
-    names = sorted({_lock.key(device): str(device) for device in where}.items())
-    with _entered(names, limits, notes):
+    with ExitStack() as stack:
+        for key, name in sorted({_lock.key(device): str(device) for device in where}.items()):
+            waiting = functools.partial(_say_waiting, limits, name)
+            note = _notes.of_turn(stack.enter_context(_lock.turn(key, stop=limits.stop, waiting=waiting)), name)
+            notes += [note] if note is not None else []
         yield
 
 
-@contextmanager
-def _entered(names: list[tuple[str, str]], limits: Limits, notes: list[Note]) -> Iterator[None]:
-    if not names:
-        yield
-        return
-    (key, name), *rest = names
-
-    def waiting(seconds: float) -> None:
-        limits.say(0.0, f"waiting {seconds:.0f} s for a turn on {name}")
-
-    with _lock.turn(key, stop=limits.stop, waiting=waiting) as turn:
-        note = _notes.of_turn(turn, name)
-        if note is not None:
-            notes.append(note)
-        with _entered(rest, limits, notes):
-            yield
+def _say_waiting(limits: Limits, name: str, seconds: float) -> None:
+    limits.say(0.0, f"waiting {seconds:.0f} s for a turn on {name}")
 
 
 @contextmanager

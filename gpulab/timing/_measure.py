@@ -203,7 +203,7 @@ class Copies:
         self.host = _copies.on_host(job.args)
         self.inward = _copies.to_device_like(job.args, job.device)
         if job.device.is_cpu:
-            job.notes.append(_notes.host_copies())
+            job.notes.append(_notes.HOST_COPIES)
         else:
             job.args = self.inward(self.host)
 

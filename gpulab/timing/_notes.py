@@ -183,30 +183,24 @@ def elsewhere(seen: Device, named: Device) -> Note:
     )
 
 
-def nothing_to_wait_for() -> Note:
-    """Return the note that a function of JAX returned nothing that could be waited for."""
-    return Note(
-        "skipped",
-        "the function works on JAX arrays and returns none, so gpulab cannot wait for its work and the time may be that of the call "
-        "alone. Return the result from the function.",
-    )
+NOTHING_TO_WAIT_FOR = Note(
+    "skipped",
+    "the function works on JAX arrays and returns none, so gpulab cannot wait for its work and the time may be that of the call "
+    "alone. Return the result from the function.",
+)
 
 
-def host_copies() -> Note:
-    """Return the note that the copies of a CPU measurement cross no link."""
-    return Note(
-        "skipped",
-        "both copies are from main memory to main memory: no link to an accelerator was used. See gl.transfer for a modelled link.",
-    )
+HOST_COPIES = Note(
+    "skipped",
+    "both copies are from main memory to main memory: no link to an accelerator was used. See gl.transfer for a modelled link.",
+)
 
 
-def no_accelerator() -> Note:
-    """Return the note that a comparison of devices has one row only."""
-    return Note(
-        "skipped",
-        "PyTorch sees no accelerator on this machine, so there is one row and no speed-up. gl.recordings has machines with an "
-        "accelerator; `gpulab doctor` reports what is missing here.",
-    )
+NO_ACCELERATOR = Note(
+    "skipped",
+    "PyTorch sees no accelerator on this machine, so there is one row and no speed-up. gl.recordings has machines with an "
+    "accelerator; `gpulab doctor` reports what is missing here.",
+)
 
 
 def disagree(names: list[str], difference: float, tolerance: float) -> Note:

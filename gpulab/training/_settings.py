@@ -222,40 +222,35 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
 
     With ``autotune`` cuDNN chooses by time among the algorithms that do, so another run may get another one. One thread at a time.
     """
-    with alone(), _switched(precision, device, autotune):
-        yield
-
-
-@contextlib.contextmanager
-def _switched(precision: str, device: Device, autotune: bool) -> Iterator[None]:
     import torch
 
-    wanted = "tf32" if precision == "tf32" else "ieee"
-    of_cpu = getattr(torch.backends.mkldnn, "matmul", None)
-    places = [(place, "ieee" if place is of_cpu else wanted) for place in _float32_places()]
-    before, older = [place.fp32_precision for place, _ in places], None
-    deterministic, benchmark = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
-    algorithms, only_warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    try:
-        for place, _ in places:  # while these and the older switch disagree it cannot be read
-            place.fp32_precision = "ieee"
-        older = _matmul_precision("high" if wanted == "tf32" else "highest")
-        for place, value in places:
-            place.fp32_precision = value
-        if device.torch_type == "cuda":
-            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, autotune
-            torch.use_deterministic_algorithms(True, warn_only=True)
-        with warnings.catch_warnings(), torch.enable_grad():
-            warnings.filterwarnings("ignore", message=".*deterministic.*")
-            yield
-    finally:
-        if older is not None:
-            _matmul_precision(older)
-        for (place, _), value in zip(places, before, strict=True):
-            place.fp32_precision = value
-        if device.torch_type == "cuda":
-            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = deterministic, benchmark
-            torch.use_deterministic_algorithms(algorithms, warn_only=only_warn)
+    with alone():
+        wanted = "tf32" if precision == "tf32" else "ieee"
+        of_cpu = getattr(torch.backends.mkldnn, "matmul", None)
+        places = [(place, "ieee" if place is of_cpu else wanted) for place in _float32_places()]
+        before, older = [place.fp32_precision for place, _ in places], None
+        deterministic, benchmark = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+        algorithms, only_warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        try:
+            for place, _ in places:  # while these and the older switch disagree it cannot be read
+                place.fp32_precision = "ieee"
+            older = _matmul_precision("high" if wanted == "tf32" else "highest")
+            for place, value in places:
+                place.fp32_precision = value
+            if device.torch_type == "cuda":
+                torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, autotune
+                torch.use_deterministic_algorithms(True, warn_only=True)
+            with warnings.catch_warnings(), torch.enable_grad():
+                warnings.filterwarnings("ignore", message=".*deterministic.*")
+                yield
+        finally:
+            if older is not None:
+                _matmul_precision(older)
+            for (place, _), value in zip(places, before, strict=True):
+                place.fp32_precision = value
+            if device.torch_type == "cuda":
+                torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = deterministic, benchmark
+                torch.use_deterministic_algorithms(algorithms, warn_only=only_warn)
 
 
 def _matmul_precision(wanted: str) -> str:

@@ -109,7 +109,10 @@ CASES: dict[str, tuple[Any, torch.Tensor, Optimizer, str]] = {
         lambda: own(nn.functional.binary_cross_entropy, nn.Linear(32, 32), nn.Sigmoid()),
         ROWS.sigmoid(), torch.optim.ASGD, "float32",
     ),
-    "outliers": (lambda: own(nn.functional.smooth_l1_loss, *stack()), ROWS, torch.optim.Adafactor, "bfloat16"),
+    "outliers": (
+        lambda: own(nn.functional.smooth_l1_loss, *stack()),
+        ROWS, torch.optim.Adafactor, "bfloat16",
+    ),
     "speech": (
         lambda: own(
             lambda y, x: nn.functional.ctc_loss(y.log_softmax(-1), *SPOKEN), nn.Linear(32, 20)
