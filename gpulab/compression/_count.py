@@ -172,8 +172,8 @@ def _kind(layer: Any) -> str:
     return f"{shape}, {form}" if form else shape
 
 
-# Whose operators are counted, or multiply no matrices; the last two only inside of layers, which count for themselves.
-_NAMESPACES = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "torchao", "quantized")
+# Whose operators are counted, or multiply no matrices; the last three only inside of layers, which count for themselves.
+_NAMESPACES = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "torchao", "quantized", "onednn")
 _PRODUCTS = ("scaled_dot_product_attention", "matmul", "__matmul__", "mm", "bmm")
 
 
@@ -208,7 +208,7 @@ def _operators(counter: _Counter) -> Any:
 
     class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            known = _NAMESPACES if counter.inside else _NAMESPACES[:-2]
+            known = _NAMESPACES if counter.inside else _NAMESPACES[:-3]
             if func.namespace not in known and func.overloadpacket not in flop_registry:
                 counter.unknown[func._schema.name] = None
             return func(*args, **(kwargs or {}))

@@ -54,7 +54,8 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operator and count it."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func.namespace == "prim" or _is_view(func) or _base(func) in _NOTHING:
+        views = any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
+        if func.namespace == "prim" or views or _base(func) in _NOTHING:
             return result
         written = _written(func, args, kwargs, result)
         read = _read(func, args, kwargs, written)
@@ -110,11 +111,6 @@ def _plain(func: Any) -> str:
     return base if base in _BLIND or base.startswith("__") else base.removesuffix("_")
 
 
-def _is_view(func: Any) -> bool:
-    """Return whether the result shares the first argument's memory without writing to it."""
-    return any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
-
-
 def _changed(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """Return the tensors among the arguments that the operator writes to."""
     found = []
@@ -129,11 +125,11 @@ def _written(func: Any, args: Any, kwargs: Any, result: Any) -> dict[tuple[Any, 
 
 
 def _read(func: Any, args: Any, kwargs: Any, written: dict[tuple[Any, ...], int]) -> dict[tuple[Any, ...], int]:
-    looks = {argument.name: not _is_out(func, argument) for argument in func._schema.arguments}
     values = []
     for place, argument in enumerate(func._schema.arguments):
         value = args[place] if place < len(args) and not argument.kwarg_only else kwargs.get(argument.name)
-        if looks[argument.name]:
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        if not (writes and (argument.is_out or _base(func) in _BLIND)):  # ``out=``, or the target of a copy or a fill, is only written
             values += tree_leaves(value)
     read = distinct(values)
     if _base(func) in _LOOKUPS:
@@ -141,12 +137,6 @@ def _read(func: Any, args: Any, kwargs: Any, written: dict[tuple[Any, ...], int]
         if table is not None:
             read[_key(table)] = min(read[_key(table)], sum(written.values()))
     return read
-
-
-def _is_out(func: Any, argument: Any) -> bool:
-    """Return whether an argument is only written: ``out=``, or the target of a copy or a fill."""
-    writes = argument.alias_info is not None and argument.alias_info.is_write
-    return bool(writes and (argument.is_out or _base(func) in _BLIND))
 
 
 def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:

@@ -159,7 +159,10 @@ def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
     """Within the block, every tensor of the modules is its stand-in; afterwards all attributes are as before."""
     modules = list({id(m): m for root in roots for m in root.modules()}.values())
     with _ONE_AT_A_TIME:
-        kept = [(module, dict(module.__dict__), _containers(module)) for module in modules]
+        kept = [
+            (module, dict(module.__dict__), [(v, v.copy()) for v in module.__dict__.values() if isinstance(v, (dict, list, set))])
+            for module in modules
+        ]
         try:
             for module in modules:
                 _lend(lender, module)
@@ -177,19 +180,8 @@ def _put_back(kept: list[tuple[Any, dict[str, Any], list[tuple[Any, Any]]]]) -> 
         module.__dict__.clear()
         module.__dict__.update(attributes)
         for container, content in containers:
-            _refill(container, content)
-
-
-def _containers(module: Any) -> list[tuple[Any, Any]]:
-    return [(value, value.copy()) for value in module.__dict__.values() if isinstance(value, (dict, list, set))]
-
-
-def _refill(container: Any, content: Any) -> None:
-    container.clear()
-    if isinstance(container, list):
-        container.extend(content)
-    else:
-        container.update(content)
+            container.clear()
+            (container.extend if isinstance(container, list) else container.update)(content)
 
 
 def _lend(lender: Lender, module: Any) -> None:

@@ -258,7 +258,9 @@ def _found(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, i
             seen.add(id(array))
             found.setdefault(key[:2], []).append((name, array, key[2]))
 
-    for name, value in _private_last(names):
+    named = ((name, value) for name, value in names.items() if isinstance(name, str))
+    # Plain names first, then private ones, then IPython's output cache, so that a tensor gets its best name.
+    for name, value in sorted(named, key=lambda item: (item[0].startswith("_"), item[0] in ("Out", "_oh"))):
         for path, array in _arrays(name, value, _DEPTH):
             take(path, array)
             _follow(array, f"graph of {path}", graphs)
@@ -310,12 +312,6 @@ def _kinds_of_tensors() -> list[type]:
     for kind in kinds:  # grows
         kinds += type.__subclasses__(kind)
     return kinds
-
-
-def _private_last(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Plain names first, then private ones, then IPython's output cache, so that a tensor gets its best name."""
-    named = [(name, value) for name, value in names.items() if isinstance(name, str)]
-    return sorted(named, key=lambda item: (item[0].startswith("_"), item[0] in ("Out", "_oh")))
 
 
 def _is_tensor(item: Any) -> bool:

@@ -72,15 +72,11 @@ class CellMemory(Result):
             (use.device, *(format_bytes(n) for n in (use.before_bytes, use.peak_bytes, use.kept_bytes, use.freed_bytes)))
             for use in self.devices
         ]
-        rows.append(("this process", "", "", *_grown(self.host_grown_bytes)))
+        rows.append(("this process", "", "", *(format_bytes(max(0, n)) for n in (self.host_grown_bytes, -self.host_grown_bytes))))
         for tensor in self.largest:
             shape = "x".join(map(str, tensor.shape)) or "scalar"
             rows.append((f"- new: {tensor.name or 'no name'}", "", "", format_bytes(tensor.nbytes), f"{shape} {tensor.dtype}"))
         return ("tensors on" + (" (the cell raised)" if self.failed else ""), "before", "peak", "kept", "freed"), rows
-
-
-def _grown(nbytes: int) -> tuple[str, str]:
-    return (format_bytes(max(0, nbytes)), format_bytes(max(0, -nbytes)))
 
 
 class Watch:

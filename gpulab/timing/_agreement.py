@@ -114,33 +114,30 @@ def relative_difference(got: list[np.ndarray], expected: list[np.ndarray]) -> fl
     """Return the largest max|a - b| / max|b| of the pairs; infinite where shapes differ or a value is not finite on one side only."""
     if len(got) != len(expected):
         return math.inf
-    worst = 0.0
-    for a, b in zip(got, expected, strict=True):
-        if a.shape != b.shape:
-            return math.inf
-        if a.size == 0:
-            continue
-        if a.dtype.kind in "bSU" or b.dtype.kind in "bSU":
-            worst = max(worst, 0.0 if np.array_equal(a, b) else math.inf)
-            continue
-        if "O" in (a.dtype.kind, b.dtype.kind):
-            worst = max(worst, _object_difference(a, b))
-            continue
-        if a.dtype.kind in "iu" and b.dtype.kind in "iu":
-            worst = max(worst, _whole_difference(a, b))
-            continue
-        finite = np.isfinite(b)
-        if finite.all() and np.isfinite(a).all():  # the usual case, several times as fast as a masked reduction
-            distance, size = float(np.max(np.abs(a - b))), float(np.max(np.abs(b)))
-            worst = max(worst, distance / size if size > 0 else distance)
-            continue
-        if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-            return math.inf
-        with np.errstate(invalid="ignore"):  # infinity minus infinity, which the mask leaves out
-            distance = float(np.max(np.abs(a - b), where=finite, initial=0.0))
-        size = float(np.max(np.abs(b), where=finite, initial=0.0))
-        worst = max(worst, distance / size if size > 0 else distance)
-    return worst
+    return max((_pair_difference(a, b) for a, b in zip(got, expected, strict=True)), default=0.0)
+
+
+def _pair_difference(a: np.ndarray, b: np.ndarray) -> float:
+    if a.shape != b.shape:
+        return math.inf
+    if a.size == 0:
+        return 0.0
+    if a.dtype.kind in "bSU" or b.dtype.kind in "bSU":
+        return 0.0 if np.array_equal(a, b) else math.inf
+    if "O" in (a.dtype.kind, b.dtype.kind):
+        return _object_difference(a, b)
+    if a.dtype.kind in "iu" and b.dtype.kind in "iu":
+        return _whole_difference(a, b)
+    finite = np.isfinite(b)
+    if finite.all() and np.isfinite(a).all():  # the usual case, several times as fast as a masked reduction
+        distance, size = float(np.max(np.abs(a - b))), float(np.max(np.abs(b)))
+        return distance / size if size > 0 else distance
+    if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return math.inf
+    with np.errstate(invalid="ignore"):  # infinity minus infinity, which the mask leaves out
+        distance = float(np.max(np.abs(a - b), where=finite, initial=0.0))
+    size = float(np.max(np.abs(b), where=finite, initial=0.0))
+    return distance / size if size > 0 else distance
 
 
 def _whole_difference(a: np.ndarray, b: np.ndarray) -> float:

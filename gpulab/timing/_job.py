@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import math
 import threading
@@ -284,14 +283,12 @@ def turns(where: Iterable[Device], limits: Limits, notes: list[Note]) -> Iterato
     """Hold the turn on each device, always in the same order, and note another process for which this one waited."""
     with ExitStack() as stack:
         for key, name in sorted({_lock.key(device): str(device) for device in where}.items()):
-            waiting = functools.partial(_say_waiting, limits, name)
-            note = _notes.of_turn(stack.enter_context(_lock.turn(key, stop=limits.stop, waiting=waiting)), name)
+            turn = _lock.turn(
+                key, stop=limits.stop, waiting=lambda seconds, name=name: limits.say(0.0, f"waiting {seconds:.0f} s for a turn on {name}")
+            )
+            note = _notes.of_turn(stack.enter_context(turn), name)
             notes += [note] if note is not None else []
         yield
-
-
-def _say_waiting(limits: Limits, name: str, seconds: float) -> None:
-    limits.say(0.0, f"waiting {seconds:.0f} s for a turn on {name}")
 
 
 @contextmanager

@@ -61,7 +61,8 @@ def stalled(sample_seconds: np.ndarray, gaps_seconds: np.ndarray, window: Window
     total = float(sample_seconds.sum() + idle.sum())
     if count == 0 or stopped < SHARE * total:
         return None
-    if window is not None and stopped - _explained(window) * window.seconds < SHARE * total:
+    waited = 0.0 if window is None else max(window.delay or 0.0, window.process_delay or 0.0)
+    if window is not None and stopped - (waited + (window.throttled or 0.0) + (window.stolen or 0.0)) * window.seconds < SHARE * total:
         return None
     return Note(
         "stalled",
@@ -84,11 +85,6 @@ def _spread(values: np.ndarray) -> float:
         return 1.4826 * float(np.median(np.abs(values - np.median(values))))
     low, high = np.quantile(values, [0.16, 0.84])
     return float(high - low) / 2
-
-
-def _explained(window: Window) -> float:
-    waited = max(window.delay or 0.0, window.process_delay or 0.0)
-    return waited + (window.throttled or 0.0) + (window.stolen or 0.0)
 
 
 def unstable(samples_seconds: np.ndarray, relative_width: float) -> Note | None:
