@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from gpulab.errors import InputError
 from gpulab.results import Result
@@ -126,18 +125,14 @@ class Evidence(Result):
         For a recording: when, how, with which driver.
     libraries : mapping
         For a recording: library versions.
-    precision : str or None
-        Of a figure of float32 on a GPU: whether TF32 was allowed.
     assumptions, source, known_error : str or None
-        For a model: what it assumes, its source, and its error against recordings.
+        For a model: what it assumes, its source, and its error against recordings. A figure of float32 on a GPU assumes TF32 or not.
 
     Raises
     ------
     InputError
         If a measured or recorded figure has no device, a recorded one no date, or a modelled one no assumptions or no source.
     """
-
-    schema_version: ClassVar[int] = 2  # 1 had no precision
 
     badge: Badge
     device: str
@@ -149,7 +144,6 @@ class Evidence(Result):
     assumptions: str | None = None
     source: str | None = None
     known_error: str | None = None
-    precision: str | None = None
 
     def __post_init__(self) -> None:
         kinds: dict[Badge, dict[str, str | None]] = {
@@ -169,14 +163,14 @@ class Evidence(Result):
     @classmethod
     def measured(cls, device: str, samples: int | None = None, date: str | None = None, precision: str | None = None) -> Evidence:
         """Return the evidence of a figure that was just measured on this machine."""
-        return cls(Badge.MEASURED, device, samples=samples, date=date, precision=precision)
+        return cls(Badge.MEASURED, device, samples=samples, date=date, assumptions=precision)
 
     @classmethod
     def recorded(cls, environment: Environment, samples: int | None = None, precision: str | None = None) -> Evidence:
         """Return the evidence of a figure that was measured on a named machine on a date."""
         return cls(
             Badge.RECORDED, environment.device, samples=samples, date=environment.date, command=environment.command,
-            driver=environment.driver, libraries=environment.libraries, precision=precision,
+            driver=environment.driver, libraries=environment.libraries, assumptions=precision,
         )  # fmt: skip
 
     @classmethod
@@ -190,7 +184,7 @@ class Evidence(Result):
         if self.badge is Badge.MODELLED:
             error = self.known_error or NOT_COMPARED
             return f"{self.badge} · assumes {self.assumptions} · source: {self.source} · known error: {error}"
-        count = (f" · {self.precision}" if self.precision else "") + (f" · n = {self.samples}" if self.samples is not None else "")
+        count = (f" · {self.assumptions}" if self.assumptions else "") + (f" · n = {self.samples}" if self.samples is not None else "")
         if self.badge is Badge.RECORDED:
             versions = ", ".join(f"{name} {version}" for name, version in self.libraries.items())
             driver = f" · driver {self.driver}" if self.driver else ""

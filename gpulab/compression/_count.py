@@ -138,8 +138,7 @@ def _flops(layer: Any, output: Any) -> int:
         return int(2 * (steps.numel() // steps.shape[-1]) * read)
     shape = layer.weight_shape if isinstance(layer, _Shipped) else tuple(layer.weight.shape)
     positions = output.numel() // shape[0]
-    stored = layer.values.numel() if isinstance(layer, Sparse) else math.prod(shape)
-    return int(2 * positions * stored)
+    return int(2 * positions * (layer.values.numel() if isinstance(layer, Sparse) else math.prod(shape)))
 
 
 def _weights(layer: Any) -> int:
@@ -213,4 +212,4 @@ def _operators(counter: _Counter) -> Any:
                 counter.unknown[func._schema.name] = None
             return func(*args, **(kwargs or {}))
 
-    return Operators()
+    return Operators()  # type: ignore[no-untyped-call]

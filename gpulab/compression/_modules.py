@@ -285,8 +285,7 @@ class Sparse(_Shipped):
         if not self.convolution:
             flat = x.reshape(-1, x.shape[-1])
             y: torch.Tensor = (self.matrix @ flat.t()).t()
-            y = y if self.bias is None else y + self.bias
-            return y.reshape(*x.shape[:-1], self.weight_shape[0])
+            return (y if self.bias is None else y + self.bias).reshape(*x.shape[:-1], self.weight_shape[0])
         patches = functional.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)  # (batch, columns, places)
         batch, columns, _ = patches.shape
         y = self.matrix @ patches.transpose(0, 1).reshape(columns, -1)

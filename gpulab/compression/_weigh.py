@@ -112,23 +112,15 @@ def weigh(
 def _broken(accuracies: Mapping[str, tuple[training.Accuracy, ...]]) -> tuple[Note, ...]:
     """Return a note on the models whose loss on the test is no finite number: a share of right answers hides that."""
     labels = [label for label, several in accuracies.items() if any(not math.isfinite(each.loss) for each in several)]
-    if not labels:
-        return ()
-    return (
-        Note(
-            "diverged",
-            f"{', '.join(labels)}: the loss on the test is infinite or nan, so its answers are no better than chance. Train it again.",
-        ),
-    )
+    sentence = f"{', '.join(labels)}: the loss on the test is infinite or nan, so its answers are no better than chance. Train it again."
+    return (Note("diverged", sentence),) if labels else ()
 
 
 def _notes_of(rows: Any) -> tuple[Note, ...]:
     """Return one note of a kind, with the labels that it concerns: six models on a busy machine would say the same six times."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for row in rows:
-        for note in row.measurement.notes:
-            if note.code != "too-short":
-                found.setdefault(note.code, []).append((row.name, note.sentence))
+    for row, note in [(each, note) for each in rows for note in each.measurement.notes if note.code != "too-short"]:
+        found.setdefault(note.code, []).append((row.name, note.sentence))
     return tuple(Note(code, f"{', '.join(name for name, _ in each)}: {each[0][1]}") for code, each in found.items())
 
 

@@ -8,6 +8,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result, html_more_notes
@@ -51,19 +52,21 @@ class Cost(Result):
         Of matrix products outside of layers, such as attention.
     parameters : int
         Of the whole model, each tied weight once.
-    notes : tuple of Note
-        What was not counted.
     evidence : Evidence
         MODELLED.
+    notes : tuple of Note
+        What was not counted.
     """
+
+    schema_version: ClassVar[int] = 2  # 1 had no notes
 
     label: str
     batch: int
     layers: tuple[LayerCost, ...]
     other_flops: int
     parameters: int
-    notes: tuple[Note, ...]
     evidence: Evidence
+    notes: tuple[Note, ...] = ()
 
     @property
     def flops(self) -> int:

@@ -215,8 +215,7 @@ def _best(first: Ceilings, second: Ceilings) -> Ceilings:
 
     def higher(level: MemoryCeiling) -> MemoryCeiling:
         other = before.get(level.name, level)
-        rates = {name: max(getattr(level, name), getattr(other, name)) for name in _RATES}
-        return replace(level, **rates)
+        return replace(level, **{name: max(getattr(level, name), getattr(other, name)) for name in _RATES})
 
     products = {dtype: max(rate, first.flops_per_second.get(dtype, rate)) for dtype, rate in second.flops_per_second.items()}
     return replace(second, memory=tuple(map(higher, second.memory)), flops_per_second={**first.flops_per_second, **products})

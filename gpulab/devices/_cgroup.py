@@ -97,10 +97,8 @@ def cpu_quota_cores(root: pathlib.Path = pathlib.Path("/")) -> float | None:
     """Return how many cores' worth of time this process may use, such as 1.5; None without a limit."""
     quotas = []
     for version, directory in _directories(root, "cpu"):
-        if version == 1:
-            words = [_read(directory / "cpu.cfs_quota_us") or "", _read(directory / "cpu.cfs_period_us") or ""]
-        else:
-            words = (_read(directory / "cpu.max") or "").split()
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if version == 1 else ("cpu.max",)
+        words = " ".join(_read(directory / name) or "" for name in names).split()
         quota, period = (_number(word) for word in words) if len(words) == 2 else (None, None)
         if quota is not None and period is not None:
             quotas.append(quota / period)

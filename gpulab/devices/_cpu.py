@@ -199,9 +199,7 @@ def _kernel_size(text: str) -> int | None:
 def _hypervisor(root: pathlib.Path, flags: set[str]) -> str | None:
     vendor = read_text(root / "sys/hypervisor/type")
     product = read_text(root / "sys/class/dmi/id/product_name")
-    if "hypervisor" in flags or vendor:
-        return vendor or product or "yes"
-    return None
+    return (vendor or product or "yes") if "hypervisor" in flags or vendor else None
 
 
 def sysctl(name: str) -> str:

@@ -143,9 +143,7 @@ def accelerator_kind() -> str | None:
         return "rocm" if torch.version.hip else "cuda"
     if hasattr(torch, "xpu") and torch.xpu.is_available():
         return "xpu"
-    if torch.backends.mps.is_available():
-        return "mps"
-    return None
+    return "mps" if torch.backends.mps.is_available() else None
 
 
 def accelerator_count(kind: str | None) -> int:

@@ -114,8 +114,7 @@ def read(device: Device, since: GpuReadings | None = None) -> GpuReadings | None
 def _reasons(nvml: Any, handle: Any) -> tuple[str, ...]:
     name = "nvmlDeviceGetCurrentClocksEventReasons"  # before driver 535: ...ThrottleReasons
     question = getattr(nvml, name, None) or getattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
-    bits = _ask(question, handle) if question is not None else None
-    return slowdown_names(int(bits or 0))
+    return slowdown_names(int((_ask(question, handle) if question is not None else None) or 0))
 
 
 def _slowed_seconds(nvml: Any, handle: Any) -> float | None:

@@ -70,11 +70,7 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def distinct(values: Iterable[Any]) -> dict[tuple[Any, ...], int]:
     """Return the bytes of distinct memory behind each different tensor among the values."""
-    found = {}
-    for tensor in values:
-        if isinstance(tensor, torch.Tensor):
-            found[_key(tensor)] = _nbytes(tensor)
-    return found
+    return {_key(tensor): _nbytes(tensor) for tensor in values if isinstance(tensor, torch.Tensor)}
 
 
 def _key(tensor: torch.Tensor) -> tuple[Any, ...]:

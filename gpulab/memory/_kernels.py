@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from gpulab.errors import InputError
 
@@ -99,7 +100,7 @@ def run(func: Any, args: Any, kwargs: Any, in_optimizer: bool) -> Any:
         return 1.0  # of PyTorch's optimizers only ASGD's memory depends on a value that it computed, and for long on whether it is 1
     result = _ctc_loss(*args) if func in _CTC else func(*args, **kwargs)
     if func in _REDUCED_IN_PLACE:
-        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]
         return result if result.shape == shape else result.new_empty(shape).resize_(result.shape)
     if func is aten.mkldnn_rnn_layer.default:
         x, weight = args[0], args[1]
@@ -181,19 +182,23 @@ class _InSmall(TorchFunctionMode):
                 return self.tracker.share(new, tensor, None if new.is_meta else scale)
 
         group = 2 + 2 * bias + (projected != hidden)
-        shapes = [(n, steps, i) if batch_first else (steps, n, i), *((len(s), n, w) for s, w in zip(states, (p, h), strict=False))]
+        shapes: list[Any] = [
+            (n, steps, i) if batch_first else (steps, n, i),
+            *((len(s), n, w) for s, w in zip(states, (p, h), strict=False)),
+        ]
         for k, parameter in enumerate(parameters):
             last = projected != hidden and k % group == group - 1
             first = k % group == 0 and k < group * (1 + both)
             rows = parameter.shape[0] // projected * p if last else parameter.shape[0] // hidden * h
             columns = h if last else i if first else parameter.shape[-1] // projected * p
             shapes.append((rows, columns)[: parameter.dim()])
-        small = _Swapped.apply(swap, shapes, x, *states, *parameters)
+        small = _Swapped.apply(swap, shapes, x, *states, *parameters)  # type: ignore[no-untyped-call]
         inputs, weights = small[1 : 1 + len(states)], small[1 + len(states) :]
         if torch.is_autocast_enabled("cpu"):  # it keeps the converted weights, but only of leaves
             weights = [weight.to(torch.get_autocast_dtype("cpu")) for weight in weights]
         found = func(small[0], inputs if name == "lstm" else inputs[0], weights, *args[3:])
-        return _Swapped.apply(swap, [(*x.shape[:2], projected * (1 + both)), *(s.shape for s in states)], *found)
+        whole = [(*x.shape[:2], projected * (1 + both)), *(s.shape for s in states)]
+        return _Swapped.apply(swap, whole, *found)  # type: ignore[no-untyped-call]
 
 
 def in_small(tracker: Any, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -206,13 +211,7 @@ def in_small(tracker: Any, forward: Callable[..., Any], *args: Any, **kwargs: An
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += [item for item in value if isinstance(item, torch.Tensor)]
-    return found
+    return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
 
 
 def _bytes(tensors: Sequence[Any]) -> int:
@@ -329,9 +328,8 @@ def _choose(func: Any) -> Callable[[Any, Sequence[Any]], int] | None:
     name = func._schema.name
     if name in _RULES:
         return _RULES[name]
-    if func.is_view:
-        return None
-    return _pointwise if torch.Tag.pointwise in func.tags else _whole
+    by_kind = _pointwise if torch.Tag.pointwise in func.tags else _whole
+    return None if func.is_view else by_kind
 
 
 def scratch_bytes(func: Any, args: Any, outputs: Sequence[Any]) -> int:

@@ -75,7 +75,7 @@ class Lender:
         storage = source.untyped_storage()
         if storage._cdata not in self._storages:
             self._storages[storage._cdata] = (storage, self.new_storage(source))
-        lent = torch.empty(0, dtype=source.dtype, device=source.device if self.device is None else self.device)
+        lent: Any = torch.empty(0, dtype=source.dtype, device=source.device if self.device is None else self.device)
         lent.set_(self._storages[storage._cdata][1], source.storage_offset(), source.shape, source.stride())
         if self.dtype is not None and source.is_floating_point():
             lent = lent.to(self.dtype)

@@ -69,7 +69,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self,
         device_type: str,
         *,
-        replace: Callable[[Any, Any, Any], Any] | None = None,
+        replace: Callable[[Any, Any, Any, bool], Any] | None = None,
         scratch: Callable[[Any, Any, Any], int] | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> None:

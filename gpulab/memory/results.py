@@ -251,5 +251,4 @@ def _category_rows(by_category: Mapping[str, int]) -> list[tuple[str, str]]:
 
 def _describe(tensor: LiveTensor) -> str:
     shape = "x".join(map(str, tensor.shape)) or "scalar"
-    name = tensor.name or tensor.operator
-    return f"at the peak: {name} ({tensor.category}, {shape} {tensor.dtype})"
+    return f"at the peak: {tensor.name or tensor.operator} ({tensor.category}, {shape} {tensor.dtype})"

@@ -69,8 +69,7 @@ def precise_copy(value: Any) -> Any:
             kind = torch.complex128 if host.is_complex() else torch.float64 if host.is_floating_point() else host.dtype
             return host.to(kind, copy=True)
         host = _backends.backend(library).to_host(array)
-        kind = {"f": np.float64, "c": np.complex128}.get(host.dtype.kind)
-        return np.array(host, dtype=kind, copy=True)
+        return np.array(host, dtype={"f": np.float64, "c": np.complex128}.get(host.dtype.kind), copy=True)
 
     return mapped(value, change)
 

@@ -167,8 +167,7 @@ class _Race:
     def _first_call_of(self, contender: Contender, workload: Workload) -> float:
         self.limits.say(0.02, f"first call on {contender.name}")
         with translated(contender.job):
-            result = contender.job.first_call()
-            return workload.difference(result, contender.job.args)
+            return workload.difference(contender.job.first_call(), contender.job.args)
 
     def measure(self, transfer: bool) -> list[Measurement]:
         """Warm up, take turns, time the copies."""
@@ -291,6 +290,6 @@ def _judged(
             " and ".join(dict.fromkeys(m.environment.device for m in measurements)),
             sum(len(m.samples_seconds) for m in measurements),
             baseline.environment.date,
-            next((m.evidence.precision for m in measurements if m.evidence.precision), None),
+            next((m.evidence.assumptions for m in measurements if m.evidence.assumptions), None),
         ),
     )

@@ -24,9 +24,7 @@ def mapped(value: Any, change: Change) -> Any:
         return change(value, owner.name)
     if type(value) in (tuple, list):
         return type(value)(mapped(item, change) for item in value)
-    if type(value) is dict:
-        return {key: mapped(item, change) for key, item in value.items()}
-    return value
+    return {key: mapped(item, change) for key, item in value.items()} if type(value) is dict else value
 
 
 def on_host(value: Any) -> Any:

@@ -140,8 +140,7 @@ def _extend(correlations: np.ndarray, coefficients: np.ndarray, n: int) -> np.nd
         values.append(last)
         if lag % 16 == 0 and max(map(abs, values[-order:])) < 1e-3:
             break
-    correlations = np.array(values)
-    return correlations.clip(-1.0, 1.0)
+    return np.array(values).clip(-1.0, 1.0)
 
 
 def _batch_variance(correlations: np.ndarray, length: int) -> float:

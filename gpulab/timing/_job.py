@@ -283,10 +283,8 @@ def turns(where: Iterable[Device], limits: Limits, notes: list[Note]) -> Iterato
     """Hold the turn on each device, always in the same order, and note another process for which this one waited."""
     with ExitStack() as stack:
         for key, name in sorted({_lock.key(device): str(device) for device in where}.items()):
-            turn = _lock.turn(
-                key, stop=limits.stop, waiting=lambda seconds, name=name: limits.say(0.0, f"waiting {seconds:.0f} s for a turn on {name}")
-            )
-            note = _notes.of_turn(stack.enter_context(turn), name)
+            waiting: Any = lambda seconds, name=name: limits.say(0.0, f"waiting {seconds:.0f} s for a turn on {name}")  # noqa: E731
+            note = _notes.of_turn(stack.enter_context(_lock.turn(key, stop=limits.stop, waiting=waiting)), name)
             notes += [note] if note is not None else []
         yield
 

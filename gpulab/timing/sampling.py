@@ -345,5 +345,4 @@ class _Column:
 def _tick(clock: Clock) -> float:
     """Return the shortest step seen between two readings of the clock, its own cost included; 0 where it did not move."""
     readings = [clock() for _ in range(32)]
-    steps = [later - earlier for earlier, later in pairwise(readings) if later > earlier]
-    return min(steps, default=0.0)
+    return min((later - earlier for earlier, later in pairwise(readings) if later > earlier), default=0.0)

@@ -104,9 +104,7 @@ def is_precise(samples: np.ndarray, relative_width: float) -> bool:
         return False
     wide_low, wide_high = (max(0.5 - _WIDER * (0.5 - low), 0.25), min(0.5 + _WIDER * (high - 0.5), 0.75))
     steepness = (_quantile(ordered, wide_high) - _quantile(ordered, wide_low)) / max(wide_high - wide_low, 1e-12)
-    if steepness * (high - low) > allowed:
-        return False
-    return not split_levels(samples, ordered, _STOP_SHARE).unresolved
+    return steepness * (high - low) <= allowed and not split_levels(samples, ordered, _STOP_SHARE).unresolved
 
 
 def two_levels(samples: np.ndarray) -> Levels | None:

@@ -177,10 +177,9 @@ def _script(start: Any, wanted: list[Technique]) -> dict[str, Any]:
 
 
 def _reasons(leave_out: Any, wanted: list[Technique]) -> dict[str, str]:
-    if isinstance(leave_out, Mapping):
-        reasons = {name: str(reason) for name, reason in leave_out.items()}
-    else:
-        reasons = dict.fromkeys(_given.items("ladder", "leave_out", leave_out), "Left out on request.")
+    if not isinstance(leave_out, Mapping):
+        leave_out = dict.fromkeys(_given.items("ladder", "leave_out", leave_out), "Left out on request.")
+    reasons = {name: str(reason) for name, reason in leave_out.items()}
     names = [technique.name for technique in wanted]
     wrong = [name for name in reasons if name not in names]
     if wrong:

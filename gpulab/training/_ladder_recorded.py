@@ -35,11 +35,12 @@ Found = tuple[str, str, Gain, Evidence]  # machine, case, what it gave, evidence
 
 def recorded_gains(name: str) -> list[Found]:
     """Return what recorded accelerators say of a technique, a row a machine and case; empty where nothing is recorded yet."""
-    found = []
-    for machine, recording in recordings.readable().items():
-        if recording.environment.device_kind != "cpu":
-            found += [(machine, case, gain, recording.evidence()) for case, gain in gains_of(name, recording)]
-    return found
+    return [
+        (machine, case, gain, recording.evidence())
+        for machine, recording in recordings.readable().items()
+        if recording.environment.device_kind != "cpu"
+        for case, gain in gains_of(name, recording)
+    ]
 
 
 def gains_of(name: str, recording: Recording) -> list[tuple[str, Gain]]:

@@ -99,10 +99,11 @@ class ModelledAccelerator:
 
     def spans(self, begin: float) -> list[StepSpan]:
         """Return the timetable."""
-        made = []
-        for step, (start, copied, end) in enumerate(self._plan):
-            made += [StepSpan("copy", step, 0, start - begin, copied - begin), StepSpan("compute", step, 0, copied - begin, end - begin)]
-        return made
+        return [
+            StepSpan(kind, step, 0, one - begin, other - begin)
+            for step, (start, copied, end) in enumerate(self._plan)
+            for kind, one, other in (("copy", start, copied), ("compute", copied, end))
+        ]
 
 
 class LiveAccelerator:

@@ -97,9 +97,7 @@ def _of_scripts(result: ScriptsResult) -> list[tuple[str, Any]]:
 
 def _markdown(parts: list[tuple[str, Any]]) -> str:
     marks = {"heading": "# ", "section": "## ", "text": "", "badge": "> "}
-    lines = []
-    for kind, content in parts:
-        lines.append(_markdown_table(content) if kind == "table" else f"{marks[kind]}{_words(content)}")
+    lines = (_markdown_table(content) if kind == "table" else f"{marks[kind]}{_words(content)}" for kind, content in parts)
     return "\n\n".join(lines) + "\n"
 
 

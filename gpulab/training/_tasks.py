@@ -69,8 +69,7 @@ class Task:
         """Return the mean cross entropy of a batch (inputs, targets), a scalar tensor, in the precision that the caller has set."""
         from torch.nn import functional
 
-        scores = model(batch[0])
-        return functional.cross_entropy(scores.flatten(0, -2), batch[1].flatten())
+        return functional.cross_entropy(model(batch[0]).flatten(0, -2), batch[1].flatten())
 
     def correct(self, model: Any, batch: tuple[Any, Any]) -> Any:
         """Return how many answers of each item are right, int64 of shape (batch,)."""

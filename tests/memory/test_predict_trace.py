@@ -84,10 +84,11 @@ def own(loss: Callable[..., torch.Tensor], *layers: nn.Module) -> nn.Module:
     return model
 
 
-IMAGES, TOKENS, ROWS = torch.randn(4, 1, 8, 8), torch.randint(50, (3, 8)), torch.randn(200, 32)
+IMAGES, TOKENS, ROWS, SPOKEN = (
+    torch.randn(4, 1, 8, 8), torch.randint(50, (3, 8)), torch.randn(200, 32),
+    (torch.randint(1, 20, (30,)), torch.tensor([50, 50, 40, 30]), torch.tensor([6, 9, 12, 3])),
+)  # fmt: skip
 Optimizer = Callable[[Any], torch.optim.Optimizer]
-# Targets, and the lengths of inputs and targets.
-SPOKEN = torch.randint(1, 20, (30,)), torch.tensor([50, 50, 40, 30]), torch.tensor([6, 9, 12, 3])
 MOMENTUM: Optimizer = lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)  # noqa: E731
 # Model, input, optimizer, precision; none of them is among those that the rules were made with.
 CASES: dict[str, tuple[Any, torch.Tensor, Optimizer, str]] = {
