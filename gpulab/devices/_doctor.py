@@ -241,4 +241,5 @@ def _product(library: str, **place: Any) -> float:
     """Return the sum of a product of ones, which waits for the device."""
     module = importlib.import_module(library)
     ones = module.ones((_PRODUCT_SIZE, _PRODUCT_SIZE), dtype=module.float32, **place)
-    return float((ones @ ones).sum())
+    total = (ones @ ones).sum()
+    return float(total.get() if library == "cupy" else total)
