@@ -3,7 +3,7 @@
 Everything is discovered on call, never at import: a GPU that appears or vanishes between two calls is seen.
 """
 
-from gpulab.devices._ceilings import Ceilings, MemoryCeiling, ceilings, has_tf32
+from gpulab.devices._ceilings import Ceilings, MemoryCeiling, ceilings
 from gpulab.devices._cpu import Cache, Processor
 from gpulab.devices._device import Device, available, default, environment, find, of_name
 from gpulab.devices._diagnose import Problem, diagnose
@@ -46,7 +46,6 @@ __all__ = [
     "gather",
     "gpu_spec",
     "guard",
-    "has_tf32",
     "machine",
     "of_name",
     "spec",

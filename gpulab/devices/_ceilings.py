@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpulab import _given
-from gpulab.devices import _cpu, _device, _facts, _host, _streams, conditions, disturbance
+from gpulab.devices import _cpu, _device, _host, _streams, conditions, disturbance
 from gpulab.devices._failures import guard, translate
 from gpulab.devices._spec import MemoryLevel
 from gpulab.devices.conditions import Readings
@@ -296,7 +296,7 @@ def _device_memory(device: _device.Device, clock: Callable[[], float]) -> tuple[
 def _products(device: _device.Device, clock: Callable[[], float], notes: list[Note]) -> dict[str, float]:
     rates = {}
     for dtype in _DTYPES:
-        if dtype == "tf32" and not has_tf32(device):
+        if dtype == "tf32" and not device.has_tf32:
             continue
         try:
             rates[dtype] = _product_rate(dtype, device, clock)
@@ -305,14 +305,6 @@ def _products(device: _device.Device, clock: Callable[[], float], notes: list[No
                 raise
             notes.append(Note("skipped", f"no {dtype} product on {device}: {message_of(error, 100) or type(error).__name__}"))
     return rates
-
-
-def has_tf32(device: _device.Device) -> bool:
-    """Return whether a device's Tensor Cores can read float32 as TF32: NVIDIA's from compute capability 8.0 on."""
-    if device.kind != "cuda":
-        return False
-    capability = _facts.accelerator(device).compute_capability or "0.0"
-    return int(capability.partition(".")[0]) >= 8 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
 
 
 def _product_rate(dtype: str, device: _device.Device, clock: Callable[[], float]) -> float:

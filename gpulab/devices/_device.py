@@ -47,6 +47,14 @@ class Device(Result):
         return self.kind == "cpu"
 
     @property
+    def has_tf32(self) -> bool:
+        """Whether its Tensor Cores can read float32 as TF32: NVIDIA's from compute capability 8.0 on."""
+        from gpulab.devices import _facts
+
+        capability = _facts.accelerator(self).compute_capability if self.kind == "cuda" else None
+        return int((capability or "0").partition(".")[0]) >= 8 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+
+    @property
     def name(self) -> str:
         """The product name, such as "NVIDIA H200"; for the CPU its model name and core count."""
         if self.is_cpu:

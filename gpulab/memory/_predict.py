@@ -52,7 +52,7 @@ def predict(
         so even a model larger than this machine costs nothing). A module holds fake tensors during the call and
         is restored afterwards; do not use it from another thread meanwhile.
     *inputs
-        What ``model(*inputs)`` takes: tensors (only shape, strides and dtype matter) or anything else.
+        What ``model(*inputs)`` takes: tensors (shape, strides and dtype matter; values only of small tensors of integers) or anything else.
     loss : callable, optional
         From the model's output (and ``targets``, if given) to a scalar. None means that the model returns the loss
         (a scalar, or something with ``.loss``).

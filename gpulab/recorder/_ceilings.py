@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from gpulab import precision
-from gpulab.devices import Device, has_tf32
+from gpulab.devices import Device
 from gpulab.errors import InputError
 from gpulab.recorder._foretell import refuse_long
 from gpulab.recorder._registry import FIRST, Case, Experiment, register
@@ -66,7 +66,7 @@ def _gemm_case(device: Device, dtype: str, n: int) -> Case:
     def time(deadline_seconds: float) -> Measurement:
         import torch
 
-        if dtype == "tf32" and device.kind == "cuda" and not has_tf32(device):  # never record one thing under the name of another
+        if dtype == "tf32" and device.kind == "cuda" and not device.has_tf32:  # never record one thing under the name of another
             raise InputError(f"matrix product tf32: {device.name} has no TF32; expected compute capability 8.0 or newer. Left out.")
         kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
         generator = torch.Generator().manual_seed(0)  # random data: products of zeros draw less power and run faster

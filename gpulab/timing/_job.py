@@ -250,7 +250,7 @@ _SWITCHES = {"matmul": "matrix products", "convolution": "convolutions"}
 
 def _precision(job: Job) -> str | None:
     """Return what float32 means on a GPU that has TF32, under PyTorch's settings; None where the work has no float32."""
-    if not _devices.has_tf32(job.device) or "float32" not in _work.dtypes_in(job.args, _work.held_by(job.fn)):
+    if not job.device.has_tf32 or "float32" not in _work.dtypes_in(job.args, _work.held_by(job.fn)):
         return None
     allowed = [words for operation, words in _SWITCHES.items() if "tf32" in _devices.arithmetic("float32", job.device.kind, operation)]
     return f"float32 with TF32 allowed for {' and '.join(allowed)}" if allowed else "float32, TF32 not allowed"

@@ -155,7 +155,7 @@ def _without_what_is_missing(settled: Settled, job: Task) -> None:
         settled.notes.append(Note("skipped", sentence))
         _change(settled, **values)
 
-    if options.precision == "tf32" and not devices.has_tf32(where):
+    if options.precision == "tf32" and not where.has_tf32:
         drop(
             f"{where.name} has no TF32 (NVIDIA GPUs have it from compute capability 8.0), so the products ran in float32.",
             precision="float32",

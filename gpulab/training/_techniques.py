@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpulab import networks
-from gpulab.devices import Device, has_tf32
+from gpulab.devices import Device
 from gpulab.errors import InputError, shown
 
 # What a beginner's script does: items loaded one by one and copied in the loop, a small batch, every loss read, float32, nothing compiled.
@@ -64,7 +64,7 @@ def _on_cuda(what: str) -> Lacks:
 
 
 def _tf32(device: Device) -> str | None:
-    return None if has_tf32(device) else f"TF32 is a number format of NVIDIA GPUs from compute capability 8.0; this is {device.name}."
+    return None if device.has_tf32 else f"TF32 is a number format of NVIDIA GPUs from compute capability 8.0; this is {device.name}."
 
 
 def _ranks(device: Device) -> str | None:
