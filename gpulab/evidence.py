@@ -43,6 +43,11 @@ class Note(Result):
     def __str__(self) -> str:
         return f"{self.code}: {self.sentence}"
 
+    @property
+    def symptom(self) -> str:
+        """The first sentence, without the advice."""
+        return f"{self.sentence.partition('. ')[0].removesuffix('.')}."
+
 
 NOTE_CODES: Mapping[str, str] = {
     "implausible": "a rate above what the device can reach",

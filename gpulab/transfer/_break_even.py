@@ -71,7 +71,8 @@ def break_even(
     Returns
     -------
     BreakEven
-        ``reason`` is "no accelerator" where there is none, or where the CPU was named, and neither a model nor a recording was given.
+        ``reason`` is "no accelerator" where there is none, or where the CPU was named, and neither a model nor a recording was given;
+        "not found so far" where the search ended before the last size.
 
     Raises
     ------
@@ -103,9 +104,7 @@ def break_even(
         return BreakEven(label, None, "no accelerator", sentence, (), (), Evidence.measured(where.name, 0))
     other = _other(where, link, processor, recording, stop)
     search = _Search(other, deadline, progress, stop)
-    for i, w in enumerate(works):
-        if not search.size(w, i / len(works)):
-            break
+    complete = all(search.size(w, i / len(works)) for i, w in enumerate(works))
     if progress is not None:
         progress(1.0, "done")
     if not search.rows:
@@ -117,6 +116,7 @@ def break_even(
     size, reason, sentence = answer(
         [r.n for r in search.rows], [r.host_seconds for r in search.rows], [r.device_seconds for r in search.rows]
     )
+    reason = reason if complete or size is not None else "not found so far"
     notes = (*search.notes, *search.disturbances())
     host = Evidence.measured(devices.find("cpu").name)
     return BreakEven(label, size, reason, sentence, tuple(search.rows), notes, other.evidence, host)
@@ -195,7 +195,8 @@ def _recorded(recording: Recording) -> _Other:
         entry = recording.find("catalogue", workload=w.name, n=w.n, dtype=w.dtype)
         if entry is None or entry.timing is None or entry.timing.with_transfer_seconds is None:
             return None
-        return _Time(entry.timing.with_transfer_seconds, entry.timing.notes)
+        known = tuple(Note(note.code, f"as recorded, {note.symptom}") for note in entry.timing.notes)
+        return _Time(entry.timing.with_transfer_seconds, known)
 
     return _Other(time_of, recording.evidence())
 

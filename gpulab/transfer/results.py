@@ -168,7 +168,7 @@ class BreakEven(Result):
     size : int or None
         Between two sizes tried where their lines cross; None if there is no such size, or no accelerator.
     reason : str
-        "found", "never in this range" or "no accelerator".
+        "found", "never in this range", "not found so far" (the search ended early) or "no accelerator".
     sentence : str
         The answer in words, with the sizes tried.
     rows : tuple of BreakEvenRow

@@ -155,7 +155,7 @@ class CompareTimings(Instrument):
     def draw(self, values: Mapping[str, Any]) -> Drawing:
         """Return the newest comparison with the recorded machines beside it, or the break-even."""
         if values["view"] == "break_even":
-            return _draw_break_even(self.results.get("break_even"))
+            return draw_break_even(self.results.get("break_even"))
         c: Comparison | None = self.results.get("run")
         made = self._made.get("run", values)
         others, message = _recorded_rows(made["workload"], made["n"], made["dtype"]) if values["recorded"] else ([], "")
@@ -163,9 +163,10 @@ class CompareTimings(Instrument):
             message = f"{message} {_FRESH}".strip()
         if c is None:
             return self._before(others, f"Press Run to measure on this machine. {message}".strip())
-        headers, rows = _table([*c.rows, *others])
-        evidence = [row.measurement.evidence for row in [*c.rows, *others]]
-        return Drawing(figures.comparison(c, recorded=others), headers, rows, evidence, _notes(c), f"{_verdict(c)} {message}".strip())
+        both = [*c.rows, *others]
+        headers, rows = _table(both)
+        evidence, notes = [row.measurement.evidence for row in both], [*c.notes, *_notes(both)]
+        return Drawing(figures.comparison(c, recorded=others), headers, rows, evidence, notes, f"{_verdict(c)} {message}".strip())
 
     def _before(self, others: list[ComparisonRow], message: str) -> Drawing:
         if not others:
@@ -173,7 +174,7 @@ class CompareTimings(Instrument):
         first = others[0].measurement
         only = Comparison(first.label, tuple(others), None, None, None, None, (), first.evidence)
         headers, rows = _table(others)
-        return Drawing(figures.comparison(only), headers, rows, [row.measurement.evidence for row in others], message=message)
+        return Drawing(figures.comparison(only), headers, rows, [row.measurement.evidence for row in others], _notes(others), message)
 
 
 def _fetches_into_new_pages(row: ComparisonRow) -> bool:
@@ -181,11 +182,13 @@ def _fetches_into_new_pages(row: ComparisonRow) -> bool:
     return m.with_transfer_seconds is not None and (m.nbytes or 0) > _FRESH_BYTES
 
 
-def _draw_break_even(b: BreakEven | None) -> Drawing:
+def draw_break_even(b: BreakEven | None) -> Drawing:
+    """Return the result with the evidence of both sides, or what to press for one."""
     if b is None:
         return Drawing(message="Press Find break-even: it measures this CPU over the usual sizes of the workload.")
     headers, rows = b.table()
-    return Drawing(figures.break_even(b) if b.rows else None, headers, rows, [b.evidence], b.notes, b.sentence)
+    evidence = [e for e in (b.host_evidence, b.evidence) if e is not None]
+    return Drawing(figures.break_even(b) if b.rows else None, headers, rows, evidence, b.notes, b.sentence)
 
 
 def _literal(value: Any) -> str:
@@ -219,11 +222,14 @@ def _table(rows: Sequence[ComparisonRow]) -> tuple[list[str], list[list[str | Ba
     return [named[0], "evidence", *named[1:]], table
 
 
-def _notes(c: Comparison) -> list[Note]:
-    """Return the comparison's notes and those of its rows, which say whose they are."""
-    several = len(c.rows) > 1
-    rows = [Note(n.code, f"{row.name}: {n.sentence}" if several else n.sentence) for row in c.rows for n in row.measurement.notes]
-    return [*c.notes, *rows]
+def _notes(rows: Sequence[ComparisonRow]) -> list[Note]:
+    """Return the notes of rows, which say whose they are; of a recorded one the symptom, as nobody can measure it again here."""
+    return [
+        Note(n.code, f"{row.name}: {n.sentence if live else f'as recorded, {n.symptom}'}")
+        for row in rows
+        for live in [row.measurement.evidence.badge is Badge.MEASURED]
+        for n in row.measurement.notes
+    ]
 
 
 def _small(value: float) -> str:

@@ -13,6 +13,7 @@ from gpulab.units import format_bytes, format_bytes_per_second, format_seconds, 
 from gpulab.widgets._controls import Choice, Control, Number, Slider, Switch
 from gpulab.widgets._instrument import Action, Drawing, Instrument
 from gpulab.widgets._work import Progress, Stop
+from gpulab.widgets.compare_timings import draw_break_even
 
 _MIB = 2**20
 _LATENCIES = tuple(k / 1e6 for k in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500))
@@ -217,7 +218,7 @@ class TransferExplorer(Instrument):
     def draw(self, values: Mapping[str, Any]) -> Drawing:
         """Return the sweep with its fit, the break-even, or the timeline."""
         if values["view"] == "break_even":
-            return self._draw_break_even()
+            return draw_break_even(self.results.get("break_even"))
         return self._draw_overlap(values) if values["view"] == "overlap" else self._draw_sweep(values)
 
     def _draw_sweep(self, values: Mapping[str, Any]) -> Drawing:
@@ -244,13 +245,6 @@ class TransferExplorer(Instrument):
         evidence = [s.evidence for _, s, _ in sweeps] + [one.evidence for one in links]
         notes = [note for _, s, _ in sweeps for note in s.notes]
         return Drawing(figure, headers, rows, evidence, notes, " ".join(words))
-
-    def _draw_break_even(self) -> Drawing:
-        b: BreakEven | None = self.results.get("break_even")
-        if b is None:
-            return Drawing(message="Press Find break-even: it measures this CPU over the usual sizes of the workload.")
-        headers, rows = b.table()
-        return Drawing(figures.break_even(b) if b.rows else None, headers, rows, [b.evidence], b.notes, b.sentence)
 
     def _draw_overlap(self, values: Mapping[str, Any]) -> Drawing:
         modelled = values["way"] == "model"
