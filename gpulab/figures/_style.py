@@ -26,6 +26,7 @@ _INK_CLOSE = "</span>"
 HEIGHT = 340
 _SUBTITLE = 100  # characters that fit beside each other at 900 pixels
 _LINE = 15  # pixels of one more line of it
+_NARROW = 0.005  # of a picture's width: about four pixels
 # At the bottom of the whole picture: plotly makes room for as many rows as there are, below the axis title at every width.
 _LEGEND = {
     "orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)",
@@ -99,7 +100,7 @@ def frame(title: str, evidence: Evidence | Iterable[Evidence], description: str,
         Pixels.
     """
     several = [evidence] if isinstance(evidence, Evidence) else list(evidence)
-    badges = textwrap.wrap("; ".join(dict.fromkeys(badge_text(item) for item in several)), _SUBTITLE)
+    badges = textwrap.wrap("; ".join(dict.fromkeys(badge_text(item) for item in several)), _SUBTITLE, break_on_hyphens=False)
     extra = _LINE * max(len(badges) - 1, 0)
     subtitle = {"text": ink("<br>".join(badges)), "font": {"size": 12, "color": MID_GREY}} if badges else None
     axis = {
@@ -140,11 +141,16 @@ def apart(names: Sequence[str]) -> list[str]:
     return [f"{name} ({list(names[: k + 1]).count(name)})" if list(names).count(name) > 1 else name for k, name in enumerate(names)]
 
 
+def apart_edges(lengths: Iterable[float], whole: float) -> dict[str, Any]:
+    """Return the light edge that keeps neighboring solid bars apart in both themes; a narrow bar has none, which would cover it."""
+    return {"color": "rgba(255,255,255,0.9)", "width": [1 if length > _NARROW * whole else 0 for length in lengths]}
+
+
 def badge_text(evidence: Evidence) -> str:
-    """Return the badge, the device and the date or assumptions, short enough for a subtitle of two lines."""
+    """Return the badge, the device and the date or assumptions; a subtitle has room for four lines of these."""
     if evidence.badge is Badge.MODELLED:
         assumptions = evidence.assumptions or ""
-        return f"MODELLED: {textwrap.shorten(assumptions, 2 * _SUBTITLE - 20, placeholder=' …')}"
+        return f"MODELLED: {textwrap.shorten(assumptions, 4 * _SUBTITLE - 20, placeholder=' …')}"
     date = f", {evidence.date[:10]}" if evidence.date and evidence.badge is Badge.RECORDED else ""
     where = f" on {evidence.device}" if evidence.device else ""
     return f"{evidence.badge.value}{where}{date}"

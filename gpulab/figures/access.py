@@ -36,12 +36,12 @@ def access(pattern: AccessPattern) -> LabFigure:
         The same addresses twice: as a load from device memory and, below, as a load from shared memory. Numbers are lanes; a "+" marks
         what several lanes request.
     """
-    few = f"{plural(pattern.sectors, 'sector')} instead of {pattern.ideal_sectors}"
-    passes = f"{plural(pattern.wavefronts, 'wavefront')} instead of {pattern.ideal_wavefronts}"
-    base = frame(f"One warp: {few}; {passes}", pattern.evidence, _describe(pattern), height=680)
+    sectors, passes = plural(pattern.sectors, "sector"), plural(pattern.wavefronts, "wavefront")
+    title = f"One warp: {sectors} (ideal {pattern.ideal_sectors}), {passes} (ideal {pattern.ideal_wavefronts})"
+    base = frame(title, pattern.evidence, _describe(pattern), height=680)
     traces = [*_sectors(pattern), *_banks(pattern)]
     heads = [
-        (0.995, "Device memory: each frame is a 32-byte sector that is moved; the bytes that the lanes use are filled"),
+        (0.995, "Device memory: a 32-byte sector that is moved has its address above it; the bytes that the lanes use are filled"),
         (0.355, "Shared memory: the 4-byte words that each bank must deliver; each word after the first costs one more wavefront"),
     ]
     notes = [
@@ -67,7 +67,7 @@ def _axes(base: LabFigure, pattern: AccessPattern) -> dict[str, Any]:
     heights = list(range(0, highest + 1, step))
     return {
         "xaxis": {**bare, "range": [-0.5, _COLUMNS * _PITCH - _PITCH + _SECTOR + 0.5], "domain": [0, 1], "anchor": "y"},
-        "yaxis": {**bare, "range": [-_ROWS, 0.1], "domain": [0.46, 0.985], "anchor": "x"},
+        "yaxis": {**bare, "range": [-_ROWS - 0.1, 0.1], "domain": [0.46, 0.985], "anchor": "x"},
         "xaxis2": {
             **plain, "range": [-0.7, starts[-1] + _BANKS - 0.3], "domain": [0, 1], "anchor": "y2", "showgrid": False, "tickmode": "array",
             "tickvals": [start + mark for start in starts for mark in marks], "tickprefix": "", "ticksuffix": "",

@@ -138,7 +138,7 @@ def _line(many: Sequence[Number], low: float, high: float) -> list[dict[str, Any
                 {
                     "type": "scatter", "mode": "markers", "x": there.tolist(), "y": [place] * count, "name": name,
                     "showlegend": one is many[0] or one.format != many[0].format,
-                    "marker": {"symbol": f"{symbol}-open", "size": 10, "color": MID_GREY, "line": stroke},
+                    "marker": {"symbol": f"{symbol}-open", "size": 8, "color": MID_GREY, "line": stroke},
                     "hovertemplate": f"{one.format.name}: %{{x:.17g}}<extra></extra>",
                 }
             )  # fmt: skip
@@ -146,12 +146,13 @@ def _line(many: Sequence[Number], low: float, high: float) -> list[dict[str, Any
         if not math.isfinite(one.held) and low <= edge <= high:  # what was asked for lies beyond the end of the format
             traces.append(
                 {
-                    "type": "scatter", "mode": "text", "x": [edge], "y": [place], "text": [ink(f"{one.format.name} ends at {edge:.8g}")],
-                    "textposition": "bottom center", "hoverinfo": "skip", "showlegend": False,
+                    "type": "scatter", "mode": "markers+text", "x": [edge], "y": [place], "textposition": "bottom center",
+                    "text": [ink(f"{one.format.name} ends at {edge:.8g}")], "hoverinfo": "skip", "showlegend": False,
+                    "marker": {"size": 14, "opacity": 0},  # keeps the text clear of the numbers
                 }
             )  # fmt: skip
         if math.isfinite(one.held):
-            ring = {"symbol": symbol, "size": 13, "color": palette.VERMILLION, "line": {"width": 2, "color": palette.VERMILLION}}
+            ring = {"symbol": symbol, "size": 14, "color": palette.VERMILLION, "line": {"width": 2, "color": palette.VERMILLION}}
             traces.append(
                 {
                     "type": "scatter", "mode": "markers+text", "x": [one.held], "y": [place], "marker": ring,

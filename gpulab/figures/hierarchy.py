@@ -134,7 +134,6 @@ def _add_points(figure: LabFigure, points: Sequence[tuple[Any, ...]], badge: Bad
         y=best,
         mode="lines",
         line=palette.line(badge, color, 1.5),
-        opacity=0.6,
         name=ink(f"fastest sample, {device}"),
         hoverinfo="skip",
     )

@@ -97,7 +97,7 @@ def _curve(one: OccupancySweep, shape: str, legend: set[str]) -> list[dict[str, 
             {
                 "type": "scatter", "mode": "markers", "x": [one.values[k] for k in marked], "y": [one.ratio[k] for k in marked],
                 "marker": {"symbol": symbol, "size": 8, "color": color, "line": {"width": 2, "color": color}},
-                "name": ink(f"limited by {name}"), "legendgroup": limiter, "showlegend": limiter not in legend,
+                "cliponaxis": False, "name": ink(f"limited by {name}"), "legendgroup": limiter, "showlegend": limiter not in legend,
                 "customdata": [_words(one, k) for k in marked],
                 "hovertemplate": f"%{{customdata}}, limited by {name}<extra></extra>",
             }

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from gpulab.evidence import Badge
 from gpulab.figures import palette
-from gpulab.figures._style import LabFigure, composed, frame, ink, linear_seconds_axis
+from gpulab.figures._style import LabFigure, apart_edges, composed, frame, ink, linear_seconds_axis
 from gpulab.units import format_bytes, format_seconds, plural
 
 if TYPE_CHECKING:
     from gpulab.training import PipelineResult, Profile, ProfileSpan, StepSpan
 
 _ROW = 34  # pixels of a lane
-_NAMED = 0.09  # of the picture's width that a bar needs for its name to be read
+_LETTER = 0.0085  # of the picture's width: a letter of a bar's name
+_NUMBERED = 0.0225  # of the picture's width that a bar needs for a number
 _MARGIN = 150
 _WAIT = "rgba(127,127,127,0.30)"
-_EDGE = {"color": "rgba(255,255,255,0.9)", "width": 1}  # keeps neighbours of a solid lane apart, in both themes
 _MOST_ROWS = 10  # workers that get a row though they load none of the steps that are drawn
 
 
@@ -70,12 +70,13 @@ def _row_of(span: StepSpan) -> str:
 def _lane(lane: str, spans: Sequence[StepSpan], badge: Badge, end: float) -> dict[str, Any]:
     color, hollow = palette.LANES[lane], badge is not Badge.MEASURED
     names = {"data": "load and decode", "copy": "copy", "compute": "compute"}
+    edge = {"color": color, "width": 1.5} if hollow else apart_edges([span.seconds for span in spans], end)
     return {
         "type": "bar", "orientation": "h", "name": ink(f"{names[lane]} ({badge.value.lower()})"), "width": 0.62,
         "y": [_row_of(span) for span in spans], "x": [min(span.end_seconds, end) - span.start_seconds for span in spans],
         "base": [span.start_seconds for span in spans],
-        "marker": {"color": "rgba(0,0,0,0)" if hollow else color, "line": {"color": color, "width": 1.5} if hollow else _EDGE},
-        "text": [_on_bar(str(span.step + 1), hollow) if span.seconds > _NAMED / 4 * end else "" for span in spans],
+        "marker": {"color": "rgba(0,0,0,0)" if hollow else color, "line": edge},
+        "text": [_on_bar(str(span.step + 1), "" if hollow else color) if span.seconds > _NUMBERED * end else "" for span in spans],
         "textposition": "inside",
         "insidetextanchor": "middle", "textangle": 0, "textfont": {"size": 11},
         "customdata": [f"batch {span.step + 1}: {names[lane]} {format_seconds(span.seconds)}" for span in spans],
@@ -145,21 +146,29 @@ def _profile_lanes(p: Profile, begin: float, end: float, depth: int) -> dict[str
 
 
 def _profile_lane(name: str, spans: Sequence[ProfileSpan], begin: float, whole: float) -> dict[str, Any]:
+    """Return a row. A name stands on its bar, else at its right where nothing follows, else it is shown at the mouse only."""
     color = {"mark": palette.GREY, "host": palette.BLUE, "device": palette.VERMILLION}[spans[0].lane]
-    short = [_short(span.name) for span in spans]
+    spans = sorted(spans, key=lambda span: span.start_seconds)
+    lengths, short = [span.seconds for span in spans], [_short(span.name) for span in spans]
+    needed = [_LETTER * (len(text) + 1) * whole for text in short]
+    fits = [length > room for length, room in zip(lengths, needed, strict=True)]
+    follows = [*(span.start_seconds for span in spans[1:]), begin + 1.1 * whole]  # at last the margin behind the axis
+    free = [after - span.end_seconds > room for after, span, room in zip(follows, spans, needed, strict=True)]
+    texts = zip(short, fits, free, strict=True)
     return {
-        "type": "bar", "orientation": "h", "y": [name] * len(spans), "x": [span.seconds for span in spans], "width": 0.7,
-        "base": [span.start_seconds - begin for span in spans], "marker": {"color": color, "line": {**_EDGE, "width": 0.5}},
-        "text": [_on_bar(text, False) if span.seconds > _NAMED * whole else "" for text, span in zip(short, spans, strict=True)],
-        "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "textfont": {"size": 11},
+        "type": "bar", "orientation": "h", "y": [name] * len(spans), "x": lengths, "width": 0.7,
+        "base": [span.start_seconds - begin for span in spans], "marker": {"color": color, "line": apart_edges(lengths, whole)},
+        "text": [_on_bar(text, color if inside else "") if inside or beside else "" for text, inside, beside in texts],
+        "textposition": ["inside" if inside else "outside" for inside in fits], "cliponaxis": False,
+        "insidetextanchor": "middle", "textangle": 0, "textfont": {"size": 11},
         "customdata": [f"{text}: {format_seconds(span.seconds)}" for text, span in zip(short, spans, strict=True)],
         "hovertemplate": "%{customdata}<extra></extra>",
     }  # fmt: skip
 
 
-def _on_bar(text: str, hollow: bool) -> str:
-    """Return text for a bar: white on a solid one, in the theme's ink on one that is hollow."""
-    return ink(text) if hollow else f'<span style="fill:#FFFFFF">{text}</span>'
+def _on_bar(text: str, color: str) -> str:
+    """Return text for a bar of this color: white on blue, black on the others, which are lighter; in the theme's ink on none ("")."""
+    return f'<span style="fill:{"#FFFFFF" if color == palette.BLUE else "#000000"}">{text}</span>' if color else ink(text)
 
 
 def _short(name: str) -> str:

@@ -168,20 +168,20 @@ def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list
     """Return the band between the two predictions of a measured result; one line where they are the same."""
     if result.prediction is None or result.overlapped is None:
         return []
-    color = palette.REDDISH_PURPLE
+    color = palette.device_color(result.environment.device_kind)
     both = [[_value(p, quantity) for p in curve.points] for curve in (result.prediction, result.overlapped)]
     x = [p.ranks for p in result.prediction.points]
     whose = f" for {_cut(result.label)}" if several else ""
     names = (f"predicted{whose}, no overlap (modelled)", f"predicted{whose}, maximal overlap (modelled)")
     traces: list[dict[str, Any]] = [
         {
-            "type": "scatter", "mode": "lines", "x": x, "y": y, "line": palette.line(Badge.MODELLED, color, 1.5), "name": ink(name),
-            "hoverinfo": "skip",
+            "type": "scatter", "mode": "lines", "x": x, "y": y, "name": ink(name), "hoverinfo": "skip",
+            "line": {**palette.line(Badge.MODELLED, color, 1.5), "dash": dash},
         }
-        for name, y in zip(names, both if both[0] != both[1] else both[:1], strict=False)
+        for name, y, dash in zip(names, both if both[0] != both[1] else both[:1], ("dash", "longdashdot"), strict=False)
     ]  # fmt: skip
     if len(traces) > 1:
-        traces[1] |= {"fill": "tonexty", "fillcolor": "rgba(204,121,167,0.18)"}
+        traces[1] |= {"fill": "tonexty", "fillcolor": "rgba(127,127,127,0.18)"}
     return traces
 
 

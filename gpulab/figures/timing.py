@@ -10,7 +10,7 @@ import numpy as np
 
 from gpulab.evidence import Badge
 from gpulab.figures import palette
-from gpulab.figures._style import AXIS, LabFigure, frame, ink, linear_axis, more_top, round_step, seconds_axis
+from gpulab.figures._style import AXIS, LabFigure, frame, ink, linear_axis, round_step, seconds_axis
 from gpulab.units import format_ratio, format_seconds, plural
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
     """
     rows = [*c.rows, *recorded]
     evidence = [row.measurement.evidence for row in rows]
-    figure = frame(c.label, evidence, _describe_comparison(c, recorded), height=170 + 54 * len(rows))
+    figure = frame(c.label, evidence, _describe_comparison(c, recorded), height=190 + 54 * len(rows))
     _legend(figure)
     for place, row in enumerate(rows):
         _add_times(figure, place, row.measurement)
@@ -52,11 +52,7 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
         range=[len(rows) - 0.5, -0.5], tickmode="array", tickvals=list(range(len(rows))), ticktext=[ink(_row_name(row)) for row in rows],
         tickprefix="", ticksuffix="", showgrid=False,
     )  # fmt: skip
-    figure.update_layout(
-        legend={"y": 1.0, "yref": "paper", "yanchor": "bottom", "x": 0},
-        margin={"b": 50, "r": 120 if any(row.speedup is not None for row in rows) else 24},
-    )
-    more_top(figure, 20)
+    figure.update_layout(margin_r=150 if any(row.speedup is not None for row in rows) else 24)
     return figure
 
 

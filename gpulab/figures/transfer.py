@@ -13,6 +13,7 @@ from gpulab.figures import palette
 from gpulab.figures._style import (
     MID_GREY,
     LabFigure,
+    apart_edges,
     bytes_axis,
     count_axis,
     frame,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep, SweepPoint
 
 _WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
-_SYMBOLS = {"pageable": "circle", "pinned": "diamond"}
+_SYMBOLS = {"pageable": ("circle", "cross"), "pinned": ("diamond", "x")}  # the second one of a model, or it would look recorded
 _CURVE_POINTS = 160
 _LATE = 0.7  # share of the axis from which on a label behind its line would be cut off
 _ROW = 16  # pixels of a label
@@ -153,7 +154,7 @@ def _add_series(figure: LabFigure, points: Sequence[SweepPoint], badge: Badge, q
         mode="markers",
         error_y=bars,
         name=ink(name),
-        marker=palette.marker(badge, color, _SYMBOLS.get(points[0].memory, "square"), 8),
+        marker=palette.marker(badge, color, _SYMBOLS.get(points[0].memory, ("square", "star"))[badge is Badge.MODELLED], 8),
         customdata=[_point_words(p) for p in points],
         hovertemplate="%{customdata}<extra></extra>",
     )
@@ -234,7 +235,8 @@ def _describe_sweep(sweeps: Sequence[Sweep], fits: Sequence[AlphaBeta], links: S
 
 def break_even(b: BreakEven) -> LabFigure:
     """Return the times of host and accelerator over the size, with the size above which the accelerator is faster."""
-    figure = frame(f"Break-even of {b.label}, copies counted", b.evidence, f"{b.sentence} {_describe_rows(b)}".strip(), height=380)
+    evidence = [e for e in (b.host_evidence, b.evidence) if e is not None]
+    figure = frame(f"Break-even of {b.label}, copies counted", evidence, f"{b.sentence} {_describe_rows(b)}".strip(), height=380)
     sizes = [row.n for row in b.rows]
     host, device = [row.host_seconds for row in b.rows], [row.device_seconds for row in b.rows]
     lines = (("CPU", host, "cpu", Badge.MEASURED), ("accelerator with both copies", device, "cuda", b.evidence.badge))
@@ -257,9 +259,8 @@ def break_even(b: BreakEven) -> LabFigure:
         place = (math.log10(b.size) - left) / (right - left)
         guide(figure, b.size, f"break-even: n = {b.size}", before=place > _LATE)
     else:
-        figure.add_annotation(
-            x=0.01, y=0.99, xref="paper", yref="paper", xanchor="left", yanchor="top", showarrow=False, text=ink(b.reason)
-        )
+        text = ink(f"no break-even up to n = {sizes[-1]}" if sizes else b.reason)
+        figure.add_annotation(x=0.01, y=0.99, xref="paper", yref="paper", xanchor="left", yanchor="top", showarrow=False, text=text)
     return figure
 
 
@@ -276,11 +277,11 @@ def overlap(o: Overlap) -> LabFigure:
     )
     figure = frame(f"Copy and compute, {pieces} of {format_bytes(o.nbytes / max(o.chunks, 1))}", o.evidence, words, height=300)
     hollow = o.evidence.badge is not Badge.MEASURED
+    end = max([span.end_seconds for span in o.timeline] + [o.serial_seconds, o.ideal_seconds])
     for lane in ("copy", "compute"):
         spans = [span for span in o.timeline if span.lane == lane]
         color = palette.LANES[lane]
-        # A thin light edge keeps the chunks of a solid lane apart, in both themes.
-        edge = {"color": color, "width": 1.5} if hollow else {"color": "rgba(255,255,255,0.9)", "width": 1}
+        edge = {"color": color, "width": 1.5} if hollow else apart_edges([span.seconds for span in spans], end)
         fill = {"color": "rgba(0,0,0,0)" if hollow else color, "line": edge}
         figure.add_bar(
             orientation="h",
@@ -293,7 +294,6 @@ def overlap(o: Overlap) -> LabFigure:
             customdata=[f"{lane} {span.chunk + 1}: {format_seconds(span.seconds)}" for span in spans],
             hovertemplate="%{customdata}<extra></extra>",
         )
-    end = max([span.end_seconds for span in o.timeline] + [o.serial_seconds, o.ideal_seconds])
     figure.update_xaxes(**linear_seconds_axis(end, "time since the start"))
     figure.update_yaxes(
         type="category",

@@ -121,8 +121,9 @@ def break_even(reason: str = "found") -> transfer.BreakEven:
     found = reason == "found"
     rows = () if reason == "no accelerator" else rows
     sentence = "It wins from 80 on." if found else f"It is {reason}."
+    host = evidence() if rows else None
     return transfer.BreakEven(
-        "matmul", 80 if found else None, reason, sentence, rows, (), evidence("modelled")
+        "matmul", 80 if found else None, reason, sentence, rows, (), evidence("modelled"), host
     )
 
 

@@ -217,6 +217,8 @@ def test_what_every_figure_keeps(name: str) -> None:
     if "no " not in name:  # nothing to show has no evidence
         assert re.search("MEASURED|RECORDED|MODELLED", words)
     assert layout["dragmode"] is False
+    place = (layout["legend"]["yref"], layout["legend"]["y"], layout["legend"]["yanchor"])
+    assert place == ("container", 0, "bottom")  # elsewhere it would cover the title or be cut off
     _check_axes(body)
     legend = [t["name"] for t in body["data"] if t.get("name") and t.get("showlegend") is not False]
     assert len(set(legend)) == len(legend)
@@ -305,6 +307,18 @@ def test_evidence_is_told_by_more_than_color() -> None:
     assert palette.line(Badge.MEASURED, "#000000")["dash"] == "solid"
     assert palette.device_color("cuda:0") == palette.device_color("mps")
     assert palette.device_color("cpu") != palette.device_color("cuda")
+
+
+def test_narrow_bars_are_not_covered_by_their_edges() -> None:
+    """Of many short operators none has an edge, or they become one white block; a long one has."""
+    profile = made.profile()
+    begin, end = profile.steps[0]
+    spans = [
+        replace(profile.spans[-1], start_seconds=begin + at, end_seconds=begin + at + length)
+        for at, length in [(0.0, 0.5 * (end - begin)), *((0.6 + k / 1e3, 1e-3) for k in range(99))]
+    ]
+    figure = figures.profile(replace(profile, spans=tuple(spans)))
+    assert list(figure.data[0].marker.line.width) == [1] + 99 * [0]
 
 
 def test_names_from_files_stay_text() -> None:
