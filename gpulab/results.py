@@ -13,7 +13,6 @@ import functools
 import html
 import math
 import reprlib
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -278,9 +277,11 @@ def html_badge(badge: str) -> str:
     return f'<span class="gpulab-badge" style="{_BADGE_SHAPE};{_BADGE_STYLE[badge]}">{badge}</span>'
 
 
-def shortened(text: str) -> str:
-    """Return the beginning of a text that is too long for a caption; "" for a text that fits."""
-    return "" if len(text) <= _CAPTION_LENGTH else textwrap.shorten(text, _CAPTION_SHORT, placeholder=" …")
+def folded(text: str) -> tuple[str, str]:
+    """Return the beginning of a text and the rest that unfolds; the rest is "" where the text is short enough for a caption."""
+    text = " ".join(text.split())
+    cut = text.rfind(" ", 0, _CAPTION_SHORT - 1)  # with the ellipsis
+    return (text, "") if len(text) <= _CAPTION_LENGTH or cut < 0 else (f"{text[:cut]} …", f"… {text[cut + 1 :]}")
 
 
 def html_caption(sentence: str) -> str:
@@ -291,14 +292,10 @@ def html_caption(sentence: str) -> str:
     word, _, rest = sentence.partition(" ")
     if word not in _BADGE_STYLE:
         return html.escape(sentence)
-    rest = rest.removeprefix("· ")
-    short = shortened(rest)
-    if not short:
-        return f"{html_badge(word)} {html.escape(rest)}"
-    return (
-        f'<details><summary style="cursor:pointer">{html_badge(word)} {html.escape(short)}</summary>'
-        f'<div style="padding:0.3em 0 0 1.2em">{html.escape(rest)}</div></details>'
-    )
+    beginning, rest = folded(rest.removeprefix("· "))
+    line = f"{html_badge(word)} {html.escape(beginning)}"
+    unfolds = f'<div style="padding:0.3em 0 0 1.2em">{html.escape(rest)}</div></details>'
+    return f'<details><summary style="cursor:pointer">{line}</summary>{unfolds}' if rest else line
 
 
 def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:

@@ -119,10 +119,10 @@ def _results(state: Mapping[str, Any]) -> str:
     """The table, where its figures come from, the notes, and the lines that give the same in a cell."""
     message = f'<p class="gpulab-message">{html.escape(state["message"])}</p>' if state["message"] else ""
     lines = [f"<li>{_evidence(each)}</li>" for each in state["evidence"]]
-    lines += [
-        f'<li class="gpulab-note"><span class="gpulab-note-code">{html.escape(n["code"])}</span> {html.escape(n["sentence"])}</li>'
-        for n in state["notes"]
-    ]
+    lines += map(_note, state["notes"])
+    if state["more"]:
+        folded = f"<summary>{len(state['more'])} more notes</summary><ul>{''.join(map(_note, state['more']))}</ul>"
+        lines.append(f'<li><details class="gpulab-more">{folded}</details></li>')
     status = f'<ul class="gpulab-status">{"".join(lines)}</ul>' if lines else ""
     code = (
         f'<details class="gpulab-code"><summary>Show the code</summary><pre tabindex="0"><code>{html.escape(state["code"])}</code></pre>'
@@ -134,12 +134,14 @@ def _results(state: Mapping[str, Any]) -> str:
     return f'<div class="gpulab gpulab-results">{message}{table}{status}{code}</div>'
 
 
+def _note(note: Mapping[str, str]) -> str:
+    code = f'<span class="gpulab-note-code">{html.escape(note["code"])}</span>'
+    return f'<li class="gpulab-note">{code} {html.escape(note["sentence"])}</li>'
+
+
 def _evidence(each: Mapping[str, str]) -> str:
-    if not each["short"]:
-        return f"{_badge(each['badge'])} {html.escape(each['text'])}"
-    return (
-        f"<details><summary>{_badge(each['badge'])} {html.escape(each['short'])}</summary><div>{html.escape(each['text'])}</div></details>"
-    )
+    line, rest = f"{_badge(each['badge'])} {html.escape(each['text'])}", html.escape(each["rest"])
+    return f"<details><summary>{line}</summary><div>{rest}</div></details>" if rest else line
 
 
 def _prediction(state: Mapping[str, Any]) -> str:

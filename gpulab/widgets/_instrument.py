@@ -41,11 +41,15 @@ import plotly.graph_objects as go
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.figures import mimebundle
-from gpulab.results import shortened
+from gpulab.results import folded
 from gpulab.widgets import _cells
 from gpulab.widgets._controls import Control, GoneError
 from gpulab.widgets._panels import ControlsPanel, ResultsPanel
 from gpulab.widgets._work import Job, Progress, Stop, in_one_sentence
+
+_NOTES = 2  # that are shown; more are folded
+# What makes a result wrong comes before what makes a time doubtful, and how a time was taken comes last.
+_WEIGHTS = {"disagree": 0, "implausible": 0, "diverged": 0, "slow-first-call": 2, "too-short": 2, "deadline": 2, "turn-taking": 2}
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Drawing:
     """What an instrument shows: the figure, the table of the same results, and their evidence and notes.
 
     ``message`` says what to do where there is no result yet. A cell of ``rows`` may be a ``Badge``. The rows of notes that a result's own
-    table has are left out: notes have their own place, below.
+    table has are left out: notes have their own place, below. There the two most important stand first, and equal codes side by side.
     """
 
     figure: go.Figure | None = None
@@ -86,7 +90,11 @@ class Drawing:
     message: str = ""
 
     def __post_init__(self) -> None:
-        """Leave out the rows of notes."""
+        """Leave out the rows of notes, and bring the notes into order."""
+        codes = sorted(dict.fromkeys(note.code for note in self.notes), key=lambda code: _WEIGHTS.get(code, 1))
+        grouped = [note for code in codes for note in dict.fromkeys(self.notes) if note.code == code]
+        first = [next(note for note in grouped if note.code == code) for code in codes[:_NOTES]]
+        object.__setattr__(self, "notes", [*first, *(note for note in grouped if note not in first)])
         object.__setattr__(self, "rows", [row for row in self.rows if not (row and str(row[0]).startswith(("note: ", "note on ")))])
 
 
@@ -494,16 +502,20 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         if self._picture.outputs != outputs:
             self._picture.outputs = outputs
         meta = drawing.figure.layout.meta if drawing.figure is not None else None
+        notes = [{"code": n.code, "sentence": n.sentence} for n in drawing.notes]
+        shown_notes = _NOTES if len(notes) > _NOTES + 1 else len(notes)
         self._results.write(
             caption=meta["description"] if meta and "description" in meta else "",
             message=message,
             headers=list(drawing.headers),
             rows=[[{"badge": cell.value} if isinstance(cell, Badge) else str(cell) for cell in row] for row in drawing.rows],
             evidence=[
-                {"badge": e.badge.value, "text": text, "short": shortened(text)}
-                for text, e in {_words(e): e for e in drawing.evidence}.items()
+                {"badge": e.badge.value, "text": line, "rest": rest}
+                for e in {_words(e): e for e in drawing.evidence}.values()
+                for line, rest in [folded(_words(e))]
             ],
-            notes=[{"code": n.code, "sentence": n.sentence} for n in dict.fromkeys(drawing.notes)],
+            notes=notes[:shown_notes],
+            more=notes[shown_notes:],
             code=self.code,
         )
 

@@ -98,7 +98,8 @@ class ResultsPanel(Panel):
     message = traitlets.Unicode().tag(sync=True)  # what to do where there is no result yet, or what to know about this one
     headers: traitlets.List[Any] = traitlets.List().tag(sync=True)
     rows: traitlets.List[Any] = traitlets.List().tag(sync=True)  # rows of texts; {"badge": "MEASURED"} is drawn as a badge
-    evidence: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [{"badge", "text", "short"}, ...]; "short" folds it
+    evidence: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [{"badge", "text", "rest"}, ...]; "rest" unfolds
     notes: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [{"code", "sentence"}, ...]
+    more: traitlets.List[Any] = traitlets.List().tag(sync=True)  # the notes that are folded
     code = traitlets.Unicode().tag(sync=True)
     busy = traitlets.Bool(False).tag(sync=True)

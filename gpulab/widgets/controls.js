@@ -60,7 +60,11 @@ const KINDS = {
         input.step = item.integer ? 1 : "any";
         for (const bound of ["min", "max"]) item[bound] === null ? input.removeAttribute(bound) : input.setAttribute(bound, item[bound]);
       },
-      show(raw) { if (typing) missed = raw; else input.value = raw; },
+      show(raw) {
+        if (typing) { missed = raw; return; }
+        input.value = raw;
+        input.style.minWidth = `${String(raw).length + 5}ch`; // with its arrows
+      },
     };
   },
 

@@ -59,23 +59,29 @@ function render({ model, el }) {
     wrap.replaceChildren(table);
   }
 
-  /** One line of evidence. A long one (a model's assumptions and sources) shows its beginning and unfolds, and stays unfolded. */
-  function evidenceLine({ badge: name, text, short }, before) {
-    if (!short) return element("li", {}, badge(name), " ", text);
+  /** One line of evidence. Of a long one (a model's assumptions and sources) the rest unfolds, and stays unfolded. */
+  function evidenceLine({ badge: name, text, rest }, before) {
+    if (!rest) return element("li", {}, badge(name), " ", text);
     const details = before?.querySelector("details") ?? element("details", {}, element("summary"), element("div"));
-    const [summary, whole] = details.children;
-    summary.replaceChildren(badge(name), " ", short);
-    setText(whole, text);
+    const [summary, unfolds] = details.children;
+    summary.replaceChildren(badge(name), " ", text);
+    setText(unfolds, rest);
     return details.parentElement ?? element("li", {}, details);
   }
 
+  const note = (n) => element("li", { class: "gpulab-note" }, element("span", { class: "gpulab-note-code" }, n.code), " ", n.sentence);
+  const fold = element("li", {}, element("details", { class: "gpulab-more" }, element("summary"), element("ul")));
+
   function drawStatus() {
-    const before = [...status.children];
+    const before = [...status.children].filter((line) => line !== fold);
     const evidence = model.get("evidence").map((e, k) => evidenceLine(e, before[k]));
-    const notes = model.get("notes").map((n) => element("li", { class: "gpulab-note" }, element("span", { class: "gpulab-note-code" }, n.code), " ", n.sentence));
+    const more = model.get("more").map(note), [summary, list] = fold.firstChild.children;
+    setText(summary, `${more.length} more notes`);
+    list.replaceChildren(...more);
+    const lines = [...evidence, ...model.get("notes").map(note), ...(more.length ? [fold] : [])];
     // A line that was there is left in place: taken out and put back, it would lose the focus.
-    for (const [k, line] of [...evidence, ...notes].entries()) if (status.children[k] !== line) status.insertBefore(line, status.children[k] ?? null);
-    while (status.children.length > evidence.length + notes.length) status.lastElementChild.remove();
+    for (const old of [...status.children]) if (!lines.includes(old)) old.remove();
+    for (const [k, line] of lines.entries()) if (status.children[k] !== line) status.insertBefore(line, status.children[k] ?? null);
     status.hidden = status.children.length === 0;
   }
 
@@ -93,7 +99,7 @@ function render({ model, el }) {
 
   let gone = false; // no kernel will say that the work is over
   const kernel = line(model, el, () => { gone = true; drawTexts(); });
-  const listeners = { ...kernel.reactions, "change:headers": drawTable, "change:rows": drawTable, "change:label": drawTable, "change:evidence": drawStatus, "change:notes": drawStatus };
+  const listeners = { ...kernel.reactions, "change:headers": drawTable, "change:rows": drawTable, "change:label": drawTable, "change:evidence": drawStatus, "change:notes": drawStatus, "change:more": drawStatus };
   for (const name of ["message", "caption", "code", "busy"]) listeners[`change:${name}`] = drawTexts;
   const end = listen(model, listeners);
   drawTable();

@@ -145,6 +145,16 @@ def test_one_control_decides_anothers_options(probe: Probe) -> None:
     assert probe.values["dish"] == "bread"
 
 
+def test_the_most_important_notes_stand_first() -> None:
+    """What makes a result wrong, then what makes a time doubtful; equal codes side by side after
+    the two that are always shown, and each note once.
+    """
+    codes = ("deadline", "contended", "contended", "disagree", "skipped", "deadline")
+    notes = [Note(code, f"{k}.") for k, code in enumerate(codes)]
+    shown = [note.code for note in Drawing(notes=[*notes, *notes]).notes]
+    assert shown == ["disagree", "contended", "contended", "skipped", "deadline", "deadline"]
+
+
 def test_a_run_shows_its_result(probe: Probe) -> None:
     """Table with badge, status line, notes and message; rows of notes have their own place."""
     assert (probe.result, probe.latest) == (None, "")
