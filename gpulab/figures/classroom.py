@@ -84,7 +84,7 @@ def _machines(some: Sequence[tuple[Student, Roofline, float]], low: float, high:
     tops = [roof.arithmetic_roof(_ARITHMETIC).flops_per_second for _, roof, _ in some]
     lines = {
         "type": "scatter", "mode": "lines", "x": x, "y": y, "line": palette.line(Badge.RECORDED, color, 1.2), "hoverinfo": "skip",
-        "name": ink(f"roofs of {len(some)} {kind}{'s' if len(some) != 1 else ''} (recorded)"), "opacity": 0.75,
+        "name": ink(f"roofs of {len(some)} {kind}{'s' if len(some) != 1 else ''} (recorded)"),
     }  # fmt: skip
     marks = {
         "type": "scatter", "mode": "markers", "x": [ridge for *_, ridge in some], "y": tops, "name": ink(f"their ridges ({kind})"),
