@@ -48,11 +48,17 @@ def fault(source: str, arch: str, flags: Sequence[str], names: Sequence[str], ou
     return _error(_readable(refused), source, place or (None, None), log)
 
 
-def _of_front_end(source: str, errors: Sequence[_log.Diagnostic], log: str) -> CompileError:
+def _of_front_end(source: str, errors: Sequence[_log.Diagnostic], log: str) -> CompileError | MissingLibraryError:
     """The first error that stands in the source itself, else the first."""
     first = next((error for error in errors if error.file == _nvrtc.FILE), errors[0])
     text = first.text
     if first.file not in (_nvrtc.FILE, None):
+        if "open source file" in text:
+            return MissingLibraryError(
+                f"compile_cuda: {first.file} includes a header that is not installed ({text}); expected all headers of its release. "
+                f"NVIDIA's come with {pip_command('install nvidia-cuda-crt nvidia-cuda-cccl')}, those of CUDA 12 with "
+                "nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12."
+            )
         return CompileError(_block(f"in {first.file}, line {first.line}: {text}", first.shown, first.column, None, len(errors)), log=log)
     if "could not open source file" in text or "cannot open source file" in text:
         text += ". " + _about_headers()

@@ -81,14 +81,17 @@ def find_tool(name: str) -> Path | None:
 
 def include_folders() -> list[Path]:
     """Return the folders with CUDA's own headers (``cuda_fp16.h``, ``mma.h``; ``cuda/std`` and ``nv`` of CCCL) that are installed."""
-    found = {root: _headers_of(root) for root in roots()}
-    complete = [root for root, folders in found.items() if any((folder / "cuda_fp16.h").is_file() for folder in folders)]
-    chosen = next(iter(complete or [root for root, folders in found.items() if folders]), None)
-    if chosen is None:
-        return []
-    # One toolkit's headers only, since those of two versions do not fit together; but its wheels may lie in two environments.
-    same = [root for root in found if _wheels(root) and _wheels(root) == _wheels(chosen) and root != chosen]
-    return [folder for root in (chosen, *same) for folder in found[root]]
+    nvrtc = find_library("nvrtc")
+    toolkit = next(filter(None, map(_wheels, nvrtc.parents)), "") if nvrtc else ""
+    found = {root: folders for root in roots() if (folders := _headers_of(root))}
+
+    def rank(root: Path) -> tuple[bool, bool]:
+        return not any((folder / "cuda_fp16.h").is_file() for folder in found[root]), _wheels(root) != toolkit
+
+    # One toolkit's headers only, the compiler's if they are there, since those of two versions do not fit together; but its wheels may lie
+    # in two environments.
+    best = sorted(found, key=rank)
+    return [folder for root in best if root == best[0] or _wheels(root) == _wheels(best[0]) != "" for folder in found[root]]
 
 
 def _wheels(root: Path) -> str:
