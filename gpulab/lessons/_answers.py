@@ -145,7 +145,24 @@ class _Encoder:
         return {"t": "array" if whole else "scalar", "dtype": array.dtype.str, "shape": list(array.shape), "v": numbers}
 
 
-def _decode(kept: Any, depth: int = 0) -> Any:
+class Message(_Encoder):
+    """Values on their way to the process of an answer and back: also whole arrays, tensors, and the names of what cannot be sent."""
+
+    def _tagged(self, value: Any, kind: type, depth: int) -> Any:
+        tensor = type(value).__name__ == "Tensor" and kind.__module__ == "torch"
+        if tensor:
+            value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).detach().cpu().numpy()
+        if isinstance(value, np.ndarray) and value.dtype.kind in _NUMPY:
+            data = base64.b64encode(value.tobytes()).decode()
+            sealed = not value.flags.writeable
+            return {"t": "tensor" if tensor else "array", "dtype": value.dtype.str, "shape": list(value.shape), "data": data, "sealed": sealed}
+        try:
+            return super()._tagged(value, kind, depth)
+        except NotKeptError:
+            return {"t": "other", "v": kind.__name__}
+
+
+def decode(kept: Any, depth: int = 0) -> Any:
     """Return the value; a ``NotKeptError`` where the file is damaged or hostile."""
     if kept is None or isinstance(kept, (bool, int, float, str)):
         return kept
@@ -160,29 +177,39 @@ def _decode(kept: Any, depth: int = 0) -> Any:
 
 
 def _several(kind: Callable[[Any], Any]) -> Callable[[Kept, int], Any]:
-    return lambda kept, depth: kind(_decode(item, depth) for item in kept["v"])
+    return lambda kept, depth: kind(decode(item, depth) for item in kept["v"])
 
 
 def _decode_array(kept: Kept, depth: int) -> Any:
     dtype = np.dtype(kept["dtype"])
     shape = kept["shape"]
-    if dtype.kind not in _NUMPY or len(kept["v"]) > _MOST_PARTS or not all(type(side) is int and side >= 0 for side in shape):
+    if dtype.kind not in _NUMPY or len(kept.get("v", ())) > _MOST_PARTS or not all(type(side) is int and side >= 0 for side in shape):
         raise NotKeptError(f"the file is damaged here: an array of {dtype}")
-    array = np.array([_decode(item, depth) for item in kept["v"]], dtype=dtype).reshape(shape)
+    if "data" in kept:
+        array = np.frombuffer(base64.b64decode(kept["data"], validate=True), dtype).reshape(shape)
+        array = array if kept["sealed"] is True else array.copy()
+    else:
+        array = np.array([decode(item, depth) for item in kept["v"]], dtype=dtype).reshape(shape)
+    if kept["t"] == "tensor":
+        import torch
+
+        return torch.from_numpy(array.copy())
     return array if kept["t"] == "array" else array[()]
 
 
 # Tag -> what reads the value behind it.
 _READERS: dict[str, Callable[[Kept, int], Any]] = {
     **{kind.__name__: _several(kind) for kind in (tuple, list, set, frozenset)},
-    "dict": lambda kept, depth: {_decode(key, depth): _decode(item, depth) for key, item in kept["v"]},
+    "dict": lambda kept, depth: {decode(key, depth): decode(item, depth) for key, item in kept["v"]},
     "float": lambda kept, depth: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[kept["v"]],
     "bytes": lambda kept, depth: base64.b64decode(kept["v"], validate=True),
-    "complex": lambda kept, depth: complex(*(_decode(part, depth) for part in kept["v"])),
+    "complex": lambda kept, depth: complex(*(decode(part, depth) for part in kept["v"])),
     "...": lambda kept, depth: ...,
     "range": lambda kept, depth: range(*kept["v"]),
     "array": _decode_array,
     "scalar": _decode_array,
+    "tensor": _decode_array,
+    "other": lambda kept, depth: type(str(kept["v"]), (), {"__repr__": lambda self: ""})(),
     "result": lambda kept, depth: restore_result(kept),
 }
 
@@ -344,7 +371,7 @@ def _lambda(function: types.FunctionType) -> tuple[str, str]:
     return name, f"{name} = ({text})"
 
 
-def restore(kept: Any, label: str, run_code: bool = True) -> Any:
+def restore(kept: Any, label: str) -> Any:
     """Return an answer from its kept form. Source is executed: call this only where that may happen.
 
     Parameters
@@ -352,37 +379,67 @@ def restore(kept: Any, label: str, run_code: bool = True) -> Any:
     kept : JSON values
     label : str
         The exercise's id, for the name of the source in messages.
-    run_code : bool
-        False refuses source and files.
 
     Raises
     ------
     NotKeptError
-        If nothing was kept, the form is damaged, or code must not run.
+        If nothing was kept, or the form is damaged.
     """
-    if not isinstance(kept, dict):
-        raise NotKeptError("no answer was kept")
-    kind = kept.get("kind")
-    if kind == "nothing":
-        raise NotKeptError(f"the answer was not kept: {str(kept.get('reason'))[:200]}")
-    if kind == "value":
-        return _decode(kept.get("value"))
-    if kind in ("code", "file") and not run_code:
-        raise NotKeptError("the answer is code, and code is not run here")
-    if kind == "file" and isinstance(kept.get("text"), str):
+    if isinstance(kept, dict) and kept.get("kind") == "value":
+        return decode(kept.get("value"))
+    if isinstance(kept, dict) and kept.get("kind") == "file" and isinstance(kept.get("text"), str):
         file = Path.cwd() / "answer.py"
         file.write_text(kept["text"], encoding="utf-8")
         return file
-    name, source, values = kept.get("name"), kept.get("source"), kept.get("values")
-    if kind != "code" or not isinstance(name, str) or not isinstance(source, str) or not isinstance(values, dict):
-        raise NotKeptError("the file is damaged here: an unknown kind of answer")
-    names: dict[str, Any] = {"__name__": "__main__", **{str(key): _decode(value) for key, value in values.items()}}
-    from gpulab.parallel._script import _FLAGS
-
-    file_name = f"<answer to {label}>"
-    linecache.cache[file_name] = (len(source), None, source.splitlines(keepends=True), file_name)  # a kernel's text is looked up
-    # What annotations name was not kept, so they must not be looked up: the flag leaves them as text.
-    exec(compile(source, file_name, "exec", _FLAGS), names)
+    name, tree, names = _parts(kept, label)
+    _run(tree, label, names)
     if name not in names:
         raise NotKeptError(f"the source defines no {name}")
     return names[name]
+
+
+def outline(kept: Any, label: str) -> types.FunctionType | None:
+    """Return a kept function for what reads its text and code; nothing of the source is executed, so it must not be called.
+
+    Defined are its functions, without decorators, defaults and annotations, their other names, and what they import for kernels.
+
+    Raises
+    ------
+    NotKeptError, SyntaxError
+        As ``restore``.
+    """
+    name, tree, names = _parts(kept, label)
+    body: list[ast.stmt] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            node.decorator_list, node.args.defaults, node.args.kw_defaults = [], [], [None] * len(node.args.kwonlyargs)
+            vars(node).update(type_params=[])
+            body.append(node)
+        elif isinstance(node, ast.Import) and all(each.name in _IMPORTED for each in node.names):
+            body.append(node)
+        elif isinstance(node, ast.ImportFrom) and node.module in _IMPORTED:
+            body.append(node)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and isinstance(node.targets[0], ast.Name):
+            body.append(node)
+    _run(ast.Module(body, []), label, names)
+    found = names.get(name)
+    return found if isinstance(found, types.FunctionType) else None
+
+
+_IMPORTED = ("math", "numpy", "numba", "gpulab.kernels")  # what a kernel is made of
+
+
+def _run(tree: ast.Module, label: str, names: dict[str, Any]) -> None:
+    # What annotations name was not kept, so they must not be looked up: the future that this file imports leaves them as text.
+    exec(compile(tree, f"<answer to {label}>", "exec"), names)
+
+
+def _parts(kept: Any, label: str) -> tuple[str, ast.Module, dict[str, Any]]:
+    """Return the name of a kept function, the tree of its source, and the values that it needs."""
+    name, source, values = (kept.get(key) for key in ("name", "source", "values")) if isinstance(kept, dict) else (None, None, None)
+    if not isinstance(name, str) or not isinstance(source, str) or not isinstance(values, dict) or kept.get("kind") != "code":
+        raise NotKeptError("the file is damaged here: an unknown kind of answer")
+    names = {"__name__": "__main__", **{str(key): decode(value) for key, value in values.items()}}
+    file = f"<answer to {label}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # a kernel's text is looked up
+    return name, ast.parse(source, file), names

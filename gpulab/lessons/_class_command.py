@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+SAME_NAME = ("ask", "later", "apart")
+
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand to the command line's parser."""
@@ -20,7 +22,16 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--rubric", metavar="FILE", help='a rubric such as {"exercise_points": 2, "notebooks": ["02"]} (default: see the docs)'
     )
-    parser.add_argument("--no-code", action="store_true", help="do not run answers that are functions")
+    code = parser.add_mutually_exclusive_group()
+    code.add_argument("--no-code", action="store_true", help="do not run answers that are code: functions, kernels and scripts")
+    code.add_argument(
+        "--trust-code", action="store_true",
+        help="run code also where this system allows no box: every answer can then read, change and send whatever you can, and set any grade",
+    )  # fmt: skip
+    parser.add_argument(
+        "--same-name", choices=SAME_NAME, default=SAME_NAME[0],
+        help="of reports of one name: grade none and list them (ask, the default), let the later one count, or take each for a student",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
@@ -30,21 +41,27 @@ def run(arguments: argparse.Namespace) -> int:
     from gpulab.lessons import Rubric, classroom, grade
 
     graded = arguments.grades is not None
-    if not graded and (arguments.rubric is not None or arguments.no_code):
-        raise InputError("class: --rubric and --no-code say how answers are graded; expected --grades FILE with them. Add it.")
+    if not graded and (arguments.rubric is not None or arguments.no_code or arguments.trust_code):
+        raise InputError(
+            "class: --rubric, --no-code and --trust-code say how answers are graded; expected --grades FILE with them. Add it."
+        )
     # Both before the answers are run, which takes minutes.
     rubric = None if arguments.rubric is None else Rubric.read(arguments.rubric)
     if graded:
         _refuse_unwritable(arguments.grades)
-    room = classroom(arguments.folder)
+    room = classroom(arguments.folder, same_name=arguments.same_name)
     _print(room.table())
     print(f"\n{room.caption()}")
     if room.refused or room.remarks:
         print()
         _print(room.problems.table())
     if graded:
-        grades = grade(room, rubric, run_code=not arguments.no_code)
-        file = grades.write_csv(arguments.grades)
+        grades = grade(room, rubric, run_code=not arguments.no_code, trust_code=arguments.trust_code)
+        try:
+            file = grades.write_csv(arguments.grades)
+        except InputError:  # such as a disk that is full by now: what took an hour is not lost
+            print(grades.csv())
+            raise
         print(f"\n{grades.caption()} Written to {file}.")
         if grades.differences().rows:
             print()

@@ -19,6 +19,7 @@ from typing import Any
 
 from gpulab.errors import InputError, RecordingError, message_of, shown
 from gpulab.lessons._answers import MOST_CHARACTERS
+from gpulab.lessons._class_command import SAME_NAME
 from gpulab.lessons._classroom import Classroom, RefusedFile, Student, line
 from gpulab.lessons._report_schema import ReportedMachine, StudentReport
 from gpulab.units import format_bytes
@@ -35,7 +36,9 @@ _NESTED = "It is nested more deeply than any report; expected the output of `gpu
 _TOMORROW = datetime.timedelta(days=1)
 
 
-def classroom(folder: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Classroom:
+def classroom(
+    folder: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None, *, same_name: str = SAME_NAME[0]
+) -> Classroom:
     """Read a folder of reports, also in folders inside it, as learning platforms hand them out.
 
     Parameters
@@ -43,18 +46,23 @@ def classroom(folder: str | os.PathLike[str], progress: Callable[[int, int], Non
     folder : path
     progress : callable, optional
         Called with (files read, files in all).
+    same_name : str
+        Anybody can type any name, so that of reports with one name from different folders, or with answers to the same exercises, one may be
+        another student's. "ask" lists each of them and lets ``grade`` give no points for any; "later" lets the later one count, and "apart"
+        takes each for a student. Files of one folder in which there is no other name are one student's, and the later one counts.
 
     Returns
     -------
     Classroom
-        Its ``students``; ``problems`` names each file that cannot be read, with the reason. Of two files of one student for the same
-        notebooks the later one counts, and a remark says so.
+        Its ``students``; ``problems`` names each file that cannot be read, with the reason, and remarks.
 
     Raises
     ------
     InputError
-        If there is no such folder.
+        If there is no such folder, or ``same_name`` is none of these.
     """
+    if same_name not in SAME_NAME:
+        raise InputError(f"classroom: same_name={shown(same_name)}; expected one of {', '.join(SAME_NAME)}. Pass one of these.")
     try:
         root = Path(folder).expanduser()
         if not root.is_dir():
@@ -76,7 +84,7 @@ def classroom(folder: str | os.PathLike[str], progress: Callable[[int, int], Non
             refused.append(RefusedFile(name, message_of(error, 400)))
         if progress is not None:
             progress(number, len(files))
-    students, twice = _students(read)
+    students, twice = _students(read, same_name)
     return Classroom(str(root), students, tuple(refused), (*remarks, *twice))
 
 
@@ -234,7 +242,7 @@ def _text_fault(report: StudentReport) -> str:
     return ""
 
 
-def _students(read: Sequence[tuple[str, StudentReport]]) -> tuple[tuple[Student, ...], list[str]]:
+def _students(read: Sequence[tuple[str, StudentReport]], same_name: str) -> tuple[tuple[Student, ...], list[str]]:
     """Put the files of one student together; the later file of the same notebooks counts.
 
     One in which nothing was predicted or tried, as before class, tells of the machine and takes no other's place.
@@ -245,9 +253,19 @@ def _students(read: Sequence[tuple[str, StudentReport]]) -> tuple[tuple[Student,
         key = unicodedata.normalize("NFKC", name).casefold() if name else f"\0{number}"  # by no words: two files may be shown alike
         groups.setdefault(key, []).append((file, report))
     students, remarks = [], []
+    folders = [folder for group in groups.values() for folder in {str(Path(file).parent) for file, _ in group}]
     for group in groups.values():
         latest = sorted(group, key=lambda pair: datetime.datetime.fromisoformat(pair[1].date), reverse=True)
         name = line(latest[0][1].name) or f"(no name) {latest[0][0]}"
+        if same_name != "later" and _is_disputed([pair for pair in group if _has_work(pair[1])], folders):
+            files = ", ".join(file for file, _ in latest)
+            why = "" if same_name == "apart" else f"{len(group)} reports have this name, and which of them count is for you to decide: {files}"
+            students += [Student(f"{name} ({file})", (file,), report, why) for file, report in latest]
+            decided = "each counts as one student" if not why else (
+                'none of them is graded. Pass same_name="later" (--same-name later) if they are one student\'s, or "apart" if they are not'
+            )  # fmt: skip
+            remarks.append(f"{len(group)} reports have the name {name}: {files}; {decided}.")
+            continue
         used: list[tuple[str, StudentReport]] = []
         for file, report in [pair for pair in latest if _has_work(pair[1])] or latest:
             same = next((pair for pair in used if pair[1].notebook == report.notebook), None)
@@ -264,6 +282,17 @@ def _students(read: Sequence[tuple[str, StudentReport]]) -> tuple[tuple[Student,
             used.insert(0, latest[0])
         students.append(Student(name, tuple(file for file, _ in used), report))
     return tuple(sorted(students, key=lambda each: each.name.casefold())), [*remarks, *_versions(students)]
+
+
+def _is_disputed(group: Sequence[tuple[str, StudentReport]], folders: Sequence[str]) -> bool:
+    """Whether one report of a name could take the place of another student's.
+
+    ``folders`` has each folder once for each name in it: one with a single name is what one student uploaded.
+    """
+    places = {str(Path(file).parent) for file, _ in group}
+    ids = [each.id for _, report in group for each in (*report.checks, *report.predictions)]
+    shared = places != {"."} and all(folders.count(place) == 1 for place in places)
+    return len(places) > 1 or (len(set(ids)) < len(ids) and not shared)
 
 
 def _has_work(report: StudentReport) -> bool:

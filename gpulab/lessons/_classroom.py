@@ -45,11 +45,14 @@ class Student(Result):
         Where it was read from, the latest first.
     report : StudentReport
         Of several files for several notebooks, all together.
+    undecided : str
+        Why no grade is given before the instructor decides: other files have the same name. "" if there is nothing to decide.
     """
 
     name: str
     files: tuple[str, ...]
     report: StudentReport
+    undecided: str = ""
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.report!r}>"

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,16 +23,19 @@ from gpulab._files import write_atomically
 from gpulab.errors import InputError, shown
 from gpulab.lessons import content
 from gpulab.lessons._classroom import Classroom, Student, line
-from gpulab.lessons._regrade import Regrader
+from gpulab.lessons._grader import CODE, LOST, Grader, Outcome, is_code
 from gpulab.lessons._rubric import Rubric
 from gpulab.results import Result
 from gpulab.units import plural
 
 PASSED, WRONG, NOT_ATTEMPTED, OPEN = "passed", "wrong", "not attempted", "open"
 MEMORY_BYTES = 2 * 2**30
+STUDENT_SECONDS = 1_200.0
 # Why an answer stays open through no fault of the student's.
 _STOPPED, _NOT_RUN = "the grading was stopped before this answer", "the answer is code, and code is not run here"
-_NOT_THE_STUDENTS = (_STOPPED, _NOT_RUN)
+_NO_BOX = "the answer is code, and there is no box to run it in on this machine"
+_NOT_THE_STUDENTS = (_STOPPED, _NOT_RUN, _NO_BOX, LOST)
+_TOO_LONG = "it was not run: the student's answers before it took all the time that a student has"
 # A spreadsheet takes a cell that begins so for a formula and runs it; the wide forms are turned into these by some.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 # Where a comma parts the digits of a number, spreadsheets part cells at semicolons, also inside of a cell of ours.
@@ -49,6 +53,9 @@ class Grade(Result):
         if it cannot be checked again. ``message`` says why.
     points, most : float
         Both are 0 if the exercise is left out.
+    by : str
+        "check" if the check alone decided; "code" if the answer's code ran in the process of its check, so that it could have forged the
+        outcome; "" if nothing was checked.
     """
 
     id: str
@@ -57,6 +64,7 @@ class Grade(Result):
     message: str
     points: float
     most: float
+    by: str = ""
 
     @property
     def differs(self) -> bool:
@@ -154,6 +162,9 @@ class Grades(Result):
         code = "" if self.ran_code else " Answers that are code were not run."
         why = "the rubric names them" if self.rubric.notebooks else "a student worked on them"
         counted = f"Notebooks that counted: {', '.join(self.notebooks)} (because {why})." if self.notebooks else "No notebook counted."
+        claimed = sorted({g.id for s in self.students for g in s.grades if g.by == CODE and g.found == PASSED})
+        if claimed:
+            code += f" Their own code could have forged that these passed: {', '.join(claimed)}."
         return f"{counted} {plural(self.answers, 'answer')} checked again, equal ones once ({self.checked}).{code}"
 
     def differences(self) -> Differences:
@@ -273,16 +284,18 @@ def grade(
     rubric: Rubric | None = None,
     *,
     run_code: bool = True,
+    trust_code: bool = False,
     seconds: float | None = None,
+    student_seconds: float = STUDENT_SECONDS,
     memory_bytes: int = MEMORY_BYTES,
     progress: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Grades:
     """Check every kept answer of a class again, and give points.
 
-    An answer that is a function is **run**, in a process of its own with limited time and memory, an empty folder, a cleaned environment
-    and none of this process's open files. That limits accidents but is not a sandbox: malicious code can do what you may do on this
-    machine. If you do not trust the class, pass ``run_code=False``, or grade in a container or a virtual machine.
+    An answer that is code is run in a box: without network, without your files, with limited time, memory and processes. The check runs
+    outside of the box, except for those that need the live object, whose outcome the code could forge (``Grade.by``). Where the system
+    allows no box, code is not run, unless you pass ``trust_code=True``.
 
     Parameters
     ----------
@@ -291,11 +304,15 @@ def grade(
     rubric : Rubric, optional
         None takes the defaults.
     run_code : bool
-        False leaves every answer that is code "open".
+        False leaves every answer that is code "open": nothing of it is run, started, opened or unpickled.
+    trust_code : bool
+        Where there is no box, run code all the same. It can then do whatever you may do on this machine, and change any grade.
     seconds : float, optional
         The limit for one answer; None uses the limit of each exercise.
+    student_seconds : float
+        The limit for all answers of one student; those that remain give no points.
     memory_bytes : int
-        The limit for one answer, in addition to the libraries, if the system can limit memory (Linux).
+        The limit for one answer and all its processes, in addition to the libraries (Linux).
     progress : callable, optional
         Called with (answers checked, different answers in all).
     stop : callable, optional
@@ -312,34 +329,57 @@ def grade(
     """
     if not isinstance(room, Classroom) or not (rubric is None or isinstance(rubric, Rubric)):
         raise InputError(f"grade: {shown(room)}, {shown(rubric)}; expected what classroom() returned, and a Rubric. Pass these.")
-    if seconds is not None and not (_given.is_finite(seconds) and seconds > 0):
-        raise InputError(f"grade: seconds={shown(seconds)}; expected a positive number or None. Pass one of these.")
+    for name, value in (("seconds", seconds), ("student_seconds", student_seconds)):
+        if (value is not None or name != "seconds") and not (_given.is_finite(value) and value > 0):  # type: ignore[operator]
+            raise InputError(f"grade: {name}={shown(value)}; expected a positive number. Pass one, or leave it out.")
     if not _given.is_whole(memory_bytes) or memory_bytes < 2**20:
         raise InputError(f"grade: memory_bytes={shown(memory_bytes)}; expected a whole number of bytes, 1 MiB or more. Pass one.")
     _given.flag("grade", "run_code", run_code)
+    _given.flag("grade", "trust_code", trust_code)
     rules = rubric if rubric is not None else Rubric()
     lessons = [lesson for lesson in content.lessons() if _counts(lesson, room, rules)]
     exercises = [e for lesson in lessons for e in lesson.exercises.values() if rules.of(e.id) > 0]
     jobs: dict[str, dict[str, Any]] = {}
     keys: dict[tuple[int, str], str] = {}
+    owners: dict[str, list[int]] = {}
     for number, student in enumerate(room.students):
         for check in student.report.checks:
             known = next((e for e in exercises if e.id == check.id), None)
-            if known is None or known.unkept or not isinstance(check.kept, dict) or check.kept.get("kind") == "nothing":
+            if student.undecided or known is None or known.unkept or not isinstance(check.kept, dict) or check.kept.get("kind") == "nothing":
                 continue
             most = known.limit_seconds if seconds is None else min(float(seconds), known.limit_seconds)
             job = {
                 "id": check.id, "kept": check.kept, "seen": check.seen if known.seen else None, "seconds": most,
-                "memory_bytes": int(memory_bytes), "run_code": run_code,
+                "memory_bytes": int(memory_bytes), "code": is_code(known, check.kept),
             }  # fmt: skip
             key = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
             jobs[key], keys[number, check.id] = job, key
-    outcomes = _outcomes(jobs, progress, stop)
+            owners.setdefault(key, []).append(number)
+    left = dict.fromkeys(range(len(room.students)), float(student_seconds))
+    outcomes: dict[str, Outcome] = {}
+    with Grader() as ask:
+        for count, (key, job) in enumerate(jobs.items(), 1):
+            begin, payer = time.monotonic(), max(owners[key], key=left.__getitem__)  # of equal answers, by who has most time left
+            if stop is not None and stop():
+                outcomes[key] = {"state": OPEN, "message": _STOPPED, "by": ""}
+                continue
+            if job["code"] and not run_code:
+                outcomes[key] = {"state": OPEN, "message": _NOT_RUN, "by": ""}
+            elif job["code"] and not trust_code and not ask.boxed:
+                outcomes[key] = {"state": OPEN, "message": _NO_BOX, "by": ""}
+            elif left[payer] <= 0:
+                outcomes[key] = {"state": OPEN, "message": _TOO_LONG, "by": ""}
+            else:
+                outcomes[key] = ask(job)
+                left[payer] -= time.monotonic() - begin
+            if progress is not None:
+                progress(count, len(jobs))
     students = tuple(
         _student(student, exercises, lessons, rules, {id: outcomes[key] for (n, id), key in keys.items() if n == number})
         for number, student in enumerate(room.students)
     )
-    return Grades(students, rules, run_code, len(keys), len(jobs), tuple(lesson.notebook[:2] for lesson in lessons))
+    ran = run_code and all(outcome["message"] != _NO_BOX for outcome in outcomes.values())
+    return Grades(students, rules, ran, len(keys), len(jobs), tuple(lesson.notebook[:2] for lesson in lessons))
 
 
 def _counts(lesson: content.Lesson, room: Classroom, rules: Rubric) -> bool:
@@ -351,54 +391,32 @@ def _counts(lesson: content.Lesson, room: Classroom, rules: Rubric) -> bool:
     return not worked_on.isdisjoint({*lesson.exercises, *lesson.questions})
 
 
-def _outcomes(
-    jobs: Mapping[str, Mapping[str, Any]], progress: Callable[[int, int], None] | None, stop: Callable[[], bool] | None
-) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    with Regrader() as ask:
-        for number, (key, job) in enumerate(jobs.items(), 1):
-            if stop is not None and stop():
-                found[key] = {"state": OPEN, "message": _STOPPED}
-                continue
-            if not job["run_code"] and job["kept"].get("kind") in ("code", "file"):
-                found[key] = {"state": OPEN, "message": _NOT_RUN}
-            else:
-                found[key] = ask(job)
-                if "did not finish within" in found[key]["message"]:  # once more: a busy machine is not the student's doing
-                    found[key] = ask(job)
-            if progress is not None:
-                progress(number, len(jobs))
-    return found
-
-
 def _student(
-    student: Student,
-    exercises: Sequence[content.Exercise],
-    lessons: Sequence[content.Lesson],
-    rules: Rubric,
-    outcomes: Mapping[str, Mapping[str, str]],
+    student: Student, exercises: Sequence[content.Exercise], lessons: Sequence[content.Lesson], rules: Rubric, outcomes: Mapping[str, Outcome]
 ) -> StudentGrades:
     checks = {check.id: check for check in student.report.checks}
     grades = []
     for exercise in exercises:
-        check = checks.get(exercise.id)
+        check, outcome = checks.get(exercise.id), outcomes.get(exercise.id)
         claimed = check.state if check is not None else NOT_ATTEMPTED
-        if check is None or (check.kept is None and claimed == NOT_ATTEMPTED):
+        found, message, by = OPEN, exercise.unkept or "the report holds no answer", ""
+        if student.undecided:
+            message = student.undecided
+        elif check is None or (check.kept is None and claimed == NOT_ATTEMPTED):
             found, message = NOT_ATTEMPTED, ""
-        elif exercise.id in outcomes:
-            found, message = outcomes[exercise.id]["state"], outcomes[exercise.id]["message"]
-        else:
-            reason = check.kept.get("reason") if isinstance(check.kept, dict) else None
-            found, message = OPEN, exercise.unkept or (reason if isinstance(reason, str) else "the report holds no answer")
-        full = rules.of(exercise.id)
+        elif outcome is not None:
+            found, message, by = outcome["state"], outcome["message"], outcome["by"]
+        elif isinstance(check.kept, dict) and isinstance(check.kept.get("reason"), str) and not exercise.unkept:
+            message = check.kept["reason"]
         # By what was found here: a report that gives one of these reasons itself would take the exercise out of its points.
-        not_checked = exercise.id in outcomes and message in _NOT_THE_STUDENTS
-        left_out = found == OPEN and rules.open_share is None and (bool(exercise.unkept) or not_checked)
-        most = 0.0 if left_out else full
-        share = 1.0 if found == PASSED else (rules.open_share or 0.0) if found == OPEN and claimed == PASSED else 0.0
-        grades.append(Grade(exercise.id, claimed, found, line(message, 600), share * full, most))
+        unpaid = found == OPEN and not student.undecided
+        payable = unpaid and rules.open_share is not None and (bool(exercise.unkept) or (outcome is not None and message == _NOT_RUN))
+        left_out = unpaid and not payable and (bool(exercise.unkept) or (outcome is not None and message in _NOT_THE_STUDENTS))
+        share = 1.0 if found == PASSED else (rules.open_share or 0.0) if payable and claimed == PASSED else 0.0
+        full = rules.of(exercise.id)
+        grades.append(Grade(exercise.id, claimed, found, line(message, 600), share * full, 0.0 if left_out else full, by))
     ids = [id for lesson in lessons for id in lesson.questions]
-    given = {p.id for p in student.report.predictions if p.predicted is not None}
+    given = {p.id for p in student.report.predictions if p.predicted is not None and not student.undecided}
     return StudentGrades(
         student.name, student.files, tuple(grades), sum(id in given for id in ids), len(ids), float(rules.prediction_points)
     )

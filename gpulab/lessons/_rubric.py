@@ -29,10 +29,10 @@ class Rubric(Result):
         For a prediction that was given before the answer was shown, right or wrong: points for being right would reward looking at the
         answer first.
     open_share : float or None
-        The value of an answer that cannot be checked again here. None, the default, excludes it from the points and from the maximum if
-        no student could hand it in (a trained model, code that the instructor does not run), and gives no points if the report lacks
-        an answer that it could contain, so that omitting a wrong answer does not help. A share from 0 to 1 gives that share of the
-        points to students who report the exercise as passed.
+        What an exercise is worth that is reported as passed and cannot be checked again, because no answer to it can be handed in (a trained
+        model) or because the instructor does not run code. None, the default, excludes it from the points and from the maximum; a share
+        from 0 to 1 gives that share of the points. An answer that is missing or damaged gives no points, so that omitting a wrong answer
+        does not help.
     notebooks : tuple of str
         Those that count, such as ("02", "03"); empty for all notebooks that a student of the class has worked on.
     """

@@ -6,7 +6,6 @@ import contextlib
 import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -128,24 +127,27 @@ def _heard(process: subprocess.Popen[str], seconds: float, stop: threading.Event
 def _end(process: subprocess.Popen[str]) -> None:
     """End torchrun and the processes that it started, if they still run."""
     if process.poll() is None:
-        if os.name == "posix":
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            below = _below(process.pid)  # without a group they would go on, and keep the script's files open
-            process.kill()
-            for one in below:
-                with contextlib.suppress(Exception):  # it has ended by itself
-                    one.kill()
+        end_below(process.pid)
+        process.kill()
         process.wait()
 
 
-def _below(pid: int) -> list[Any]:
+def below(pid: int) -> list[Any]:
     """Return the processes that one started, and those that they started."""
     import psutil
 
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).children(recursive=True)
     return []
+
+
+def end_below(pid: int) -> int:
+    """End the processes below one; return how many there were."""
+    found = below(pid)
+    for each in found:
+        with contextlib.suppress(Exception):  # it has ended by itself
+            each.kill()
+    return len(found)
 
 
 def _last_words(said: str) -> str:

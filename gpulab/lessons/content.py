@@ -143,6 +143,9 @@ class Exercise:
         Why an answer cannot be stored in a file; "" if it can.
     answer_is_file : bool
         The answer is the path of a file, whose text is the answer.
+    live : bool
+        The check needs more of an answer than what it returns as plain values: the objects that it changes, memory that it shares, what it
+        does meanwhile. An instructor's machine then runs the check in the process of the answer, whose code could forge the outcome.
     """
 
     id: str
@@ -159,6 +162,7 @@ class Exercise:
     seen: Seen | None = None
     unkept: str = ""
     answer_is_file: bool = False
+    live: bool = False
 
     @property
     def depends_on_machine(self) -> bool:

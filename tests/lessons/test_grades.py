@@ -1,12 +1,17 @@
 """Grades: every kept answer is checked again, safely, and claims do not count."""
 
 import json
+import pickle
+import socket
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from course import EXERCISES, ROOF
+from course import EXERCISES, ROOF, answer_of
 from gpulab import lessons
 from gpulab.errors import InputError
 from students import changed, report_of, write
@@ -119,27 +124,19 @@ MISBEHAVING = {
     "folder": "import os, shutil; shutil.rmtree(os.environ['HOME'], ignore_errors=True)\n    ",
     "none": "",
 }  # fmt: skip
-LOOK = """
-import json, os
-fd = '/proc/self/fd/'
-fds = [os.readlink(fd + k) for k in os.listdir(fd) if os.path.exists(fd + k)]
-found = {'folder': os.getcwd(), 'files': os.listdir('.'), 'env': dict(os.environ), 'fds': fds}
-open(FOUND, 'w').write(json.dumps(found))
-"""
+# Made by a program that is not the one under test: it decides what can be tried here.
+UNSHARE = [*"unshare --user --map-root-user --mount --pid --net --ipc --uts --fork true".split()]
+CAN_BOX = sys.platform == "linux" and subprocess.run(UNSHARE, check=False).returncode == 0
+boxed = pytest.mark.skipif(not CAN_BOX, reason="this system allows no namespaces, so no code runs")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="answers are limited on Linux only")
-def test_an_answer_that_misbehaves_costs_only_itself(
-    tmp_path: Path, approved: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each is ended or passes; it sees an empty folder and a clean environment."""
-    monkeypatch.setenv("SECRET_TOKEN", "s3cret")
+@boxed
+def test_an_answer_that_misbehaves_costs_only_itself(tmp_path: Path, approved: Any) -> None:
+    """Each is ended or passes."""
     plain = report_of(1, "x", {"03.11": GAIN + RIGHT})
-    found = tmp_path / "found.json"
     for name, before in MISBEHAVING.items():
-        head = LOOK.replace("FOUND", repr(str(found))) if name == "none" else ""
-        answer = changed(plain, "checks", 0, "kept", "source", value=head + GAIN + before + RIGHT)
+        answer = changed(plain, "checks", 0, "kept", "source", value=GAIN + before + RIGHT)
         write(tmp_path / "class", f"{name}.json", {**answer, "name": name})
     grades = graded(tmp_path / "class", {"notebooks": ("03",)}, seconds=1.5, memory_bytes=2**29)
     outcomes = [
@@ -152,14 +149,151 @@ def test_an_answer_that_misbehaves_costs_only_itself(
         "".join(f"{name}: {state}. {message[:90]}\n" for name, state, message in outcomes)
         == approved
     )
-    seen = json.loads(found.read_text())
-    assert (seen["files"], Path(seen["folder"]).exists(), "s3cret" in str(seen["env"])) == (
-        [],
-        False,
-        False,
-    )
-    assert seen["env"]["HOME"] == seen["folder"]
-    assert [name for name in seen["fds"] if not name.startswith(("/dev/null", "pipe:"))] == []
+
+
+# What gets something that it must not get goes on to the right answer, everything else raises.
+# HERE is the test's folder, PORT its server.
+STOP = "raise SystemExit\n"
+ATTACKS = {
+    "messages": "for fd in range(3, 60):\n try: os.write(fd, FORGED)\n except OSError: 0\n" + STOP,
+    "parent": "for k in os.listdir('/proc'):\n for fd in range(60):\n"
+    "  try: open(f'/proc/{k}/fd/{fd}', 'wb').write(FORGED)\n  except OSError: 0\n" + STOP,
+    "others": "for k in os.listdir('/proc'):\n if k.isdigit() and int(k) != os.getpid():\n"
+    "  try: os.kill(int(k), 19)\n  except OSError: 0\n" + STOP,
+    "ancestor": "os.kill(os.getppid(), 9)\n" + STOP,
+    "read": "open('HERE/class/honest.json').read()\n", "write": "open('HERE/trace', 'w')\n",
+    "folder": "assert os.listdir('.') or os.listdir('/dev/shm')\n",
+    "network": "import socket\nsocket.create_connection(('127.0.0.1', PORT), 1)\n",
+    "environment": "assert 's3cret' in str(os.environ)\n",
+    "mount": "import ctypes\nassert not ctypes.CDLL(None).mount(b'x', b'/usr', b'tmpfs', 0, None)\n",
+    "library": "open(os.__file__, 'a')\n",
+    "daemon": "if not os.fork():\n os.setsid()\n"
+    " open('/proc/self/comm', 'w').write('gpulab-left')\n time.sleep(99)\n" + STOP,
+    "memory": "for _ in range(6): os.fork() or (bytearray(b'1') * 2**28, time.sleep(1), os._exit(0))\n"
+    "for _ in range(6): assert not os.wait()[1]\n",
+    "processes": "for _ in range(999): os.fork() or time.sleep(9)\n",
+    "files": "for k in range(9): open(f'{k}', 'wb').write(bytes(2**24))\n",
+    "many files": "for k in range(9999): open(f'{k}', 'w')\n",
+    "stop": "os.kill(os.getpid(), 19)\n",
+}  # fmt: skip
+FORGED = b'[]\n{"job": "", "state": "passed", "message": "", "by": "check"}\n'
+
+
+@pytest.mark.slow
+@boxed
+def test_malicious_code_gets_nothing_and_changes_nobodys_grade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No message, process, file, secret or connection; a planted module stays unused."""
+    monkeypatch.setenv("SECRET_TOKEN", "s3cret")
+    trace = tmp_path / "trace"
+    for name in ("json.py", "numpy.py", "gpulab.py", "sitecustomize.py"):
+        write(tmp_path / "class", name, f"open({str(trace)!r}, 'w')")
+    monkeypatch.chdir(tmp_path / "class")
+    honest = report_of(1, "honest", {"03.11": GAIN + RIGHT})
+    write(tmp_path / "class", "honest.json", honest)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        for number, (name, code) in enumerate({**ATTACKS, "~too": ""}.items()):
+            code = code.replace("HERE", str(tmp_path))
+            code = code.replace("PORT", str(server.getsockname()[1])) + "0\n"
+            attack = f"import os, time\nFORGED = {FORGED!r}\ndef attack():\n"
+            attack += textwrap.indent(code, "    ") + ("attack()\n" if number % 2 else "")
+            source = attack + GAIN + ("" if number % 2 else "attack()\n    ") + RIGHT
+            made = changed(honest, "checks", 0, "kept", "source", value=source)
+            write(tmp_path / "class", f"{name}.json", {**made, "name": name})
+        rules = {"notebooks": ("03",)}
+        grades = graded(tmp_path / "class", rules, seconds=2.5, memory_bytes=2**29)
+        with pytest.raises(TimeoutError):
+            server.accept()
+    found = {s.name: g.found for s in grades.students for g in s.grades if g.id == "03.11"}
+    expected = {**dict.fromkeys(ATTACKS, "wrong"), "honest": "passed", "~too": "passed"}
+    assert found == expected
+    assert not trace.exists()
+    assert "gpulab-left" not in {each.info["name"] for each in psutil.process_iter(["name"])}
+
+
+@pytest.mark.slow
+@boxed
+def test_a_student_has_so_much_time_in_all(tmp_path: Path) -> None:
+    """Who has used it up gets no points for what remains; an equal answer of another one counts."""
+    slow = report_of(1, "Anna", {"03.11": GAIN + RIGHT, "02.5": FIT, "02.8": "chunks = 16"})
+    slow = changed(slow, "checks", 0, "kept", "source", value=f"{FIT}while True: pass\n")
+    write(tmp_path / "class", "a.json", slow)
+    write(tmp_path / "class", "b.json", report_of(2, "Ben", {"02.8": "chunks = 16"}))
+    rules = {"notebooks": ("02", "03"), "open_share": 1.0}
+    grades = graded(tmp_path / "class", rules, seconds=1.0, student_seconds=0.5)
+    found = [{g.id: g for g in student.grades} for student in grades.students]
+    assert [found[0][id].found for id in ("02.5", "03.11")] == ["wrong", "open"]
+    assert (found[0]["03.11"].points, found[0]["03.11"].most) == (0.0, 1.0)
+    assert [each["02.8"].found for each in found] == ["passed", "passed"]
+
+
+def with_leaves(answer: Any, leaf: Any) -> Any:
+    """A right answer with another value in place of each of its parts."""
+    if isinstance(answer, dict):
+        return {key: with_leaves(item, leaf) for key, item in answer.items()}
+    return [with_leaves(item, leaf) for item in answer] if isinstance(answer, list | tuple) else leaf
+
+
+# Events of Python's own: what starts a process, or unpickles.
+STARTS = (
+    "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty",
+    "pickle.find_class",
+)  # fmt: skip
+
+
+class Reducing:
+    """What leaves a trace when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.trace,)
+
+
+def hostile(folder: Path) -> list[Any]:
+    """Values that leave a trace where somebody opens, starts, evaluates or unpickles them."""
+    trace, pickled = folder / "trace", pickle.dumps(Reducing(folder / "trace"))
+    text = f"#!/bin/sh\n# --results init_process_group\ntouch {trace}\n"
+    script, file = write(folder, "script.py", text), write(folder, "a.pickle", pickled)
+    script.chmod(0o755)
+    shell = f"$(touch {trace}); touch {trace}"
+    code = f"__import__('os').system({shell!r})"
+    return [str(script), str(file), f"file://{script}", shell, code, pickled]
+
+
+@pytest.mark.slow
+def test_without_code_no_value_is_opened_started_or_unpickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every exercise is given paths, scripts, pickles and commands, alone and as parts."""
+    folder, seen, right = tmp_path / "hostile", [], {}
+    values = hostile(folder)
+    for exercise in EXERCISES:
+        source = "" if exercise.unkept or exercise.id in LONG else exercise.solution
+        right[exercise.id] = answer_of(exercise, source) if source else None
+        lessons.check(exercise.id, "x")  # imports what its check needs
+    sys.addaudithook(lambda event, args: seen.append((event, str(args))) if seen else None)
+    for number in range(2 * len(values)):
+        leaf = values[number // 2]
+        monkeypatch.setenv("GPULAB_PROGRESS", str(tmp_path / f"{number}.json"))
+        for exercise in EXERCISES:
+            if not exercise.answer_is_file:  # which is what a notebook starts
+                parts = right[exercise.id] if number % 2 else None
+                seen[:] = [("begin", "")]
+                lessons.check(exercise.id, leaf if callable(parts) else with_leaves(parts, leaf))
+                events, seen[:] = seen[:], []
+                found = [e for e in events if e[0] in STARTS or e[0] == "open" and str(folder) in e[1]]
+                assert (exercise.id, found) == (exercise.id, [])
+        made = lessons.report(f"{number}", measure=False).to_dict()
+        kept = {"kind": "value", "value": leaf} if isinstance(leaf, str) else made["checks"][0]["kept"]
+        made["checks"].append({**made["checks"][0], "id": "08.15", "kept": kept, "state": "passed"})
+        write(tmp_path / "class", f"{number}.json", made)
+    grades = graded(tmp_path / "class", run_code=False)
+    assert {g.found for s in grades.students for g in s.grades if g.id == "08.15"} == {"open"}
+    assert not (folder / "trace").exists()
 
 
 # Started again they take 10 to 40 s: processes, predicted memory of large models, scripts.
@@ -170,6 +304,7 @@ LONG = (
 
 
 @pytest.mark.slow
+@boxed
 def test_each_answer_is_judged_alike_in_a_process_of_its_own(tmp_path: Path) -> None:
     """From its kept form the solution passes, and a usual wrong answer is refused."""
     kept = [exercise for exercise in EXERCISES if not exercise.unkept and exercise.id not in LONG]
@@ -184,6 +319,7 @@ def test_each_answer_is_judged_alike_in_a_process_of_its_own(tmp_path: Path) -> 
         if grade.id in {e.id for e in kept} and grade.found != "passed"
     ] == []
     refused = {grade.id: grade for grade in wrong.grades}
+    assert {e.id for e in kept if refused[e.id].by == "code"} == {e.id for e in kept if e.live}
     assert [
         e.id
         for e in kept

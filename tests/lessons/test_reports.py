@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import socket
 import threading
 from pathlib import Path
@@ -284,7 +285,7 @@ def the_class(folder: Path) -> lessons.Classroom:
     write(folder / "inside", "d.json", report_of(8, "Student 03", {}, predictions=[], roofs=[]))
     write(folder, "e.json", report_of(4, "", {"02.8": "chunks = 1"}, gpulab_version="0.0.9"))
     write(folder, "f.json", "{}")
-    return lessons.classroom(folder)
+    return lessons.classroom(folder, same_name="later")
 
 
 def test_what_a_class_shows(tmp_path: Path, approved: Any) -> None:
@@ -347,6 +348,36 @@ def test_the_class_command(tmp_path: Path, approved: Any, capsys: Any) -> None:
     )
     text = capsys.readouterr().out.replace(str(tmp_path), "HERE")
     assert text + (tmp_path / "g.csv").read_text(encoding="utf-8") == approved
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9, limits[1]))  # as on a disk that is full by then
+    try:
+        full = cli.main(["class", str(folder), "--grades", str(tmp_path / "f.csv"), "--no-code"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert full != 0
+    assert "student,file,points" in capsys.readouterr().out
     for words in (["--no-code"], ["--rubric", str(rubric)], ["--grades", str(tmp_path)]):
         assert cli.main(["class", str(folder), *words]) != 0
     assert "passed" not in capsys.readouterr().out
+
+
+def test_a_name_alone_takes_nobodys_place(tmp_path: Path) -> None:
+    """Reports of one name are listed, and get no points before the instructor decides."""
+    doubtful = {"Anna": ("a/1.json", "b/1.json"), "Ben": ("1.json", "2.json"), "Cem": ("c/1.json", "c/2.json")}
+    # The last are what one student uploaded: in a folder with no other name.
+    for name, files in {**doubtful, "Eve": ("c/3.json",), "Dana": ("d/1.json", "d/2.json")}.items():
+        for day, file in enumerate(files):
+            made = report_of(day, name, {"02.8": f"chunks = {1 if day else 16}"})
+            write((tmp_path / "class" / file).parent, Path(file).name, made)
+
+    def points(**options: str) -> dict[str, float]:
+        room = lessons.classroom(tmp_path / "class", **options)
+        rules = lessons.Rubric(prediction_points=0.0, notebooks=("02",), open_share=1.0)
+        return {each.name: each.points for each in lessons.grade(room, rules).students}
+
+    apart = {f"{name} ({file})": 1.0 - k for name in doubtful for k, file in enumerate(doubtful[name])}
+    assert points() == {**dict.fromkeys(apart, 0.0), "Dana": 0.0, "Eve": 1.0}
+    assert points(same_name="apart") == {**apart, "Dana": 0.0, "Eve": 1.0}
+    assert points(same_name="later") == {**dict.fromkeys(doubtful, 0.0), "Dana": 0.0, "Eve": 1.0}
+    with pytest.raises(InputError):
+        lessons.classroom(tmp_path / "class", same_name="both")

@@ -4,6 +4,7 @@
 id = "00.10"
 title = "take it home: an honest clock"
 answer_name = "median_time"
+live = True
 
 # %% stub
 import time

@@ -4,6 +4,7 @@
 id = "02.2"
 title = "move one line"
 answer_name = "frugal"
+live = True
 loads = ("torch",)
 
 # %% stub

@@ -4,6 +4,7 @@
 id = "02.12"
 title = "take it home: the next batch on its way"
 answer_name = "prefetched"
+live = True
 loads = ("torch",)
 
 # %% stub

@@ -4,6 +4,7 @@
 id = "03.12"
 title = "take it home: the roofline of any function"
 answer_name = "roofline_of"
+live = True
 loads = ["torch", "torch.utils.flop_counter"]
 
 # %% stub

@@ -4,6 +4,7 @@
 id = "03.8"
 title = "half of the traffic"
 answer_name = "standardize"
+live = True
 limit_seconds = 90.0
 loads = ["torch", "torch.optim", "torch._dynamo", "torch._inductor", "torch.utils.data", "torch.utils.flop_counter"]
 

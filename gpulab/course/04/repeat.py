@@ -4,6 +4,7 @@
 id = "04.18"
 title = "take it home: the host side of a kernel"
 answer_name = "repeat"
+live = True
 
 # %% stub
 def repeat(cuda, kernel, x, steps):

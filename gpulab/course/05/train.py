@@ -4,6 +4,7 @@
 id = "05.9"
 title = "save the run with a scaler"
 answer_name = "train"
+live = True
 limit_seconds = 60.0
 loads = ["torch", "torch.optim", "torch._dynamo", "sklearn.datasets"]
 

@@ -4,6 +4,7 @@
 id = "05.15"
 title = "take it home: a mixed-precision training step"
 answer_name = "train_step"
+live = True
 limit_seconds = 60.0
 loads = ["torch", "torch.optim", "torch._dynamo"]
 

@@ -4,6 +4,7 @@
 id = "06.15"
 title = "take it home: one update from several batches"
 answer_name = "train_epoch"
+live = True
 limit_seconds = 60.0
 loads = ["torch", "torch.optim", "torch._dynamo", "torch.utils.data"]
 

@@ -4,6 +4,7 @@
 id = "06.7"
 title = "wait once"
 answer_name = "frugal"
+live = True
 limit_seconds = 60.0
 loads = ["torch", "torch.optim", "torch._dynamo"]
 

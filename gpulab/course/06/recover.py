@@ -4,6 +4,7 @@
 id = "06.14"
 title = "recover without a restart"
 answer_name = "recover"
+live = True
 limit_seconds = 60.0
 loads = ["torch", "torch.optim", "torch._dynamo"]
 

@@ -4,6 +4,7 @@
 id = "07.14"
 title = "take it home: 8-bit weights for any model"
 answer_name = "to_int8"
+live = True
 loads = ["torch"]
 
 # %% stub

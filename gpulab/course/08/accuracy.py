@@ -4,6 +4,7 @@
 id = "08.16"
 title = "take it home: accuracy over all ranks"
 answer_name = "accuracy"
+live = True
 limit_seconds = 150.0
 loads = ["torch", "ipyparallel"]
 

@@ -4,6 +4,7 @@
 id = "08.3"
 title = "an all-reduce of your own"
 answer_name = "all_reduce"
+live = True
 limit_seconds = 120.0
 loads = ["torch", "ipyparallel"]
 

@@ -4,6 +4,7 @@
 id = "08.15"
 title = "the same losses under torchrun"
 answer_name = "script"
+live = True
 limit_seconds = 270.0
 loads = ["torch", "torch._dynamo", "sklearn.datasets", "ipyparallel"]
 answer_is_file = True

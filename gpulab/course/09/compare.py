@@ -4,6 +4,7 @@
 id = "09.12"
 title = "take it home: compare two functions"
 answer_name = "compare"
+live = True
 limit_seconds = 20.0
 
 # %% stub

@@ -4,6 +4,7 @@
 id = "10.9"
 title = "take it home: a tensor over another library's memory"
 answer_name = "as_tensor"
+live = True
 loads = ("torch",)
 
 # %% stub

@@ -4,6 +4,7 @@
 id = "10.2"
 title = "make JAX's figure honest"
 answer_name = "seconds"
+live = True
 
 # %% stub
 def seconds(f, x, clock):

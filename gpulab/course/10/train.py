@@ -4,6 +4,7 @@
 id = "10.6"
 title = "find the copies in a TensorFlow 1 loop"
 answer_name = "train"
+live = True
 
 # %% stub
 def train(session, model, x, steps):

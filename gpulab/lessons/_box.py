@@ -1,0 +1,140 @@
+"""A box for code that nobody trusts: own processes, files, network and user, made of the Linux kernel's namespaces.
+
+Code in a box sees Python, the libraries and gpulab, which it cannot change, an empty ``/box`` (also ``/tmp``) and ``/dev/shm`` in memory, and its own
+processes. It reaches no network, no file of the instructor and no process outside, has no capability, and ends with the box. It shares the
+kernel and the processor: a fault of the kernel, or what can be measured through caches, is not kept in. Needs Linux 5.12 and the right to
+make namespaces, which unprivileged users have unless the system or a container forbids it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+# <linux/sched.h>, <linux/mount.h>, <linux/prctl.h>, <linux/capability.h>, <linux/sockios.h>
+_NEW_NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000  # mounts, names, IPC, processes, network
+_NEW_USER = 0x10000000
+_NOSUID, _NODEV, _NOEXEC, _BIND, _MOVE, _RECURSIVE, _PRIVATE = 2, 4, 8, 4096, 8192, 16384, 1 << 18
+_MOUNT_SETATTR, _HERE, _AND_BELOW, _READ_ONLY = 442, -100, 0x8000, 1
+_PARENT_DEATH_SIGNAL, _DUMPABLE, _SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 36, 38
+_CAPABILITIES_VERSION = 0x20080522
+_SET_INTERFACE_FLAGS, _UP = 0x8914, 1
+_NOBODY = 65534
+_MEMORY_FILES = "size=64m,nr_inodes=4096,mode=1777"
+_PROCESSES = 256  # in sum, with threads; checks with ranks take about a hundred
+_DEVICES = ("null", "zero", "random", "urandom")
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/hosts", "/sys/devices/system/cpu")
+
+
+def _call(name: str, *arguments: Any) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+
+
+def _mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    _call("mount", os.fsencode(source), os.fsencode(target), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None)
+
+
+def adopt_orphans() -> None:
+    """Let processes below this one that lose their parent become children of this one, so that none is lost."""
+    _call("prctl", _SUBREAPER, 1, 0, 0, 0)
+
+
+def works(folder: str) -> bool:
+    """Return whether this system allows a box; tried in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        try:
+            enter(folder)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def enter(root: str) -> None:
+    """Return in a new process inside a new box, in ``/box``; this one, which must have one thread, ends as the new one does.
+
+    Parameters
+    ----------
+    root : str
+        An empty folder.
+
+    Raises
+    ------
+    OSError
+        If the system does not allow it; then nobody is in a box.
+    """
+    user, group = os.getuid(), os.getgid()
+    _call("unshare", _NEW_NAMESPACES | (_NEW_USER if user else 0))
+    if user:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            Path("/proc/self", name).write_text(text)
+    _follow()
+    _mount("none", "/", flags=_RECURSIVE | _PRIVATE)
+    _mount("box", root, "tmpfs", _NOSUID, "size=1m,mode=755")
+    _fill(root)
+    _mount("proc", f"{root}/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
+    for name in ("/box", "/dev/shm"):
+        _mount("box", root + name, "tmpfs", _NOSUID | _NODEV, _MEMORY_FILES)
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, _SET_INTERFACE_FLAGS, struct.pack("16sh", b"lo", _UP))
+    os.chdir(root)
+    _mount(".", "/", flags=_MOVE)
+    os.chroot(".")
+    os.chdir("/box")
+    if not user:
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    _call("capset", (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0), (ctypes.c_uint32 * 6)())
+    for option, value in ((_NO_NEW_PRIVILEGES, 1), (_DUMPABLE, 1), (_PARENT_DEATH_SIGNAL, signal.SIGKILL)):
+        _call("prctl", option, int(value), 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
+    _follow()  # the first process of a box ignores signals from inside, and all others end with it
+
+
+def _follow() -> None:
+    """Go on in a child; this process waits, and ends as it does."""
+    child = os.fork()
+    if child:
+        while True:
+            ended, status = os.wait()
+            if ended == child:
+                os._exit(os.waitstatus_to_exitcode(status) & 255)
+
+
+def _fill(root: str) -> None:
+    """Show the system's libraries, Python and gpulab below a folder, read-only, and make the places of what is the box's own."""
+    packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    python = [str(Path(sys.executable).resolve().parents[1]), sys.base_prefix, sys.prefix, *packages, str(Path(__file__).parents[1])]
+    for path in dict.fromkeys((*_SYSTEM, *python)):
+        inside = Path(root + path)
+        inside.parent.mkdir(parents=True, exist_ok=True)
+        if path in _SYSTEM and Path(path).is_symlink():
+            inside.symlink_to(Path(path).readlink())
+        elif Path(path).is_dir():
+            inside.mkdir(exist_ok=True)
+            _mount(path, str(inside), flags=_BIND | _RECURSIVE)
+        elif Path(path).is_file():
+            inside.touch()
+            _mount(path, str(inside), flags=_BIND)
+    for name in ("proc", "box", "dev/shm"):
+        Path(root, name).mkdir(parents=True)
+    if not Path(root, "tmp").exists():
+        Path(root, "tmp").symlink_to("box")
+    for name in _DEVICES:
+        Path(root, "dev", name).touch()
+    attributes = (ctypes.c_uint64 * 4)(_READ_ONLY | _NOSUID | _NODEV)
+    _call("syscall", _MOUNT_SETATTR, _HERE, os.fsencode(root), _AND_BELOW, attributes, ctypes.sizeof(attributes))
+    for name in _DEVICES:  # after that, for a device without the right to be one is nothing
+        _mount(f"/dev/{name}", f"{root}/dev/{name}", flags=_BIND)
