@@ -409,24 +409,22 @@ def outline(kept: Any, label: str) -> types.FunctionType | None:
         As ``restore``.
     """
     name, tree, names = _parts(kept, label)
-    body: list[ast.stmt] = []
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            node.decorator_list, node.args.defaults, node.args.kw_defaults = [], [], [None] * len(node.args.kwonlyargs)
-            vars(node).update(type_params=[])
-            body.append(node)
-        elif isinstance(node, ast.Import) and all(each.name in _IMPORTED for each in node.names):
-            body.append(node)
-        elif isinstance(node, ast.ImportFrom) and node.module in _IMPORTED:
-            body.append(node)
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and isinstance(node.targets[0], ast.Name):
-            body.append(node)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    for node in functions:
+        node.decorator_list, node.args.defaults, node.args.kw_defaults = [], [], [None] * len(node.args.kwonlyargs)
+        vars(node).update(type_params=[])
+    body = [node for node in tree.body if node in functions or _is_harmless(node)]
     _run(ast.Module(body, []), label, names)
     found = names.get(name)
     return found if isinstance(found, types.FunctionType) else None
 
 
-_IMPORTED = ("math", "numpy", "numba", "gpulab.kernels")  # what a kernel is made of
+def _is_harmless(node: ast.stmt) -> bool:
+    """Whether a statement imports what a kernel is made of, or gives a name a second name."""
+    if isinstance(node, ast.Assign):
+        return isinstance(node.value, ast.Name) and all(isinstance(each, ast.Name) for each in node.targets)
+    modules = [each.name for each in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None)]
+    return all(each in ("math", "numpy", "numba", "gpulab.kernels") for each in modules)
 
 
 def _run(tree: ast.Module, label: str, names: dict[str, Any]) -> None:

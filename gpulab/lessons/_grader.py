@@ -11,7 +11,6 @@ Only Linux has boxes and forks. Elsewhere the grading process is the judge and t
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import dataclasses
 import gc
@@ -19,8 +18,8 @@ import json
 import os
 import queue
 import secrets
-import select
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,45 +28,49 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
+import psutil
+
+from gpulab.lessons import _answers, _checks, _loading, checking, content
 from gpulab.lessons._torchrun import below, end_below
-from gpulab.lessons.content import Exercise, Refused
+from gpulab.lessons.content import Exercise, NotAttempted, Refused
 
 FORKS = sys.platform == "linux"
 OPEN, CODE, CHECK = "open", "code", "check"
 LOST = "the process that grades ended, or did not answer; grade again"
+NO_BOX = "the answer is code, and there is no box to run it in on this machine"
 _START_SECONDS = 120.0  # beyond the limit of an answer: importing the libraries of its check, on a crowded machine
 _GRACE_SECONDS = 4.0  # after a check's own limit, for its end and for what is slow around it
 _POLL_SECONDS = 0.1
-_END_SECONDS = 5.0
 _LIMITS = {"FSIZE": 64 * 2**20, "CORE": 0, "NOFILE": 512}
 _MOST_SAID = 32 * 2**20  # bytes of one message
 _LONGEST_MESSAGE = 1_000
 _EXAMPLE_BYTES_PER_SECOND = 20e9
 # What the processes get of this one's environment; their home and their temporary folder are their own.
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "SYSTEMDRIVE", "COMSPEC", "PATHEXT")
+_OWN = ("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP", "GPULAB_LOCK_DIR", "IPYTHONDIR")
 Outcome = dict[str, str]
 
 
-def parsed(text: str | bytes, job: str, *forms: set[str]) -> dict[str, Any]:
-    """Return the content of a message.
-
-    Raises
-    ------
-    ValueError
-        If it is not one JSON object with the job's number and exactly the keys of one of the forms.
-    """
+def _parsed(text: str | bytes, job: Mapping[str, Any], *forms: set[str]) -> dict[str, Any]:
+    """Return the content of a message; ``ValueError`` if it is not one JSON object of this job with exactly the keys of one of the forms."""
     try:
         found = json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    if not isinstance(found, dict) or found.pop("job", None) != job or set(found) not in forms:
+    if not isinstance(found, dict) or found.pop("job", None) != job["job"] or set(found) not in forms:
         raise ValueError("not a message of this job")
     return found
 
 
-# -- the instructor's process ------------------------------------------------------------------------------------------------
+def _tell(file: IO[str], job: Mapping[str, Any], **parts: Any) -> None:
+    print(json.dumps({"job": job["job"], **parts}), file=file, flush=True)
+
+
+def is_code(exercise: Exercise, kept: Mapping[str, Any]) -> bool:
+    """Return whether a kept answer is source, or what is started."""
+    return exercise.answer_is_file or kept.get("kind") in ("code", "file")
 
 
 class Grader:
@@ -75,34 +78,23 @@ class Grader:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._lines: queue.Queue[str] = queue.Queue()
-        self._boxed = False
-        self._folder = ""
+        self._folder = tempfile.TemporaryDirectory(prefix="gpulab-grades-", ignore_cleanup_errors=True)
 
     def __enter__(self) -> Grader:
-        self._folder = tempfile.mkdtemp(prefix="gpulab-grades-")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    @property
-    def boxed(self) -> bool:
-        """Whether code can run in a box here."""
-        with contextlib.suppress(OSError, queue.Empty, ValueError):
-            self._started()
-        return self._boxed
+        self._folder.cleanup()
 
     def __call__(self, job: Mapping[str, Any]) -> Outcome:
         """Return the outcome of one job."""
-        number = secrets.token_hex(16)
+        job = {**job, "job": secrets.token_hex(16)}
         try:
             process = self._started()
             assert process.stdin is not None
-            process.stdin.write(json.dumps({**job, "job": number, "box": self._boxed}) + "\n")
-            process.stdin.flush()
-            found = parsed(self._lines.get(timeout=float(job["seconds"]) + _START_SECONDS), number, {"state", "message", "by"})
+            print(json.dumps(job), file=process.stdin, flush=True)
+            found = _parsed(self._lines.get(timeout=float(job["seconds"]) + _START_SECONDS), job, {"state", "message", "by"})
         except (OSError, queue.Empty, ValueError):
             self._stop()
             return {"state": OPEN, "message": LOST, "by": ""}
@@ -113,14 +105,13 @@ class Grader:
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
             self._stop()
-            number = secrets.token_hex(16)
+            self._lines: queue.Queue[str] = queue.Queue()
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", "from gpulab.lessons._grader import main; main()", number],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", cwd=self._folder,
-                env=_environment(self._folder), start_new_session=os.name == "posix",
+                [sys.executable, "-P", "-c", "from gpulab.lessons._grader import main; main()"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", cwd=self._folder.name,
+                env=_environment(self._folder.name), start_new_session=os.name == "posix",
             )  # fmt: skip
             threading.Thread(target=_listen, args=(self._process, self._lines), daemon=True).start()
-            self._boxed = parsed(self._lines.get(timeout=_START_SECONDS), number, {"box"})["box"] is True
         return self._process
 
     def _stop(self) -> None:
@@ -129,21 +120,19 @@ class Grader:
             end_below(self._process.pid)
             self._process.kill()
             self._process.wait()
-        self._process, self._lines = None, queue.Queue()
+            self._process = None
 
 
 def _listen(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
-    assert process.stdout is not None
-    for text in process.stdout:
+    for text in process.stdout or ():
         lines.put(text)
     lines.put("")  # it has ended: nobody waits for the rest of the time
 
 
 def _environment(folder: str) -> dict[str, str]:
-    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     return {
-        **passed,
-        **dict.fromkeys(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP", "GPULAB_LOCK_DIR", "IPYTHONDIR"), folder),
+        **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+        **dict.fromkeys(_OWN, folder),
         "GPULAB_PROGRESS": str(Path(folder, "progress.json")),
         "USER": "student",
         # Not this process's whole path: what lies in a folder of reports must not be imported.
@@ -170,41 +159,44 @@ def main() -> None:
         from gpulab.lessons import _box
 
         _box.adopt_orphans()
-        with tempfile.TemporaryDirectory() as folder:
-            box = _box.works(folder)
-    print(json.dumps({"job": sys.argv[1], "box": box}), file=outcomes, flush=True)
-    from gpulab.lessons import _loading, _material, content
+        box = _box.works(tempfile.mkdtemp())
+    from gpulab.lessons import _material
 
     # Which of the claims is impossible does not depend on the memory that they are made from; measuring one takes seconds an answer.
     _material._claims = _material._make_claims(_EXAMPLE_BYTES_PER_SECOND)
     for text in jobs:
-        job = json.loads(text)
-        _loading.load(content.exercise(job["id"]).loads)
+        job = {**json.loads(text), "box": box}
+        exercise = dataclasses.replace(content.exercise(job["id"]), limit_seconds=float(job["seconds"]))
+        if is_code(exercise, job["kept"]) and not (box or job["trust"]):
+            _tell(outcomes, job, state=OPEN, message=NO_BOX, by="")
+            continue
+        _loading.load(exercise.loads)
         gc.freeze()
-        outcome = _in_judge(job) if FORKS else _judge(job)
-        print(json.dumps({"job": job["job"], **outcome}), file=outcomes, flush=True)
+        _tell(outcomes, job, **(_in_judge(job, exercise) if FORKS else _judge(job, exercise)))
         if not FORKS:
             return
 
 
-def _in_judge(job: Mapping[str, Any]) -> Outcome:
+def _in_judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
     """Do a job in a forked judge with a folder of its own, and end all that was started for it."""
     folder = tempfile.mkdtemp(prefix="gpulab-answer-")
 
-    def work(_: int, told: int) -> None:
+    def work(file: IO[str]) -> None:
         _move(folder)
         _limit(int(job["memory_bytes"]), float(job["seconds"]))
-        _tell(told, job, **_judge(job))
+        _tell(file, job, **_judge(job, exercise))
 
     judge = _Child(work)
     try:
-        found = parsed(judge.line(float(job["seconds"]) + 2 * _GRACE_SECONDS), job["job"], {"state", "message", "by"})
-        return {"state": found["state"], "message": found["message"][:_LONGEST_MESSAGE], "by": found["by"]}
+        return _parsed(judge.line(float(job["seconds"]) + 2 * _GRACE_SECONDS), job, {"state", "message", "by"})
     except Refused as refusal:
         return {"state": "wrong", "message": str(refusal), "by": CHECK}
     finally:
-        judge.close()
-        _end_all()
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while end_below(os.getpid()) and time.monotonic() < deadline:  # also those that lost their parent
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -220,112 +212,81 @@ def _limit(memory_bytes: int, seconds: float) -> None:
     """Limit this process, in addition to what the libraries take already."""
     import resource
 
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    taken = psutil.Process().memory_info().vms
     for name, value in {**_LIMITS, "AS": taken + memory_bytes, "CPU": int(4 * (seconds + _GRACE_SECONDS)) + 1}.items():
         kind = getattr(resource, f"RLIMIT_{name}")
-        hard = resource.getrlimit(kind)[1]
-        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        most = value if resource.getrlimit(kind)[1] == resource.RLIM_INFINITY else min(value, resource.getrlimit(kind)[1])
         resource.setrlimit(kind, (most, most))
 
 
-def _end_all() -> None:
-    """End all processes below this one; those that lost their parent are below it, too."""
-    deadline = time.monotonic() + _END_SECONDS
-    while end_below(os.getpid()) and time.monotonic() < deadline:
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        time.sleep(0.005)
-
-
 class _Child:
-    """A forked process that does some work with two pipes, one to read from and one to write to."""
+    """A forked process that does some work with a file, at whose other end lines are sent and read."""
 
-    def __init__(self, work: Callable[[int, int], None]) -> None:
-        import psutil
-
-        asked, self._ask = os.pipe()
-        self._told, told = os.pipe()
-        self._said, self._look = b"", 0.0
-        self._own = _private_bytes(psutil.Process())
+    def __init__(self, work: Callable[[IO[str]], None]) -> None:
+        self._socket, its = socket.socketpair()
+        self._said, self._look, self._own = b"", 0.0, _private_bytes([psutil.Process()], 0)
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 os.setsid()
-                low, high = sorted((asked, told))
-                for first, last in ((3, low), (low + 1, high), (high + 1, 65_536)):
-                    os.closerange(first, last)
-                work(asked, told)
+                os.closerange(3, its.fileno())
+                os.closerange(its.fileno() + 1, 65_536)
+                work(its.makefile("rw", encoding="utf-8"))
                 os._exit(0)
             finally:
                 os._exit(1)
-        os.close(asked)
-        os.close(told)
+        its.close()
 
-    def ask(self, text: str) -> None:
-        """Send a line; not more than what it takes at once, so that a process that reads nothing stops nobody."""
-        data = (text + "\n").encode()
-        with contextlib.suppress(BrokenPipeError):  # it has ended, as the next line tells
-            while data:
-                if select.select([], [self._ask], [], _POLL_SECONDS)[1]:
-                    data = data[os.write(self._ask, data[: select.PIPE_BUF]) :]
+    def ask(self, content: Any) -> None:
+        """Send a line of JSON; a process that does not read it has no answer in time."""
+        self._socket.settimeout(_START_SECONDS)
+        with contextlib.suppress(OSError):
+            self._socket.sendall((json.dumps(content) + "\n").encode())
 
     def line(self, seconds: float, memory_bytes: int = 0) -> bytes:
         """Return the next line; ``Refused`` if there is none in time, or if all below it take more memory (0: as much as they like)."""
-        import psutil
-
         deadline = time.monotonic() + seconds + _GRACE_SECONDS
+        self._socket.settimeout(_POLL_SECONDS)
         while b"\n" not in self._said:
-            ready, _, _ = select.select([self._told], [], [], _POLL_SECONDS)
             if memory_bytes and time.monotonic() > self._look:  # which takes milliseconds, and a check may call a thousand times
                 self._look = time.monotonic() + _POLL_SECONDS
-                if sum(max(0, _private_bytes(each) - self._own) for each in below(self.pid)) > memory_bytes:
+                if _private_bytes(below(self.pid), self._own) > memory_bytes:
                     raise Refused("It took more memory than an answer may.")
-            if not ready and time.monotonic() > deadline:
+            if time.monotonic() > deadline or len(self._said) > _MOST_SAID:
                 raise Refused(f"It did not finish within {seconds:g} s, and was ended.")
-            more = os.read(self._told, 65_536) if ready else b""
-            if ready and not more:
-                code = None
-                with contextlib.suppress(psutil.Error):
-                    code = psutil.Process(self.pid).wait(_END_SECONDS)
-                code = code - 256 if code and code > 128 else code  # that of a box is all above zero
-                how = f"by signal {-code}" if code and code < 0 else f"with the code {code}"
-                raise Refused(f"It ended its process, {how}. Did it use too much memory, or call exit?")
-            self._said += more
-            if len(self._said) > _MOST_SAID:
-                raise Refused("What it returned is too large.")
+            with contextlib.suppress(TimeoutError, ConnectionResetError):
+                more = self._socket.recv(65_536)
+                if not more:
+                    raise Refused(f"It ended its process, {self._ending()}. Did it use too much memory, or call exit?")
+                self._said += more
         line, _, self._said = self._said.partition(b"\n")
         return line
 
-    def close(self) -> None:
-        """Close the pipes, at which the process ends if it waits."""
-        os.close(self._ask)
-        os.close(self._told)
+    def _ending(self) -> str:
+        code: int | None = None
+        with contextlib.suppress(psutil.Error):
+            code = psutil.Process(self.pid).wait(_GRACE_SECONDS)
+        code = code - 256 if code and code > 128 else code  # that of a box is all above zero
+        return f"by signal {-code}" if code and code < 0 else f"with the code {code}"
 
 
-def _private_bytes(process: Any) -> int:
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        memory = process.memory_info()
-        return int(memory.rss - memory.shared)
-    return 0
-
-
-def _tell(to: int, job: Mapping[str, Any], **parts: Any) -> None:
-    with open(to, "w", encoding="utf-8", closefd=False) as file:  # noqa: PTH123  (a pipe)
-        file.write(json.dumps({"job": job["job"], **parts}) + "\n")
+def _private_bytes(processes: list[psutil.Process], each_own: int) -> int:
+    """Return the memory of processes that they share with none, in addition to what each began with."""
+    total = 0
+    for each in processes:
+        with contextlib.suppress(psutil.Error):
+            memory = each.memory_info()
+            total += max(0, int(memory.rss - memory.shared) - each_own)
+    return total
 
 
 # -- the judge ---------------------------------------------------------------------------------------------------------------
 
 
-def _judge(job: Mapping[str, Any]) -> Outcome:
+def _judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
     """Put what the student's machine gave into its place, and run the check."""
-    from gpulab.lessons import _answers, _checks, content
-
-    exercise = dataclasses.replace(content.exercise(job["id"]), limit_seconds=float(job["seconds"]))
-    by = CODE if is_code(exercise, job["kept"]) and (exercise.live or not FORKS) else CHECK
+    code = is_code(exercise, job["kept"])
+    by = CODE if code and (exercise.live or not FORKS) else CHECK
     try:
         if exercise.seen is not None:
             saw = _answers.restore_result(job.get("seen"))
@@ -335,20 +296,20 @@ def _judge(job: Mapping[str, Any]) -> Outcome:
         if exercise.answer_is_file and job["kept"].get("kind") != "file":
             raise _answers.NotKeptError("the report has the name of a file, but not its text")
         if by == CODE and FORKS:
-            found = _parsed_answer(_in_answer(job, exercise), job, {"state", "message"})
-            return {"state": found["state"], "message": found["message"], "by": by}
-        answer = _Function(job, exercise) if by == CHECK and is_code(exercise, job["kept"]) else _restored(job, exercise, _answers.restore)
+            found = _answered(_in_answer(job, exercise), job, {"state", "message"})
+            if found["state"] not in ("passed", "wrong", "not attempted"):
+                raise Refused(_STRAY)
+            return {"state": found["state"], "message": str(found["message"])[:_LONGEST_MESSAGE], "by": by}
+        answer = _Function(job, exercise) if code and FORKS else _restored(job, exercise, _answers.restore)
     except _answers.NotKeptError as error:
         return {"state": OPEN, "message": str(error), "by": ""}
     except Refused as refusal:
         return {"state": "wrong", "message": str(refusal), "by": by}
     result = _checks._examine(exercise, answer)
-    return {"state": result.state, "message": result.message, "by": by}
+    return {"state": result.state, "message": result.message[:_LONGEST_MESSAGE], "by": by}
 
 
-def is_code(exercise: Exercise, kept: Mapping[str, Any]) -> bool:
-    """Return whether a kept answer is source, or what is started."""
-    return exercise.answer_is_file or kept.get("kind") in ("code", "file")
+_STRAY = "It wrote something else into the messages of its process."
 
 
 class _Function:
@@ -358,44 +319,35 @@ class _Function:
     """
 
     def __init__(self, job: Mapping[str, Any], exercise: Exercise) -> None:
-        from gpulab.lessons import _answers
-
         self._job, self._exercise = job, exercise
         self._child: _Child | None = None
         self.py_func = _restored(job, exercise, _answers.outline)
-        if self.py_func is not None:
-            self.__code__ = self.py_func.__code__
+        self.__code__ = getattr(self.py_func, "__code__", None)
 
     def __call__(self, *args: Any) -> Any:
-        from gpulab.lessons import _answers
-
         if self._child is None:
             self._child = _in_answer(self._job, self._exercise)
-        self._child.ask(json.dumps([_answers.Message().encode(each) for each in args]))
-        found = _parsed_answer(self._child, self._job, {"value", "after"})
+        self._child.ask([_answers.Message().encode(each) for each in args])
+        found = _answered(self._child, self._job, {"value", "after"})
         for place, after in found["after"]:
-            if isinstance(args[place], list) or hasattr(args[place], "shape"):
+            if isinstance(args[place], dict):
+                args[place].clear()
+                args[place].update(_answers.decode(after))
+            elif isinstance(args[place], list) or hasattr(args[place], "shape"):
                 args[place][:] = _answers.decode(after)
         return _answers.decode(found["value"])
 
 
-def _parsed_answer(child: _Child, job: Mapping[str, Any], form: set[str]) -> dict[str, Any]:
-    """Return the next message of an answer's process; raise the error that it tells of."""
+def _answered(child: _Child, job: Mapping[str, Any], form: set[str]) -> dict[str, Any]:
+    """Return the next message of an answer's process; raise what it says in place of one."""
     line = child.line(job["seconds"], job["memory_bytes"])
     try:
-        found = parsed(line, job["job"], form, {"error", "message"})
+        found = _parsed(line, job, form, {"error", "message"})
     except ValueError as error:
-        raise Refused("It wrote into the messages of its process.") from error
-    name, text = str(found.get("error", "")), str(found.get("message", ""))[:_LONGEST_MESSAGE]
-    if "error" in found and name == Refused.__name__:
-        raise Refused(text)
+        raise Refused(_STRAY) from error
     if "error" in found:
-        kind = getattr(builtins, name, None)
-        base = kind if isinstance(kind, type) and issubclass(kind, BaseException) else Exception
-        raise type(name, (base,), {"__init__": lambda self: None, "__str__": lambda self: text})()
-    if "state" in found and found["state"] not in ("passed", "wrong", "not attempted"):
-        raise Refused("It wrote into the messages of its process.")
-    return {**found, **({"message": text} if "message" in found else {})}
+        raise (NotAttempted if found["error"] == NotAttempted.__name__ else Refused)(str(found["message"])[:_LONGEST_MESSAGE])
+    return found
 
 
 # -- the answer's process ----------------------------------------------------------------------------------------------------
@@ -405,46 +357,43 @@ def _in_answer(job: Mapping[str, Any], exercise: Exercise) -> _Child:
     """Start the process of an answer: in a box, unless the instructor trusts the code."""
     folder = tempfile.mkdtemp()
 
-    def work(asked: int, told: int) -> None:
-        from gpulab.lessons import _answers, _checks, checking
-
+    def work(file: IO[str]) -> None:
         if job["box"]:
             from gpulab.lessons import _box
 
             _box.enter(folder)
             _move(os.getcwd())
-        try:
-            answer = _restored(job, exercise, _answers.restore)
-        except (Refused, _answers.NotKeptError) as error:
-            return _tell(told, job, error=Refused.__name__, message=str(error))
-        if exercise.live:
-            result = _checks._examine(exercise, answer)
-            return _tell(told, job, state=result.state, message=result.message)
-        for text in os.fdopen(asked, encoding="utf-8"):
-            given = json.loads(text)
-            args = [_answers.decode(each) for each in given]
+        for text in [""] if exercise.live else file:
             try:
-                value = _answers.Message().encode(answer(*args))
-                after = [(k, now) for k, each in enumerate(args) if (now := _answers.Message().encode(each)) != given[k]]
+                parts = reply(text)
+            except (Refused, NotAttempted, _answers.NotKeptError) as error:
+                parts = {"error": type(error).__name__, "message": str(error)}
             except BaseException as error:
-                _tell(told, job, error=type(error).__name__, message=checking.explain(error).removeprefix(type(error).__name__).removeprefix(": "))
-            else:
-                _tell(told, job, value=value, after=after)
+                parts = {"error": "", "message": f"Your code ended with {type(error).__name__}. Return a value instead."}
+            _tell(file, job, **parts)
+
+    answers: list[Any] = []
+
+    def reply(text: str) -> dict[str, Any]:
+        if not answers:
+            answers.append(_restored(job, exercise, _answers.restore))
+        if exercise.live:
+            result = _checks._examine(exercise, answers[0])
+            return {"state": result.state, "message": result.message}
+        given = json.loads(text)
+        args = [_answers.decode(each) for each in given]
+        value = _answers.Message().encode(checking.call(answers[0], *args))
+        after = [(k, now) for k, each in enumerate(args) if (now := _answers.Message().encode(each)) != given[k]]
+        return {"value": value, "after": after}
 
     return _Child(work)
 
 
 def _restored(job: Mapping[str, Any], exercise: Exercise, read: Callable[[Any, str], Any]) -> Any:
     """Return a kept answer in the way of ``read``; all that goes wrong is the answer's."""
-    from gpulab.lessons import _answers, checking
-
     try:
         return read(job["kept"], exercise.id)
     except _answers.NotKeptError:
         raise
-    except MemoryError as error:
-        raise Refused("It took more memory than an answer may.") from error
-    except SystemExit as error:
-        raise Refused("Its source called exit.") from error
     except BaseException as error:
         raise Refused(f"Its source does not run: {checking.explain(error)}."[:_LONGEST_MESSAGE]) from error

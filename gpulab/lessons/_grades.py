@@ -23,7 +23,7 @@ from gpulab._files import write_atomically
 from gpulab.errors import InputError, shown
 from gpulab.lessons import content
 from gpulab.lessons._classroom import Classroom, Student, line
-from gpulab.lessons._grader import CODE, LOST, Grader, Outcome, is_code
+from gpulab.lessons._grader import CODE, LOST, NO_BOX, Grader, Outcome, is_code
 from gpulab.lessons._rubric import Rubric
 from gpulab.results import Result
 from gpulab.units import plural
@@ -33,8 +33,7 @@ MEMORY_BYTES = 2 * 2**30
 STUDENT_SECONDS = 1_200.0
 # Why an answer stays open through no fault of the student's.
 _STOPPED, _NOT_RUN = "the grading was stopped before this answer", "the answer is code, and code is not run here"
-_NO_BOX = "the answer is code, and there is no box to run it in on this machine"
-_NOT_THE_STUDENTS = (_STOPPED, _NOT_RUN, _NO_BOX, LOST)
+_NOT_THE_STUDENTS = (_STOPPED, _NOT_RUN, NO_BOX, LOST)
 _TOO_LONG = "it was not run: the student's answers before it took all the time that a student has"
 # A spreadsheet takes a cell that begins so for a formula and runs it; the wide forms are turned into these by some.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -350,7 +349,7 @@ def grade(
             most = known.limit_seconds if seconds is None else min(float(seconds), known.limit_seconds)
             job = {
                 "id": check.id, "kept": check.kept, "seen": check.seen if known.seen else None, "seconds": most,
-                "memory_bytes": int(memory_bytes), "code": is_code(known, check.kept),
+                "memory_bytes": int(memory_bytes), "code": is_code(known, check.kept), "trust": trust_code,
             }  # fmt: skip
             key = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
             jobs[key], keys[number, check.id] = job, key
@@ -365,8 +364,6 @@ def grade(
                 continue
             if job["code"] and not run_code:
                 outcomes[key] = {"state": OPEN, "message": _NOT_RUN, "by": ""}
-            elif job["code"] and not trust_code and not ask.boxed:
-                outcomes[key] = {"state": OPEN, "message": _NO_BOX, "by": ""}
             elif left[payer] <= 0:
                 outcomes[key] = {"state": OPEN, "message": _TOO_LONG, "by": ""}
             else:
@@ -378,7 +375,7 @@ def grade(
         _student(student, exercises, lessons, rules, {id: outcomes[key] for (n, id), key in keys.items() if n == number})
         for number, student in enumerate(room.students)
     )
-    ran = run_code and all(outcome["message"] != _NO_BOX for outcome in outcomes.values())
+    ran = run_code and all(outcome["message"] != NO_BOX for outcome in outcomes.values())
     return Grades(students, rules, ran, len(keys), len(jobs), tuple(lesson.notebook[:2] for lesson in lessons))
 
 

@@ -9,12 +9,12 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from gpulab.errors import RankError, message_of, shown
 
@@ -58,7 +58,7 @@ def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: flo
             ) from error
         if code != 0 or not kept.exists():
             crashed = (_root_cause(said) or (0, 0))[1] < 0
-            raise (_CrashError if crashed else RankError)(
+            raise (CrashError if crashed else RankError)(
                 f"torchrun: {file.name} on {processes} ended with {code}: {_last_words(said)}; expected results. "
                 "Fix the function and export it again."
             )
@@ -76,66 +76,29 @@ def _starter(n: int) -> list[str]:
 def _run(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> tuple[int, str]:
     """Return how a process ended and what it printed; TimeoutExpired where that does not come in time.
 
-    What ends a check is raised in its thread, between any two steps: so another thread starts the process and ends it, and none is lost
-    between its start and the lines that would end it. The check's thread waits in slices: the end would wait for a single long call.
+    What ends a check is raised in its thread between two steps, so it waits in slices: the end would wait for a single long call.
     """
-    stop, ended = threading.Event(), Future[tuple[int, str]]()
-
-    def started() -> tuple[int, str]:
-        if stop.is_set():
-            return 1, ""  # nobody looks at it: the check has ended
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=os.name == "posix"
-        )
-        try:
-            said = _heard(process, seconds, stop)
-        finally:
-            _end(process)
-        return process.returncode, said
-
-    def keep() -> None:
-        try:
-            ended.set_result(started())
-        except BaseException as error:
-            ended.set_exception(error)
-
-    thread = threading.Thread(target=keep, name="gpulab-torchrun")  # no pool: one that is stopped while it starts a thread forgets it
-    try:
-        thread.start()
-        while not ended.done():
-            wait([ended], _SLICE_SECONDS)
-        return ended.result()
-    finally:
-        stop.set()
-        while thread.is_alive():
-            thread.join(_SLICE_SECONDS)
-
-
-def _heard(process: subprocess.Popen[str], seconds: float, stop: threading.Event) -> str:
-    """Return what a process prints until its end, or nothing after a stop; TimeoutExpired where neither comes in time."""
     deadline = time.monotonic() + seconds
-    while not stop.is_set():
-        left = deadline - time.monotonic()
-        try:
-            return process.communicate(timeout=min(max(left, 0.0), _SLICE_SECONDS))[0]
-        except subprocess.TimeoutExpired:
-            if left <= _SLICE_SECONDS:
-                raise
-    return ""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=os.name == "posix"
+    )
+    try:
+        while True:
+            try:
+                said = process.communicate(timeout=_SLICE_SECONDS)[0]
+                return process.returncode, said
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    raise
+    finally:
+        if process.poll() is None:
+            end_below(process.pid)
+            process.kill()
+            process.wait()
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End torchrun and the processes that it started, if they still run."""
-    if process.poll() is None:
-        end_below(process.pid)
-        process.kill()
-        process.wait()
-
-
-def below(pid: int) -> list[Any]:
+def below(pid: int) -> list[psutil.Process]:
     """Return the processes that one started, and those that they started."""
-    import psutil
-
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).children(recursive=True)
     return []
@@ -145,7 +108,7 @@ def end_below(pid: int) -> int:
     """End the processes below one; return how many there were."""
     found = below(pid)
     for each in found:
-        with contextlib.suppress(Exception):  # it has ended by itself
+        with contextlib.suppress(psutil.Error):  # it has ended by itself
             each.kill()
     return len(found)
 
@@ -179,5 +142,5 @@ def _root_cause(said: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-class _CrashError(RankError):
+class CrashError(RankError):
     """A rank was ended by a signal: memory that ran out, or a library that crashed; Python's own failures are exceptions."""

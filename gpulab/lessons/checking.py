@@ -140,7 +140,7 @@ def call(function: Any, *args: Any, **named: Any) -> Any:
         result = function(*args, **named)
     except NotImplementedError as error:
         raise NotAttempted from error
-    except Refused:
+    except (Refused, NotAttempted):
         raise
     except Exception as error:
         raise Refused(f"Your function raised {explain(error)}.") from error

@@ -69,14 +69,11 @@ from typing import Any
 from gpulab import training
 from gpulab.errors import RankError, shown
 from gpulab.lessons import checking, torchrun
+from gpulab.lessons._torchrun import CrashError
 from gpulab.lessons.content import Refused
 
 TASK, STEPS, BATCH, RATE = "digits-mlp", 20, 64, 0.1  # as the notebook's loop has them
 _CLOSE = 1e-3  # relative: sums in another order differ by rounding, 1e-6 or so; a gradient that is not averaged by far more
-
-
-class _CrashError(RankError):
-    """A rank was ended by a signal: memory that ran out, or a library that crashed; Python's own failures are exceptions."""
 
 
 def reference() -> list[float]:
@@ -120,7 +117,7 @@ def _results(script: str | os.PathLike[str], n: int) -> list[Any]:
     try:
         try:
             return torchrun(script, n)
-        except _CrashError:  # once in hundreds of runs a right script ends so; a wrong one does it again
+        except CrashError:  # once in hundreds of runs a right script ends so; a wrong one does it again
             return torchrun(script, n)
     except RankError as error:
         raise Refused(str(error)) from error
