@@ -1,4 +1,4 @@
-"""Run the function `whole_losses` on 2 ranks:
+"""Run the function `data_parallel` on 2 ranks:
 
     torchrun --nproc-per-node=2 my_training.py
 
@@ -45,12 +45,6 @@ def data_parallel():
     return losses
 
 
-def whole_losses():
-    losses = torch.tensor(data_parallel())
-    dist.all_reduce(losses)  # the sum over the ranks
-    return (losses / dist.get_world_size()).tolist()
-
-
 def main() -> None:
     """Open the process group that torchrun describes, call the function, show what each rank returned."""
     parser = argparse.ArgumentParser()
@@ -62,7 +56,7 @@ def main() -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if own_gpu else "gloo", timeout=datetime.timedelta(seconds=20.0))
     try:
-        result = whole_losses()
+        result = data_parallel()
         results = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
         dist.gather_object(result, results)
         for rank, returned in enumerate(results or []):

@@ -8,6 +8,7 @@ make namespaces, which unprivileged users have unless the system or a container 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -30,8 +31,10 @@ _SET_INTERFACE_FLAGS, _UP = 0x8914, 1
 _NOBODY = 65534
 _MEMORY_FILES = "size=64m,nr_inodes=4096,mode=1777"
 _PROCESSES = 256  # in sum, with threads; checks with ranks take about a hundred
-_DEVICES = ("null", "zero", "random", "urandom")
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/hosts", "/sys/devices/system/cpu")
+_SYSTEM = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/hosts", "/sys/devices/system/cpu",
+    "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom",
+)  # fmt: skip
 
 
 def _call(name: str, *arguments: Any) -> None:
@@ -53,11 +56,10 @@ def works(folder: str) -> bool:
     """Return whether this system allows a box; tried in a process of its own."""
     child = os.fork()
     if child == 0:
-        try:
+        with contextlib.suppress(Exception):
             enter(folder)
             os._exit(0)
-        finally:
-            os._exit(1)
+        os._exit(1)
     return os.waitpid(child, 0)[1] == 0
 
 
@@ -106,11 +108,10 @@ def enter(root: str) -> None:
 def _follow() -> None:
     """Go on in a child; this process waits, and ends as it does."""
     child = os.fork()
-    if child:
-        while True:
-            ended, status = os.wait()
-            if ended == child:
-                os._exit(os.waitstatus_to_exitcode(status) & 255)
+    while child:
+        ended, status = os.wait()
+        if ended == child:
+            os._exit(os.waitstatus_to_exitcode(status) & 255)
 
 
 def _fill(root: str) -> None:
@@ -122,19 +123,12 @@ def _fill(root: str) -> None:
         inside.parent.mkdir(parents=True, exist_ok=True)
         if path in _SYSTEM and Path(path).is_symlink():
             inside.symlink_to(Path(path).readlink())
-        elif Path(path).is_dir():
-            inside.mkdir(exist_ok=True)
+        elif Path(path).exists():
+            inside.mkdir(exist_ok=True) if Path(path).is_dir() else inside.touch()
             _mount(path, str(inside), flags=_BIND | _RECURSIVE)
-        elif Path(path).is_file():
-            inside.touch()
-            _mount(path, str(inside), flags=_BIND)
     for name in ("proc", "box", "dev/shm"):
         Path(root, name).mkdir(parents=True)
     if not Path(root, "tmp").exists():
         Path(root, "tmp").symlink_to("box")
-    for name in _DEVICES:
-        Path(root, "dev", name).touch()
-    attributes = (ctypes.c_uint64 * 4)(_READ_ONLY | _NOSUID | _NODEV)
+    attributes = (ctypes.c_uint64 * 4)(_READ_ONLY | _NOSUID)  # a device can be written to all the same, and nobody can make one
     _call("syscall", _MOUNT_SETATTR, _HERE, os.fsencode(root), _AND_BELOW, attributes, ctypes.sizeof(attributes))
-    for name in _DEVICES:  # after that, for a device without the right to be one is nothing
-        _mount(f"/dev/{name}", f"{root}/dev/{name}", flags=_BIND)

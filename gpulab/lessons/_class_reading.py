@@ -13,7 +13,8 @@ import math
 import os
 import stat
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,7 @@ def _finite(word: str) -> float:
 
 def _refuse_unsound(report: StudentReport) -> None:
     """Refuse what has the right types and cannot be true, or is too much to show."""
-    what = _date_fault(report.date) or _count_fault(report) or _machine_fault(report) or _text_fault(report)
+    what = _date_fault(report.date) or next((sentence for fault, sentence in _faults(report) if fault), "")
     if what:
         raise RecordingError(f"{what}; expected the output of `gpulab report`. The file was damaged or changed.")
 
@@ -202,44 +203,34 @@ def _date_fault(date: str) -> str:
     return f"Its date, {shown(date, 40)}, is in the future (or that computer's clock is wrong)" if late else ""
 
 
-def _count_fault(report: StudentReport) -> str:
-    for what, entries in (("predictions", report.predictions), ("checks", report.checks), ("measurements", report.measurements)):
-        ids = [entry.id for entry in entries]
-        if len(ids) > _MOST_ENTRIES:
-            return f"It has {len(ids):,} {what}"
-        if len(set(ids)) != len(ids):
-            return f"It has two {what} with the same number, {shown(next(id for id in ids if ids.count(id) > 1), 20)}"
-    if any(not 0 <= count <= 10**6 for check in report.checks for count in (check.attempts, check.hints)):
-        return "The number of attempts or hints of an exercise is negative or above a million"
-    if any(check.state not in ("passed", "wrong", "not attempted") for check in report.checks):
-        return "The state of an exercise is unknown"
+def _faults(report: StudentReport) -> Iterator[tuple[bool, str]]:
+    """Yield whether something is impossible or too much, and the sentence for it."""
+    checks, machine = report.checks, report.machine
+    for what, entries in (("predictions", report.predictions), ("checks", checks), ("measurements", report.measurements)):
+        counts = Counter(entry.id for entry in entries).most_common(1)
+        yield len(entries) > _MOST_ENTRIES, f"It has {len(entries):,} {what}"
+        yield bool(counts) and counts[0][1] > 1, f"It has two {what} with the same number, {shown(counts[0][0] if counts else '', 20)}"
+    counted = [count for check in checks for count in (check.attempts, check.hints)]
+    yield not all(0 <= count <= 10**6 for count in counted), "The number of attempts or hints of an exercise is negative or above a million"
+    yield any(check.state not in ("passed", "wrong", "not attempted") for check in checks), "The state of an exercise is unknown"
     numbers = [value for p in report.predictions for value in (p.predicted, p.measured) if isinstance(value, float)]
-    return "" if all(math.isfinite(value) and value >= 0 for value in numbers) else "A prediction is negative or not finite"
-
-
-def _machine_fault(report: StudentReport) -> str:
+    yield not all(math.isfinite(value) and value >= 0 for value in numbers), "A prediction is negative or not finite"
     rates = [rate for each in report.roofs for rate in (*each.flops_per_second.values(), *each.bytes_per_second.values())]
-    if not all(_RATES[0] <= rate <= _RATES[1] for rate in rates) or len(report.roofs) > 8 or len(rates) > 200:
-        return "The rates of its roofs are impossible"
-    if not all(each.device for each in report.roofs):
-        return "Its roofs have no device"
-    machine = report.machine
-    if not (1 <= machine.cores <= 100_000 and 1 <= machine.memory_bytes <= 2**60):
-        return f"Its machine has {shown(machine.cores, 20)} cores and {shown(machine.memory_bytes, 20)} bytes of memory"
-    return ""
-
-
-def _text_fault(report: StudentReport) -> str:
-    machine = report.machine
+    possible = all(_RATES[0] <= rate <= _RATES[1] for rate in rates) and len(report.roofs) <= 8 and len(rates) <= 200
+    yield not possible, "The rates of its roofs are impossible"
+    yield not all(each.device for each in report.roofs), "Its roofs have no device"
+    sizes = f"{shown(machine.cores, 20)} cores and {shown(machine.memory_bytes, 20)} bytes of memory"
+    yield not (1 <= machine.cores <= 100_000 and 1 <= machine.memory_bytes <= 2**60), f"Its machine has {sizes}"
     texts: list[Any] = [report.name, report.notebook, report.gpulab_version, machine.device, machine.processor, machine.system]
-    texts += [*machine.doctor, *machine.accelerators, *(each.device for each in report.roofs), *(check.id for check in report.checks)]
-    for p in report.predictions:
-        texts += [p.id, p.question, p.predicted_text, p.measured_text, p.predicted, p.measured]
-    if any(isinstance(text, str) and len(text) > _LONGEST for text in texts):
-        return f"A text in it has more than {_LONGEST:,} characters"
-    if any(len(json.dumps(part)) > 2 * MOST_CHARACTERS for check in report.checks for part in (check.kept, check.seen)):
-        return "An answer in it is larger than the limit"
-    return ""
+    texts += [*machine.doctor, *machine.accelerators, *(each.device for each in report.roofs), *(check.id for check in checks)]
+    texts += [getattr(p, name) for p in report.predictions for name in _SHOWN]
+    long = any(isinstance(text, str) and len(text) > _LONGEST for text in texts)
+    yield long, f"A text in it has more than {_LONGEST:,} characters"
+    parts = [part for check in checks for part in (check.kept, check.seen)]
+    yield any(len(json.dumps(part)) > 2 * MOST_CHARACTERS for part in parts), "An answer in it is larger than the limit"
+
+
+_SHOWN = ("id", "question", "predicted_text", "measured_text", "predicted", "measured")  # of a prediction
 
 
 def _students(read: Sequence[tuple[str, StudentReport]], same_name: str) -> tuple[tuple[Student, ...], list[str]]:

@@ -8,6 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpulab.lessons import _reveal, content
 from gpulab.lessons._predictions import KeptAnswer
@@ -48,6 +49,8 @@ class Student(Result):
     undecided : str
         Why no grade is given before the instructor decides: other files have the same name. "" if there is nothing to decide.
     """
+
+    schema_version: ClassVar[int] = 2
 
     name: str
     files: tuple[str, ...]
@@ -120,108 +123,30 @@ class Questions(Result):
 
 
 @dataclass(frozen=True)
-class Misconception(Result):
-    """A common misconception, and how many students showed it in a prediction.
+class Listing(Result):
+    """A table of a class, such as of the exercises that fail most.
 
     Attributes
     ----------
-    id, sentence : str
-    students, given : int
-        How many students showed it, and how many answered the question.
+    title : str
+        What it lists, with their number.
+    headers : tuple of str
+    rows : tuple of tuple of str
+    empty : tuple of str
+        The row shown where there is none.
     """
 
-    id: str
-    sentence: str
-    students: int
-    given: int
-
-
-@dataclass(frozen=True)
-class Misconceptions(Result):
-    """The usual wrong predictions of a class, the most common first.
-
-    Attributes
-    ----------
-    rows : tuple of Misconception
-    """
-
-    rows: tuple[Misconception, ...]
-
-    def __repr__(self) -> str:
-        return f"<{plural(len(self.rows), 'misconception')}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per misconception."""
-        rows = [(r.id, f"{r.students} of {r.given}", r.sentence) for r in self.rows]
-        return ("", "students", "misconception behind a wrong prediction"), rows or [("(none)", "", "")]
-
-
-@dataclass(frozen=True)
-class ExerciseRow(Result):
-    """The results of the class on one exercise, as reported by the students' own checks.
-
-    Attributes
-    ----------
-    id, title : str
-    tried, passed, solutions : int
-        Students who tried; who passed; who looked at the solution.
-    attempts : float
-        The median, of those who tried.
-    """
-
-    id: str
     title: str
-    tried: int
-    passed: int
-    solutions: int
-    attempts: float
-
-
-@dataclass(frozen=True)
-class ExerciseRows(Result):
-    """The exercises of a class, the one that fails most first.
-
-    Attributes
-    ----------
-    rows : tuple of ExerciseRow
-    """
-
-    rows: tuple[ExerciseRow, ...]
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    empty: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"<{plural(len(self.rows), 'exercise')}>"
+        return f"<{self.title}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per exercise."""
-        rows = [
-            (r.id, r.title, f"{r.tried - r.passed} of {r.tried}", f"{r.attempts:g}", str(r.solutions) if r.solutions else "")
-            for r in self.rows
-        ]
-        headers = ("", "exercise", "not passed, of those who tried", "attempts (median)", "looked at the solution")
-        return headers, rows or [("(none tried)", "", "", "", "")]
-
-
-@dataclass(frozen=True)
-class Refusals(Result):
-    """The files that are not reports, and remarks about the folder.
-
-    Attributes
-    ----------
-    files : tuple of RefusedFile
-    remarks : tuple of str
-        For example, students with several files.
-    """
-
-    files: tuple[RefusedFile, ...]
-    remarks: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return f"<{plural(len(self.files), 'file')} that cannot be read, {plural(len(self.remarks), 'remark')}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per file, then the remarks."""
-        rows = [(each.file, each.sentence) for each in self.files] + [("remark", remark) for remark in self.remarks]
-        return ("file", "what is wrong with it"), rows or [("(none)", "every file could be read")]
+        """Return the rows."""
+        return self.headers, self.rows or [self.empty]
 
 
 @dataclass(frozen=True)
@@ -263,9 +188,11 @@ class Classroom(Result):
         return f"{self._totals()}. Figures and checks are as reported by the students' machines."
 
     @property
-    def problems(self) -> Refusals:
+    def problems(self) -> Listing:
         """The files that could not be read, each with a sentence, and remarks."""
-        return Refusals(self.refused, self.remarks)
+        title = f"{plural(len(self.refused), 'file')} that cannot be read, {plural(len(self.remarks), 'remark')}"
+        rows = [(each.file, each.sentence) for each in self.refused] + [("remark", remark) for remark in self.remarks]
+        return Listing(title, ("file", "what is wrong with it"), tuple(rows), ("(none)", "every file could be read"))
 
     def rooflines(self) -> tuple[Roofline, ...]:
         """Return the roofs of every student's best device, RECORDED as reported by their machines."""
@@ -287,32 +214,31 @@ class Classroom(Result):
             rows.append(QuestionRow(id, question, len(given), judged, right, answered, tuple(ratios), tuple(counts)))
         return Questions(tuple(rows))
 
-    def misconceptions(self) -> Misconceptions:
-        """Return the common misconceptions shown by predictions, and how many students showed each."""
-        rows = []
+    def misconceptions(self) -> Listing:
+        """Return the common misconceptions shown by wrong predictions, the most common first, and how many students showed each."""
+        found = []
         for id, entries in _by_id(self.students):
             readings = content.question(id).readings
             given = [p for _, p in entries if p.predicted is not None]
-            fitting = [_reading(readings, p) for p in given if _verdict(p) in ("off", "wrong")]
-            for sentence in dict.fromkeys(each for each in fitting if each):
-                rows.append(Misconception(id, sentence, fitting.count(sentence), len(given)))
-        return Misconceptions(tuple(sorted(rows, key=lambda row: (-row.students, row.id))))
+            fitting = Counter(_reading(readings, p) for p in given if _verdict(p) in ("off", "wrong"))
+            found += [(-count, id, len(given), sentence) for sentence, count in fitting.items() if sentence]
+        rows = tuple((id, f"{-count} of {given}", sentence) for count, id, given, sentence in sorted(found, key=lambda row: row[:2]))
+        headers = ("", "students", "misconception behind a wrong prediction")
+        return Listing(plural(len(rows), "misconception"), headers, rows, ("(none)", "", ""))
 
-    def exercises(self) -> ExerciseRows:
+    def exercises(self) -> Listing:
         """Return the exercises, the one that fails most first, as reported by the students' own checks."""
-        rows = []
-        for exercise in _exercises():
+        found = []
+        for exercise in (each for lesson in content.lessons() for each in lesson.exercises.values()):
             checks = [c for each in self.students for c in each.report.checks if c.id == exercise.id and c.attempts]
             if checks:
-                passed = sum(c.state == "passed" for c in checks)
-                attempts = statistics.median(c.attempts for c in checks)
-                solutions = sum(c.solution_shown for c in checks)
-                rows.append(ExerciseRow(exercise.id, exercise.title, len(checks), passed, solutions, float(attempts)))
-        return ExerciseRows(tuple(sorted(rows, key=lambda row: (row.passed - row.tried, row.id))))
-
-
-def _exercises() -> list[content.Exercise]:
-    return [exercise for lesson in content.lessons() for exercise in lesson.exercises.values()]
+                failed, solutions = sum(c.state != "passed" for c in checks), sum(c.solution_shown for c in checks)
+                attempts = f"{statistics.median(c.attempts for c in checks):g}"
+                row = (exercise.id, exercise.title, f"{failed} of {len(checks)}", attempts, str(solutions or ""))
+                found.append((-failed, exercise.id, row))
+        rows = tuple(row for *_, row in sorted(found))
+        headers = ("", "exercise", "not passed, of those who tried", "attempts (median)", "looked at the solution")
+        return Listing(plural(len(rows), "exercise"), headers, rows, ("(none tried)", "", "", "", ""))
 
 
 def _student_row(student: Student) -> tuple[str, ...]:

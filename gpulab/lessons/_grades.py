@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gpulab import _given
 from gpulab._files import write_atomically
 from gpulab.errors import InputError, shown
 from gpulab.lessons import content
-from gpulab.lessons._classroom import Classroom, Student, line
+from gpulab.lessons._classroom import Classroom, Listing, Student, line
 from gpulab.lessons._grader import CODE, LOST, NO_BOX, Grader, Outcome, is_code
 from gpulab.lessons._rubric import Rubric
 from gpulab.results import Result
@@ -56,6 +56,8 @@ class Grade(Result):
         "check" if the check alone decided; "code" if the answer's code ran in the process of its check, so that it could have forged the
         outcome; "" if nothing was checked.
     """
+
+    schema_version: ClassVar[int] = 2
 
     id: str
     claimed: str
@@ -166,21 +168,24 @@ class Grades(Result):
             code += f" Their own code could have forged that these passed: {', '.join(claimed)}."
         return f"{counted} {plural(self.answers, 'answer')} checked again, equal ones once ({self.checked}).{code}"
 
-    def differences(self) -> Differences:
+    def differences(self) -> Listing:
         """Return where a report claims an outcome that differs from the one found."""
-        rows = [(s.name, g.id, g.claimed, g.found, g.message) for s in self.students for g in s.grades if g.differs]
-        return Differences(tuple(rows))
+        rows = tuple((s.name, g.id, g.claimed, g.found, g.message) for s in self.students for g in s.grades if g.differs)
+        title = f"{len(rows)} outcomes that differ from what was reported"
+        return Listing(title, ("student", "exercise", "reported", "found", "why"), rows, ("(none)", "", "", "", ""))
 
-    def failing(self) -> Failing:
+    def failing(self) -> Listing:
         """Return the exercises that fail most, with the most frequent reason, as found by the checks now."""
-        rows = []
+        found = []
         for id in dict.fromkeys(g.id for s in self.students for g in s.grades):
             all_of = [g for s in self.students for g in s.grades if g.id == id and g.found in (PASSED, WRONG)]
             wrong = [g.message for g in all_of if g.found == WRONG]
             if wrong:
                 reason, count = Counter(wrong).most_common(1)[0]
-                rows.append((id, len(wrong), len(all_of), reason, count))
-        return Failing(tuple(sorted(rows, key=lambda row: (-row[1], row[0]))))
+                found.append((-len(wrong), id, (id, f"{len(wrong)} of {len(all_of)}", reason, str(count))))
+        rows = tuple(row for *_, row in sorted(found))
+        headers = ("", "wrong", "the most frequent reason", "how often")
+        return Listing(f"{plural(len(rows), 'exercise')} with wrong answers", headers, rows, ("(none)", "", "", ""))
 
     def csv(self) -> str:
         """Return the grades as CSV: one row per student, one column per exercise; no text in it is read as a formula."""
@@ -229,47 +234,6 @@ class Grades(Result):
                 "Pass another."
             ) from error
         return file
-
-
-@dataclass(frozen=True)
-class Differences(Result):
-    """Where reports claim outcomes that differ from those found.
-
-    Attributes
-    ----------
-    rows : tuple of (str, str, str, str, str)
-        Student, exercise, claimed, found, why.
-    """
-
-    rows: tuple[tuple[str, str, str, str, str], ...]
-
-    def __repr__(self) -> str:
-        return f"<{len(self.rows)} outcomes that differ from what was reported>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per difference."""
-        return ("student", "exercise", "reported", "found", "why"), self.rows or [("(none)", "", "", "", "")]
-
-
-@dataclass(frozen=True)
-class Failing(Result):
-    """The exercises that fail most, and why.
-
-    Attributes
-    ----------
-    rows : tuple of (str, int, int, str, int)
-        Exercise; wrong answers, of all; the most frequent reason, and how often.
-    """
-
-    rows: tuple[tuple[str, int, int, str, int], ...]
-
-    def __repr__(self) -> str:
-        return f"<{plural(len(self.rows), 'exercise')} with wrong answers>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per exercise."""
-        rows = [(id, f"{wrong} of {all_of}", reason, str(count)) for id, wrong, all_of, reason, count in self.rows]
-        return ("", "wrong", "the most frequent reason", "how often"), rows or [("(none)", "", "", "")]
 
 
 def _plain(text: str) -> str:
