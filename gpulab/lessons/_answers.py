@@ -155,7 +155,13 @@ class Message(_Encoder):
         if isinstance(value, np.ndarray) and value.dtype.kind in _NUMPY:
             data = base64.b64encode(value.tobytes()).decode()
             sealed = not value.flags.writeable
-            return {"t": "tensor" if tensor else "array", "dtype": value.dtype.str, "shape": list(value.shape), "data": data, "sealed": sealed}
+            return {
+                "t": "tensor" if tensor else "array",
+                "dtype": value.dtype.str,
+                "shape": list(value.shape),
+                "data": data,
+                "sealed": sealed,
+            }
         try:
             return super()._tagged(value, kind, depth)
         except NotKeptError:

@@ -1,9 +1,9 @@
 """A box for code that nobody trusts: own processes, files, network and user, made of the Linux kernel's namespaces.
 
-Code in a box sees Python, the libraries and gpulab, which it cannot change, an empty ``/box`` (also ``/tmp``) and ``/dev/shm`` in memory, and its own
-processes. It reaches no network, no file of the instructor and no process outside, has no capability, and ends with the box. It shares the
-kernel and the processor: a fault of the kernel, or what can be measured through caches, is not kept in. Needs Linux 5.12 and the right to
-make namespaces, which unprivileged users have unless the system or a container forbids it.
+Code in a box sees Python, the libraries and gpulab, which it cannot change, an empty ``/box`` (also ``/tmp``) and ``/dev/shm`` in
+memory, and its own processes. It reaches no network, no file of the instructor and no process outside, has no capability, and ends with
+the box. It shares the kernel and the processor: a fault of the kernel, or what can be measured through caches, is not kept in. A box needs
+Linux 5.12 and the right to make namespaces, which unprivileged users have unless the system or a container forbids it.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def add_parser(subparsers: Any) -> None:
     code.add_argument("--no-code", action="store_true", help="do not run answers that are code: functions, kernels and scripts")
     code.add_argument(
         "--trust-code", action="store_true",
-        help="run code also where this system allows no box: every answer can then read, change and send whatever you can, and set any grade",
+        help="run code also where there is no box: every answer can then read, change and send whatever you can, and set any grade",
     )  # fmt: skip
     parser.add_argument(
         "--same-name", choices=SAME_NAME, default=SAME_NAME[0],

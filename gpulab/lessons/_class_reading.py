@@ -48,8 +48,8 @@ def classroom(
     progress : callable, optional
         Called with (files read, files in all).
     same_name : str
-        Anybody can type any name, so that of reports with one name from different folders, or with answers to the same exercises, one may be
-        another student's. "ask" lists each of them and lets ``grade`` give no points for any; "later" lets the later one count, and "apart"
+        Anybody can type any name, so that of reports with one name from different folders, or with answers to the same exercises, one may
+        be another student's. "ask" lists each of them and lets ``grade`` give no points for any; "later" lets the later one count, and "apart"
         takes each for a student. Files of one folder in which there is no other name are one student's, and the later one counts.
 
     Returns
@@ -250,7 +250,11 @@ def _students(read: Sequence[tuple[str, StudentReport]], same_name: str) -> tupl
         name = line(latest[0][1].name) or f"(no name) {latest[0][0]}"
         if same_name != "later" and _is_disputed([pair for pair in group if _has_work(pair[1])], folders):
             files = ", ".join(file for file, _ in latest)
-            why = "" if same_name == "apart" else f"{len(group)} reports have this name, and which of them count is for you to decide: {files}"
+            why = (
+                ""
+                if same_name == "apart"
+                else f"{len(group)} reports have this name, and which of them count is for you to decide: {files}"
+            )
             students += [Student(f"{name} ({file})", (file,), report, why) for file, report in latest]
             decided = "each counts as one student" if not why else (
                 'none of them is graded. Pass same_name="later" (--same-name later) if they are one student\'s, or "apart" if they are not'

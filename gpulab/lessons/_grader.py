@@ -54,7 +54,7 @@ Outcome = dict[str, str]
 
 
 def _parsed(text: str | bytes, job: Mapping[str, Any], *forms: set[str]) -> dict[str, Any]:
-    """Return the content of a message; ``ValueError`` if it is not one JSON object of this job with exactly the keys of one of the forms."""
+    """Return the content of a message; ``ValueError`` if it is not one JSON object of this job with just the keys of one of the forms."""
     try:
         found = json.loads(text)
     except RecursionError as error:
@@ -362,7 +362,7 @@ def _in_answer(job: Mapping[str, Any], exercise: Exercise) -> _Child:
             from gpulab.lessons import _box
 
             _box.enter(folder)
-            _move(os.getcwd())
+            _move(str(Path.cwd()))
         for text in [""] if exercise.live else file:
             try:
                 parts = reply(text)

@@ -304,11 +304,16 @@ def grade(
     exercises = [e for lesson in lessons for e in lesson.exercises.values() if rules.of(e.id) > 0]
     jobs: dict[str, dict[str, Any]] = {}
     keys: dict[tuple[int, str], str] = {}
-    owners: dict[str, list[int]] = {}
     for number, student in enumerate(room.students):
         for check in student.report.checks:
             known = next((e for e in exercises if e.id == check.id), None)
-            if student.undecided or known is None or known.unkept or not isinstance(check.kept, dict) or check.kept.get("kind") == "nothing":
+            if (
+                student.undecided
+                or known is None
+                or known.unkept
+                or not isinstance(check.kept, dict)
+                or check.kept.get("kind") == "nothing"
+            ):
                 continue
             most = known.limit_seconds if seconds is None else min(float(seconds), known.limit_seconds)
             job = {
@@ -316,31 +321,38 @@ def grade(
                 "memory_bytes": int(memory_bytes), "code": is_code(known, check.kept), "trust": trust_code,
             }  # fmt: skip
             key = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
-            jobs[key], keys[number, check.id] = job, key
-            owners.setdefault(key, []).append(number)
-    left = dict.fromkeys(range(len(room.students)), float(student_seconds))
-    outcomes: dict[str, Outcome] = {}
-    with Grader() as ask:
-        for count, (key, job) in enumerate(jobs.items(), 1):
-            begin, payer = time.monotonic(), max(owners[key], key=left.__getitem__)  # of equal answers, by who has most time left
-            if stop is not None and stop():
-                outcomes[key] = {"state": OPEN, "message": _STOPPED, "by": ""}
-                continue
-            if job["code"] and not run_code:
-                outcomes[key] = {"state": OPEN, "message": _NOT_RUN, "by": ""}
-            elif left[payer] <= 0:
-                outcomes[key] = {"state": OPEN, "message": _TOO_LONG, "by": ""}
-            else:
-                outcomes[key] = ask(job)
-                left[payer] -= time.monotonic() - begin
-            if progress is not None:
-                progress(count, len(jobs))
+            jobs.setdefault(key, {**job, "students": []})["students"].append(number)
+            keys[number, check.id] = key
+    outcomes = _outcomes(jobs, run_code, dict.fromkeys(range(len(room.students)), float(student_seconds)), progress, stop)
     students = tuple(
         _student(student, exercises, lessons, rules, {id: outcomes[key] for (n, id), key in keys.items() if n == number})
         for number, student in enumerate(room.students)
     )
     ran = run_code and all(outcome["message"] != NO_BOX for outcome in outcomes.values())
     return Grades(students, rules, ran, len(keys), len(jobs), tuple(lesson.notebook[:2] for lesson in lessons))
+
+
+def _outcomes(
+    jobs: Mapping[str, Mapping[str, Any]],
+    run_code: bool,
+    left: dict[int, float],
+    progress: Callable[[int, int], None] | None,
+    stop: Callable[[], bool] | None,
+) -> dict[str, Outcome]:
+    """Return the outcome of each different answer; ``left`` has the seconds of each student."""
+    found: dict[str, Outcome] = {}
+    with Grader() as ask:
+        for count, (key, job) in enumerate(jobs.items(), 1):
+            begin, payer = time.monotonic(), max(job["students"], key=left.__getitem__)  # of equal answers, who has most time left
+            if stop is not None and stop():
+                found[key] = {"state": OPEN, "message": _STOPPED, "by": ""}
+                continue
+            why_not = _NOT_RUN if job["code"] and not run_code else _TOO_LONG if left[payer] <= 0 else ""
+            found[key] = {"state": OPEN, "message": why_not, "by": ""} if why_not else ask(job)
+            left[payer] -= time.monotonic() - begin
+            if progress is not None:
+                progress(count, len(jobs))
+    return found
 
 
 def _counts(lesson: content.Lesson, room: Classroom, rules: Rubric) -> bool:
@@ -353,7 +365,11 @@ def _counts(lesson: content.Lesson, room: Classroom, rules: Rubric) -> bool:
 
 
 def _student(
-    student: Student, exercises: Sequence[content.Exercise], lessons: Sequence[content.Lesson], rules: Rubric, outcomes: Mapping[str, Outcome]
+    student: Student,
+    exercises: Sequence[content.Exercise],
+    lessons: Sequence[content.Lesson],
+    rules: Rubric,
+    outcomes: Mapping[str, Outcome],
 ) -> StudentGrades:
     checks = {check.id: check for check in student.report.checks}
     grades = []

@@ -363,7 +363,11 @@ def test_the_class_command(tmp_path: Path, approved: Any, capsys: Any) -> None:
 
 def test_a_name_alone_takes_nobodys_place(tmp_path: Path) -> None:
     """Reports of one name are listed, and get no points before the instructor decides."""
-    doubtful = {"Anna": ("a/1.json", "b/1.json"), "Ben": ("1.json", "2.json"), "Cem": ("c/1.json", "c/2.json")}
+    doubtful = {
+        "Anna": ("a/1.json", "b/1.json"),
+        "Ben": ("1.json", "2.json"),
+        "Cem": ("c/1.json", "c/2.json"),
+    }
     # The last are what one student uploaded: in a folder with no other name.
     for name, files in {**doubtful, "Eve": ("c/3.json",), "Dana": ("d/1.json", "d/2.json")}.items():
         for day, file in enumerate(files):
@@ -375,7 +379,9 @@ def test_a_name_alone_takes_nobodys_place(tmp_path: Path) -> None:
         rules = lessons.Rubric(prediction_points=0.0, notebooks=("02",), open_share=1.0)
         return {each.name: each.points for each in lessons.grade(room, rules).students}
 
-    apart = {f"{name} ({file})": 1.0 - k for name in doubtful for k, file in enumerate(doubtful[name])}
+    apart = {
+        f"{name} ({file})": 1.0 - k for name in doubtful for k, file in enumerate(doubtful[name])
+    }
     assert points() == {**dict.fromkeys(apart, 0.0), "Dana": 0.0, "Eve": 1.0}
     assert points(same_name="apart") == {**apart, "Dana": 0.0, "Eve": 1.0}
     assert points(same_name="later") == {**dict.fromkeys(doubtful, 0.0), "Dana": 0.0, "Eve": 1.0}
