@@ -14,7 +14,7 @@ import os
 import stat
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,9 @@ def classroom(
     progress : callable, optional
         Called with (files read, files in all).
     same_name : str
-        Anybody can type any name, so that of reports with one name from different folders, or with answers to the same exercises, one may
-        be another student's. "ask" lists each of them and lets ``grade`` give no points for any; "later" lets the later one count, and "apart"
-        takes each for a student. Files of one folder in which there is no other name are one student's, and the later one counts.
+        Anybody can type any name, so of reports with one name from different folders, or with answers to the same exercises, one may be
+        another student's. "ask" lists each of them and lets ``grade`` give no points for any; "later" lets the later one count, and
+        "apart" takes each for a student. Files of one folder in which there is no other name are one student's.
 
     Returns
     -------
@@ -76,16 +76,18 @@ def classroom(
         raise InputError(f"classroom: {shown(folder)} is not a folder; expected a path. Pass the folder of the reports.") from error
     files, remarks = _files(root)
     read: list[tuple[str, StudentReport]] = []
+    where: dict[int, str] = {}  # not by the names that are shown: those of two folders may look alike
     refused: list[RefusedFile] = []
     for number, file in enumerate(files, 1):
         name = _place(file.relative_to(root).as_posix())
         try:
-            read.append((name, read_report(file)))
+            read.append((name, report := read_report(file)))
+            where[id(report)] = str(file.parent.relative_to(root))
         except RecordingError as error:
             refused.append(RefusedFile(name, message_of(error, 400)))
         if progress is not None:
             progress(number, len(files))
-    students, twice = _students(read, same_name)
+    students, twice = _students(read, where, same_name)
     return Classroom(str(root), students, tuple(refused), (*remarks, *twice))
 
 
@@ -233,7 +235,7 @@ def _faults(report: StudentReport) -> Iterator[tuple[bool, str]]:
 _SHOWN = ("id", "question", "predicted_text", "measured_text", "predicted", "measured")  # of a prediction
 
 
-def _students(read: Sequence[tuple[str, StudentReport]], same_name: str) -> tuple[tuple[Student, ...], list[str]]:
+def _students(read: Sequence[tuple[str, StudentReport]], where: Mapping[int, str], same_name: str) -> tuple[tuple[Student, ...], list[str]]:
     """Put the files of one student together; the later file of the same notebooks counts.
 
     One in which nothing was predicted or tried, as before class, tells of the machine and takes no other's place.
@@ -244,11 +246,11 @@ def _students(read: Sequence[tuple[str, StudentReport]], same_name: str) -> tupl
         key = unicodedata.normalize("NFKC", name).casefold() if name else f"\0{number}"  # by no words: two files may be shown alike
         groups.setdefault(key, []).append((file, report))
     students, remarks = [], []
-    folders = [folder for group in groups.values() for folder in {str(Path(file).parent) for file, _ in group}]
+    folders = [folder for group in groups.values() for folder in {where[id(report)] for _, report in group}]
     for group in groups.values():
         latest = sorted(group, key=lambda pair: datetime.datetime.fromisoformat(pair[1].date), reverse=True)
         name = line(latest[0][1].name) or f"(no name) {latest[0][0]}"
-        if same_name != "later" and _is_disputed([pair for pair in group if _has_work(pair[1])], folders):
+        if same_name != "later" and _is_disputed([report for _, report in group if _has_work(report)], where, folders):
             files = ", ".join(file for file, _ in latest)
             why = (
                 ""
@@ -279,13 +281,13 @@ def _students(read: Sequence[tuple[str, StudentReport]], same_name: str) -> tupl
     return tuple(sorted(students, key=lambda each: each.name.casefold())), [*remarks, *_versions(students)]
 
 
-def _is_disputed(group: Sequence[tuple[str, StudentReport]], folders: Sequence[str]) -> bool:
+def _is_disputed(group: Sequence[StudentReport], where: Mapping[int, str], folders: Sequence[str]) -> bool:
     """Whether one report of a name could take the place of another student's.
 
     ``folders`` has each folder once for each name in it: one with a single name is what one student uploaded.
     """
-    places = {str(Path(file).parent) for file, _ in group}
-    ids = [each.id for _, report in group for each in (*report.checks, *report.predictions)]
+    places = {where[id(report)] for report in group}
+    ids = [key for report in group for key in (*(c.id for c in report.checks), *(p.id for p in report.predictions))]
     shared = places != {"."} and all(folders.count(place) == 1 for place in places)
     return len(places) > 1 or (len(set(ids)) < len(ids) and not shared)
 

@@ -30,9 +30,9 @@ class Rubric(Result):
         answer first.
     open_share : float or None
         What an exercise is worth that is reported as passed and cannot be checked again, because no answer to it can be handed in (a
-        trained model) or because the instructor does not run code. None, the default, excludes it from the points and from the maximum; a share
-        from 0 to 1 gives that share of the points. An answer that is missing or damaged gives no points, so that omitting a wrong answer
-        does not help.
+        trained model) or because the instructor does not run code. None, the default, excludes it from the points and from the maximum;
+        a share from 0 to 1 gives that share of the points. An answer that is missing or damaged gives no points, so that omitting a
+        wrong answer does not help.
     notebooks : tuple of str
         Those that count, such as ("02", "03"); empty for all notebooks that a student of the class has worked on.
     """
