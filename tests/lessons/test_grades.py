@@ -1,5 +1,6 @@
 """Grades: every kept answer is checked again, safely, and claims do not count."""
 
+import csv
 import json
 import socket
 import subprocess
@@ -205,6 +206,23 @@ def test_a_student_has_so_much_time_in_all(tmp_path: Path) -> None:
     assert [found[0][id].found for id in ("02.5", "03.11")] == ["wrong", "open"]
     assert (found[0]["03.11"].points, found[0]["03.11"].most) == (0.0, 1.0)
     assert [each["02.8"].found for each in found] == ["passed", "passed"]
+
+
+@pytest.mark.slow
+@boxed
+@pytest.mark.parametrize(("options", "points"), [([], "0"), (["--trust-code"], "1")])
+def test_where_no_box_is_allowed_code_runs_only_on_demand(
+    options: list[str], points: str, tmp_path: Path
+) -> None:
+    """The system forbids namespaces of mounts, as containers do."""
+    write(tmp_path / "class", "a.json", report_of(1, "Anna", {"03.11": GAIN + RIGHT}))
+    forbid = 'echo 0 > /proc/sys/user/max_mnt_namespaces && exec "$@"'
+    run = "import sys; from gpulab.cli import main; sys.exit(main())"
+    out = tmp_path / "grades.csv"
+    command = [sys.executable, "-c", run, "class", str(tmp_path / "class"), "--grades", str(out)]
+    subprocess.run(["unshare", "-Ur", "sh", "-c", forbid, "sh", *command, *options], check=True)
+    (row,) = csv.DictReader(out.read_text(encoding="utf-8-sig").splitlines())
+    assert (row["passed"], row["cannot be checked here"]) == (points, "" if options else "03.11")
 
 
 def with_leaves(answer: Any, leaf: Any) -> Any:
