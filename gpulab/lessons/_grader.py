@@ -188,7 +188,7 @@ def _in_judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
 
     judge = _Child(work)
     try:
-        return _parsed(judge.line(float(job["seconds"]) + 2 * _GRACE_SECONDS), job, {"state", "message", "by"})
+        return _parsed(judge.line(float(job["seconds"]) + 2 * _GRACE_SECONDS, job["memory_bytes"]), job, {"state", "message", "by"})
     except Refused as refusal:
         return {"state": "wrong", "message": str(refusal), "by": CHECK}
     finally:
@@ -340,7 +340,7 @@ class _Function:
 
 def _answered(child: _Child, job: Mapping[str, Any], form: set[str]) -> dict[str, Any]:
     """Return the next message of an answer's process; raise what it says in place of one."""
-    line = child.line(job["seconds"], job["memory_bytes"])
+    line = child.line(job["seconds"])
     try:
         found = _parsed(line, job, form, {"error", "message"})
     except ValueError as error:
