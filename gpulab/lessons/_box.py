@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
-import resource
 import signal
 import socket
 import struct
@@ -76,6 +74,9 @@ def enter(root: str) -> None:
     OSError
         If the system does not allow it; then nobody is in a box.
     """
+    import fcntl
+    import resource
+
     user, group = os.getuid(), os.getgid()
     _call("unshare", _NEW_NAMESPACES | (_NEW_USER if user else 0))
     if user:

@@ -30,8 +30,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-import psutil
-
 from gpulab.lessons import _answers, _checks, _loading, checking, content
 from gpulab.lessons._torchrun import below, end_below
 from gpulab.lessons.content import Exercise, NotAttempted, Refused
@@ -212,8 +210,7 @@ def _limit(memory_bytes: int, seconds: float) -> None:
     """Limit this process, in addition to what the libraries take already."""
     import resource
 
-    taken = psutil.Process().memory_info().vms
-    for name, value in {**_LIMITS, "AS": taken + memory_bytes, "CPU": int(4 * (seconds + _GRACE_SECONDS)) + 1}.items():
+    for name, value in {**_LIMITS, "AS": _memory_bytes("self")[0] + memory_bytes, "CPU": int(4 * (seconds + _GRACE_SECONDS)) + 1}.items():
         kind = getattr(resource, f"RLIMIT_{name}")
         most = value if resource.getrlimit(kind)[1] == resource.RLIM_INFINITY else min(value, resource.getrlimit(kind)[1])
         resource.setrlimit(kind, (most, most))
@@ -224,7 +221,7 @@ class _Child:
 
     def __init__(self, work: Callable[[IO[str]], None]) -> None:
         self._socket, its = socket.socketpair()
-        self._said, self._look, self._own = b"", 0.0, _private_bytes([psutil.Process()], 0)
+        self._said, self._look, self._own = b"", 0.0, _memory_bytes("self")[1]
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -250,7 +247,7 @@ class _Child:
         while b"\n" not in self._said:
             if memory_bytes and time.monotonic() > self._look:  # which takes milliseconds, and a check may call a thousand times
                 self._look = time.monotonic() + _POLL_SECONDS
-                if _private_bytes(below(self.pid), self._own) > memory_bytes:
+                if sum(max(0, _memory_bytes(each.pid)[1] - self._own) for each in below(self.pid)) > memory_bytes:
                     raise Refused("It took more memory than an answer may.")
             if time.monotonic() > deadline or len(self._said) > _MOST_SAID:
                 raise Refused(f"It did not finish within {seconds:g} s, and was ended.")
@@ -263,6 +260,8 @@ class _Child:
         return line
 
     def _ending(self) -> str:
+        import psutil
+
         code: int | None = None
         with contextlib.suppress(psutil.Error):
             code = psutil.Process(self.pid).wait(_GRACE_SECONDS)
@@ -270,14 +269,13 @@ class _Child:
         return f"by signal {-code}" if code and code < 0 else f"with the code {code}"
 
 
-def _private_bytes(processes: list[psutil.Process], each_own: int) -> int:
-    """Return the memory of processes that they share with none, in addition to what each began with."""
-    total = 0
-    for each in processes:
-        with contextlib.suppress(psutil.Error):
-            memory = each.memory_info()
-            total += max(0, int(memory.rss - memory.shared) - each_own)
-    return total
+def _memory_bytes(pid: int | str) -> tuple[int, int]:
+    """Return the address space of a process, and the memory that it shares with none; 0 if it has ended."""
+    try:
+        whole, resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[:3])
+    except (OSError, ValueError):
+        return 0, 0
+    return whole * os.sysconf("SC_PAGE_SIZE"), (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 # -- the judge ---------------------------------------------------------------------------------------------------------------

@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from gpulab.errors import RankError, message_of, shown
 
 _SLICE_SECONDS = 0.2  # well within the second that a check's end waits
@@ -97,8 +95,10 @@ def _run(command: Sequence[str], environment: Mapping[str, str], seconds: float)
             process.wait()
 
 
-def below(pid: int) -> list[psutil.Process]:
+def below(pid: int) -> list[Any]:
     """Return the processes that one started, and those that they started."""
+    import psutil
+
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).children(recursive=True)
     return []
@@ -108,7 +108,7 @@ def end_below(pid: int) -> int:
     """End the processes below one; return how many there were."""
     found = below(pid)
     for each in found:
-        with contextlib.suppress(psutil.Error):  # it has ended by itself
+        with contextlib.suppress(Exception):  # it has ended by itself
             each.kill()
     return len(found)
 
