@@ -100,19 +100,17 @@ def _files(root: Path) -> tuple[list[Path], list[str]]:
     for folder, folders, names in os.walk(root, onerror=closed.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         links += [_place(Path(folder, name).relative_to(root).as_posix()) for name in folders if Path(folder, name).is_symlink()]
-        for name in sorted(names):
-            if name.startswith("."):
-                continue
-            if name.lower().endswith(".json"):
-                found.append(Path(folder, name))
-            else:
-                others += 1
+        visible = sorted(name for name in names if not name.startswith("."))
+        found += [Path(folder, name) for name in visible if name.lower().endswith(".json")]
+        others += sum(not name.lower().endswith(".json") for name in visible)
         if len(found) > MOST_FILES:
             break
     remarks = [f"{others} file{'s' if others != 1 else ''} not ending in .json skipped."] if others else []
-    for error in closed:
-        where = _place(os.path.relpath(error.filename or root, root))
-        remarks.append(f"The folder {where} cannot be opened ({error.strerror or error}), so its content was not read.")
+    remarks += [
+        f"The folder {_place(os.path.relpath(error.filename or root, root))} cannot be opened ({error.strerror or error}), so its content "
+        "was not read."
+        for error in closed
+    ]
     remarks += [f"The folder {name} is a link; links are not followed." for name in links]
     if len(found) > MOST_FILES:
         remarks.append(f"Only the first {MOST_FILES:,} files were read; split the folder.")

@@ -340,6 +340,8 @@ def _outcomes(
     stop: Callable[[], bool] | None,
 ) -> dict[str, Outcome]:
     """Return the outcome of each different answer; ``left`` has the seconds of each student."""
+    import psutil
+
     found: dict[str, Outcome] = {}
     with Grader() as ask:
         for count, (key, job) in enumerate(jobs.items(), 1):
@@ -349,6 +351,8 @@ def _outcomes(
                 continue
             why_not = _NOT_RUN if job["code"] and not run_code else _TOO_LONG if left[payer] <= 0 else ""
             found[key] = {"state": OPEN, "message": why_not, "by": ""} if why_not else ask(job)
+            if "did not finish within" in found[key]["message"] and psutil.getloadavg()[0] > (os.cpu_count() or 1):
+                found[key] = ask(job)  # once more: a busy machine is not the student's doing
             left[payer] -= time.monotonic() - begin
             if progress is not None:
                 progress(count, len(jobs))
