@@ -336,10 +336,10 @@ def test_garbage_of_another_thread_is_noted() -> None:
 
 def test_a_live_measurement_leaves_the_process_as_it_was() -> None:
     """Collection is calm inside and as before after; the stamp and the badge are this machine's."""
-    frozen: list[int] = []
+    frozen = [gc.get_freeze_count()]  # Python 3.12 itself starts with some
     m = gl.measure(lambda: frozen.append(gc.get_freeze_count()), deadline=0.01)
-    assert min(frozen) > 0
-    assert gc.get_freeze_count() == 0
+    assert min(frozen[1:]) > 0
+    assert gc.get_freeze_count() == frozen[0]
     assert (m.device, m.environment.device_kind, m.evidence.badge) == ("cpu", "cpu", "MEASURED")
     assert m.environment.device == m.evidence.device == gl.devices.find("cpu").name
 
