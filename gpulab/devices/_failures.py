@@ -123,13 +123,12 @@ def guard(doing: str) -> Iterator[None]:
 def _newer_than_the_driver(error: BaseException, doing: str) -> str:
     """Return what is said of code that was compiled for a newer CUDA than the driver runs, with what to install."""
     driver = _nvml.probe()
-    which, remedy = "the NVIDIA driver", "Update the driver"
+    which, remedy, compilers = "the NVIDIA driver", "Update the driver", f'install "cuda-toolkit[nvcc,nvrtc,nvjitlink]=={driver.cuda}.*"'
     if driver.cuda:
         which = f"the driver {driver.version}, which runs CUDA {driver.cuda}"
-        install = pip_command(f'install "cuda-toolkit[nvcc,nvrtc,nvjitlink]=={driver.cuda}.*"')
         # CUDA 13's wheels have names and a folder of their own, into which libraries look first.
         newer = f", after {pip_command('uninstall -y nvidia-cuda-nvrtc nvidia-nvjitlink nvidia-nvvm')}" if driver.cuda < "13" else ""
-        remedy += f", or install the compilers of its CUDA with {install}{newer}"
+        remedy += f", or install the compilers of its CUDA with {pip_command(compilers)}{newer}"
     return (
         f"{doing}: the code was compiled for a newer CUDA than that of {which} ({_first_line(error)}); expected code that the driver can "
         f"load. {remedy}, and restart the kernel."

@@ -154,7 +154,8 @@ def where_in(frame: FrameType | None) -> str:
 def _connections() -> list[Any]:
     import psutil
 
-    return [c for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_ESTABLISHED]
+    listed = getattr(psutil.Process(), "net_connections", None) or psutil.Process().connections  # its name before psutil 6
+    return [c for c in listed("tcp") if c.status == psutil.CONN_ESTABLISHED]
 
 
 def _abort_device_groups() -> None:
