@@ -42,7 +42,9 @@ class _AfterImport:
             self.before(number, frame)
         elif not self.asked:
             self.asked = True
-            threading.Timer(_RETRY_SECONDS, self._again).start()
+            again = threading.Timer(_RETRY_SECONDS, self._again)
+            again.daemon = True  # or Python would wait for it at its end, and be interrupted there
+            again.start()
 
     def _again(self) -> None:
         self.asked = False

@@ -158,7 +158,7 @@ def reveal(
 
         def leave_open(content: dict[str, Any]) -> None:
             entry = content["predictions"].setdefault(id, {})
-            entry["question"] = asked.question or entry.get("question")
+            entry["question"] = asked.question or entry.get("question") or ""
             if entry.get("revealed") is None:
                 entry["unmeasured"] = text
 
@@ -169,7 +169,7 @@ def reveal(
 
         def edit(content: dict[str, Any]) -> None:
             entry = content["predictions"].setdefault(id, {})
-            entry["question"] = asked.question or entry.get("question")
+            entry["question"] = asked.question or entry.get("question") or ""
             entry.pop("unmeasured", None)
             if entry.get("revealed") is None or entry["revealed"].get("verdict") == "no prediction":
                 entry["revealed"] = record

@@ -183,11 +183,16 @@ def test_a_first_call_that_found_the_cache_cold(
 )
 def test_the_badge_names_tf32(clock: Clock, matmul: bool, convolution: bool, words: str) -> None:
     """By PyTorch's switches at the time; float64 has none."""
-    with gl.precision.tf32(matmul, convolution):
+    switches = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [each.allow_tf32 for each in switches]
+    try:
+        switches[0].allow_tf32, switches[1].allow_tf32 = matmul, convolution
         single, double = (
             gl.measure(clock.takes(1e-3), HERE.astype(kind), device="cuda", clock=clock).evidence
             for kind in ("float32", "float64")
         )
+    finally:
+        switches[0].allow_tf32, switches[1].allow_tf32 = before
     assert (words in single.sentence, "TF32" in double.sentence) == (True, False)
 
 
