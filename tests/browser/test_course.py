@@ -18,6 +18,7 @@ HELD = {
     "00": ["honest > cpu.samples_seconds.min() / 10", "len(means) == len(samples) // 3"],
     "06": ["waiting < now"],
     "07": ["badly.ratio < well.ratio - 0.1"],
+    "11": ["12 < peaks[2048] / peaks[512] < 17", "together == alone", "len(run.findings) == 0"],
 }
 # The same of what cells print: a pattern for each cell's id.
 PRINTED = {
@@ -28,6 +29,7 @@ PRINTED = {
     "08": {"two": r"memory: 104 GiB .*\ntime: +172 days"},
     "09": {"reveal-together": r"the answer: [\d.]+x"},
     "10": {"retraces-torch": r"^4 programs"},
+    "11": {"slow": r"same num_heads[^\n]*\n+the flash kernel takes it", "flex": r"True"},
 }
 
 

@@ -143,8 +143,20 @@ def check(answer: Any) -> str:
 def _judge(ask: Callable[..., Any], said: str, q: Any, pairs: list[tuple[Any, Any]]) -> None:
     import torch
 
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    sums = {sum(len(k) for k, _ in pairs[: number + 1]) for number in range(1, len(pairs))}  # keys of several blocks together
+    together: list[int] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            together.extend(sums & set(result.shape) if isinstance(result, torch.Tensor) else ())
+            return result
+
     most, right = [0], _full(q, pairs)
-    result = ask(said, q.clone(), _giving(pairs, most))
+    with Watch():
+        result = ask(said, q.clone(), _giving(pairs, most))
     if not isinstance(result, torch.Tensor) or not result.is_floating_point():
         raise Refused(f"{said} your function returned {checking.describe(result)}; the check expects a tensor of {_QUERIES} rows.")
     if result.shape != right.shape:
@@ -169,8 +181,9 @@ def _judge(ask: Callable[..., Any], said: str, q: Any, pairs: list[tuple[Any, An
                 raise Refused(f"{said} the result differs from the full softmax. {text}")
         off = float((mine - right).abs().max())
         raise Refused(f"{said} the result differs from the full softmax by up to {off:.2g}. Which of the three running values is wrong after the second block?")
-    if most[0] > 2:  # the names of the loop still hold one while the next is made
-        raise Refused(f"{said} {most[0]} blocks are in memory at the same time. Use each block when it comes, and keep only the three running values.")
+    if most[0] > 2 or together:  # the names of the loop still hold one while the next is made
+        count = "several" if together else most[0]
+        raise Refused(f"{said} {count} blocks are in memory at the same time. Use each block when it comes, and keep only the three running values.")
 
 # %% wrong: sqrt(d)
 import torch
@@ -262,6 +275,16 @@ import torch
 def attend(q, blocks):
     k, v = map(torch.cat, zip(*blocks))
     return torch.softmax(q @ k.T / q.shape[1] ** 0.5, 1) @ v
+
+# %% wrong: in memory at the same time
+import torch
+
+
+def attend(q, blocks):
+    keys, values = torch.empty(0, q.shape[1]), None
+    for k, v in blocks:
+        keys, values = torch.cat([keys, k]), v if values is None else torch.cat([values, v])
+    return torch.softmax(q @ keys.T / q.shape[1] ** 0.5, 1) @ values
 
 # %% wrong: add up to 1
 import torch

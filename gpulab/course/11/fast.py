@@ -104,6 +104,8 @@ def _take_flash(said: str, args: tuple[Any, ...], named: dict[str, Any]) -> None
 
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     call = dict(zip(names, args, strict=False)) | named
+    if type(call.get("attn_mask")).__name__ == "CausalBias":  # of torch.nn.attention.bias; PyTorch turns it into is_causal
+        call |= {"attn_mask": None, "is_causal": True}
     q, k, v = (call[name] for name in names[:3])
     if any(each.dim() != 4 for each in (q, k, v)):
         raise Refused(f"{said} q, k and v do not all have 4 dimensions. The fused kernels take (batch, heads, positions, size).")

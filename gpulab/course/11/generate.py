@@ -64,11 +64,11 @@ def _network(seed: int) -> Any:
             generator = torch.Generator().manual_seed(seed)
             table = torch.randn(3, _TOKENS, _WIDTH, generator=generator)
             self.table, self.out = torch.nn.Parameter(table), torch.nn.Parameter(torch.randn(_WIDTH, _TOKENS, generator=generator))
-            self.calls: list[tuple[int, int, bool, bool]] = []  # new tokens, tokens before, was a gradient kept, was it training
+            self.calls: list[tuple[int, int, bool, bool, int]] = []  # new tokens, tokens before, was a gradient kept, was it training, rows
 
         def forward(self, tokens: Any, past: Any = None) -> tuple[Any, Any]:
             seen = tokens if past is None else torch.cat([past, tokens], 1)
-            self.calls.append((tokens.shape[1], seen.shape[1] - tokens.shape[1], torch.is_grad_enabled(), self.training))
+            self.calls.append((tokens.shape[1], seen.shape[1] - tokens.shape[1], torch.is_grad_enabled(), self.training, len(tokens)))
             place = torch.arange(seen.shape[1])
             mixed = (self.table[0][seen] * torch.cos(0.7 * place)[:, None]).cumsum(1) / (1 + place)[:, None] ** 0.5
             x = torch.tanh(mixed + self.table[1][seen] * 0.6 + self.table[2][place % _TOKENS] * 0.4)
@@ -121,6 +121,8 @@ def _judge(ask: Any, said: str, seed: int, prompt: Any, count: int, stop: int | 
         raise Refused(f"{said} your function changes the prompt itself. Make a new tensor.")
     if count and not network.calls:
         raise Refused(f"{said} your function never calls the model.")
+    if any(call[4] < len(prompt) for call in network.calls):
+        raise Refused(f"{said} the model gets fewer than {len(prompt)} rows in a call. Pass all rows together: a step reads the weights once for all of them.")
     _judge_calls(said, network.calls, prompt.shape[1], count)
     right = _reference(seed, prompt, count, stop)
     new, wanted = result[:, prompt.shape[1] :], right[:, prompt.shape[1] :]
@@ -147,9 +149,9 @@ def _judge(ask: Any, said: str, seed: int, prompt: Any, count: int, stop: int | 
     raise Refused(f"{said} new token {at} is another than without a cache. Do you take the scores of the last position, logits[:, -1], and their argmax?")
 
 
-def _judge_calls(said: str, calls: list[tuple[int, int, bool, bool]], prompt: int, count: int) -> None:
+def _judge_calls(said: str, calls: list[tuple[int, int, bool, bool, int]], prompt: int, count: int) -> None:
     """Refuse calls that compute more than is new, or keep gradients."""
-    for number, (new, before, gradients, training) in enumerate(calls):
+    for number, (new, before, gradients, training, _) in enumerate(calls):
         if number and before == 0:
             raise Refused(
                 f"{said} call {number + 1} of the model gets {new} tokens and no past: it computes the whole text again. Pass only the last token, and `past`."
