@@ -16,9 +16,9 @@ def fast(q, k, v):
     ...  # q: (batch, heads, n, size); k: (batch, 1, n, size); v: (batch, 1, size, n)
 
 # %% hint
-# Three things are in the way. Which of them are about the shape of k and v, which is about how v lies in
-# memory, and which is about the mask on a GPU? Call the function under sdpa_kernel(SDPBackend.FLASH_ATTENTION)
-# and read the warnings: they name one reason after the other.
+# Three things are in the way: the number of heads, how v lies in memory, and, on a GPU, the mask. Call
+# the function under sdpa_kernel(SDPBackend.FLASH_ATTENTION), and read the warning: it names one reason
+# at a time.
 
 # %% hint
 # enable_gqa=True lets several heads of q share a head of k and v. v.mT only exchanges two strides;
