@@ -11,8 +11,8 @@ import torch
 
 
 def generate(model, prompt, count, stop=None):
-    """Return prompt and up to `count` new tokens, the likeliest each time; a row that said `stop` goes on with `stop`."""
-    ...  # logits, past = model(tokens, past): only NEW tokens go in, past is None at first; prompt: (batch, n)
+    """Return prompt and up to `count` new tokens; a row that said `stop` goes on with `stop`."""
+    ...  # logits, past = model(tokens, past): only NEW tokens go in; past is None at first
 
 # %% hint
 # The prompt goes in once, as a whole, with past=None. From then on only the token that was chosen
@@ -32,7 +32,7 @@ import torch
 
 @torch.inference_mode()
 def generate(model, prompt, count, stop=None):
-    """Return prompt and up to `count` new tokens, the likeliest each time; a row that said `stop` goes on with `stop`."""
+    """Return prompt and up to `count` new tokens; a row that said `stop` goes on with `stop`."""
     chosen, tokens, past = [], prompt, None
     done = torch.zeros_like(prompt[:, :1], dtype=torch.bool)
     while len(chosen) < count and not done.all():
