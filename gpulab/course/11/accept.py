@@ -78,7 +78,7 @@ def _judge(said: str, result: Any, draft: list[int], wanted: list[int]) -> None:
 # %% wrong: keep it
 def accept(draft, wanted):
     kept = []
-    for a, b in zip(draft, wanted):
+    for a, b in zip(draft, wanted, strict=False):
         if a != b:
             break
         kept.append(a)
@@ -87,7 +87,7 @@ def accept(draft, wanted):
 # %% wrong: comes for free
 def accept(draft, wanted):
     kept = []
-    for a, b in zip(draft, wanted):
+    for a, b in zip(draft, wanted, strict=False):
         kept.append(b)
         if a != b:
             break
@@ -100,13 +100,13 @@ def accept(draft, wanted):
 # %% wrong: the draft's mistake
 def accept(draft, wanted):
     kept = []
-    for a, b in zip(draft, wanted):
+    for a, b in zip(draft, wanted, strict=False):
         kept.append(a)
         if a != b:
             return kept
-    return kept + [wanted[-1]]
+    return [*kept, wanted[-1]]
 
 # %% wrong: does not count
 def accept(draft, wanted):
-    kept = [a for a, b in zip(draft, wanted) if a == b]
-    return kept + [wanted[len(kept)]]
+    kept = [a for a, b in zip(draft, wanted, strict=False) if a == b]
+    return [*kept, wanted[len(kept)]]

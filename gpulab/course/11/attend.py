@@ -273,7 +273,7 @@ import torch
 
 
 def attend(q, blocks):
-    k, v = map(torch.cat, zip(*blocks))
+    k, v = map(torch.cat, zip(*blocks, strict=True))
     return torch.softmax(q @ k.T / q.shape[1] ** 0.5, 1) @ v
 
 # %% wrong: in memory at the same time

@@ -7,8 +7,7 @@ answer_name = "fast"
 loads = ["torch", "torch.nn.attention"]
 
 # %% stub
-import torch
-import torch.nn.functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 
 def fast(q, k, v):
@@ -25,13 +24,12 @@ def fast(q, k, v):
 # .contiguous() makes the last dimension lie in order. And this mask has a name: is_causal=True.
 
 # %% solution
-import torch
-import torch.nn.functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 
 def fast(q, k, v):
     """Return the numbers of slow(q, k, v), by the flash kernel, on a CPU and on a CUDA GPU."""
-    return F.scaled_dot_product_attention(q, k, v.mT.contiguous(), is_causal=True, enable_gqa=True)
+    return scaled_dot_product_attention(q, k, v.mT.contiguous(), is_causal=True, enable_gqa=True)
 
 # %% check
 import math
@@ -70,7 +68,7 @@ def _judge(ask: Any, said: str, q: Any, k: Any, v: Any) -> None:
     with Spy():
         result = ask(said, q.clone(), k.clone(), v.clone())
     if not calls:
-        raise Refused(f"{said} your function does not call F.scaled_dot_product_attention, so no fused kernel can run.")
+        raise Refused(f"{said} your function does not call scaled_dot_product_attention, so no fused kernel can run.")
     if not isinstance(result, torch.Tensor) or result.shape != q.shape:
         shape = tuple(result.shape) if isinstance(result, torch.Tensor) else checking.describe(result)
         raise Refused(f"{said} your function returned {shape}; the check expects a tensor of the shape of q, {tuple(q.shape)}.")
@@ -128,41 +126,41 @@ def _take_flash(said: str, args: tuple[Any, ...], named: dict[str, Any]) -> None
         raise Refused(f"{said} the flash kernel does not take the call: {str(error).splitlines()[0][:120]}") from error
 
 # %% wrong: does not lie in order
-import torch.nn.functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 
 def fast(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v.mT, is_causal=True, enable_gqa=True)
+    return scaled_dot_product_attention(q, k, v.mT, is_causal=True, enable_gqa=True)
 
 # %% wrong: does not broadcast
-import torch.nn.functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 
 def fast(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v.mT.contiguous(), is_causal=True)
+    return scaled_dot_product_attention(q, k, v.mT.contiguous(), is_causal=True)
 
 # %% wrong: has an attn_mask
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 
 def fast(q, k, v):
     mask = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril()
-    return F.scaled_dot_product_attention(q, k, v.mT.contiguous(), attn_mask=mask, enable_gqa=True)
+    return scaled_dot_product_attention(q, k, v.mT.contiguous(), attn_mask=mask, enable_gqa=True)
 
 # %% wrong: the mask is gone
-import torch.nn.functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 
 def fast(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v.mT.contiguous(), enable_gqa=True)
+    return scaled_dot_product_attention(q, k, v.mT.contiguous(), enable_gqa=True)
 
 # %% wrong: not by view or reshape
-import torch.nn.functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 
 def fast(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v.reshape(k.shape), is_causal=True, enable_gqa=True)
+    return scaled_dot_product_attention(q, k, v.reshape(k.shape), is_causal=True, enable_gqa=True)
 
 # %% wrong: does not call
 import torch
@@ -174,8 +172,8 @@ def fast(q, k, v):
     return scores.softmax(-1) @ v.mT
 
 # %% wrong: wrong scale
-import torch.nn.functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 
 def fast(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v.mT.contiguous(), is_causal=True, enable_gqa=True, scale=1.0)
+    return scaled_dot_product_attention(q, k, v.mT.contiguous(), is_causal=True, enable_gqa=True, scale=1.0)
