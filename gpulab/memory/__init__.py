@@ -1,7 +1,7 @@
 """What holds the memory of a device, what a training step will need, and how to free memory after a failure."""
 
 from gpulab.memory._limit import Limit, limit
-from gpulab.memory._predict import predict
+from gpulab.memory._predict import largest_batch, predict
 from gpulab.memory._release import Released, release
 from gpulab.memory._snapshot import HeldTensor, Snapshot, snapshot
 from gpulab.memory._trace import trace
@@ -25,6 +25,7 @@ __all__ = [
     "Timeline",
     "Traffic",
     "Watch",
+    "largest_batch",
     "limit",
     "predict",
     "release",

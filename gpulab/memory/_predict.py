@@ -121,6 +121,72 @@ def predict(
     return _result(fake, marks, label=label, parameter_count=count, optimizer=name, precision=precision, checkpoint=checkpoint)
 
 
+def largest_batch(
+    model: Any,
+    make_batch: Callable[[int], Any],
+    *,
+    memory: Any = None,
+    loss: Callable[..., Any] | None = None,
+    optimizer: Any = "adam",
+    precision: str = "float32",
+    checkpoint: bool = False,
+    device: str | None = None,
+    most: int = 65_536,
+) -> int:
+    """Return the largest batch whose training step is predicted to fit, without running a step; 0 if none does.
+
+    Parameters
+    ----------
+    model, loss, optimizer, precision, checkpoint, device
+        As for ``predict``.
+    make_batch : callable
+        Called with a number of samples; returns the model's input, or a tuple of the input and the targets. Called with a fixed
+        batch and a length, it finds the longest sequence.
+    memory : None, str, Device or int
+        As for ``Prediction.fits``: a device of this machine, of which the memory that is free now counts (None takes the best one
+        available), or a capacity in bytes.
+    most : int
+        The largest batch to consider.
+
+    Returns
+    -------
+    int
+        MODELLED, with the margin of ``Prediction.needed_bytes``: ``predict`` with this batch shows what it consists of.
+
+    Raises
+    ------
+    InputError, DeviceError
+        As for ``predict`` and ``Prediction.fits``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpulab import memory
+    >>> memory.largest_batch(torch.nn.Linear(1000, 1000), lambda n: torch.zeros(n, 1000), memory=5 * 10**8, loss=torch.sum, device="cpu")
+    21646
+    """
+    from gpulab.memory._free import free_bytes_of
+
+    make = _given.callback("largest_batch", "make_batch", make_batch)
+    if make is None:
+        raise InputError("largest_batch: make_batch is None; expected a function. Pass for example lambda n: torch.zeros(n, 784).")
+    free, kind = free_bytes_of(memory, _device_type(model, device))
+    low, high, guess = 0, _given.whole("largest_batch", "most", most, 1, 2**40) + 1, 1
+    before = (0, 0)
+    while high - low > 1:
+        batch = make(guess)
+        inputs, targets = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
+        found = predict(
+            model, inputs, targets=targets, loss=loss, optimizer=optimizer, precision=precision, checkpoint=checkpoint, device=device
+        )
+        need = found.needed_bytes(kind)
+        low, high = (guess, high) if need <= free else (low, guess)
+        # Bytes grow by about as much for each sample, so the line through the last two sizes leads near the answer.
+        slope = max(1.0, (need - before[1]) / (guess - before[0])) if before[0] else need
+        before, guess = (guess, need), min(max(guess + int((free - need) // slope), low + 1), high - 1)
+    return low
+
+
 def _device_type(model: Any, device: Any) -> str:
     import torch
 

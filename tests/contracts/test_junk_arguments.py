@@ -90,6 +90,7 @@ CALLS: dict[str, Any] = {
     "kernels.launch_cuda": of(SOURCE, "f", 1, 1, X),
     "kernels.launcher": of(_kernel, 1, 1, X),
     "kernels.simulate": of(_kernel, 1, 1, X),
+    "memory.largest_batch": of(LAYER, lambda n: XT, memory=2**30, loss=torch.sum, most=2),
     "memory.predict": of(LAYER, XT, loss=torch.sum),
     "memory.release": of("cpu"),
     "memory.snapshot": of("cpu"),

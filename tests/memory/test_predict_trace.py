@@ -172,6 +172,38 @@ def test_a_linear_layer_by_hand() -> None:
     assert (traced.evidence.badge, found.evidence.badge) == ("MEASURED", "MODELLED")
 
 
+def test_the_largest_batch_by_hand() -> None:
+    """A million weights, and an input and an output of 4,000 bytes a sample, fill what is left."""
+    layer, options = nn.Linear(1000, 1000, bias=False), {"optimizer": "sgd", "loss": torch.sum}
+
+    def largest(capacity: int, **more: Any) -> int:
+        return memory.largest_batch(
+            layer, lambda n: torch.zeros(n, 1000), memory=capacity, device="cpu", **options, **more
+        )
+
+    by_hand = ((5e8 - 2**28) / 1.25 - 4e6) / 8000  # a quarter and 256 MiB are the margin
+    assert largest(5 * 10**8) == pytest.approx(by_hand, rel=1e-3)
+    assert (largest(5 * 10**8, most=300), largest(2**28)) == (300, 0)
+
+
+def test_a_largest_batch_fits_and_one_more_does_not() -> None:
+    """With targets, in lower precision, where memory does not grow along one line."""
+    model, options = networks.cnn(channels=3), {"loss": nn.functional.cross_entropy}
+
+    def batch(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(n, 3, 32, 32), torch.zeros(n, dtype=torch.long)
+
+    found = memory.largest_batch(
+        model, batch, memory=10**9, precision="bfloat16", device="cpu", **options
+    )
+    fits = []
+    for size in (found, found + 1):
+        images, labels = batch(size)
+        options |= {"targets": labels, "precision": "bfloat16", "device": "cpu"}
+        fits.append(memory.predict(model, images, **options).fits(10**9))
+    assert fits == [True, False]
+
+
 def test_what_is_needed_is_more_than_the_peak() -> None:
     """A quarter and 256 MiB on a CPU, 15 % and 768 MiB on an accelerator."""
     found = memory.predict(networks.mlp(), torch.zeros(64, 784), loss=torch.sum, device="cpu")
@@ -266,7 +298,7 @@ LAYER, X = nn.Linear(4, 4), torch.zeros(2, 4)
 SUM = {"loss": torch.sum, "device": "cpu"}
 REFUSED = [
     (memory.predict, (LAYER, torch.zeros(2, 5)), SUM),
-    (memory.predict, (LAYER, X), {}),
+    (memory.predict, (LAYER, X), {}), (memory.largest_batch, (LAYER, 3), SUM),
     *[(memory.predict, (LAYER, X), {**SUM, **options}) for options in (
         {"precision": "int3"}, {"optimizer": 3}, {"optimizer": lambda p: 5}, {"device": "abacus"},
         {"optimizer": lambda p: torch.optim.SGD(p, lr=-1)}, {"checkpoint": "yes"},
