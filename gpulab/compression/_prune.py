@@ -60,9 +60,10 @@ def prune(
 
     Examples
     --------
-    >>> from gpulab import compression, networks
-    >>> small = compression.prune(networks.mlp(8, 16, 4), 0.75)
-    >>> round(float((small[0].weight == 0).double().mean()), 2)
+    >>> import torch
+    >>> from gpulab import compression
+    >>> small = compression.prune(torch.nn.Sequential(torch.nn.Linear(8, 16)), 0.75)
+    >>> float((small[0].weight == 0).double().mean())
     0.75
     """
     copied = _targets.duplicate("prune", model)

@@ -32,7 +32,7 @@ from typing import IO, Any
 
 from gpulab.lessons import _answers, _checks, _loading, checking, content
 from gpulab.lessons._torchrun import below, end_below
-from gpulab.lessons.content import Exercise, NotAttempted, Refused
+from gpulab.lessons.content import Exercise, NotAttempted, Nothing, Refused
 
 FORKS = sys.platform == "linux"
 OPEN, CODE, CHECK = "open", "code", "check"
@@ -344,7 +344,8 @@ def _answered(child: _Child, job: Mapping[str, Any], form: set[str]) -> dict[str
     except ValueError as error:
         raise Refused(_STRAY) from error
     if "error" in found:
-        raise (NotAttempted if found["error"] == NotAttempted.__name__ else Refused)(str(found["message"])[:_LONGEST_MESSAGE])
+        kind = {each.__name__: each for each in (NotAttempted, Nothing)}.get(found["error"], Refused)
+        raise kind(str(found["message"])[:_LONGEST_MESSAGE])
     return found
 
 

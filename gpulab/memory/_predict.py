@@ -12,7 +12,7 @@ from typing import Any
 from gpulab import _given, devices
 from gpulab.errors import DeviceError, GpulabError, InputError, StoppedError, kind_of, message_of, shown
 from gpulab.evidence import Evidence
-from gpulab.memory.results import CATEGORIES, Prediction
+from gpulab.memory.results import CATEGORIES, Prediction, free_bytes_of
 
 _SOURCE = "PyTorch's fake tensors through its own autograd and optimizer code; oneDNN's LSTM workspace layout"
 # From benchmarks/memory_prediction.py, and from the gpu tests of this prediction; docs/measurements.md has both with their commands.
@@ -165,8 +165,6 @@ def largest_batch(
     >>> memory.largest_batch(torch.nn.Linear(1000, 1000), lambda n: torch.zeros(n, 1000), memory=5 * 10**8, loss=torch.sum, device="cpu")
     21646
     """
-    from gpulab.memory._free import free_bytes_of
-
     make = _given.callback("largest_batch", "make_batch", make_batch)
     if make is None:
         raise InputError("largest_batch: make_batch is None; expected a function. Pass for example lambda n: torch.zeros(n, 784).")

@@ -30,6 +30,18 @@ MARGIN_BYTES = {"cpu": 256 * 2**20}
 MARGIN_BYTES_ACCELERATOR = 768 * 2**20
 
 
+def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
+    """Return (free bytes, device kind) of a device, or of a bare capacity in bytes, then of the kind given."""
+    if _given.is_whole(device):
+        if device < 0:
+            raise InputError(f"fits: the capacity is {device} bytes; expected 0 or more. Pass for example parse_bytes('24 GiB').")
+        return int(device), kind
+    where = devices.find(device)
+    if where.free_bytes is None:
+        raise DeviceError(f"fits: {where} does not report how much memory is free; expected a number. Pass a capacity in bytes.")
+    return where.free_bytes, where.kind
+
+
 @dataclass(frozen=True)
 class LiveTensor(Result):
     """One storage that was alive at the peak.
@@ -217,14 +229,8 @@ class Prediction(Result):
         InputError
             If a capacity is negative.
         """
-        if _given.is_whole(device):
-            if device < 0:
-                raise InputError(f"fits: the capacity is {device} bytes; expected 0 or more. Pass for example parse_bytes('24 GiB').")
-            return self.needed_bytes(self.device_type) <= device
-        where = devices.find(device)
-        if where.free_bytes is None:
-            raise DeviceError(f"fits: {where} does not report how much memory is free; expected a number. Pass a capacity in bytes.")
-        return self.needed_bytes(where.kind) <= where.free_bytes
+        free, kind = free_bytes_of(device, self.device_type)
+        return self.needed_bytes(kind) <= free
 
     def __repr__(self) -> str:
         return (

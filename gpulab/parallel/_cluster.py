@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,7 @@ from gpulab.units import format_bytes
 # A rank with torch, gloo and a small model: 270 to 355 MB resident were seen (`ps`), of which ranks forked on one Linux machine share most.
 RANK_BYTES = 350 * 2**20
 _LONGEST_TIMEOUT_SECONDS = 86_400.0
+_GUARD_SECONDS, _TICK_SECONDS = 2.0, 0.05
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
 
 
@@ -301,7 +303,12 @@ class Ranks:
             raise RankError(
                 "run: the ranks are not running; expected a started cluster. Use `with cluster(...) as ranks:`, or call start()."
             )
-        deaths = engines.deaths()
+        deaths, gone = engines.deaths(), [rank for rank, engine in enumerate(engines.ids) if engine not in engines.client.ids]
+        end = time.monotonic() + _GUARD_SECONDS
+        while gone and not deaths and time.monotonic() < end:  # ipyparallel has heard of it before the guard, which knows how
+            time.sleep(_TICK_SECONDS)
+            deaths = engines.deaths()
+        deaths = deaths or dict.fromkeys(gone, "ended without an error message")
         if deaths:
             how = "; ".join(f"rank {rank} {words}" for rank, words in deaths.items())
             raise RankDiedError(f"run: {how}; expected every rank to be alive. Call recover() to go on.", tuple(deaths))

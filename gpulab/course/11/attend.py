@@ -5,6 +5,7 @@ id = "11.3"
 title = "attention in blocks"
 answer_name = "attend"
 loads = ["torch"]
+live = True
 
 # %% stub
 import math

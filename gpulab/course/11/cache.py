@@ -5,6 +5,7 @@ id = "11.8"
 title = "the cache"
 answer_name = "append"
 loads = ["torch"]
+live = True
 
 # %% stub
 def append(cache, k, v):

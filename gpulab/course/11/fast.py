@@ -5,6 +5,7 @@ id = "11.6"
 title = "back to the fast kernel"
 answer_name = "fast"
 loads = ["torch", "torch.nn.attention"]
+live = True
 
 # %% stub
 from torch.nn.functional import scaled_dot_product_attention

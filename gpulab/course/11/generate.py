@@ -5,6 +5,7 @@ id = "11.19"
 title = "take it home: generate with a cache"
 answer_name = "generate"
 loads = ["torch"]
+live = True
 
 # %% stub
 import torch
