@@ -123,8 +123,8 @@ _NAMED = {
 }
 
 
-def _giving(pairs: list[tuple[Any, Any]], most: list[int]) -> Iterator[tuple[Any, Any]]:
-    """Give fresh copies of the blocks; note how many of those given before are still alive."""
+def _giving(pairs: list[tuple[Any, Any]], most: list[int], made: list[tuple[int, Any]]) -> Iterator[tuple[Any, Any]]:
+    """Give fresh copies of the blocks; note of how many given before something is still alive: the keys, or what was made of them."""
     given: list[Any] = []
     for k, v in pairs:
         most[0] = max(most[0], sum(each() is not None for each in given))
@@ -132,6 +132,7 @@ def _giving(pairs: list[tuple[Any, Any]], most: list[int]) -> Iterator[tuple[Any
         given.append(weakref.ref(fresh[0]))
         yield fresh
         del fresh
+    most[0] = max(most[0], 1 + len({size for size, each in made if each() is not None}))
 
 
 def check(answer: Any) -> str:
@@ -148,16 +149,19 @@ def _judge(ask: Callable[..., Any], said: str, q: Any, pairs: list[tuple[Any, An
 
     sums = {sum(len(k) for k, _ in pairs[: number + 1]) for number in range(1, len(pairs))}  # keys of several blocks together
     together: list[int] = []
+    made: list[tuple[int, Any]] = []  # tensors as long as an early block, such as its scores
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = function(*args, **(kwargs or {}))
-            together.extend(sums & set(result.shape) if isinstance(result, torch.Tensor) else ())
+            shape = set(result.shape) if isinstance(result, torch.Tensor) else set()
+            together.extend(sums & shape)
+            made.extend((len(k), weakref.ref(result)) for k, _ in pairs[:-2] if len(k) > 1 and len(k) in shape)
             return result
 
     most, right = [0], _full(q, pairs)
     with Watch():
-        result = ask(said, q.clone(), _giving(pairs, most))
+        result = ask(said, q.clone(), _giving(pairs, most, made))
     if not isinstance(result, torch.Tensor) or not result.is_floating_point():
         raise Refused(f"{said} your function returned {checking.describe(result)}; the check expects a tensor of {_QUERIES} rows.")
     if result.shape != right.shape:
@@ -184,7 +188,7 @@ def _judge(ask: Callable[..., Any], said: str, q: Any, pairs: list[tuple[Any, An
         raise Refused(f"{said} the result differs from the full softmax by up to {off:.2g}. Which of the three running values is wrong after the second block?")
     if most[0] > 2 or together:  # the names of the loop still hold one while the next is made
         count = "several" if together else most[0]
-        raise Refused(f"{said} {count} blocks are in memory at the same time. Use each block when it comes, and keep only the three running values.")
+        raise Refused(f"{said} {count} blocks are in memory at the same time. Use each block when it comes, and keep only the three running values, no scores.")
 
 # %% wrong: sqrt(d)
 import torch
@@ -286,6 +290,20 @@ def attend(q, blocks):
     for k, v in blocks:
         keys, values = torch.cat([keys, k]), v if values is None else torch.cat([values, v])
     return torch.softmax(q @ keys.T / q.shape[1] ** 0.5, 1) @ values
+
+# %% wrong: no scores
+import torch
+
+
+def attend(q, blocks):
+    scores, values = [], []
+    for k, v in blocks:
+        scores.append(q @ k.T / q.shape[1] ** 0.5)
+        values.append(v)
+    top = torch.stack([each.amax(1) for each in scores]).amax(0)[:, None]
+    weights = [torch.exp(each - top) for each in scores]
+    total = sum(each.sum(1, keepdim=True) for each in weights)
+    return sum(p @ v for p, v in zip(weights, values, strict=True)) / total
 
 # %% wrong: add up to 1
 import torch

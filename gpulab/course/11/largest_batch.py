@@ -38,7 +38,7 @@ _CASES = (
     ("Llama 3 8B on 80 GB, 2,048 positions", 80 * 10**9, _LLAMA_3, 2048, 2),
     ("Llama 2 7B on 141 GB, 4,096 positions, one byte a number", 141 * 10**9, _LLAMA_2, 4096, 1),
     ("Llama 2 7B on 12 GB, 4,096 positions", 12 * 10**9, _LLAMA_2, 4096, 2),
-    ("Llama 3 8B on 17 GB, 131,072 positions", 17 * 10**9, _LLAMA_3, 131_072, 2),
+    ("Llama 3.1 8B on 17 GB, 131,072 positions", 17 * 10**9, _LLAMA_3, 131_072, 2),
 )
 
 

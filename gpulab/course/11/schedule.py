@@ -75,6 +75,8 @@ def _judge(said: str, result: Any, lengths: tuple[int, ...], slots: int) -> None
             late = number + 1 < len(steps) and set(steps[number + 1]) - started and set(steps[number + 1]) & set(step)
             hint = "Fill the places before the step is noted, not after it." if late else "Do not wait for the whole group: a finished request makes place at once."
             raise Refused(f"{where} has {plural(slots - len(step), 'idle slot')} while the request {waiting[0]} waits. {hint}")
+        if not step:
+            raise Refused(f"{where} is empty: all requests were done before it. End there.")
         started.update(step)
         left.subtract(step)
     rest = {request: count for request, count in left.items() if count > 0}
@@ -123,6 +125,17 @@ def continuous(lengths, slots):
             running[request] = lengths[request]
         steps.append(list(running))
         running = {request: left - 1 for request, left in running.items() if left > 1}
+    return steps
+
+# %% wrong: is empty
+def continuous(lengths, slots):
+    waiting, left, steps = list(range(len(lengths))), {}, []
+    for _ in range(sum(lengths)):
+        while waiting and len(left) < slots:
+            request = waiting.pop(0)
+            left[request] = lengths[request]
+        steps.append(list(left))
+        left = {request: rest - 1 for request, rest in left.items() if rest > 1}
     return steps
 
 # %% wrong: there are 2 slots

@@ -56,7 +56,7 @@ def _judge(said: str, value: float, weights: float, rate: float, batch: int, cac
     def same(other: float) -> bool:
         return math.isclose(value, other, rel_tol=1e-3)
 
-    if same(right):
+    if math.isclose(value, right, rel_tol=1e-3, abs_tol=0.99):  # rounded to a whole number is right too
         return
     named = (
         (batch * rate / (8 * weights + batch * cache), "the weights are counted in bits. Eight bits are one byte."),
