@@ -3,14 +3,17 @@
 Code in a box sees Python, the libraries and gpulab, which it cannot change, an empty ``/box`` (also ``/tmp``) and ``/dev/shm`` in
 memory, and its own processes. It reaches no network, no file of the instructor and no process outside, has no capability, and ends with
 the box. It shares the kernel and the processor: a fault of the kernel, or what can be measured through caches, is not kept in. A box needs
-Linux 5.12 and the right to make namespaces, which unprivileged users have unless the system or a container forbids it.
+Linux 5.12, an x86-64 or ARM64 processor, and the right to make namespaces, which unprivileged users have unless the system or a
+container forbids it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
+import platform
 import signal
 import socket
 import struct
@@ -31,8 +34,19 @@ _MEMORY_FILES = "size=64m,nr_inodes=4096,mode=1777"
 _PROCESSES = 256  # in sum, with threads; checks with ranks take about a hundred
 _SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/hosts", "/sys/devices/system/cpu",
-    "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom",
+    "/dev/null", "/dev/random", "/dev/urandom",
 )  # fmt: skip
+# The kernel's name of a processor, and the numbers of mmap, socket, clone, and of what makes memory that belongs to no process (shmget,
+# memfd_create, memfd_secret) or other namespaces (unshare, clone3, whose flags a filter cannot see), or makes calls (io_uring_setup).
+_CALLS = {
+    "x86_64": (0xC000003E, 9, 41, 56, (29, 319, 447, 272, 435, 425)),
+    "aarch64": (0xC00000B7, 222, 198, 220, (194, 279, 447, 97, 435, 425)),
+}
+# <linux/bpf_common.h>, <linux/seccomp.h>
+_LOAD, _AND, _IF_EQUAL, _IF_ABOVE, _IF_BITS, _RETURN = 0x20, 0x54, 0x15, 0x25, 0x45, 0x06
+_ALLOW, _END, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 + errno.ENOSYS
+_SET_FILTER, _BY_PROGRAM = 22, 2
+_NEWER_ABI = 0x3FFFFFFF  # numbers above it name the same calls again
 
 
 def _call(name: str, *arguments: Any) -> None:
@@ -102,6 +116,7 @@ def enter(root: str) -> None:
     _call("capset", (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0), (ctypes.c_uint32 * 6)())
     for option, value in ((_NO_NEW_PRIVILEGES, 1), (_DUMPABLE, 1), (_PARENT_DEATH_SIGNAL, signal.SIGKILL)):
         _call("prctl", option, int(value), 0, 0, 0)
+    _filter_calls()
     resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
     _follow()  # the first process of a box ignores signals from inside, and all others end with it
 
@@ -113,6 +128,28 @@ def _follow() -> None:
         ended, status = os.wait()
         if ended == child:
             os._exit(os.waitstatus_to_exitcode(status) & 255)
+
+
+def _filter_calls() -> None:
+    """Refuse, from here on, the calls that would get around the box's limits: as if the kernel did not have them."""
+    if platform.machine() not in _CALLS:
+        raise OSError(errno.ENOSYS, f"no filter is known for {platform.machine()}")
+    processor, mmap, socket_, clone, never = _CALLS[platform.machine()]
+    number, refuse = (_LOAD, 0, 0, 0), (_RETURN, 0, 0, _REFUSE)  # the two in the middle: how many steps to skip if so, and if not
+    first = 16  # where the first argument lies; each takes 8 bytes
+    steps = [
+        *((_LOAD, 0, 0, 4), (_IF_EQUAL, 1, 0, processor), (_RETURN, 0, 0, _END)),
+        *(number, (_IF_ABOVE, 0, 1, _NEWER_ABI), refuse),
+        *(step for each in never for step in ((_IF_EQUAL, 0, 1, each), refuse)),
+        # Memory that is shared and has no file stays when it is no longer in any process's address space.
+        *((_IF_EQUAL, 0, 4, mmap), (_LOAD, 0, 0, first + 24), (_AND, 0, 0, 0x21), (_IF_EQUAL, 0, 1, 0x21), refuse, number),
+        *((_IF_EQUAL, 0, 3, clone), (_LOAD, 0, 0, first), (_IF_BITS, 0, 1, _NEW_USER), refuse, number),
+        # Local, IPv4, IPv6 and netlink: others, such as those to a virtual machine's host, know no network namespaces.
+        *((_IF_EQUAL, 0, 5, socket_), (_LOAD, 0, 0, first), (_IF_EQUAL, 3, 0, 10), (_IF_EQUAL, 2, 0, 16), (_IF_ABOVE, 0, 1, 2), refuse),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    _call("prctl", _SET_FILTER, _BY_PROGRAM, struct.pack("HP", len(steps), ctypes.addressof(program)))
 
 
 def _fill(root: str) -> None:
