@@ -198,7 +198,7 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
     """
 
     def __init__(self, what: str) -> None:
-        super().__init__(prefix=f"{_SWEPT}{what}-")
+        super().__init__(prefix=f"{_SWEPT}{what}-", ignore_cleanup_errors=True)
         if sys.platform != "win32":
             _sweep(Path(self.name).parent)
             held = os.open(self.name, os.O_RDONLY)
@@ -210,7 +210,7 @@ def _sweep(folder: Path) -> None:
     """Remove the folders that killed processes of this user left."""
     for left in folder.glob(f"{_SWEPT}*"):
         with contextlib.suppress(OSError):  # removed meanwhile, or another user's
-            state, held = left.lstat(), os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
+            state, held = left.lstat(), os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
             try:
                 old = time.time() - state.st_mtime > _SECONDS_TO_LOCK
                 if old and state.st_uid == os.getuid() and stat.S_ISDIR(state.st_mode) and try_lock(held):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpulab._files import read_regular
 from gpulab.errors import InputError, RecordingError, message_of, shown
 from gpulab.lessons._answers import MOST_CHARACTERS
 from gpulab.lessons._class_command import SAME_NAME
@@ -141,7 +142,7 @@ def read_report(path: str | os.PathLike[str]) -> StudentReport:
                 f"It has {format_bytes(about.st_size)}; expected at most {format_bytes(MOST_BYTES)}. Reports are never that large."
             )
         # As bytes: by the first ones it is known how Windows' own tools wrote it, where a student has looked into the file and saved it.
-        content = json.loads(file.read_bytes(), parse_constant=_bare_word, parse_float=_finite)
+        content = json.loads(read_regular(file, MOST_BYTES), parse_constant=_bare_word, parse_float=_finite)
     except OSError as error:
         raise RecordingError(f"It cannot be read ({error.strerror or error}); expected a file that you may read.") from error
     except UnicodeDecodeError as error:
