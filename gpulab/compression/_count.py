@@ -177,16 +177,26 @@ _PRODUCTS = ("scaled_dot_product_attention", "matmul", "__matmul__", "mm", "bmm"
 
 
 def _products(counter: _Counter) -> Any:
+    import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.overrides import TorchFunctionMode
     from torch.utils.flop_counter import FlopCounterMode
+
+    aten = torch.ops.aten
+    # What FlopCounterMode has no formula for, from the shapes of the arguments.
+    formulas = {
+        **dict.fromkeys((aten.mv, aten.dot, aten.vdot), lambda left, *_, **__: 2 * math.prod(left)),
+        aten.addmv: lambda _, left, *__, **___: 2 * math.prod(left),
+        aten.addbmm: lambda _, left, right, **__: 2 * math.prod(left) * right[-1],
+        aten._trilinear: lambda left, weight, *_, **__: 2 * math.prod(left[:-1]) * math.prod(weight),
+    }
 
     class Products(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(func, "__name__", "")
             if not (counter.inside or name in _PRODUCTS or name.startswith("__")):
                 # Products within: of F.linear, einsum, a one-dimensional convolution, PyTorch's own attention layer.
-                with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as seen:
+                with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=formulas) as seen:
                     result = func(*args, **(kwargs or {}))
                 counter.add(seen.get_total_flops())
                 return result
