@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gpulab.memory._snapshot import living, shape_of
 from gpulab.memory.results import CATEGORIES, LiveTensor, Timeline
@@ -86,6 +87,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._by_key: dict[int, tuple[int, Any]] = {}
         self._parameters: list[Any] = []
         self._seen: set[int] = set()
+        self._fakes: Any = WeakIdKeyDictionary()
         self.scales: dict[int, Callable[[int], int]] = {}  # storages in small: their bytes -> those that they stand for
 
     # -- what runs for each operator ----------------------------------------------------------------------------
@@ -97,11 +99,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if self.stop is not None and self.stop():
             raise Stopped
-        scale = None
-        for tensor in tree_leaves((args, kwargs)):
-            if isinstance(tensor, torch.Tensor):
-                self._arrived(tensor)
-                scale = scale or (self.scales.get(tensor.untyped_storage()._cdata) if self.scales else None)
+        tensors = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)]
+        scales = (self.scales.get(tensor.untyped_storage()._cdata) for tensor in tensors if self.scales)
+        scale = next(filter(None, scales), None)
+        for tensor in tensors:
+            self._arrived(tensor if scale else self._stand_in(tensor, func))
         with _one_thread() if scale else contextlib.nullcontext():
             result = func(*args, **kwargs) if self.replace is None else self.replace(func, args, kwargs, self.in_optimizer)
         before = self.live_bytes
@@ -135,6 +137,15 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _storages(self, tensor: Any) -> Iterable[tuple[Any, Any]]:
         return storages_of(tensor, self.device_type)
+
+    def _stand_in(self, tensor: Any, func: Any) -> Any:
+        """Return what a fake operator sees in place of a real tensor, such as one that the loss holds: its views are of that memory."""
+        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        if mode is None or isinstance(tensor, (FakeTensor, torch.nn.Parameter)) or func in mode.lift_fns:
+            return tensor
+        if tensor not in self._fakes:
+            self._fakes[tensor] = mode.from_tensor(tensor)
+        return self._fakes[tensor]
 
     def _arrived(self, tensor: Any) -> None:
         """Count a tensor that was there before: a parameter of a traced function, or an input."""

@@ -152,6 +152,10 @@ ATTACKS = {
     "files": "for k in range(9): open(f'{k}', 'wb').write(bytes(2**24))\n",
     "many files": "for k in range(9999): open(f'{k}', 'w')\n",
     "stop": "os.kill(os.getpid(), 19)\n",
+    "memory of nobody": "os.memfd_create('x')\n",
+    "shared memory": "import mmap\nmmap.mmap(-1, 9)\n",
+    "namespaces": "import ctypes\nassert not ctypes.CDLL(None).unshare(0x10000000)\n",
+    "host": "import socket\nsocket.socket(socket.AF_VSOCK)\n",
 }  # fmt: skip
 FORGED = b'[]\n{"job": "", "state": "passed", "message": "", "by": "check"}\n'
 

@@ -114,6 +114,10 @@ CASES: dict[str, tuple[Any, torch.Tensor, Optimizer, str]] = {
         lambda: own(nn.functional.smooth_l1_loss, *stack()),
         ROWS, torch.optim.Adafactor, "bfloat16",
     ),
+    "rows that the loss holds": (
+        lambda: own(lambda y, x: (y * ROWS.view(200, 32).T.T).square(), nn.Linear(32, 32)),
+        ROWS + 1, torch.optim.Adam, "float32",
+    ),
     "speech": (
         lambda: own(
             lambda y, x: nn.functional.ctc_loss(y.log_softmax(-1), *SPOKEN), nn.Linear(32, 20)
