@@ -143,9 +143,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
         if mode is None or isinstance(tensor, (FakeTensor, torch.nn.Parameter)) or func in mode.lift_fns:
             return tensor
-        if tensor not in self._fakes:
-            self._fakes[tensor] = mode.from_tensor(tensor)
-        return self._fakes[tensor]
+        return self._fakes.setdefault(tensor, mode.from_tensor(tensor))
 
     def _arrived(self, tensor: Any) -> None:
         """Count a tensor that was there before: a parameter of a traced function, or an input."""

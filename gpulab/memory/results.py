@@ -251,19 +251,6 @@ class Prediction(Result):
         return (f"memory of {self.label}: {self.optimizer}, {self.precision}", "bytes"), rows
 
 
-def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
-    """Return (free bytes, device kind) of a device, or of a bare capacity in bytes, then of the kind given."""
-    if _given.is_whole(device):
-        if device < 0:
-            raise InputError(f"fits: the capacity is {device} bytes; expected 0 or more. Pass for example parse_bytes('24 GiB').")
-        return int(device), kind
-    where = devices.find(device)
-    free = where.free_bytes
-    if free is None:
-        raise DeviceError(f"fits: {where} does not report how much memory is free; expected a number. Pass a capacity in bytes.")
-    return free, where.kind
-
-
 def _category_rows(by_category: Mapping[str, int]) -> list[tuple[str, str]]:
     return [(f"- {category}", format_bytes(by_category[category])) for category in CATEGORIES if by_category.get(category)]
 
