@@ -26,7 +26,7 @@ _NEW_NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 _NEW_USER = 0x10000000
 _NOSUID, _NODEV, _NOEXEC, _BIND, _MOVE, _RECURSIVE, _PRIVATE = 2, 4, 8, 4096, 8192, 16384, 1 << 18
 _MOUNT_SETATTR, _HERE, _AND_BELOW, _READ_ONLY = 442, -100, 0x8000, 1
-_PARENT_DEATH_SIGNAL, _DUMPABLE, _SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 36, 38
+_PARENT_DEATH_SIGNAL, _DUMPABLE, _SET_FILTER, _SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 22, 36, 38
 _CAPABILITIES_VERSION = 0x20080522
 _SET_INTERFACE_FLAGS, _UP = 0x8914, 1
 _NOBODY = 65534
@@ -44,9 +44,7 @@ _CALLS = {
 }
 # <linux/bpf_common.h>, <linux/seccomp.h>
 _LOAD, _AND, _IF_EQUAL, _IF_ABOVE, _IF_BITS, _RETURN = 0x20, 0x54, 0x15, 0x25, 0x45, 0x06
-_ALLOW, _END, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 + errno.ENOSYS
-_SET_FILTER, _BY_PROGRAM = 22, 2
-_NEWER_ABI = 0x3FFFFFFF  # numbers above it name the same calls again
+_ALLOW, _END, _REFUSE, _BY_PROGRAM = 0x7FFF0000, 0x80000000, 0x00050000 + errno.ENOSYS, 2
 
 
 def _call(name: str, *arguments: Any) -> None:
@@ -136,16 +134,15 @@ def _filter_calls() -> None:
         raise OSError(errno.ENOSYS, f"no filter is known for {platform.machine()}")
     processor, mmap, socket_, clone, never = _CALLS[platform.machine()]
     number, refuse = (_LOAD, 0, 0, 0), (_RETURN, 0, 0, _REFUSE)  # the two in the middle: how many steps to skip if so, and if not
-    first = 16  # where the first argument lies; each takes 8 bytes
-    steps = [
+    steps = [  # the first argument lies at 16; each takes 8 bytes
         *((_LOAD, 0, 0, 4), (_IF_EQUAL, 1, 0, processor), (_RETURN, 0, 0, _END)),
-        *(number, (_IF_ABOVE, 0, 1, _NEWER_ABI), refuse),
+        *(number, (_IF_ABOVE, 0, 1, 0x3FFFFFFF), refuse),  # the numbers above it name the same calls again
         *(step for each in never for step in ((_IF_EQUAL, 0, 1, each), refuse)),
         # Memory that is shared and has no file stays when it is no longer in any process's address space.
-        *((_IF_EQUAL, 0, 4, mmap), (_LOAD, 0, 0, first + 24), (_AND, 0, 0, 0x21), (_IF_EQUAL, 0, 1, 0x21), refuse, number),
-        *((_IF_EQUAL, 0, 3, clone), (_LOAD, 0, 0, first), (_IF_BITS, 0, 1, _NEW_USER), refuse, number),
+        *((_IF_EQUAL, 0, 4, mmap), (_LOAD, 0, 0, 40), (_AND, 0, 0, 0x21), (_IF_EQUAL, 0, 1, 0x21), refuse, number),
+        *((_IF_EQUAL, 0, 3, clone), (_LOAD, 0, 0, 16), (_IF_BITS, 0, 1, _NEW_USER), refuse, number),
         # Local, IPv4, IPv6 and netlink: others, such as those to a virtual machine's host, know no network namespaces.
-        *((_IF_EQUAL, 0, 5, socket_), (_LOAD, 0, 0, first), (_IF_EQUAL, 3, 0, 10), (_IF_EQUAL, 2, 0, 16), (_IF_ABOVE, 0, 1, 2), refuse),
+        *((_IF_EQUAL, 0, 5, socket_), (_LOAD, 0, 0, 16), (_IF_EQUAL, 3, 0, 10), (_IF_EQUAL, 2, 0, 16), (_IF_ABOVE, 0, 1, 2), refuse),
         (_RETURN, 0, 0, _ALLOW),
     ]
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
