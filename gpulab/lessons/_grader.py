@@ -30,6 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from gpulab._files import TemporaryFolder
 from gpulab.lessons import _answers, _checks, _loading, checking, content
 from gpulab.lessons._torchrun import below, end_below
 from gpulab.lessons.content import Exercise, NotAttempted, Nothing, Refused
@@ -76,7 +77,7 @@ class Grader:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="gpulab-grades-", ignore_cleanup_errors=True)
+        self._folder = TemporaryFolder("grades")  # which the next run removes if this process is killed
 
     def __enter__(self) -> Grader:
         return self

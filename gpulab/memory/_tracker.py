@@ -100,8 +100,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.stop is not None and self.stop():
             raise Stopped
         tensors = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)]
-        scales = (self.scales.get(tensor.untyped_storage()._cdata) for tensor in tensors if self.scales)
-        scale = next(filter(None, scales), None)
+        scale = next(filter(None, (self.scales.get(each.untyped_storage()._cdata) for each in tensors if self.scales)), None)
         for tensor in tensors:
             self._arrived(tensor if scale else self._stand_in(tensor, func))
         with _one_thread() if scale else contextlib.nullcontext():
