@@ -126,13 +126,20 @@ def test_the_doctor_reports_to_scripts_too(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and pipes")
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command",
+    ("command", "ends"),
     [
-        *("doctor", "report", "nbgrader --out o", "html --out o", "claims", "recordings"),
-        *("lab --no-browser --dir mine", "misconceptions"),
+        # Of these the interrupt may come too late.
+        *((short, [(0, 0)]) for short in ("doctor", "report", "claims", "recordings")),
+        ("misconceptions", [(0, 0)]),
+        *(
+            (long, [])
+            for long in ("nbgrader --out o", "html --out o", "lab --no-browser --dir mine")
+        ),
     ],
 )
-def test_an_interrupt_is_one_line(command: str, tmp_path: Path) -> None:
+def test_an_interrupt_is_one_line(
+    command: str, ends: list[tuple[int, int]], tmp_path: Path
+) -> None:
     """Ctrl-C in the middle of a command ends it with 130 and without a traceback."""
     code = (
         "import signal, sys; from gpulab.cli import main;"
@@ -141,7 +148,7 @@ def test_an_interrupt_is_one_line(command: str, tmp_path: Path) -> None:
     )
     arguments = [sys.executable, "-c", code]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (130, 1)
+    assert (done.returncode, done.stderr.count("\n")) in [(130, 1), *ends]
     assert {path.name for path in tmp_path.iterdir()} <= {"mine"}  # the learner's notebooks
 
 
