@@ -48,10 +48,8 @@ CALL
 print("done")
 """
 FIRST_CALLS = [
-    ("torch._C", "import torch; torch.zeros(3)"),
     ("torch._dynamo.utils", "import torch; torch.optim.SGD([torch.ones(2, requires_grad=True)])"),
     ("numba.core", "from gpulab.kernels import cuda; cuda.jit"),
-    ("sympy.core", "import sympy; sympy.Symbol('x') + 1"),
 ]
 
 
