@@ -27,7 +27,7 @@ _COMMANDS = {
     "report": ("gpulab.lessons._report_command", "write the report that you hand in: machine, predictions, checks"),
     "class": ("gpulab.lessons._class_command", "read a folder of reports and write the grades"),
     "nbgrader": ("gpulab._nbgrader", "write the course's exercises as an nbgrader course"),
-    "misconceptions": ("gpulab.lessons.content", "list the common wrong predictions and wrong answers of the course"),
+    "misconceptions": ("gpulab.lessons._misconceptions", "list the common wrong predictions and wrong answers of the course"),
     "html": ("gpulab._html._command", "write the course as HTML pages that open from the disk"),
     "claims": ("gpulab.claims._command", "compare published claims with recorded machines"),
     "recordings": ("gpulab.recordings._command", "list, show, compare and merge recordings"),

@@ -13,11 +13,9 @@ of a question from a result; and one file for each exercise, in cells that begin
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import difflib
 import functools
-import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -331,32 +329,3 @@ def question(id: str) -> Question:
         if id in lesson.questions:
             return lesson.questions[id]
     return Question(id)
-
-
-def add_parser(subparsers: Any) -> None:
-    """Add ``gpulab misconceptions`` to the command line's parser."""
-    parser = subparsers.add_parser(
-        "misconceptions",
-        help="list the common wrong predictions and wrong answers of the course",
-        description="List the misconceptions behind common wrong predictions, and the common wrong answers to each exercise "
-        "with words of their refusal.",
-    )
-    parser.add_argument("notebook", nargs="?", default="", metavar="NN", help="only this notebook, such as 02 (default: all)")
-    parser.set_defaults(run=run_misconceptions)
-
-
-def run_misconceptions(arguments: argparse.Namespace) -> int:
-    """Carry out ``gpulab misconceptions``; return the exit code."""
-    for lesson in chosen(arguments.notebook, "misconceptions"):
-        print(f"{lesson.notebook}\n{'=' * len(lesson.notebook)}")
-        for id in lesson.ids:
-            if id in lesson.questions:
-                print(f"\n{id}, a prediction")
-                for reading in lesson.questions[id].readings:
-                    print(textwrap.fill(reading.sentence.strip(), 100, initial_indent="- ", subsequent_indent="  "))
-            else:
-                print(f"\n{id}, an exercise: {lesson.exercises[id].title}")
-                for usual in lesson.exercises[id].usual:
-                    print(f'- refused with "{usual.says}":\n{textwrap.indent(usual.source.rstrip(), "    ")}')
-        print()
-    return 0
