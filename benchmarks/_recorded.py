@@ -35,8 +35,3 @@ def read(path: Path, kind: type[R]) -> R:
         If a field is missing, unknown or of another type.
     """
     return kind.from_dict(json.loads(path.read_text(encoding="utf-8")), where=path.name)
-
-
-def committed(kind: str) -> list[Path]:
-    """Return the committed files of a kind: counters, occupancy or matmul."""
-    return sorted(FOLDER.glob(f"{kind}-*.json"))

@@ -18,7 +18,6 @@ from gpulab.parallel._strategies import strategies
 
 TRANSFORMER = "transformer"
 PIPELINES = ("split", "pipeline-gpipe", "pipeline-1f1b")
-SPLIT = ("tensor", "sequence")
 
 BIG = """
 import json, pathlib, sys, time

@@ -299,7 +299,7 @@ def _judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
             if found["state"] not in ("passed", "wrong", "not attempted"):
                 raise Refused(_STRAY)
             return {"state": found["state"], "message": str(found["message"])[:_LONGEST_MESSAGE], "by": by}
-        answer = _Function(job, exercise) if code and FORKS else _restored(job, exercise, _answers.restore)
+        answer = function(job, exercise) if code and FORKS else _restored(job, exercise, _answers.restore)
     except _answers.NotKeptError as error:
         return {"state": OPEN, "message": str(error), "by": ""}
     except Refused as refusal:
@@ -311,7 +311,7 @@ def _judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
 _STRAY = "It wrote something else into the messages of its process."
 
 
-class _Function:
+class function:  # noqa: N801 - as messages name what a learner wrote
     """A student's function as its check sees it: a call is a message to the process in which the function lives.
 
     ``py_func`` is the function's text for the simulator and is never called.

@@ -144,7 +144,7 @@ def reveal(
         sides, source = {}, None
     kept = asked.answer
     ratio = _ratio(kept.value if kept else None, value)
-    verdict = _verdict_of_never(kept) if never else _verdict(kept, value, ratio, known)
+    verdict = ("off" if kept else "no prediction") if never else _verdict(kept, value, ratio, known)
     sentence = _NEVER if never and kept else _sentence(verdict, kept, value, ratio, known)
     sentence = f"{sentence} {warning[:1].upper()}{warning[1:]}".rstrip()  # the sentence of a note begins in lower case
     unknown = kept is not None and recalled is None  # a file of an earlier version: without unit and choices no verdict is safe
@@ -252,10 +252,6 @@ def _ratio(predicted: float | str | None, measured: float | str | None) -> float
         ratio = measured / predicted
         return ratio if _SMALLEST_RATIO < ratio < 1 / _SMALLEST_RATIO else None
     return None
-
-
-def _verdict_of_never(kept: KeptAnswer | None) -> str:
-    return "no prediction" if kept is None else "off"
 
 
 def _verdict(kept: KeptAnswer | None, value: float | str | None, ratio: float | None, known: content.Question) -> str:

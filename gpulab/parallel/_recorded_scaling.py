@@ -7,7 +7,7 @@ from gpulab.errors import InputError, shown
 from gpulab.models._scaling import MODES
 from gpulab.parallel._scaling_step import MODELS, StepSpec
 from gpulab.parallel.scaling_results import COMPUTED, ScalingMeasurement, ScalingResult
-from gpulab.recordings import Entry, Recording, Timing
+from gpulab.recordings import Recording, Timing
 from gpulab.transfer import AlphaBeta, fit
 
 _EXPERIMENT = "data-parallel scaling"
@@ -71,12 +71,8 @@ def recorded_scaling(recording: Recording, model: str | None = None, mode: str =
         processors=recording.environment.cores if cpu else counts[-1], hosts=1, points=points, latency_seconds=latency,
         bandwidth_bytes_per_second=bandwidth, prediction=plain, overlapped=hidden,
         notes=tuple(note for timing in timings.values() for note in timing.notes),
-        evidence=recording.evidence(_widest(entries)), environment=recording.environment,
+        evidence=recording.evidence(entries[max(entries)]), environment=recording.environment,
     )  # fmt: skip
-
-
-def _widest(entries: dict[int, Entry]) -> Entry:
-    return entries[max(entries)]
 
 
 def _point(spec: StepSpec, count: int, timings: dict[int, Timing], predicted: float | None, overlapped: float | None) -> ScalingMeasurement:

@@ -170,12 +170,8 @@ def show_access(access: StepAccess, warp: int) -> dict[str, Any] | None:
         "kind": "banks" if shared else "sectors",
         "parts": _bank_parts(pattern)
         if shared
-        else [{"title": "", "lanes": _flags(pattern), "columns": _sector_columns(pattern, elements)}],
+        else [{"title": "", "lanes": list(pattern.active), "columns": _sector_columns(pattern, elements)}],
     }
-
-
-def _flags(pattern: AccessPattern) -> list[bool]:
-    return list(pattern.active)
 
 
 def _sectors_in_words(pattern: AccessPattern) -> tuple[str, bool]:
