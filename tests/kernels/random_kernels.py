@@ -38,7 +38,7 @@ CONDITIONS = (
 # Differ from thread to thread as a rule: what leaves loops and functions early.
 VARYING = "({variable} + {variable}) % 3 == 0", "(i + {variable}) % 2 == 1", "{condition}"
 SIMPLE = (
-    "{variable} = {small}", "{variable}, {variable} = {variable}, {small}",
+    "{variable} = {small}", "{pair} = {variable}, {small}",
     "{variable} += {small}\n{variable} %= 4099", "{variable} ^= {integer} & 0xFF",
     "{variable} >>= 1",
     "{variable} //= -5", "f = min(max({float}, -1000.0), 1000.0)",
@@ -74,7 +74,12 @@ class Writer:
             "integer": (*INTEGERS, *GUARDED) if self.is_kernel else INTEGERS, "small": SMALL,
             "float": FLOATS, "condition": CONDITIONS,
         }  # fmt: skip
-        names = {"variable": "abcd", "digit": "0123456789", "column": "012", "leaf": leaves}
+        # Of `a, a = 1, 2` Python 3.11.2 (Debian 12) makes 1, later versions make 2.
+        pairs = ("a, b", "b, a", "c, d", "d, b")
+        names = {
+            "variable": "abcd", "digit": "0123456789", "column": "012", "leaf": leaves,
+            "pair": pairs,
+        }  # fmt: skip
         if name == "call":
             calls = [f"{helper}({{leaf}}, {{leaf}})" for helper in self.helpers]
             return self.pick(*calls or leaves)

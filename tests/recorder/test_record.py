@@ -346,7 +346,7 @@ def test_the_command_in_this_process(
         print("exit code", cli.main(["record", *words]))
     printed = capsys.readouterr()
     assert printed.out + printed.err == approved
-    words = ["--only", "launch", "--device", "cpu", "--minutes", "0.02", "--visits", "2"]
+    words = ["--only", "launch", "--device", "cpu", "--minutes", "0.5", "--visits", "2"]
     assert cli.main(["record", "--out", "r.json", *words, "--name", "mine"]) == 0
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first.startswith(" 50 %  1 of 1 · launch launches=1000 operation=stream · visit 1 of 2")
