@@ -1,4 +1,6 @@
-"""The kernels whose counts are compared with a GPU's own counters: the course's ladders, and accesses that show one rule each."""
+"""The kernels whose counts are compared with a GPU's own counters: the course's ladders, and
+accesses that show one rule each.
+"""
 
 from __future__ import annotations
 
@@ -160,8 +162,14 @@ def _turns() -> tuple[Any, ...]:
 
 
 OWN = (
-    *(_own(f"load-stride-{s}", copy_strided, lambda s=s: (*_pair(N * s), s)) for s in (1, 2, 8, 32)),
-    *(_own(f"store-stride-{s}", store_strided, lambda s=s: (*_pair(N, out=N * s), s)) for s in (2, 32)),
+    *(
+        _own(f"load-stride-{s}", copy_strided, lambda s=s: (*_pair(N * s), s))
+        for s in (1, 2, 8, 32)
+    ),
+    *(
+        _own(f"store-stride-{s}", store_strided, lambda s=s: (*_pair(N, out=N * s), s))
+        for s in (2, 32)
+    ),
     _own("load-offset-1", copy_shifted, lambda: (*_pair(N + 1), 1)),
     _own("load-broadcast", copy_first, lambda: _pair(N)),
     _own("load-float64", copy_strided, lambda: (*_pair(N, np.float64), 1)),
@@ -170,7 +178,10 @@ OWN = (
     _own("gather", gather, _gathered),
     _own("stencil", stencil, lambda: _pair(N)),
     _own("stencil-shared", stencil_shared, lambda: _pair(N)),
-    *(_own(f"shared-stride-{s}", shared_strided, lambda s=s: (*_pair(N), s)) for s in (1, 2, 8, 32)),
+    *(
+        _own(f"shared-stride-{s}", shared_strided, lambda s=s: (*_pair(N), s))
+        for s in (1, 2, 8, 32)
+    ),
     _own("shared-float64", shared_doubles, lambda: _pair(N, np.float64)),
     _own("shared-broadcast", shared_one_word, lambda: _pair(N)),
     _own("loops-by-lane", loops_by_lane, lambda: _pair(N)),
@@ -182,7 +193,9 @@ OWN = (
 
 def _rung(rung: ladder.Rung) -> Case:
     size = rung.sizes[0]
-    return Case(rung.name, rung.kernel, *rung.launch(size), lambda: rung.arguments(size), from_ladder=True)
+    return Case(
+        rung.name, rung.kernel, *rung.launch(size), lambda: rung.arguments(size), from_ladder=True
+    )
 
 
 CASES = (*OWN, *(_rung(rung) for rung in ladder.RUNGS))
@@ -200,5 +213,7 @@ def chosen(names: str) -> tuple[Case, ...]:
     known = {case.name: case for case in CASES}
     absent = [name for name in wanted if name not in known]
     if absent:
-        raise ValueError(f"no kernel is named {', '.join(absent)}; expected some of {', '.join(known)}.")
+        raise ValueError(
+            f"no kernel is named {', '.join(absent)}; expected some of {', '.join(known)}."
+        )
     return tuple(known[name] for name in wanted) or CASES

@@ -1,8 +1,10 @@
-"""What the microscope counts beside what the GPU's counters say: which are compared, by which rule, and the file that keeps both.
+"""What the microscope counts beside what the GPU's counters say: which are compared, by which rule,
+and the file that keeps both.
 
-Rule: whole counts are equal when they are the same number; averages when they differ by no more than the last digit that ncu prints.
-Nothing is forgiven beyond that. A difference is not hidden: a person who has looked at the machine code writes into ``explanation`` why
-the two differ, and ``usual_reasons`` says what to look for.
+Rule: whole counts are equal when they are the same number; averages when they differ by no more
+than the last digit that ncu prints. Nothing is forgiven beyond that. A difference is not hidden: a
+person who has looked at the machine code writes into ``explanation`` why the two differ, and
+``usual_reasons`` says what to look for.
 """
 
 from __future__ import annotations
@@ -17,14 +19,19 @@ from gpulab.models import occupancy
 from gpulab.results import Result
 
 Numbers = Mapping[str, float | None]
-RULE = "whole counts: the same number; averages and percentages: within 0.006, the rounding of two printed digits"
+RULE = (
+    "whole counts: the same number; averages and percentages: within 0.006, the rounding of "
+    "two printed digits"
+)
 PRINTED = 0.006
 FEWEST_KERNELS = 20
 
 
 @dataclass(frozen=True)
 class Counter:
-    """One comparison: the metrics of ncu that it needs, the number from them, the microscope's number, and why they may differ."""
+    """One comparison: the metrics of ncu that it needs, the number from them, the microscope's
+    number, and why they may differ.
+    """
 
     name: str
     metrics: tuple[str, ...]
@@ -35,12 +42,21 @@ class Counter:
 
 
 def _sum_of(s: Simulation, space: str, kind: str, what: str) -> int:
-    return sum(getattr(access, what) for access in s.accesses if access.space == space and access.kind == kind)
+    return sum(
+        getattr(access, what)
+        for access in s.accesses
+        if access.space == space and access.kind == kind
+    )
 
 
 def _requests_and_sectors(short: str, kind: str) -> tuple[Counter, Counter]:
-    requests, sectors = (f"l1tex__t_{what}_pipe_lsu_mem_global_op_{short}.sum" for what in ("requests", "sectors"))
-    merged = "the compiler merges repeated loads of one address, keeps values in registers, moves loads out of loops, joins neighbours"
+    requests, sectors = (
+        f"l1tex__t_{what}_pipe_lsu_mem_global_op_{short}.sum" for what in ("requests", "sectors")
+    )
+    merged = (
+        "the compiler merges repeated loads of one address, keeps values in registers, moves "
+        "loads out of loops, joins neighbours"
+    )
 
     def per_request(n: Numbers) -> float | None:
         return n[sectors] / n[requests] if n[requests] and n[sectors] is not None else None
@@ -50,37 +66,78 @@ def _requests_and_sectors(short: str, kind: str) -> tuple[Counter, Counter]:
         return _sum_of(s, "global", kind, "sectors") / count if count else None
 
     return (
-        Counter(f"sectors per global {kind}", (requests, sectors), per_request, ours, PRINTED,
-                f"the mean is over other requests: {merged}"),
-        Counter(f"global {kind} requests", (requests,), lambda n: n[requests], lambda s: _sum_of(s, "global", kind, "requests"), 0, merged),
-    )  # fmt: skip
+        Counter(
+            f"sectors per global {kind}",
+            (requests, sectors),
+            per_request,
+            ours,
+            PRINTED,
+            f"the mean is over other requests: {merged}",
+        ),
+        Counter(
+            f"global {kind} requests",
+            (requests,),
+            lambda n: n[requests],
+            lambda s: _sum_of(s, "global", kind, "requests"),
+            0,
+            merged,
+        ),
+    )
 
 
 def _shared(short: str, kind: str) -> tuple[Counter, Counter]:
-    # Counted at the instruction; the counter of the L1 data stage below also has the passes of other work in that stage.
+    # Counted at the instruction; the counter of the L1 data stage below also has the passes of
+    # other work in that stage.
     at_instruction = f"smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{short}.sum"
     conflicts = f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{short}.sum"
-    wide = "the compiler joins neighbouring words into accesses of 8 or 16 bytes, keeps words in registers, or unrolls loops into both"
+    wide = (
+        "the compiler joins neighbouring words into accesses of 8 or 16 bytes, keeps words in "
+        "registers, or unrolls loops into both"
+    )
 
     def lost(s: Simulation) -> float:
-        return _sum_of(s, "shared", kind, "wavefronts") - _sum_of(s, "shared", kind, "ideal_wavefronts")
+        return _sum_of(s, "shared", kind, "wavefronts") - _sum_of(
+            s, "shared", kind, "ideal_wavefronts"
+        )
 
     return (
-        Counter(f"wavefronts of shared {kind}s", (at_instruction,), lambda n: n[at_instruction],
-                lambda s: _sum_of(s, "shared", kind, "wavefronts"), 0, wide),
-        Counter(f"bank conflicts of shared {kind}s", (conflicts,), lambda n: n[conflicts], lost, 0,
-                f"this counter of the data stage also has passes lost to other work there (fills from L2, other warps); or {wide}"),
-    )  # fmt: skip
+        Counter(
+            f"wavefronts of shared {kind}s",
+            (at_instruction,),
+            lambda n: n[at_instruction],
+            lambda s: _sum_of(s, "shared", kind, "wavefronts"),
+            0,
+            wide,
+        ),
+        Counter(
+            f"bank conflicts of shared {kind}s",
+            (conflicts,),
+            lambda n: n[conflicts],
+            lost,
+            0,
+            "this counter of the data stage also has passes lost to other work there (fills from "
+            f"L2, other warps); or {wide}",
+        ),
+    )
 
 
-_ATOMICS = tuple(f"l1tex__t_requests_pipe_lsu_mem_global_op_{short}.sum" for short in ("atom", "red"))
+_ATOMICS = tuple(
+    f"l1tex__t_requests_pipe_lsu_mem_global_op_{short}.sum" for short in ("atom", "red")
+)
 _INSTRUCTIONS = ("smsp__thread_inst_executed.sum", "smsp__inst_executed.sum")
-_UNIFORM, _BRANCHES = "smsp__sass_average_branch_targets_threads_uniform.pct", "smsp__sass_branch_targets.sum"
+_UNIFORM, _BRANCHES = (
+    "smsp__sass_average_branch_targets_threads_uniform.pct",
+    "smsp__sass_branch_targets.sum",
+)
 _RESIDENT = (
-    "sm__maximum_warps_per_active_cycle_pct", "launch__registers_per_thread", "launch__shared_mem_per_block_static",
-    "launch__shared_mem_per_block_dynamic", "launch__block_size",
-)  # fmt: skip
-# Kept in the file because they help to explain a difference: FACTS' own averages, what predicates left out, achieved occupancy.
+    "sm__maximum_warps_per_active_cycle_pct",
+    "launch__registers_per_thread",
+    "launch__shared_mem_per_block_static",
+    "launch__shared_mem_per_block_dynamic",
+    "launch__block_size",
+)
+# Kept in the file because they help to explain a difference: FACTS' own averages, what predicates
+# left out, achieved occupancy.
 ALSO_KEPT = (
     "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
     "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
@@ -113,20 +170,48 @@ def _uniform_there(n: Numbers) -> float | None:
 
 
 COUNTERS = (
-    *_requests_and_sectors("ld", "load"), *_requests_and_sectors("st", "store"), *_shared("ld", "load"), *_shared("st", "store"),
-    Counter("global atomic requests", _ATOMICS, _atomics, lambda s: _sum_of(s, "global", "atomic", "requests"), 0,
-            "the compiler adds up the lanes of one address first"),
-    Counter("active lanes", _INSTRUCTIONS, _lanes, lambda s: 32 * s.totals.active_ratio if s.totals.active_ratio else None, PRINTED,
-            "the microscope counts statements, the GPU instructions: a statement is several, and short branches become predicates"),
-    Counter("uniform branches", (_UNIFORM, _BRANCHES), _uniform_there, _uniform, PRINTED,
-            "short branches become predicates, loops are unrolled, and early exits share one test"),
-)  # fmt: skip
-METRICS = tuple(dict.fromkeys([*(name for counter in COUNTERS for name in counter.metrics), *_RESIDENT, *ALSO_KEPT]))
+    *_requests_and_sectors("ld", "load"),
+    *_requests_and_sectors("st", "store"),
+    *_shared("ld", "load"),
+    *_shared("st", "store"),
+    Counter(
+        "global atomic requests",
+        _ATOMICS,
+        _atomics,
+        lambda s: _sum_of(s, "global", "atomic", "requests"),
+        0,
+        "the compiler adds up the lanes of one address first",
+    ),
+    Counter(
+        "active lanes",
+        _INSTRUCTIONS,
+        _lanes,
+        lambda s: 32 * s.totals.active_ratio if s.totals.active_ratio else None,
+        PRINTED,
+        "the microscope counts statements, the GPU instructions: a statement is several, and short "
+        "branches become predicates",
+    ),
+    Counter(
+        "uniform branches",
+        (_UNIFORM, _BRANCHES),
+        _uniform_there,
+        _uniform,
+        PRINTED,
+        "short branches become predicates, loops are unrolled, and early exits share one test",
+    ),
+)
+METRICS = tuple(
+    dict.fromkeys(
+        [*(name for counter in COUNTERS for name in counter.metrics), *_RESIDENT, *ALSO_KEPT]
+    )
+)
 
 
 @dataclass(frozen=True)
 class Comparison(Result):
-    """One counter of one kernel; ``explanation`` is empty until a person fills it, and needed where the numbers differ."""
+    """One counter of one kernel; ``explanation`` is empty until a person fills it, and needed where
+    the numbers differ.
+    """
 
     counter: str
     hardware: float | None
@@ -137,11 +222,13 @@ class Comparison(Result):
 
 @dataclass(frozen=True)
 class KernelRecord(Result):
-    """One kernel: its launch, whether GPU and microscope gave the same arrays, the raw metrics, and the comparisons.
+    """One kernel: its launch, whether GPU and microscope gave the same arrays, the raw metrics, and
+    the comparisons.
 
-    ``problem`` says why nothing could be compared; it is empty where it could. ``machine_code`` counts the instructions of the compiled
-    kernel that matter here ("LDS.128": loads of four words from shared memory; "predicated": those under a predicate): it shows what the
-    compiler joined, unrolled or left without a branch. It is empty where no disassembler is installed.
+    ``problem`` says why nothing could be compared; it is empty where it could. ``machine_code``
+    counts the instructions of the compiled kernel that matter here ("LDS.128": loads of four words
+    from shared memory; "predicated": those under a predicate): it shows what the compiler joined,
+    unrolled or left without a branch. It is empty where no disassembler is installed.
     """
 
     name: str
@@ -170,11 +257,18 @@ class CounterRecord(Result):
 
     def unequal(self) -> list[tuple[str, Comparison]]:
         """Return kernel and comparison wherever the numbers differ."""
-        return [(kernel.name, each) for kernel in self.kernels for each in kernel.comparisons if not each.equal]
+        return [
+            (kernel.name, each)
+            for kernel in self.kernels
+            for each in kernel.comparisons
+            if not each.equal
+        ]
 
 
 def are_equal(hardware: float | None, simulated: float | None, room: float) -> bool:
-    """Return whether two numbers are equal by ``RULE``; a GPU without any such access gives 0 where the microscope gives None."""
+    """Return whether two numbers are equal by ``RULE``; a GPU without any such access gives 0 where
+    the microscope gives None.
+    """
     if hardware is None or simulated is None:
         return not hardware and not simulated
     return abs(hardware - simulated) <= room
@@ -182,7 +276,11 @@ def are_equal(hardware: float | None, simulated: float | None, room: float) -> b
 
 def compare(metrics: Numbers, s: Simulation, compute_capability: str) -> tuple[Comparison, ...]:
     """Return one comparison for each counter whose metrics are all there."""
-    found = [_compared(c.name, c.hardware(metrics), c.simulated(s), c.room) for c in COUNTERS if all(name in metrics for name in c.metrics)]
+    found = [
+        _compared(c.name, c.hardware(metrics), c.simulated(s), c.room)
+        for c in COUNTERS
+        if all(name in metrics for name in c.metrics)
+    ]
     resident = [metrics.get(name) for name in _RESIDENT]
     if None not in resident:
         percent, registers, static, dynamic, threads = (float(value or 0) for value in resident)
@@ -191,7 +289,9 @@ def compare(metrics: Numbers, s: Simulation, compute_capability: str) -> tuple[C
     return tuple(found)
 
 
-def _compared(name: str, hardware: float | None, simulated: float | None, room: float) -> Comparison:
+def _compared(
+    name: str, hardware: float | None, simulated: float | None, room: float
+) -> Comparison:
     return Comparison(name, hardware, simulated, are_equal(hardware, simulated, room))
 
 
@@ -206,33 +306,60 @@ REASONS = {c.name: c.usual_reasons for c in COUNTERS} | {
 
 
 def with_explanations(record: CounterRecord, earlier: CounterRecord) -> CounterRecord:
-    """Return the record with what a person wrote into an earlier one, wherever both numbers are as they were then."""
-    known = {(name, c.counter, c.hardware, c.simulated): c.explanation for name, c in earlier.unequal()}
+    """Return the record with what a person wrote into an earlier one, wherever both numbers are as
+    they were then.
+    """
+    known = {
+        (name, c.counter, c.hardware, c.simulated): c.explanation for name, c in earlier.unequal()
+    }
 
     def explained(kernel: KernelRecord, c: Comparison) -> Comparison:
-        return dataclasses.replace(c, explanation=known.get((kernel.name, c.counter, c.hardware, c.simulated), c.explanation))
+        return dataclasses.replace(
+            c,
+            explanation=known.get((kernel.name, c.counter, c.hardware, c.simulated), c.explanation),
+        )
 
-    kernels = tuple(dataclasses.replace(k, comparisons=tuple(explained(k, c) for c in k.comparisons)) for k in record.kernels)
+    kernels = tuple(
+        dataclasses.replace(k, comparisons=tuple(explained(k, c) for c in k.comparisons))
+        for k in record.kernels
+    )
     return dataclasses.replace(record, kernels=kernels)
 
 
 def problems(record: CounterRecord) -> list[str]:
-    """Return what is wrong with a record that is to be committed, one sentence each; empty for a good one."""
+    """Return what is wrong with a record that is to be committed, one sentence each; empty for a
+    good one.
+    """
     found = []
     if len(record.kernels) < FEWEST_KERNELS:
         found.append(f"{len(record.kernels)} kernels; expected at least {FEWEST_KERNELS}.")
-    if not record.environment.driver or record.environment.device_kind != "cuda" or not record.environment.command:
+    if (
+        not record.environment.driver
+        or record.environment.device_kind != "cuda"
+        or not record.environment.command
+    ):
         found.append("no driver, command or CUDA device is named; expected all three.")
     names = [kernel.name for kernel in record.kernels]
-    found += [f"{name} is there more than once." for name in sorted({n for n in names if names.count(n) > 1})]
+    found += [
+        f"{name} is there more than once."
+        for name in sorted({n for n in names if names.count(n) > 1})
+    ]
     for kernel in record.kernels:
         if kernel.problem or not kernel.comparisons:
             found.append(f"{kernel.name}: nothing was compared ({kernel.problem or 'no metric'}).")
         elif not kernel.results_agree:
-            found.append(f"{kernel.name}: the GPU's arrays are not the microscope's; expected the same.")
+            found.append(
+                f"{kernel.name}: the GPU's arrays are not the microscope's; expected the same."
+            )
         for each in kernel.comparisons:
             if each.equal != are_equal(each.hardware, each.simulated, room_of(each.counter)):
-                found.append(f"{kernel.name}: {each.counter} says equal={each.equal} of {each.hardware} and {each.simulated}.")
+                found.append(
+                    f"{kernel.name}: {each.counter} says equal={each.equal} of {each.hardware} and "
+                    f"{each.simulated}."
+                )
             if not each.equal and len(each.explanation.split()) < 3:
-                found.append(f"{kernel.name}: {each.counter}, {each.hardware} and {each.simulated}, has no explanation.")
+                found.append(
+                    f"{kernel.name}: {each.counter}, {each.hardware} and {each.simulated}, has no "
+                    "explanation."
+                )
     return found

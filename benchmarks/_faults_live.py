@@ -1,4 +1,6 @@
-"""Real faults on this machine: a thread, a neighbour on the same core, a helper that sends SIGSTOP, a control group."""
+"""Real faults on this machine: a thread, a neighbour on the same core, a helper that sends SIGSTOP,
+a control group.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def arrays(elements: int = ELEMENTS) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Handed:
-    """Hands its work to a thread and returns at once, as an asynchronous call without a synchronise does; one work at a time."""
+    """Hands its work to a thread and returns at once, as an asynchronous call without a synchronise
+    does; one work at a time.
+    """
 
     def __init__(self) -> None:
         self.free = threading.Semaphore(1)
@@ -62,7 +66,14 @@ def live_compiling(seed: int) -> Measurement:
 
     def call() -> None:
         if not made:
-            exec(compile("\n".join(f"def f{i}(x): return x * {i} + {seed}" for i in range(2000)), "<compiled>", "exec"), made)
+            exec(
+                compile(
+                    "\n".join(f"def f{i}(x): return x * {i} + {seed}" for i in range(2000)),
+                    "<compiled>",
+                    "exec",
+                ),
+                made,
+            )
         work_on(x, y)
 
     return measure(call, deadline=LIVE_DEADLINE)
@@ -89,7 +100,9 @@ def pinned() -> Iterator[int]:
 @contextlib.contextmanager
 def helper(code: str, *arguments: object) -> Iterator[None]:
     """Run a helper process beside the block, and end it afterwards."""
-    process = subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True
+    )
     try:
         if process.stdout is not None:
             process.stdout.readline()  # it says when it is ready
@@ -99,7 +112,10 @@ def helper(code: str, *arguments: object) -> Iterator[None]:
         process.wait()
 
 
-_NEIGHBOUR = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); print('ready', flush=True)\nwhile True: pass"
+_NEIGHBOUR = (
+    "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); print('ready', "
+    "flush=True)\nwhile True: pass"
+)
 _STOPPER = """
 import os, signal, sys, time
 print('ready', flush=True)
@@ -125,9 +141,14 @@ def live_stopped(seed: int) -> Measurement:
 
 
 def _make_cgroup() -> tuple[pathlib.Path, pathlib.Path] | None:
-    """Return a control group with a fifth of a core, and the group to go back to; None where the machine lets nobody make one."""
+    """Return a control group with a fifth of a core, and the group to go back to; None where the
+    machine lets nobody make one.
+    """
     root = pathlib.Path("/sys/fs/cgroup")
-    for parent, quota, value in ((root / "cpu", "cpu.cfs_quota_us", "20000"), (root, "cpu.max", "20000 100000")):
+    for parent, quota, value in (
+        (root / "cpu", "cpu.cfs_quota_us", "20000"),
+        (root, "cpu.max", "20000 100000"),
+    ):
         group = parent / f"gpulab-benchmark-{os.getpid()}"
         try:
             group.mkdir()
@@ -161,7 +182,11 @@ def live_clean(seed: int) -> Measurement:
     x, y = arrays()
     kind = seed % 3
     fn: Callable[..., object] = (
-        work_on if kind == 0 else (lambda a, b: np.sort(a[:20_000])) if kind == 1 else (lambda a, b: sum(range(20_000)))
+        work_on
+        if kind == 0
+        else (lambda a, b: np.sort(a[:20_000]))
+        if kind == 1
+        else (lambda a, b: sum(range(20_000)))
     )
     fn(x, y)
     return measure(fn, x, y, deadline=LIVE_DEADLINE)

@@ -1,4 +1,6 @@
-"""Faults on a machine that exists only here: its clock and its counters are scripted, so every disturbance has a known size."""
+"""Faults on a machine that exists only here: its clock and its counters are scripted, so every
+disturbance has a known size.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from gpulab.timing.plausibility import Ceiling, Level
 DEADLINE = 2.0
 CALL_SECONDS = 1e-3
 SLICE_SECONDS = 3e-3  # what the scheduler gives a neighbour at a time
-FIRST_WINDOW = 0.6  # of the 2 s, within which the sampler never stops: a fault put here is in every window
+# of the 2 s, within which the sampler never stops: a fault put here is in every window
+FIRST_WINDOW = 0.6
 IDLE = Readings(
     seconds=0.0,
     cores=2,
@@ -87,7 +90,9 @@ class World:
         self.now += seconds
         s = self.state
         self.state = replace(
-            s, own_cpu_seconds=s.own_cpu_seconds + seconds, busy_seconds=(s.busy_seconds or 0) + seconds * self.background()
+            s,
+            own_cpu_seconds=s.own_cpu_seconds + seconds,
+            busy_seconds=(s.busy_seconds or 0) + seconds * self.background(),
         )
 
     def background(self) -> float:
@@ -97,24 +102,46 @@ class World:
     def lose(self, seconds: float, **counters: float) -> None:
         """Let time pass without work, and count it where named."""
         self.now += seconds
-        self.state = replace(self.state, **{name: (getattr(self.state, name) or 0.0) + value for name, value in counters.items()})
+        self.state = replace(
+            self.state,
+            **{
+                name: (getattr(self.state, name) or 0.0) + value for name, value in counters.items()
+            },
+        )
 
     def read(self) -> Readings:
-        """Return the counters, in the steps that the kernel gives them, with what a quiet machine shows."""
+        """Return the counters, in the steps that the kernel gives them, with what a quiet machine
+        shows.
+        """
         if self.began == math.inf:
             self.began = self.now
         s = self.state
         quiet = float(self.rng.random())
         ticks = {
-            name: math.floor((getattr(s, name) or 0.0) / s.tick_seconds) * s.tick_seconds for name in ("busy_seconds", "stolen_seconds")
+            name: math.floor((getattr(s, name) or 0.0) / s.tick_seconds) * s.tick_seconds
+            for name in ("busy_seconds", "stolen_seconds")
         }
         delay = (s.run_delay_seconds or 0.0) + 0.008 * quiet * (self.now - self.began)
         jitter = (s.frequency_hertz or 0.0) * (1 + 0.005 * float(self.rng.standard_normal()))
-        return replace(s, seconds=self.now, run_delay_seconds=delay, process_run_delay_seconds=delay, frequency_hertz=jitter, **ticks)
+        return replace(
+            s,
+            seconds=self.now,
+            run_delay_seconds=delay,
+            process_run_delay_seconds=delay,
+            frequency_hertz=jitter,
+            **ticks,
+        )
 
     def measured(self, **options: float) -> Measurement:
         """Measure the world's call."""
-        return measure(self.call, device="cpu", clock=self.clock, conditions=self.read, deadline=DEADLINE, **options)
+        return measure(
+            self.call,
+            device="cpu",
+            clock=self.clock,
+            conditions=self.read,
+            deadline=DEADLINE,
+            **options,
+        )
 
 
 def world(seed: int, noise: str | None = None) -> World:
@@ -159,7 +186,9 @@ def stolen(seed: int) -> Measurement:
 
 
 def held_by_quota(seed: int) -> Measurement:
-    """The container's quota holds the process back; that also counts as a delay on the run queue."""
+    """The container's quota holds the process back; that also counts as a delay on the run
+    queue.
+    """
     w = world(seed)
     _taken(w, min(0.6, size(w.rng)), throttled_seconds=1.0, run_delay_seconds=1.0)
     return w.measured()
@@ -198,7 +227,9 @@ def stopped(seed: int) -> Measurement:
 
 
 def shifted(seed: int) -> Measurement:
-    """The time per call changes by 5 % or more for a part of the window; noise of 2 % at most, or 5 % would be lost in it."""
+    """The time per call changes by 5 % or more for a part of the window; noise of 2 % at most, or 5
+    % would be lost in it.
+    """
     w = world(seed, ("quiet", "independent")[seed % 2])
     by, start = size(w.rng), 0.1 + 0.2 * float(w.rng.random())
     kind = seed % 3
@@ -222,18 +253,34 @@ def compiling(seed: int) -> Measurement:
 
 
 def clean(seed: int) -> Measurement:
-    """Nothing is wrong; besides the four noises of the faults, three that are harder to tell from one."""
-    noises = ("quiet", "independent", "correlated", "tailed", "independent, 10 %", "correlated, rho 0.9", "Student, 3 degrees")
+    """Nothing is wrong; besides the four noises of the faults, three that are harder to tell from
+    one.
+    """
+    noises = (
+        "quiet",
+        "independent",
+        "correlated",
+        "tailed",
+        "independent, 10 %",
+        "correlated, rho 0.9",
+        "Student, 3 degrees",
+    )
     w = world(seed, noises[seed % len(noises)])
     w.first_extra = CALL_SECONDS * float(w.rng.random())
     return w.measured()
 
 
-CEILING = Ceiling(1e12, (Level("L2", 2**20, 4e11), Level("L3", 2**25, 2e11), Level("DRAM", 2**35, 4e10)), "scripted")
+CEILING = Ceiling(
+    1e12,
+    (Level("L2", 2**20, 4e11), Level("L3", 2**25, 2e11), Level("DRAM", 2**35, 4e10)),
+    "scripted",
+)
 
 
 def too_fast(seed: int) -> list[Note]:
-    """A rate at least 5 % above the ceiling and its allowance: arithmetic, or traffic of a working set in some level."""
+    """A rate at least 5 % above the ceiling and its allowance: arithmetic, or traffic of a working
+    set in some level.
+    """
     rng = np.random.default_rng(seed)
     above = plausibility.ALLOWANCE * (1 + size(rng))
     if seed % 2:
@@ -257,22 +304,41 @@ def possible(seed: int) -> list[Note]:
     rng = np.random.default_rng(seed)
     working_set = float(2 ** rng.uniform(26, 34))
     seconds = working_set / (4e10 * rng.uniform(0.2, 0.95))
-    return plausibility.check(seconds, 1e12 * rng.uniform(0.2, 0.95) * seconds, working_set, working_set, CEILING)
+    return plausibility.check(
+        seconds, 1e12 * rng.uniform(0.2, 0.95) * seconds, working_set, working_set, CEILING
+    )
 
 
-def gpu_window(seed: int, busy: float = 0.0, slowed: float = 0.0, reasons: tuple[str, ...] = ()) -> list[Note]:
-    """A GPU's counters over two seconds, with a neighbour or a limit. At its limit an H200 named the power cap, and ran at 1,515 MHz."""
+def gpu_window(
+    seed: int, busy: float = 0.0, slowed: float = 0.0, reasons: tuple[str, ...] = ()
+) -> list[Note]:
+    """A GPU's counters over two seconds, with a neighbour or a limit. At its limit an H200 named
+    the power cap, and ran at 1,515 MHz.
+    """
     rng = np.random.default_rng(seed)
     quiet = Readings(seconds=0.0, cores=8, run_delay_seconds=0.0, busy_seconds=0.0)
     before = GpuReadings(
-        0, slowed_seconds=float(rng.random()) * 1e4, clock_hertz=1.9e9, neighbours=int(rng.integers(0, 3)), neighbour_busy_ratio=0.0
+        0,
+        slowed_seconds=float(rng.random()) * 1e4,
+        clock_hertz=1.9e9,
+        neighbours=int(rng.integers(0, 3)),
+        neighbour_busy_ratio=0.0,
     )
     after = replace(
-        before, slowed_seconds=(before.slowed_seconds or 0) + 2.0 * (slowed + 0.005 * float(rng.random())),
+        before,
+        slowed_seconds=(before.slowed_seconds or 0) + 2.0 * (slowed + 0.005 * float(rng.random())),
         clock_hertz=1.9e9 * (1 + 0.01 * float(rng.standard_normal())),
-        reasons=reasons, neighbours=max(before.neighbours or 0, 1 if busy else 0), neighbour_busy_ratio=busy + 0.01 * float(rng.random()),
-    )  # fmt: skip
-    end = replace(quiet, seconds=2.0, own_cpu_seconds=1.9, busy_seconds=1.9, run_delay_seconds=0.01 * float(rng.random()))
+        reasons=reasons,
+        neighbours=max(before.neighbours or 0, 1 if busy else 0),
+        neighbour_busy_ratio=busy + 0.01 * float(rng.random()),
+    )
+    end = replace(
+        quiet,
+        seconds=2.0,
+        own_cpu_seconds=1.9,
+        busy_seconds=1.9,
+        run_delay_seconds=0.01 * float(rng.random()),
+    )
     return disturbance.from_readings(replace(quiet, gpu=before), replace(end, gpu=after))
 
 
@@ -281,11 +347,15 @@ def _gpu_contended(seed: int) -> list[Note]:
 
 
 def _gpu_throttled(seed: int) -> list[Note]:
-    return gpu_window(seed, slowed=min(1.0, size(np.random.default_rng(seed + 10**6))), reasons=("power cap",))
+    return gpu_window(
+        seed, slowed=min(1.0, size(np.random.default_rng(seed + 10**6))), reasons=("power cap",)
+    )
 
 
 def after_heavy_work(seed: int) -> list[Note]:
-    """A GPU whose counters of slowing down run on beside a full clock, as an H200's did after heavy work: nothing is wrong."""
+    """A GPU whose counters of slowing down run on beside a full clock, as an H200's did after heavy
+    work: nothing is wrong.
+    """
     return gpu_window(seed, slowed=float(np.random.default_rng(seed + 10**6).random()))
 
 

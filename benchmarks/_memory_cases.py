@@ -1,4 +1,6 @@
-"""The training steps on which predictions are held against reality: named ones, and random ones that nobody tuned on."""
+"""The training steps on which predictions are held against reality: named ones, and random ones
+that nobody tuned on.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,17 @@ class Case:
     def real_optimizer(self, parameters):
         if not isinstance(self.optimizer, str):
             return self.optimizer(parameters)
-        return {"adam": O.Adam, "adamw": O.AdamW, "sgd": O.SGD, "rmsprop": O.RMSprop, "adagrad": O.Adagrad, "adadelta": O.Adadelta,
-                "adamax": O.Adamax, "nadam": O.NAdam, "radam": O.RAdam}[self.optimizer](parameters, lr=1e-3)  # fmt: skip
+        return {
+            "adam": O.Adam,
+            "adamw": O.AdamW,
+            "sgd": O.SGD,
+            "rmsprop": O.RMSprop,
+            "adagrad": O.Adagrad,
+            "adadelta": O.Adadelta,
+            "adamax": O.Adamax,
+            "nadam": O.NAdam,
+            "radam": O.RAdam,
+        }[self.optimizer](parameters, lr=1e-3)
 
 
 def labels(classes, batch):
@@ -77,7 +88,12 @@ class Residual(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, width, 3, padding=1)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1))
+            nn.Sequential(
+                nn.Conv2d(width, width, 3, padding=1),
+                nn.BatchNorm2d(width),
+                nn.ReLU(),
+                nn.Conv2d(width, width, 3, padding=1),
+            )
             for _ in range(blocks)
         )
         self.head = nn.Linear(width, 10)
@@ -128,31 +144,54 @@ def frozen(model, *names):
 
 def group_norm():
     return nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=2, dilation=2), nn.GroupNorm(8, 32), nn.SiLU(),
-        nn.Conv2d(32, 32, 3, padding=4, dilation=4), nn.GroupNorm(8, 32), nn.GELU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 10),  # noqa: E501
-    )  # fmt: skip
+        nn.Conv2d(3, 32, 3, padding=2, dilation=2),
+        nn.GroupNorm(8, 32),
+        nn.SiLU(),
+        nn.Conv2d(32, 32, 3, padding=4, dilation=4),
+        nn.GroupNorm(8, 32),
+        nn.GELU(),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(512, 10),
+    )
 
 
 def transposed():
     return nn.Sequential(
-        nn.Conv2d(3, 16, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(16, 8, 4, 2, 1), nn.Tanh(), nn.ConvTranspose2d(8, 3, 3, 1, 1)
+        nn.Conv2d(3, 16, 4, 2, 1),
+        nn.ReLU(),
+        nn.ConvTranspose2d(16, 8, 4, 2, 1),
+        nn.Tanh(),
+        nn.ConvTranspose2d(8, 3, 3, 1, 1),
     )
 
 
 def separable():
     return nn.Sequential(
-        nn.Conv2d(16, 16, 3, padding=1, groups=16), nn.Conv2d(16, 64, 1), nn.BatchNorm2d(64), nn.Hardswish(), nn.AvgPool2d(2),
-        nn.Flatten(), nn.Dropout(0.3), nn.Linear(64 * 16 * 16, 10),
-    )  # fmt: skip
+        nn.Conv2d(16, 16, 3, padding=1, groups=16),
+        nn.Conv2d(16, 64, 1),
+        nn.BatchNorm2d(64),
+        nn.Hardswish(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.3),
+        nn.Linear(64 * 16 * 16, 10),
+    )
 
 
 def transformer_encoder(layers, width=128, vocabulary=1000):
     layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.1, batch_first=True)
-    return nn.Sequential(nn.Embedding(vocabulary, width), nn.TransformerEncoder(layer, layers), nn.Linear(width, vocabulary))
+    return nn.Sequential(
+        nn.Embedding(vocabulary, width),
+        nn.TransformerEncoder(layer, layers),
+        nn.Linear(width, vocabulary),
+    )
 
 
 def named_cases(layers=4, positions=40):
-    """Return the named cases; with fewer transformer layers and recurrent positions the same operators run, each fewer times."""
+    """Return the named cases; with fewer transformer layers and recurrent positions the same
+    operators run, each fewer times.
+    """
 
     def gpt(**options):
         return networks.transformer(1000, 128, layers, 4, context=64, **options)
@@ -164,39 +203,183 @@ def named_cases(layers=4, positions=40):
     features = lambda: (torch.randn(64, 256),)  # noqa: E731
     return [
         Case("mlp, adam", mlp, features, labels(10, 64), "adam"),
-        Case("mlp, batch 4096, adamw", mlp, lambda: (torch.randn(4096, 256),), labels(10, 4096), "adamw"),
+        Case(
+            "mlp, batch 4096, adamw",
+            mlp,
+            lambda: (torch.randn(4096, 256),),
+            labels(10, 4096),
+            "adamw",
+        ),
         Case("mlp, batch 1, sgd", mlp, lambda: (torch.randn(1, 256),), labels(10, 1), "sgd"),
-        Case("mlp with dropout, adagrad", lambda: networks.mlp(256, 512, 10, 3, 0.5), lambda: (torch.randn(512, 256),), labels(10, 512), "adagrad"),  # noqa: E501
-        Case("mlp, first layer frozen", lambda: frozen(mlp(), "layers.1"), features, labels(10, 64), "adam"),
-        Case("mlp, last layer frozen, rmsprop", lambda: frozen(mlp(), "layers.5"), lambda: (torch.randn(1024, 256),), labels(10, 1024), "rmsprop"),  # noqa: E501
+        Case(
+            "mlp with dropout, adagrad",
+            lambda: networks.mlp(256, 512, 10, 3, 0.5),
+            lambda: (torch.randn(512, 256),),
+            labels(10, 512),
+            "adagrad",
+        ),
+        Case(
+            "mlp, first layer frozen",
+            lambda: frozen(mlp(), "layers.1"),
+            features,
+            labels(10, 64),
+            "adam",
+        ),
+        Case(
+            "mlp, last layer frozen, rmsprop",
+            lambda: frozen(mlp(), "layers.5"),
+            lambda: (torch.randn(1024, 256),),
+            labels(10, 1024),
+            "rmsprop",
+        ),
         Case("own loss", OwnLoss, lambda: (torch.randn(512, 256),), None, "adam"),
-        Case("custom autograd", WithCube, lambda: (torch.randn(1024, 128),), labels(10, 1024), "adam"),
-        Case("cnn with batch norm, momentum", lambda: networks.cnn(3, 10, 16, 3), images(16, 3, 32), labels(10, 16), momentum),
-        Case("cnn with batch norm, bf16", lambda: networks.cnn(3, 10, 16, 3), images(16, 3, 32), labels(10, 16), "adam", "bfloat16"),
-        Case("cnn, checkpointed", lambda: networks.cnn(3, 10, 16, 3), images(16, 3, 32), labels(10, 16), "adam", "float32", True),
+        Case(
+            "custom autograd", WithCube, lambda: (torch.randn(1024, 128),), labels(10, 1024), "adam"
+        ),
+        Case(
+            "cnn with batch norm, momentum",
+            lambda: networks.cnn(3, 10, 16, 3),
+            images(16, 3, 32),
+            labels(10, 16),
+            momentum,
+        ),
+        Case(
+            "cnn with batch norm, bf16",
+            lambda: networks.cnn(3, 10, 16, 3),
+            images(16, 3, 32),
+            labels(10, 16),
+            "adam",
+            "bfloat16",
+        ),
+        Case(
+            "cnn, checkpointed",
+            lambda: networks.cnn(3, 10, 16, 3),
+            images(16, 3, 32),
+            labels(10, 16),
+            "adam",
+            "float32",
+            True,
+        ),
         Case("group norm, dilated, adam", group_norm, images(8, 3, 32), labels(10, 8), "adam"),
-        Case("group norm, dilated, rmsprop, bf16", group_norm, images(8, 3, 32), labels(10, 8), "rmsprop", "bfloat16"),
+        Case(
+            "group norm, dilated, rmsprop, bf16",
+            group_norm,
+            images(8, 3, 32),
+            labels(10, 8),
+            "rmsprop",
+            "bfloat16",
+        ),
         Case("residual, rmsprop", Residual, images(16, 3, 32), labels(10, 16), "rmsprop"),
-        Case("residual, checkpointed", Residual, images(16, 3, 32), labels(10, 16), "adam", "float32", True),
+        Case(
+            "residual, checkpointed",
+            Residual,
+            images(16, 3, 32),
+            labels(10, 16),
+            "adam",
+            "float32",
+            True,
+        ),
         Case("transposed convolutions", transposed, images(8, 3, 64), square, "adam"),
-        Case("separable convolutions, momentum", separable, images(8, 16, 32), labels(10, 8), momentum),
-        Case("lstm, adam", lambda: Recurrent(nn.LSTM), tokens(500, 32, positions), labels(500, 32), "adam"),
-        Case("lstm, 2 layers, both ways, rmsprop", lambda: Recurrent(nn.LSTM, 100, 2, bidirectional=True, dropout=0.2), tokens(500, 16, positions * 3 // 4), labels(500, 16), "rmsprop"),  # noqa: E501
-        Case("lstm, bf16", lambda: Recurrent(nn.LSTM, 128), tokens(500, 32, positions), labels(500, 32), "adam", "bfloat16"),
-        Case("gru, rmsprop", lambda: Recurrent(nn.GRU, 96, 2), tokens(500, 32, positions), labels(500, 32), "rmsprop"),
-        Case("encoder, dropout, adamw", encoder, tokens(1000, 8, 64), next_token(1000, 8, 64), "adamw"),
-        Case("encoder, checkpointed", encoder, tokens(1000, 8, 64), next_token(1000, 8, 64), "adamw", "float32", True),
+        Case(
+            "separable convolutions, momentum",
+            separable,
+            images(8, 16, 32),
+            labels(10, 8),
+            momentum,
+        ),
+        Case(
+            "lstm, adam",
+            lambda: Recurrent(nn.LSTM),
+            tokens(500, 32, positions),
+            labels(500, 32),
+            "adam",
+        ),
+        Case(
+            "lstm, 2 layers, both ways, rmsprop",
+            lambda: Recurrent(nn.LSTM, 100, 2, bidirectional=True, dropout=0.2),
+            tokens(500, 16, positions * 3 // 4),
+            labels(500, 16),
+            "rmsprop",
+        ),
+        Case(
+            "lstm, bf16",
+            lambda: Recurrent(nn.LSTM, 128),
+            tokens(500, 32, positions),
+            labels(500, 32),
+            "adam",
+            "bfloat16",
+        ),
+        Case(
+            "gru, rmsprop",
+            lambda: Recurrent(nn.GRU, 96, 2),
+            tokens(500, 32, positions),
+            labels(500, 32),
+            "rmsprop",
+        ),
+        Case(
+            "encoder, dropout, adamw",
+            encoder,
+            tokens(1000, 8, 64),
+            next_token(1000, 8, 64),
+            "adamw",
+        ),
+        Case(
+            "encoder, checkpointed",
+            encoder,
+            tokens(1000, 8, 64),
+            next_token(1000, 8, 64),
+            "adamw",
+            "float32",
+            True,
+        ),
         Case("gpt, adam", gpt, tokens(1000, 8, 64), next_token(1000, 8, 64), "adam"),
-        Case("gpt, tied, adagrad", lambda: gpt(tied=True), tokens(1000, 8, 64), next_token(1000, 8, 64), "adagrad"),
+        Case(
+            "gpt, tied, adagrad",
+            lambda: gpt(tied=True),
+            tokens(1000, 8, 64),
+            next_token(1000, 8, 64),
+            "adagrad",
+        ),
         Case("gpt, bf16", gpt, tokens(1000, 8, 64), next_token(1000, 8, 64), "adamw", "bfloat16"),
-        Case("gpt, bf16, checkpointed", gpt, tokens(1000, 8, 64), next_token(1000, 8, 64), "adamw", "bfloat16", True),
-        Case("gpt, checkpointed, momentum", gpt, tokens(1000, 16, 64), next_token(1000, 16, 64), momentum, "float32", True),
-        Case("gpt, pure bf16", gpt, tokens(1000, 8, 64), next_token(1000, 8, 64), "adamw", "pure-bfloat16"),
-        Case("mlp, fp16 with scaler", lambda: networks.mlp(64, 64, 10), lambda: (torch.randn(64, 64),), labels(10, 64), "adam", "float16"),
-    ]  # fmt: skip
+        Case(
+            "gpt, bf16, checkpointed",
+            gpt,
+            tokens(1000, 8, 64),
+            next_token(1000, 8, 64),
+            "adamw",
+            "bfloat16",
+            True,
+        ),
+        Case(
+            "gpt, checkpointed, momentum",
+            gpt,
+            tokens(1000, 16, 64),
+            next_token(1000, 16, 64),
+            momentum,
+            "float32",
+            True,
+        ),
+        Case(
+            "gpt, pure bf16",
+            gpt,
+            tokens(1000, 8, 64),
+            next_token(1000, 8, 64),
+            "adamw",
+            "pure-bfloat16",
+        ),
+        Case(
+            "mlp, fp16 with scaler",
+            lambda: networks.mlp(64, 64, 10),
+            lambda: (torch.randn(64, 64),),
+            labels(10, 64),
+            "adam",
+            "float16",
+        ),
+    ]
 
 
-# -- random architectures: the held-out set ---------------------------------------------------------------------------
+# -- random architectures: the held-out set
+# ---------------------------------------------------------------------------
 
 
 class Skip(nn.Module):
@@ -226,10 +409,36 @@ class First(nn.Module):
         return self.inner(x)[0]
 
 
-ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.PReLU, nn.LeakyReLU, nn.Hardswish, nn.Mish, nn.Softplus, nn.SELU)
-OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "adagrad", "adadelta", "adamax", "nadam", "radam", momentum,
-              lambda p: O.Adam(p, lr=1e-3, amsgrad=True), lambda p: O.RMSprop(p, lr=1e-3, momentum=0.9, centered=True),
-              lambda p: O.SGD(p, lr=0.01, weight_decay=0.1), lambda p: O.AdamW(p, lr=1e-3, foreach=True))  # fmt: skip
+ACTIVATIONS = (
+    nn.ReLU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.ELU,
+    nn.PReLU,
+    nn.LeakyReLU,
+    nn.Hardswish,
+    nn.Mish,
+    nn.Softplus,
+    nn.SELU,
+)
+OPTIMIZERS = (
+    "adam",
+    "adamw",
+    "sgd",
+    "rmsprop",
+    "adagrad",
+    "adadelta",
+    "adamax",
+    "nadam",
+    "radam",
+    momentum,
+    lambda p: O.Adam(p, lr=1e-3, amsgrad=True),
+    lambda p: O.RMSprop(p, lr=1e-3, momentum=0.9, centered=True),
+    lambda p: O.SGD(p, lr=0.01, weight_decay=0.1),
+    lambda p: O.AdamW(p, lr=1e-3, foreach=True),
+)
 
 
 def _dense(r):
@@ -238,7 +447,11 @@ def _dense(r):
     for _ in range(r.randint(1, 5)):
         layers += [nn.Linear(features, width, bias=r.random() < 0.8), r.choice(ACTIVATIONS)()]
         if r.random() < 0.4:
-            layers.append(r.choice((nn.LayerNorm, nn.BatchNorm1d, nn.RMSNorm, lambda w: nn.Dropout(0.2)))(width))
+            layers.append(
+                r.choice((nn.LayerNorm, nn.BatchNorm1d, nn.RMSNorm, lambda w: nn.Dropout(0.2)))(
+                    width
+                )
+            )
         if r.random() < 0.4:
             layers.append(Skip(nn.Sequential(nn.Linear(width, width), r.choice(ACTIVATIONS)())))
         features = width
@@ -253,17 +466,51 @@ def _convolutional(r, channels, side):
         groups = r.choice((1, 1, width)) if features % width == 0 else 1
         dilation = r.choice((1, 1, 2))
         layers.append(
-            nn.Conv2d(features, width, r.choice((1, 3, 5)), padding="same", dilation=dilation, groups=groups, bias=r.random() < 0.7)
+            nn.Conv2d(
+                features,
+                width,
+                r.choice((1, 3, 5)),
+                padding="same",
+                dilation=dilation,
+                groups=groups,
+                bias=r.random() < 0.7,
+            )
         )
-        layers.append(r.choice((nn.BatchNorm2d, nn.InstanceNorm2d, lambda w: nn.GroupNorm(4, w), lambda w: nn.Identity()))(width))
+        layers.append(
+            r.choice(
+                (
+                    nn.BatchNorm2d,
+                    nn.InstanceNorm2d,
+                    lambda w: nn.GroupNorm(4, w),
+                    lambda w: nn.Identity(),
+                )
+            )(width)
+        )
         layers.append(r.choice(ACTIVATIONS)())
         pool = r.choice(
-            (None, None, nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Dropout2d(0.1), nn.Upsample(scale_factor=2), "skip", "split", "transposed")
+            (
+                None,
+                None,
+                nn.MaxPool2d(2),
+                nn.AvgPool2d(2),
+                nn.Dropout2d(0.1),
+                nn.Upsample(scale_factor=2),
+                "skip",
+                "split",
+                "transposed",
+            )
         )
         if pool == "skip":
             layers.append(Skip(nn.Conv2d(width, width, 3, padding=1)))
         elif pool == "split":
-            layers.append(Split(nn.Conv2d(width, 4, 1), nn.Conv2d(width, width - 4, 3, padding=1) if width > 4 else nn.Conv2d(width, 4, 1)))
+            layers.append(
+                Split(
+                    nn.Conv2d(width, 4, 1),
+                    nn.Conv2d(width, width - 4, 3, padding=1)
+                    if width > 4
+                    else nn.Conv2d(width, 4, 1),
+                )
+            )
             width = max(width, 8)
         elif pool == "transposed":
             layers.append(nn.ConvTranspose2d(width, width, 2, 2))
@@ -299,7 +546,11 @@ def _sequence(r, vocabulary):
             layers.append(
                 First(
                     {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[kind](
-                        width, width // (2 if both else 1), r.randint(1, 2), batch_first=True, bidirectional=both
+                        width,
+                        width // (2 if both else 1),
+                        r.randint(1, 2),
+                        batch_first=True,
+                        bidirectional=both,
                     )
                 )
             )
@@ -308,7 +559,9 @@ def _sequence(r, vocabulary):
 
 def random_case(seed):
     """Return a case drawn from a seed; the same seed gives the same case."""
-    family = random.Random(seed).choice(("dense", "convolutional", "convolutional", "sequence", "sequence"))
+    family = random.Random(seed).choice(
+        ("dense", "convolutional", "convolutional", "sequence", "sequence")
+    )
 
     def build():
         r = random.Random(seed + 1)
@@ -318,10 +571,17 @@ def random_case(seed):
             return model, (torch.randn(max(batch, 2), features),), labels(10, max(batch, 2))
         if family == "convolutional":
             channels, side = r.choice((1, 3, 8)), r.choice((16, 28, 40))
-            model, x = _convolutional(r, channels, side), torch.randn(max(batch, 2), channels, side, side)
+            model, x = (
+                _convolutional(r, channels, side),
+                torch.randn(max(batch, 2), channels, side, side),
+            )
             return model, (x,), labels(10, max(batch, 2))
         vocabulary, positions = r.choice((50, 700)), r.choice((5, 33, 64))
-        return _sequence(r, vocabulary), (torch.randint(vocabulary, (batch, positions)),), next_token(vocabulary, batch, positions)
+        return (
+            _sequence(r, vocabulary),
+            (torch.randint(vocabulary, (batch, positions)),),
+            next_token(vocabulary, batch, positions),
+        )
 
     torch.manual_seed(seed)
     loss = build()[2]

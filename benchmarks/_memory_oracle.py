@@ -1,8 +1,10 @@
-"""An independent account of a training step's memory on a CPU; it shares no code with ``gpulab.memory``.
+"""An independent account of a training step's memory on a CPU; it shares no code with
+``gpulab.memory``.
 
-Two witnesses. ``live_peak`` runs the real step under a small dispatch mode of its own and sums the storages that are
-alive after each operator. ``allocator_peak`` runs it without any mode under PyTorch's profiler, which records every
-allocation and release of the CPU allocator, those inside operators too.
+Two witnesses. ``live_peak`` runs the real step under a small dispatch mode of its own and sums the
+storages that are alive after each operator. ``allocator_peak`` runs it without any mode under
+PyTorch's profiler, which records every allocation and release of the CPU allocator, those inside
+operators too.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ def recompute_children(model):
 
 
 class NotOnThisProcessorError(Exception):
-    """The real step cannot run here: oneDNN has no such kernel for this processor (bfloat16 LSTMs without AVX-512, for one)."""
+    """The real step cannot run here: oneDNN has no such kernel for this processor (bfloat16 LSTMs
+    without AVX-512, for one).
+    """
 
 
 class RealStep:
@@ -84,7 +88,9 @@ class RealStep:
             self.inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in self.inputs)
         if case.checkpoint:
             recompute_children(self.model)
-        self.optimizer = case.real_optimizer([p for p in self.model.parameters() if p.requires_grad])
+        self.optimizer = case.real_optimizer(
+            [p for p in self.model.parameters() if p.requires_grad]
+        )
         self.scaler = torch.amp.GradScaler("cpu") if case.precision == "float16" else None
 
     def __call__(self):
@@ -93,13 +99,19 @@ class RealStep:
         except RuntimeError as error:
             if "could not create a primitive" not in str(error):
                 raise
-            raise NotOnThisProcessorError("oneDNN has no kernel on this processor for a layer of this precision") from error
+            raise NotOnThisProcessorError(
+                "oneDNN has no kernel on this processor for a layer of this precision"
+            ) from error
 
     def _step(self):
         self.optimizer.zero_grad()
         autocast = torch.autocast("cpu", dtype=self.half) if self.half else contextlib.nullcontext()
         with autocast:
-            loss = self.model(*self.inputs) if self.loss is None else self.loss(self.model(*self.inputs))
+            loss = (
+                self.model(*self.inputs)
+                if self.loss is None
+                else self.loss(self.model(*self.inputs))
+            )
         if self.scaler is None:
             loss.backward()
             self.optimizer.step()
@@ -113,7 +125,12 @@ def live_peak(case, steps=3, seed=0):
     """Return (first step's peak, peak of the later steps, the operator at it), in bytes."""
     step = RealStep(case, seed)
     mode = LiveStorages()
-    state = [value for entry in step.optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)]
+    state = [
+        value
+        for entry in step.optimizer.state.values()
+        for value in entry.values()
+        if isinstance(value, torch.Tensor)
+    ]
     for tensor in [*step.model.parameters(), *step.model.buffers(), *step.inputs, *state]:
         mode.see(tensor)
     peaks = []
@@ -156,7 +173,10 @@ def allocator_peak(case, steps=2, seed=0):
         for _ in range(steps):
             step()
     level = highest = 0
-    for _, size in sorted(_allocations(recorded.profiler.kineto_results.experimental_event_tree()), key=lambda event: event[0]):
+    for _, size in sorted(
+        _allocations(recorded.profiler.kineto_results.experimental_event_tree()),
+        key=lambda event: event[0],
+    ):
         level += size
         highest = max(highest, level)
     return highest

@@ -1,9 +1,21 @@
-"""Models of other kinds than those that the predictions were built on: written after the code stood, run once, reported as found."""
+"""Models of other kinds than those that the predictions were built on: written after the code
+stood, run once, reported as found.
+"""
 
 from __future__ import annotations
 
 import torch
-from _memory_cases import Case, Recurrent, images, labels, momentum, next_token, square, tokens, transposed
+from _memory_cases import (
+    Case,
+    Recurrent,
+    images,
+    labels,
+    momentum,
+    next_token,
+    square,
+    tokens,
+    transposed,
+)
 from torch import nn
 from torch.nn import functional
 
@@ -13,7 +25,10 @@ from gpulab import networks
 class UNet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.down1, self.down2 = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, stride=2, padding=1)
+        self.down1, self.down2 = (
+            nn.Conv2d(3, 16, 3, padding=1),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        )
         self.up, self.out = nn.ConvTranspose2d(32, 16, 2, 2), nn.Conv2d(32, 3, 1)
 
     def forward(self, x):
@@ -27,8 +42,13 @@ class VisionTransformer(nn.Module):
         self.patch = nn.Conv2d(3, width, 8, 8)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.place = nn.Parameter(torch.zeros(1, 17, width))
-        layer = nn.TransformerEncoderLayer(width, 4, 192, 0.0, activation="gelu", batch_first=True, norm_first=True)
-        self.body, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(width, 10)
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 192, 0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.body, self.head = (
+            nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+            nn.Linear(width, 10),
+        )
 
     def forward(self, x):
         x = self.patch(x).flatten(2).transpose(1, 2)
@@ -58,14 +78,18 @@ class Decoder(nn.Module):
 
     def forward(self, x):
         e = self.table(x)
-        return self.head(self.both(e, e, tgt_mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1])))
+        return self.head(
+            self.both(e, e, tgt_mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1]))
+        )
 
 
 class Experts(nn.Module):
     def __init__(self):
         super().__init__()
         self.gate = nn.Linear(64, 4)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4))
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)
+        )
 
     def forward(self, x):
         weights = self.gate(x).softmax(-1)
@@ -75,7 +99,12 @@ class Experts(nn.Module):
 class Scan(nn.Module):
     def __init__(self):
         super().__init__()
-        self.table, self.a, self.b, self.head = nn.Embedding(100, 48), nn.Linear(48, 48), nn.Linear(48, 48), nn.Linear(48, 100)
+        self.table, self.a, self.b, self.head = (
+            nn.Embedding(100, 48),
+            nn.Linear(48, 48),
+            nn.Linear(48, 48),
+            nn.Linear(48, 100),
+        )
 
     def forward(self, x):
         e = self.table(x)
@@ -94,7 +123,11 @@ class Spectral(nn.Module):
 
     def forward(self, x):
         x = self.lift(x)
-        return self.head(torch.fft.irfft(torch.einsum("bix,iox->box", torch.fft.rfft(x), self.weight), n=x.shape[-1]))
+        return self.head(
+            torch.fft.irfft(
+                torch.einsum("bix,iox->box", torch.fft.rfft(x), self.weight), n=x.shape[-1]
+            )
+        )
 
 
 class Graph(nn.Module):
@@ -112,7 +145,11 @@ class Graph(nn.Module):
 class Attention(nn.Module):
     def __init__(self, fused):
         super().__init__()
-        self.table, self.attend, self.head = nn.Embedding(100, 64), nn.MultiheadAttention(64, 4, batch_first=True), nn.Linear(64, 100)
+        self.table, self.attend, self.head = (
+            nn.Embedding(100, 64),
+            nn.MultiheadAttention(64, 4, batch_first=True),
+            nn.Linear(64, 100),
+        )
         self.fused = fused
 
     def forward(self, x):
@@ -136,7 +173,11 @@ class Dense(nn.Module):
 class Projected(nn.Module):
     def __init__(self):
         super().__init__()
-        self.table, self.cells, self.head = nn.Embedding(100, 32), nn.LSTM(32, 64, proj_size=16, batch_first=True), nn.Linear(16, 10)
+        self.table, self.cells, self.head = (
+            nn.Embedding(100, 32),
+            nn.LSTM(32, 64, proj_size=16, batch_first=True),
+            nn.Linear(16, 10),
+        )
 
     def forward(self, x):
         return self.head(self.cells(self.table(x))[0][:, -1])
@@ -148,17 +189,34 @@ def bag():
 
 def volume():
     return nn.Sequential(
-        nn.Conv3d(1, 8, 3, padding=1), nn.BatchNorm3d(8), nn.ReLU(), nn.MaxPool3d(2), nn.Flatten(), nn.Linear(8 * 4**3, 10)
+        nn.Conv3d(1, 8, 3, padding=1),
+        nn.BatchNorm3d(8),
+        nn.ReLU(),
+        nn.MaxPool3d(2),
+        nn.Flatten(),
+        nn.Linear(8 * 4**3, 10),
     )
 
 
 def signal():
-    return nn.Sequential(nn.Conv1d(2, 32, 7, padding=3), nn.GLU(1), nn.AvgPool1d(4), nn.ConvTranspose1d(16, 2, 4, 4))
+    return nn.Sequential(
+        nn.Conv1d(2, 32, 7, padding=3), nn.GLU(1), nn.AvgPool1d(4), nn.ConvTranspose1d(16, 2, 4, 4)
+    )
 
 
 def normed():
-    layers = nn.utils.parametrizations.weight_norm(nn.Linear(128, 256)), nn.utils.parametrizations.spectral_norm(nn.Linear(256, 128))
-    return nn.Sequential(layers[0], nn.PReLU(256), layers[1], nn.RMSNorm(128), nn.AlphaDropout(0.1), nn.Linear(128, 10))
+    layers = (
+        nn.utils.parametrizations.weight_norm(nn.Linear(128, 256)),
+        nn.utils.parametrizations.spectral_norm(nn.Linear(256, 128)),
+    )
+    return nn.Sequential(
+        layers[0],
+        nn.PReLU(256),
+        layers[1],
+        nn.RMSNorm(128),
+        nn.AlphaDropout(0.1),
+        nn.Linear(128, 10),
+    )
 
 
 def double(model):
@@ -171,25 +229,68 @@ def unusual_cases():
     rows = lambda: (torch.randn(512, 128),)  # noqa: E731
     return [
         Case("u-net", UNet, images(8, 3, 32), square),
-        Case("u-net, bf16, checkpointed", UNet, images(8, 3, 32), square, "adamw", "bfloat16", True),
+        Case(
+            "u-net, bf16, checkpointed", UNet, images(8, 3, 32), square, "adamw", "bfloat16", True
+        ),
         Case("vision transformer", VisionTransformer, images(16, 3, 32), labels(10, 16), "adamw"),
-        Case("vision transformer, bf16", VisionTransformer, images(16, 3, 32), labels(10, 16), "adamw", "bfloat16"),
-        Case("lstm cells", lambda: Cells(nn.LSTMCell), tokens(100, 32, 20), labels(10, 32), "rmsprop"),
-        Case("gru cells, bf16", lambda: Cells(nn.GRUCell), tokens(100, 32, 20), labels(10, 32), "adam", "bfloat16"),
+        Case(
+            "vision transformer, bf16",
+            VisionTransformer,
+            images(16, 3, 32),
+            labels(10, 16),
+            "adamw",
+            "bfloat16",
+        ),
+        Case(
+            "lstm cells", lambda: Cells(nn.LSTMCell), tokens(100, 32, 20), labels(10, 32), "rmsprop"
+        ),
+        Case(
+            "gru cells, bf16",
+            lambda: Cells(nn.GRUCell),
+            tokens(100, 32, 20),
+            labels(10, 32),
+            "adam",
+            "bfloat16",
+        ),
         Case("lstm with projection", Projected, tokens(100, 16, 20), labels(10, 16)),
         Case("encoder and decoder", Decoder, tokens(200, 8, 24), next_token(200, 8, 24), "adamw"),
-        Case("mixture of experts, checkpointed", Experts, lambda: (torch.randn(256, 64),), square, "adam", "float32", True),
+        Case(
+            "mixture of experts, checkpointed",
+            Experts,
+            lambda: (torch.randn(256, 64),),
+            square,
+            "adam",
+            "float32",
+            True,
+        ),
         Case("scan over positions", Scan, tokens(100, 16, 40), next_token(100, 16, 40), "adagrad"),
         Case("spectral, complex weights", Spectral, wave, square, "adam"),
         Case("graph, index_add", Graph, points, labels(10, 256), momentum),
-        Case("attention with weights", lambda: Attention(False), tokens(100, 8, 64), next_token(100, 8, 64)),
-        Case("attention, fused, bf16", lambda: Attention(True), tokens(100, 8, 64), next_token(100, 8, 64), "adam", "bfloat16"),
+        Case(
+            "attention with weights",
+            lambda: Attention(False),
+            tokens(100, 8, 64),
+            next_token(100, 8, 64),
+        ),
+        Case(
+            "attention, fused, bf16",
+            lambda: Attention(True),
+            tokens(100, 8, 64),
+            next_token(100, 8, 64),
+            "adam",
+            "bfloat16",
+        ),
         Case("dense connections", Dense, images(16, 3, 24), labels(10, 16), "rmsprop"),
         Case("embedding bag", bag, tokens(1000, 64, 30), labels(10, 64), "adagrad"),
         Case("volumes", volume, lambda: (torch.randn(8, 1, 8, 8, 8),), labels(10, 8)),
         Case("signals", signal, wave, square, "adamax"),
         Case("weight and spectral norm", normed, rows, labels(10, 512)),
-        Case("float64 convolutions", double(UNet), lambda: (torch.randn(4, 3, 32, 32, dtype=torch.float64),), lambda o: o.square().mean()),
+        Case(
+            "float64 convolutions",
+            double(UNet),
+            lambda: (torch.randn(4, 3, 32, 32, dtype=torch.float64),),
+            lambda o: o.square().mean(),
+        ),
     ]
 
 
@@ -199,7 +300,14 @@ def large_cases():
     text = lambda: networks.transformer(8000, 256, 4, 4, context=128)  # noqa: E731
     return [
         Case("cnn", lambda: networks.cnn(3, 10, 32, 3), images(64, 3, 64), labels(10, 64)),
-        Case("cnn, bf16", lambda: networks.cnn(3, 10, 32, 3), images(64, 3, 64), labels(10, 64), "adam", "bfloat16"),
+        Case(
+            "cnn, bf16",
+            lambda: networks.cnn(3, 10, 32, 3),
+            images(64, 3, 64),
+            labels(10, 64),
+            "adam",
+            "bfloat16",
+        ),
         Case("lstm", lambda: Recurrent(nn.LSTM, 256, 2), tokens(500, 64, 100), labels(500, 64)),
         Case("transformer", text, tokens(8000, 16, 128), next_token(8000, 16, 128), "adamw"),
         Case("u-net, float64", double(UNet), wide, lambda o: o.square().mean()),

@@ -1,4 +1,6 @@
-"""Where comparisons with hardware are kept: made on a GPU machine, explained by a person, committed, and read by a test."""
+"""Where comparisons with hardware are kept: made on a GPU machine, explained by a person,
+committed, and read by a test.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def file_name(kind: str, device: str) -> str:
 def write(record: Result, kind: str, device: str, folder: Path) -> Path:
     """Write a record as JSON that a person can read and complete; return its path."""
     path = folder / file_name(kind, device)
-    write_atomically(path, (json.dumps(record.to_dict(), indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(
+        path, (json.dumps(record.to_dict(), indent=1, ensure_ascii=False) + "\n").encode()
+    )
     return path
 
 

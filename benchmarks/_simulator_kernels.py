@@ -1,7 +1,9 @@
-"""The kernels on which the microscope is timed against Numba's simulator: the same text, sizes and arrays for both.
+"""The kernels on which the microscope is timed against Numba's simulator: the same text, sizes and
+arrays for both.
 
-Regular kernels do the same in all threads but for a guard; in irregular ones threads loop for different times, or go where data send them.
-The kernels of one warp loop for long in 32 threads, where NumPy has nothing to spread its cost over.
+Regular kernels do the same in all threads but for a guard; in irregular ones threads loop for
+different times, or go where data send them. The kernels of one warp loop for long in 32 threads,
+where NumPy has nothing to spread its cost over.
 """
 
 from __future__ import annotations
@@ -211,7 +213,9 @@ def bisect_root(x, out):
 
 
 def cases(scale=1.0):
-    """Yield (name, kind, kernel, grid, block, make): ``make()`` gives fresh arguments. One warp is one warp at any scale."""
+    """Yield (name, kind, kernel, grid, block, make): ``make()`` gives fresh arguments. One warp is
+    one warp at any scale.
+    """
 
     def floats(*shape):
         return np.random.default_rng(7).random(shape, dtype=np.float32)
@@ -225,8 +229,22 @@ def cases(scale=1.0):
     lengths = integers(40, n // 4)
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     block = (TILE, TILE)
-    yield "vector add", "regular", vector_add, n // 128 + 1, 128, lambda: (floats(n), floats(n), np.zeros(n, np.float32))
-    yield "GELU, grid stride", "regular", gelu, n // 512, 128, lambda: (floats(n), np.zeros(n, np.float32))
+    yield (
+        "vector add",
+        "regular",
+        vector_add,
+        n // 128 + 1,
+        128,
+        lambda: (floats(n), floats(n), np.zeros(n, np.float32)),
+    )
+    yield (
+        "GELU, grid stride",
+        "regular",
+        gelu,
+        n // 512,
+        128,
+        lambda: (floats(n), np.zeros(n, np.float32)),
+    )
     yield (
         "matmul naive",
         "regular",
@@ -243,16 +261,69 @@ def cases(scale=1.0):
         block,
         lambda: (floats(side, side), floats(side, side), np.zeros((side, side), np.float32)),
     )
-    yield "transpose padded", "regular", transpose_padded, tiles, block, lambda: (floats(side, side), np.zeros((side, side), np.float32))
-    yield "block sum", "regular", block_sum, n // 128, 128, lambda: (floats(n), np.zeros(n // 128, np.float32))
-    yield "stencil", "regular", stencil, tiles, block, lambda: (floats(side, side), np.zeros((side, side), np.float32))
-    yield "row softmax", "regular", row_softmax, n // 1024, 128, lambda: (floats(n // 8, 32), np.zeros((n // 8, 32), np.float32))
-    yield "mandelbrot", "irregular", mandelbrot, tiles, block, lambda: (np.zeros((side, side), np.int32),)
+    yield (
+        "transpose padded",
+        "regular",
+        transpose_padded,
+        tiles,
+        block,
+        lambda: (floats(side, side), np.zeros((side, side), np.float32)),
+    )
+    yield (
+        "block sum",
+        "regular",
+        block_sum,
+        n // 128,
+        128,
+        lambda: (floats(n), np.zeros(n // 128, np.float32)),
+    )
+    yield (
+        "stencil",
+        "regular",
+        stencil,
+        tiles,
+        block,
+        lambda: (floats(side, side), np.zeros((side, side), np.float32)),
+    )
+    yield (
+        "row softmax",
+        "regular",
+        row_softmax,
+        n // 1024,
+        128,
+        lambda: (floats(n // 8, 32), np.zeros((n // 8, 32), np.float32)),
+    )
+    yield (
+        "mandelbrot",
+        "irregular",
+        mandelbrot,
+        tiles,
+        block,
+        lambda: (np.zeros((side, side), np.int32),),
+    )
     yield "collatz", "irregular", collatz, n // 512, 128, lambda: (1, np.zeros(n // 4, np.int64))
-    yield "histogram", "irregular", histogram, n // 128, 128, lambda: (integers(64, n), np.zeros(64, np.int64))
-    yield "sparse rows", "irregular", sparse_rows, n // 512, 128, lambda: (
-        starts,
-        integers(n // 4, starts[-1]).astype(np.int32), floats(starts[-1]), floats(n // 4), np.zeros(n // 4, np.float32))  # fmt: skip
+    yield (
+        "histogram",
+        "irregular",
+        histogram,
+        n // 128,
+        128,
+        lambda: (integers(64, n), np.zeros(64, np.int64)),
+    )
+    yield (
+        "sparse rows",
+        "irregular",
+        sparse_rows,
+        n // 512,
+        128,
+        lambda: (
+            starts,
+            integers(n // 4, starts[-1]).astype(np.int32),
+            floats(starts[-1]),
+            floats(n // 4),
+            np.zeros(n // 4, np.float32),
+        ),
+    )
     yield (
         "binary search",
         "irregular",
@@ -261,18 +332,63 @@ def cases(scale=1.0):
         128,
         lambda: (np.sort(floats(4096)), floats(n // 4), np.zeros(n // 4, np.int64)),
     )
-    yield "insertion sort", "irregular", insertion_sort, n // 2048, 128, lambda: (integers(99, (n // 16, 12)).astype(np.int32),)
-    yield "compact", "irregular", compact, n // 128, 128, lambda: (floats(n), np.zeros(1, np.int32), np.zeros(n, np.float32))
-    yield "linked walk", "irregular", walk, n // 512, 128, lambda: (integers(n // 4, n // 4), np.zeros(n // 4, np.int64))
+    yield (
+        "insertion sort",
+        "irregular",
+        insertion_sort,
+        n // 2048,
+        128,
+        lambda: (integers(99, (n // 16, 12)).astype(np.int32),),
+    )
+    yield (
+        "compact",
+        "irregular",
+        compact,
+        n // 128,
+        128,
+        lambda: (floats(n), np.zeros(1, np.int32), np.zeros(n, np.float32)),
+    )
+    yield (
+        "linked walk",
+        "irregular",
+        walk,
+        n // 512,
+        128,
+        lambda: (integers(n // 4, n // 4), np.zeros(n // 4, np.int64)),
+    )
 
     def ring(length):
-        following, order = np.zeros(length, np.int64), np.random.default_rng(9).permutation(np.arange(1, length))
+        following, order = (
+            np.zeros(length, np.int64),
+            np.random.default_rng(9).permutation(np.arange(1, length)),
+        )
         following[order] = np.roll(order, -1)
         return following
 
-    yield "insertion sort", "one warp", insertion_sort, 1, 32, lambda: (integers(99, (32, 12)).astype(np.int32),)
+    yield (
+        "insertion sort",
+        "one warp",
+        insertion_sort,
+        1,
+        32,
+        lambda: (integers(99, (32, 12)).astype(np.int32),),
+    )
     yield "collatz", "one warp", collatz, 1, 32, lambda: (1_000, np.zeros(32, np.int64))
     yield "pointer walk", "one warp", walk, 1, 32, lambda: (ring(64), np.zeros(32, np.int64))
-    yield "while with break", "one warp", first_divisor, 1, 32, lambda: (2 * integers(50_000, 32) + 1, np.zeros(32, np.int64))
-    yield "bisection", "one warp", bisect_root, 1, 32, lambda: (floats(32).astype(np.float64), np.zeros(32))
+    yield (
+        "while with break",
+        "one warp",
+        first_divisor,
+        1,
+        32,
+        lambda: (2 * integers(50_000, 32) + 1, np.zeros(32, np.int64)),
+    )
+    yield (
+        "bisection",
+        "one warp",
+        bisect_root,
+        1,
+        32,
+        lambda: (floats(32).astype(np.float64), np.zeros(32)),
+    )
     yield "mandelbrot", "one warp", mandelbrot, 1, (8, 4), lambda: (np.zeros((4, 8), np.int32),)

@@ -1,4 +1,5 @@
-"""An all-reduce over this machine's own links, and what observing costs: the numbers of docs/measurements.md.
+"""An all-reduce over this machine's own links, and what observing costs: the numbers of
+docs/measurements.md.
 
 Run: ``.venv/bin/python benchmarks/collectives.py [--seconds 10]``.
 """
@@ -21,7 +22,10 @@ def plain(seconds: float) -> None:
             swept = gl.parallel.sweep(ranks, "all_reduce", deadline=seconds)
         fitted = swept.fit()
         latency, bandwidth = swept.message(fitted)
-        print(f"{swept!r}; fit {fitted!r}; a message {1e6 * latency:.0f} us, {bandwidth / 1e6:.0f} MB/s")
+        print(
+            f"{swept!r}; fit {fitted!r}; a message {1e6 * latency:.0f} us, {bandwidth / 1e6:.0f} "
+            "MB/s"
+        )
 
 
 def _operator_seconds(calls: int) -> float:
@@ -42,7 +46,10 @@ def observing() -> None:
         with gl.parallel.observe():
             rounds.append((alone, _operator_seconds(1000)))
     alone, seen = (statistics.median(column) for column in zip(*rounds, strict=True))
-    print(f"an operator of torch: {1e6 * alone:.1f} us alone, {1e6 * seen:.1f} us observed (medians of {len(rounds)} turns)")
+    print(
+        f"an operator of torch: {1e6 * alone:.1f} us alone, {1e6 * seen:.1f} us observed (medians "
+        f"of {len(rounds)} turns)"
+    )
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
-"""What ``gl.measure`` detects: a table of faults, the note each must get, how often it did, and how often a clean run got one.
+"""What ``gl.measure`` detects: a table of faults, the note each must get, how often it did, and how
+often a clean run got one.
 
-Scripted: seeded runs on a clock and machine counters that exist only here, so that every disturbance has a known size (5 % and
-more). Live: real faults on this machine.
+Scripted: seeded runs on a clock and machine counters that exist only here, so that every
+disturbance has a known size (5 % and more). Live: real faults on this machine.
 
-    python benchmarks/detection.py                  both, in full (about 10 minutes; the machine must be quiet)
+    python benchmarks/detection.py                  both, in full (about 10 minutes; the machine
+    must be quiet)
     python benchmarks/detection.py --quick          a tenth of it
     python benchmarks/detection.py --scripted-only
 """
@@ -23,9 +25,18 @@ from _faults_scripted import CLEAN, SCRIPTED
 from gpulab.evidence import Note
 from gpulab.timing import Measurement
 
-ALARMS = {"implausible", "unstable", "contended", "stalled", "throttled", "warm-cache", "slow-first-call"}
+ALARMS = {
+    "implausible",
+    "unstable",
+    "contended",
+    "stalled",
+    "throttled",
+    "warm-cache",
+    "slow-first-call",
+}
 
-# The smallest disturbance that is to be caught: where a clean run's own pace moved by more, a note about it is no false alarm.
+# The smallest disturbance that is to be caught: where a clean run's own pace moved by more, a note
+# about it is no false alarm.
 MOVED = 0.05
 
 
@@ -35,22 +46,30 @@ def codes(outcome: Measurement | list[Note]) -> set[str]:
 
 
 def run_scripted(runs: int, first_seed: int = 0) -> dict[str, float]:
-    """Return the share of runs that got the right note, and for the clean ones the share that got any."""
+    """Return the share of runs that got the right note, and for the clean ones the share that got
+    any.
+    """
     shares = {}
     for name, (make, code) in SCRIPTED.items():
         shares[name] = sum(code in codes(make(first_seed + seed)) for seed in range(runs)) / runs
     for name, make in CLEAN.items():
-        shares[name] = sum(bool(ALARMS & codes(make(first_seed + seed))) for seed in range(runs)) / runs
+        shares[name] = (
+            sum(bool(ALARMS & codes(make(first_seed + seed))) for seed in range(runs)) / runs
+        )
     return shares
 
 
 def run_live(runs: int, clean_runs: int) -> dict[str, float | None]:
-    """Return the share caught of each fault (None where it cannot be made here), and the share of clean runs with an alarm."""
+    """Return the share caught of each fault (None where it cannot be made here), and the share of
+    clean runs with an alarm.
+    """
     shares: dict[str, float | None] = {}
     for name, (make, code) in LIVE.items():
         outcomes = [make(seed) for seed in range(runs)]
         known = [outcome for outcome in outcomes if outcome is not None]
-        shares[name] = sum(code in codes(outcome) for outcome in known) / len(known) if known else None
+        shares[name] = (
+            sum(code in codes(outcome) for outcome in known) / len(known) if known else None
+        )
         print(f"  {name:32s} -> {code:16s} {_share(shares[name])}", flush=True)
     alarms: dict[str, int] = {}
     disturbed = steady = 0
@@ -65,25 +84,40 @@ def run_live(runs: int, clean_runs: int) -> dict[str, float | None]:
             alarms[code] = alarms.get(code, 0) + 1
     shares["clean"], shares["clean and steady"] = disturbed / clean_runs, steady / clean_runs
     print(f"  {'clean':32s} -> {'any alarm':16s} {_share(shares['clean'])}  {alarms or ''}")
-    print(f"  {'clean, and the pace stood still':32s} -> {'any alarm':16s} {_share(shares['clean and steady'])}")
+    print(
+        f"  {'clean, and the pace stood still':32s} -> {'any alarm':16s} "
+        f"{_share(shares['clean and steady'])}"
+    )
     spread = ", ".join(f"{100 * value:.0f} %" for value in np.quantile(moves, (0.1, 0.5, 0.9)))
-    print(f"  slowest over fastest eighth of a clean run, by its median, less one: 10th, 50th and 90th percentile {spread}", flush=True)
+    print(
+        "  slowest over fastest eighth of a clean run, by its median, less one: 10th, 50th and "
+        f"90th percentile {spread}",
+        flush=True,
+    )
     return shares
 
 
 def pace_moved(measurement: Measurement) -> float:
-    """Return by how much the median of the slowest eighth of the samples lies above that of the fastest eighth, as a share."""
+    """Return by how much the median of the slowest eighth of the samples lies above that of the
+    fastest eighth, as a share.
+    """
     eighths = [float(np.median(part)) for part in np.array_split(measurement.samples_seconds, 8)]
     return max(eighths) / min(eighths) - 1
 
 
 def _share(value: float | None) -> str:
-    return "cannot be made on this machine (scripted above)" if value is None else f"{100 * value:6.1f} %"
+    return (
+        "cannot be made on this machine (scripted above)"
+        if value is None
+        else f"{100 * value:6.1f} %"
+    )
 
 
 def main() -> None:
     """Run both parts and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
     parser.add_argument("--scripted-only", action="store_true")
     parser.add_argument("--live-only", action="store_true")
@@ -97,7 +131,10 @@ def main() -> None:
         print(f"scripted, {runs} seeded runs each (right note given; for clean ones: any alarm)")
         shares["scripted"] = {**run_scripted(runs, options.seed)}
         for name, value in shares["scripted"].items():
-            print(f"  {name:32s} -> {SCRIPTED[name][1] if name in SCRIPTED else 'any alarm':16s} {_share(value)}")
+            print(
+                f"  {name:32s} -> {SCRIPTED[name][1] if name in SCRIPTED else 'any alarm':16s} "
+                f"{_share(value)}"
+            )
     if not options.scripted_only:
         print(f"live, {30 // part} runs of each fault and {100 // part} clean ones")
         if hasattr(signal, "SIGSTOP") and hasattr(os, "sched_setaffinity"):

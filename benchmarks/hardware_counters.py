@@ -1,11 +1,14 @@
-"""The microscope's counts beside a GPU's own counters: each kernel once under Nsight Compute, the same grid and arrays in both.
+"""The microscope's counts beside a GPU's own counters: each kernel once under Nsight Compute, the
+same grid and arrays in both.
 
     python benchmarks/hardware_counters.py [--record FOLDER] [--only NAME,NAME] [--quick]
 
-It needs a GPU, numba-cuda and ``ncu``; without one of them, or without the right to read counters, it says so and ends well.
-The file that it writes has both numbers of each counter and whether they are equal by the rule in it. Where they differ, fill in
-``explanation`` (``usual_reasons`` in the file says what to look for, ``machine_code`` what the compiler made), then put the file
-into benchmarks/recorded and commit it: tests/kernels/test_ladder.py and tests/models/test_access.py read it.
+It needs a GPU, numba-cuda and ``ncu``; without one of them, or without the right to read counters,
+it says so and ends well. The file that it writes has both numbers of each counter and whether they
+are equal by the rule in it. Where they differ, fill in ``explanation`` (``usual_reasons`` in the
+file says what to look for, ``machine_code`` what the compiler made), then put the file into
+benchmarks/recorded and commit it: tests/kernels/test_ladder.py and tests/models/test_access.py read
+it.
 """
 
 from __future__ import annotations
@@ -37,13 +40,18 @@ from gpulab.kernels import compile_python, launcher, simulate
 QUICK = ("load-stride-1", "load-stride-8", "shared-stride-2", "transpose-tiled")
 _MANIFEST = "launched.json"
 _UNDER_WAY = "the process ended while it ran"
-_INSTRUCTION = re.compile(r"(@!?U?P\d+\s+)?\b(LDG|STG|LDS|STS|ATOMG|ATOMS|ATOM|REDG|RED|SHFL|BRA)((?:\.\w+)*)\s")
-# Of the largest value: a GPU fuses multiplications with additions, and has other functions such as tanh.
+_INSTRUCTION = re.compile(
+    r"(@!?U?P\d+\s+)?\b(LDG|STG|LDS|STS|ATOMG|ATOMS|ATOM|REDG|RED|SHFL|BRA)((?:\.\w+)*)\s"
+)
+# Of the largest value: a GPU fuses multiplications with additions, and has other functions such as
+# tanh.
 _ROOM = {"f": 5e-5, "i": 0.0, "u": 0.0}
 
 
 def work(folder: Path, cases: Sequence[kernels.Case]) -> None:
-    """Launch each kernel once between the marks that ncu looks for, and leave its arrays in the folder. Runs under ncu."""
+    """Launch each kernel once between the marks that ncu looks for, and leave its arrays in the
+    folder. Runs under ncu.
+    """
     import torch
 
     launched: list[dict[str, str]] = []
@@ -70,10 +78,22 @@ def work(folder: Path, cases: Sequence[kernels.Case]) -> None:
 
 
 def profiled(
-    folder: Path, cases: Sequence[kernels.Case], ncu: str, runner: Callable[[Sequence[str]], _ncu.Ran]
+    folder: Path,
+    cases: Sequence[kernels.Case],
+    ncu: str,
+    runner: Callable[[Sequence[str]], _ncu.Ran],
 ) -> tuple[dict[str, _ncu.Launch], dict[str, str], tuple[str, ...]]:
-    """Run the kernels under ncu; return launches and problems by kernel, and the metrics that are missing."""
-    program = [sys.executable, str(Path(__file__).resolve()), "--worker", str(folder), "--only", ",".join(c.name for c in cases)]
+    """Run the kernels under ncu; return launches and problems by kernel, and the metrics that are
+    missing.
+    """
+    program = [
+        sys.executable,
+        str(Path(__file__).resolve()),
+        "--worker",
+        str(folder),
+        "--only",
+        ",".join(c.name for c in cases),
+    ]
     try:
         launches, missing = _ncu.profile(records.METRICS, program, folder / "ncu.csv", ncu, runner)
     except _ncu.NotAvailableError:
@@ -86,20 +106,40 @@ def profiled(
     if _UNDER_WAY in troubles.values():  # ncu may have seen the launch that ended the process
         launches = launches[: len(ran)]
     if len(ran) != len(launches):
-        raise _ncu.NcuError(f"ncu: {len(launches)} launches were profiled and {len(ran)} made; expected one for each kernel.")
+        raise _ncu.NcuError(
+            f"ncu: {len(launches)} launches were profiled and {len(ran)} made; expected one for "
+            "each kernel."
+        )
     for case, launch in zip(ran, launches, strict=True):
-        for name, there, here in (("grid", launch.grid, case.grid), ("block", launch.block, case.block)):
+        for name, there, here in (
+            ("grid", launch.grid, case.grid),
+            ("block", launch.block, case.block),
+        ):
             if there is not None and _three(there) != _three(here):
-                raise _ncu.NcuError(f"ncu: launch {launch.identifier} has the {name} {there}; expected {here} of {case.name}.")
+                raise _ncu.NcuError(
+                    f"ncu: launch {launch.identifier} has the {name} {there}; expected {here} of "
+                    f"{case.name}."
+                )
         if case.kernel.__name__ not in launch.kernel:
-            raise _ncu.NcuError(f"ncu: launch {launch.identifier} is {launch.kernel}; expected {case.kernel.__name__} of {case.name}.")
-    return {case.name: launch for case, launch in zip(ran, launches, strict=True)}, troubles, missing
+            raise _ncu.NcuError(
+                f"ncu: launch {launch.identifier} is {launch.kernel}; expected "
+                f"{case.kernel.__name__} of {case.name}."
+            )
+    return (
+        {case.name: launch for case, launch in zip(ran, launches, strict=True)},
+        troubles,
+        missing,
+    )
 
 
 def _launched(folder: Path) -> dict[str, str]:
     """Return what the worker tried, with what went wrong or "" by kernel."""
     path = folder / _MANIFEST
-    return {each["name"]: each["problem"] for each in json.loads(path.read_text(encoding="utf-8"))} if path.exists() else {}
+    return (
+        {each["name"]: each["problem"] for each in json.loads(path.read_text(encoding="utf-8"))}
+        if path.exists()
+        else {}
+    )
 
 
 def _troubles(folder: Path) -> dict[str, str]:
@@ -111,17 +151,26 @@ def _three(extent: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def agree(there: Sequence[np.ndarray], here: Sequence[np.ndarray]) -> bool:
-    """Return whether the GPU's arrays are the microscope's, floats to a few units in the last place of the largest."""
+    """Return whether the GPU's arrays are the microscope's, floats to a few units in the last place
+    of the largest.
+    """
     return len(there) == len(here) and all(
-        a.shape == b.shape and np.allclose(a, b, rtol=0, atol=_ROOM[b.dtype.kind] * float(np.abs(b).max(initial=0.0)))
+        a.shape == b.shape
+        and np.allclose(a, b, rtol=0, atol=_ROOM[b.dtype.kind] * float(np.abs(b).max(initial=0.0)))
         for a, b in zip(there, here, strict=True)
     )
 
 
-def machine_code(kernel: Callable[..., None], arguments: Sequence[object], compute_capability: str) -> dict[str, int]:
-    """Return how often the instructions that move data or branch stand in the compiled kernel; empty where it cannot be read."""
+def machine_code(
+    kernel: Callable[..., None], arguments: Sequence[object], compute_capability: str
+) -> dict[str, int]:
+    """Return how often the instructions that move data or branch stand in the compiled kernel;
+    empty where it cannot be read.
+    """
     try:
-        text = compile_python(kernel, *arguments, arch=f"sm_{compute_capability.replace('.', '')}").sass
+        text = compile_python(
+            kernel, *arguments, arch=f"sm_{compute_capability.replace('.', '')}"
+        ).sass
     except GpulabError:
         return {}
     found: collections.Counter[str] = collections.Counter()
@@ -132,10 +181,18 @@ def machine_code(kernel: Callable[..., None], arguments: Sequence[object], compu
     return dict(sorted(found.items()))
 
 
-def record_of(case: kernels.Case, launch: _ncu.Launch | None, problem: str, folder: Path, compute_capability: str) -> records.KernelRecord:
+def record_of(
+    case: kernels.Case,
+    launch: _ncu.Launch | None,
+    problem: str,
+    folder: Path,
+    compute_capability: str,
+) -> records.KernelRecord:
     """Simulate one kernel, and set its counts beside the metrics of its launch."""
     arguments = case.make()
-    told = tuple(f"{a.dtype}{list(a.shape)}" if isinstance(a, np.ndarray) else str(a) for a in arguments)
+    told = tuple(
+        f"{a.dtype}{list(a.shape)}" if isinstance(a, np.ndarray) else str(a) for a in arguments
+    )
     s = simulate(case.kernel, case.grid, case.block, *arguments)
     here = [a for a in arguments if isinstance(a, np.ndarray)]
     results_agree = False
@@ -143,27 +200,43 @@ def record_of(case: kernels.Case, launch: _ncu.Launch | None, problem: str, fold
         with np.load(folder / f"{case.name}.npz") as saved:
             results_agree = agree([saved[name] for name in saved.files], here)
     return records.KernelRecord(
-        case.name, case.from_ladder, s.grid, s.block, told, results_agree, problem or ("" if launch else "it was not launched"),
+        case.name,
+        case.from_ladder,
+        s.grid,
+        s.block,
+        told,
+        results_agree,
+        problem or ("" if launch else "it was not launched"),
         machine_code=machine_code(case.kernel, arguments, compute_capability),
         metrics=dict(launch.metrics) if launch else {},
         comparisons=records.compare(launch.metrics, s, compute_capability) if launch else (),
-    )  # fmt: skip
+    )
 
 
 def compare(
-    cases: Sequence[kernels.Case], environment: Environment, compute_capability: str, ncu: tuple[str, str],
+    cases: Sequence[kernels.Case],
+    environment: Environment,
+    compute_capability: str,
+    ncu: tuple[str, str],
     runner: Callable[[Sequence[str]], _ncu.Ran] = _ncu.run,
-) -> records.CounterRecord:  # fmt: skip
+) -> records.CounterRecord:
     """Profile and simulate all kernels; ``ncu`` is its path and its version."""
     with tempfile.TemporaryDirectory(prefix="gpulab-counters-") as name:
         folder = Path(name)
         launches, troubles, missing = profiled(folder, cases, ncu[0], runner)
-        found = tuple(record_of(c, launches.get(c.name), troubles.get(c.name, ""), folder, compute_capability) for c in cases)
-    return records.CounterRecord(environment, compute_capability, ncu[1], records.RULE, missing, records.REASONS, found)
+        found = tuple(
+            record_of(c, launches.get(c.name), troubles.get(c.name, ""), folder, compute_capability)
+            for c in cases
+        )
+    return records.CounterRecord(
+        environment, compute_capability, ncu[1], records.RULE, missing, records.REASONS, found
+    )
 
 
 def drift(record: records.CounterRecord) -> list[str]:
-    """Return where the microscope counts otherwise today than when the record was made, one sentence each."""
+    """Return where the microscope counts otherwise today than when the record was made, one
+    sentence each.
+    """
     known = {case.name: case for case in kernels.CASES}
     found = []
     for kernel in record.kernels:
@@ -171,12 +244,18 @@ def drift(record: records.CounterRecord) -> list[str]:
         if case is None:
             found.append(f"{kernel.name}: there is no such kernel any more.")
             continue
-        now = records.compare(kernel.metrics, simulate(case.kernel, case.grid, case.block, *case.make()), record.compute_capability)
+        now = records.compare(
+            kernel.metrics,
+            simulate(case.kernel, case.grid, case.block, *case.make()),
+            record.compute_capability,
+        )
         then = {c.counter: c.simulated for c in kernel.comparisons}
         found += [
-            f"{kernel.name}: {c.counter} was {_shown(then.get(c.counter))} and is {_shown(c.simulated)}."
-            for c in now if c.simulated != then.get(c.counter)
-        ]  # fmt: skip
+            f"{kernel.name}: {c.counter} was {_shown(then.get(c.counter))} and is "
+            f"{_shown(c.simulated)}."
+            for c in now
+            if c.simulated != then.get(c.counter)
+        ]
     return found
 
 
@@ -185,16 +264,28 @@ def summary(record: records.CounterRecord) -> str:
     lines = []
     for kernel in record.kernels:
         equal = sum(c.equal for c in kernel.comparisons)
-        state = kernel.problem or f"{equal} of {len(kernel.comparisons)} equal{'' if kernel.results_agree else ', RESULTS DIFFER'}"
+        state = (
+            kernel.problem
+            or f"{equal} of {len(kernel.comparisons)} "
+            f"equal{'' if kernel.results_agree else ', RESULTS DIFFER'}"
+        )
         lines.append(f"{kernel.name:24s} {state}")
         lines += [
-            f"    {c.counter}: GPU {_shown(c.hardware)}, microscope {_shown(c.simulated)}{': ' + c.explanation if c.explanation else ''}"
-            for c in kernel.comparisons if not c.equal
-        ]  # fmt: skip
+            f"    {c.counter}: GPU {_shown(c.hardware)}, microscope "
+            f"{_shown(c.simulated)}{': ' + c.explanation if c.explanation else ''}"
+            for c in kernel.comparisons
+            if not c.equal
+        ]
     if record.missing_metrics:
-        lines.append(f"This GPU or ncu has no {', '.join(record.missing_metrics)}; what needs them was not compared.")
+        lines.append(
+            f"This GPU or ncu has no {', '.join(record.missing_metrics)}; what needs them was not "
+            "compared."
+        )
     every = [c for kernel in record.kernels for c in kernel.comparisons]
-    lines.append(f"{sum(c.equal for c in every)} of {len(every)} counters of {len(record.kernels)} kernels are equal ({record.rule}).")
+    lines.append(
+        f"{sum(c.equal for c in every)} of {len(every)} counters of {len(record.kernels)} kernels "
+        f"are equal ({record.rule})."
+    )
     return "\n".join(lines)
 
 
@@ -203,18 +294,29 @@ def _shown(value: float | None) -> str:
 
 
 def _earlier(record: records.CounterRecord) -> records.CounterRecord:
-    """Return the record with the explanations of the committed one of this device, where there is one."""
+    """Return the record with the explanations of the committed one of this device, where there is
+    one.
+    """
     path = _recorded.FOLDER / _recorded.file_name("counters", record.environment.device)
-    return records.with_explanations(record, _recorded.read(path, records.CounterRecord)) if path.exists() else record
+    return (
+        records.with_explanations(record, _recorded.read(path, records.CounterRecord))
+        if path.exists()
+        else record
+    )
 
 
 def _version(ncu: str) -> str:
     said = subprocess.run([ncu, "--version"], capture_output=True, text=True, check=False).stdout
-    return next((line.strip() for line in reversed(said.splitlines()) if line.startswith("Version")), "unknown")
+    return next(
+        (line.strip() for line in reversed(said.splitlines()) if line.startswith("Version")),
+        "unknown",
+    )
 
 
 def main(arguments: list[str]) -> int:
-    """Compare and report; return 1 where kernels failed or gave other results, 0 otherwise (also where it was skipped)."""
+    """Compare and report; return 1 where kernels failed or gave other results, 0 otherwise (also
+    where it was skipped).
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--record", type=Path, help="folder for the JSON file")
     parser.add_argument("--only", default="", help="names of kernels, with commas")
@@ -232,10 +334,16 @@ def main(arguments: list[str]) -> int:
     import torch
 
     if not torch.cuda.is_available():
-        print("hardware_counters: skipped: torch sees no CUDA device; expected one with ncu beside it.")
+        print(
+            "hardware_counters: skipped: torch sees no CUDA device; expected one with ncu beside "
+            "it."
+        )
         return 0
     if importlib.util.find_spec("numba_cuda") is None:
-        print("hardware_counters: skipped: numba-cuda is not installed, which compiles the kernels; expected it. Install numba-cuda.")
+        print(
+            "hardware_counters: skipped: numba-cuda is not installed, which compiles the kernels; "
+            "expected it. Install numba-cuda."
+        )
         return 0
     try:
         ncu = _ncu.find_ncu()
@@ -250,7 +358,10 @@ def main(arguments: list[str]) -> int:
         return 1
     print(summary(record))
     if asked.record:
-        print(f"Written to {_recorded.write(record, 'counters', environment.device, asked.record)}; explain there what differs.")
+        print(
+            f"Written to {_recorded.write(record, 'counters', environment.device, asked.record)}; "
+            "explain there what differs."
+        )
     return int(any(kernel.problem or not kernel.results_agree for kernel in record.kernels))
 
 

@@ -1,10 +1,13 @@
-"""The matmul ladder's last rungs in float32 as a share of cuBLAS, TF32 off, in turns; the goal is 93 %.
+"""The matmul ladder's last rungs in float32 as a share of cuBLAS, TF32 off, in turns; the goal is
+93 %.
 
-    python benchmarks/hardware_matmul.py [--record FOLDER] [--size 4096] [--rounds 7] [--quick] [--candidates]
+    python benchmarks/hardware_matmul.py [--record FOLDER] [--size 4096] [--rounds 7] [--quick]
+    [--candidates]
 
-A round measures cuBLAS and each rung with each of its compiler options, forwards and then backwards, so that a clock that drifts meets
-all alike. The share is the median over the rounds of cuBLAS's seconds over the rung's. The rung on Tensor Cores is left out: it is TF32.
-``--candidates`` times kernels in ``benchmarks/candidates`` too, which are no rungs yet; nothing is recorded then.
+A round measures cuBLAS and each rung with each of its compiler options, forwards and then
+backwards, so that a clock that drifts meets all alike. The share is the median over the rounds of
+cuBLAS's seconds over the rung's. The rung on Tensor Cores is left out: it is TF32. ``--candidates``
+times kernels in ``benchmarks/candidates`` too, which are no rungs yet; nothing is recorded then.
 """
 
 from __future__ import annotations
@@ -34,13 +37,20 @@ GOAL = 0.93
 RUNGS = ("matmul-vectorised", "matmul-warp-tiled")
 LIBRARY = "cuBLAS"
 _ROWS_CHECKED = 64
-CANDIDATE, CANDIDATE_KERNEL = Path(__file__).resolve().parent / "candidates" / "matmul_double_buffered.cu", "matmul_double_buffered"
+CANDIDATE, CANDIDATE_KERNEL = (
+    Path(__file__).resolve().parent / "candidates" / "matmul_double_buffered.cu",
+    "matmul_double_buffered",
+)
 _LARGER = ("-DACROSS=2", "-DCHUNKS=4")
 # Options of the candidate, and the rows, columns and threads of its blocks with them.
 CANDIDATE_FORMS: tuple[tuple[tuple[str, ...], int, int, int], ...] = (
-    ((), 128, 128, 256), (("-DDEPTH=8",), 128, 128, 256), (_LARGER, 128, 128, 128), ((*_LARGER, "-DDEPTH=8"), 128, 128, 128),
-    ((*_LARGER, "-DDOWN=4", "-DBLOCKS=1"), 256, 128, 256), ((*_LARGER, "-DDOWN=4", "-DBLOCKS=1", "-DDEPTH=8"), 256, 128, 256),
-)  # fmt: skip
+    ((), 128, 128, 256),
+    (("-DDEPTH=8",), 128, 128, 256),
+    (_LARGER, 128, 128, 128),
+    ((*_LARGER, "-DDEPTH=8"), 128, 128, 128),
+    ((*_LARGER, "-DDOWN=4", "-DBLOCKS=1"), 256, 128, 256),
+    ((*_LARGER, "-DDOWN=4", "-DBLOCKS=1", "-DDEPTH=8"), 256, 128, 256),
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,9 @@ class ShareRecord(Result):
     @property
     def shares(self) -> tuple[float, ...]:
         """One share a round."""
-        return tuple(theirs / ours for ours, theirs in zip(self.seconds, self.library_seconds, strict=True))
+        return tuple(
+            theirs / ours for ours, theirs in zip(self.seconds, self.library_seconds, strict=True)
+        )
 
     @property
     def share(self) -> float:
@@ -70,7 +82,9 @@ class ShareRecord(Result):
 
 @dataclass(frozen=True)
 class MatmulRecord(Result):
-    """The comparison on one GPU. ``tf32_allowed`` is what PyTorch said while cuBLAS was measured."""
+    """The comparison on one GPU. ``tf32_allowed`` is what PyTorch said while cuBLAS was
+    measured.
+    """
 
     environment: Environment
     n: int
@@ -89,7 +103,9 @@ class MatmulRecord(Result):
 def in_turns(
     works: dict[Any, Callable[[], Any]], rounds: int, measure: Callable[[Callable[[], Any]], Any]
 ) -> tuple[dict[Any, list[float]], dict[Any, set[str]]]:
-    """Measure each work once forwards and once backwards in each round; return seconds (the mean of the two) and note codes by work."""
+    """Measure each work once forwards and once backwards in each round; return seconds (the mean of
+    the two) and note codes by work.
+    """
     seconds: dict[Any, list[float]] = {key: [] for key in works}
     notes: dict[Any, set[str]] = {key: set() for key in works}
     for _ in range(rounds):
@@ -104,22 +120,36 @@ def in_turns(
 
 
 def off_by(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
-    """Return the largest difference of some rows of ``c`` to float64, relative to the largest value there."""
+    """Return the largest difference of some rows of ``c`` to float64, relative to the largest value
+    there.
+    """
     rows = np.linspace(0, len(a) - 1, min(_ROWS_CHECKED, len(a)), dtype=int)
     expected = a[rows].astype(np.float64) @ b.astype(np.float64)
     return float(np.abs(c[rows] - expected).max() / np.abs(expected).max())
 
 
-def _launchers(n: int, candidates: bool) -> Iterator[tuple[str, tuple[str, ...], Any, tuple[Any, ...]]]:
+def _launchers(
+    n: int, candidates: bool
+) -> Iterator[tuple[str, tuple[str, ...], Any, tuple[Any, ...]]]:
     """Yield the name, the options, what is launched, and the arguments on the host."""
     for rung in map(cuda_rung, RUNGS):
         for options in rung.options:
             given = rung.arguments(n)
-            yield rung.name, options, cuda_launcher(rung.source, rung.kernel, *rung.launch(n), *given, options=options), given
+            yield (
+                rung.name,
+                options,
+                cuda_launcher(rung.source, rung.kernel, *rung.launch(n), *given, options=options),
+                given,
+            )
     for options, rows, columns, threads in CANDIDATE_FORMS if candidates else ():
         given, grid = cuda_rung(RUNGS[0]).arguments(n), (n // columns, n // rows)
         source = CANDIDATE.read_text(encoding="utf-8")
-        yield CANDIDATE_KERNEL, options, cuda_launcher(source, CANDIDATE_KERNEL, grid, threads, *given, options=options), given
+        yield (
+            CANDIDATE_KERNEL,
+            options,
+            cuda_launcher(source, CANDIDATE_KERNEL, grid, threads, *given, options=options),
+            given,
+        )
 
 
 def compare(n: int, rounds: int, deadline: float, candidates: bool = False) -> MatmulRecord:
@@ -141,15 +171,28 @@ def compare(n: int, rounds: int, deadline: float, candidates: bool = False) -> M
             works[name, options] = ready
         works[LIBRARY]()
         exact = off_by(out.cpu().numpy(), a, b)
-        seconds, notes = in_turns(works, rounds, lambda work: gl.measure(work, device="cuda:0", flops=2.0 * n**3, deadline=deadline))
+        seconds, notes = in_turns(
+            works,
+            rounds,
+            lambda work: gl.measure(work, device="cuda:0", flops=2.0 * n**3, deadline=deadline),
+        )
         shares = tuple(
             ShareRecord(
-                key[0], key[1], tuple(seconds[key]), tuple(seconds[LIBRARY]), tuple(sorted(notes[key] | notes[LIBRARY])), results[key]
+                key[0],
+                key[1],
+                tuple(seconds[key]),
+                tuple(seconds[LIBRARY]),
+                tuple(sorted(notes[key] | notes[LIBRARY])),
+                results[key],
             )
             for key in results
         )
-        environment = devices.environment("cuda:0", f"python benchmarks/hardware_matmul.py --size {n} --rounds {rounds}")
-        return MatmulRecord(environment, n, GOAL, torch.backends.cuda.matmul.allow_tf32, exact, shares)
+        environment = devices.environment(
+            "cuda:0", f"python benchmarks/hardware_matmul.py --size {n} --rounds {rounds}"
+        )
+        return MatmulRecord(
+            environment, n, GOAL, torch.backends.cuda.matmul.allow_tf32, exact, shares
+        )
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -160,45 +203,74 @@ def problems(record: MatmulRecord) -> list[str]:
     if record.tf32_allowed:
         found.append("TF32 was allowed; expected it off.")
     if record.library_max_relative_difference > 1e-5:  # TF32 would be off by about 1e-4 to 1e-3
-        found.append(f"cuBLAS was off by {record.library_max_relative_difference:.1e}; expected float32's rounding, at most 1e-5.")
+        found.append(
+            f"cuBLAS was off by {record.library_max_relative_difference:.1e}; expected float32's "
+            "rounding, at most 1e-5."
+        )
     for each in record.rungs:
         if each.max_relative_difference > cuda_rung(each.rung).tolerance:
-            found.append(f"{each.rung} {' '.join(each.options)}: off by {each.max_relative_difference:.1e}; expected a product.")
+            found.append(
+                f"{each.rung} {' '.join(each.options)}: off by {each.max_relative_difference:.1e}; "
+                "expected a product."
+            )
         if len(each.seconds) < 3 or len(each.seconds) != len(each.library_seconds):
-            found.append(f"{each.rung}: {len(each.seconds)} rounds; expected at least 3, with cuBLAS in each.")
+            found.append(
+                f"{each.rung}: {len(each.seconds)} rounds; expected at least 3, with cuBLAS in "
+                "each."
+            )
         if not all(0 < s < 60 for s in (*each.seconds, *each.library_seconds)):
             found.append(f"{each.rung}: a time is not between 0 and 60 s.")
     if {each.rung for each in record.rungs} != set(RUNGS):
         found.append(f"the rungs are not {', '.join(RUNGS)}.")
     elif record.best.share < record.goal and len(record.explanation.split()) < 3:
-        found.append(f"the best rung has {record.best.share:.1%} of cuBLAS, below {record.goal:.0%}; expected an explanation.")
+        found.append(
+            f"the best rung has {record.best.share:.1%} of cuBLAS, below {record.goal:.0%}; "
+            "expected an explanation."
+        )
     return found
 
 
 def summary(record: MatmulRecord) -> str:
     """Return the shares as text."""
-    lines = [f"{record.environment.device}, {record.n} x {record.n}, float32, TF32 {'ALLOWED' if record.tf32_allowed else 'off'}"]
+    lines = [
+        f"{record.environment.device}, {record.n} x {record.n}, float32, TF32 "
+        f"{'ALLOWED' if record.tf32_allowed else 'off'}"
+    ]
     for each in record.rungs:
         rate = 2e-12 * record.n**3 / statistics.median(each.seconds)
         spread = f"{min(each.shares):.1%} to {max(each.shares):.1%}"
-        lines.append(f"{each.rung:18s} {' '.join(each.options):10s} {rate:6.1f} TFLOP/s  {each.share:.1%} of cuBLAS ({spread})")
+        lines.append(
+            f"{each.rung:18s} {' '.join(each.options):10s} {rate:6.1f} TFLOP/s  {each.share:.1%} "
+            f"of cuBLAS ({spread})"
+        )
     best = record.best
     goal = "reached" if best.share >= record.goal else "not reached"
-    lines.append(f"The best, {best.rung} {' '.join(best.options)}, has {best.share:.1%}; the goal of {record.goal:.0%} is {goal}.")
+    lines.append(
+        f"The best, {best.rung} {' '.join(best.options)}, has {best.share:.1%}; the goal of "
+        f"{record.goal:.0%} is {goal}."
+    )
     return "\n".join(lines)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and report; return 1 where a product is wrong, 0 otherwise (also below the goal, and where it was skipped)."""
+    """Measure and report; return 1 where a product is wrong, 0 otherwise (also below the goal, and
+    where it was skipped).
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--record", type=Path, help="folder for the JSON file")
     parser.add_argument("--size", type=int, default=4096, help="a multiple of 128")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="1024 x 1024, three rounds")
-    parser.add_argument("--candidates", action="store_true", help="also kernels that are no rungs yet; a size of 256's multiples")
+    parser.add_argument(
+        "--candidates",
+        action="store_true",
+        help="also kernels that are no rungs yet; a size of 256's multiples",
+    )
     asked = parser.parse_args(arguments)
     if asked.candidates and asked.record:
-        parser.error("--candidates are no rungs, so nothing is recorded with them; leave out --record")
+        parser.error(
+            "--candidates are no rungs, so nothing is recorded with them; leave out --record"
+        )
     import torch
 
     if not torch.cuda.is_available():
@@ -207,7 +279,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         import cupy  # noqa: F401
     except ImportError as error:
-        print(f"hardware_matmul: skipped: CuPy cannot be imported ({error}); expected it. Install cupy-cuda13x or cupy-cuda12x.")
+        print(
+            f"hardware_matmul: skipped: CuPy cannot be imported ({error}); expected it. Install "
+            "cupy-cuda13x or cupy-cuda12x."
+        )
         return 0
     try:
         amount = (1024, 3, 0.2) if asked.quick else (asked.size, asked.rounds, 0.5)
@@ -217,7 +292,10 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     print(summary(record))
     if asked.record:
-        print(f"Written to {_recorded.write(record, 'matmul', record.environment.device, asked.record)}.")
+        print(
+            "Written to "
+            f"{_recorded.write(record, 'matmul', record.environment.device, asked.record)}."
+        )
     allowed = cuda_rung(RUNGS[0]).tolerance
     wrong = [each for each in record.rungs if each.max_relative_difference > allowed]
     return int(bool(wrong) or record.tf32_allowed)

@@ -1,9 +1,12 @@
-"""Occupancy against the driver's own answer: 10,000 launches of kernels that differ in registers, shared memory, barriers and bounds.
+"""Occupancy against the driver's own answer: 10,000 launches of kernels that differ in registers,
+shared memory, barriers and bounds.
 
-    python benchmarks/hardware_occupancy.py [--record FOLDER] [--launches 10000] [--seed 1] [--quick]
+    python benchmarks/hardware_occupancy.py [--record FOLDER] [--launches 10000] [--seed 1]
+    [--quick]
 
-The driver is asked through CuPy (cuOccupancyMaxActiveBlocksPerMultiprocessor) about compiled kernels; nothing is launched. A second part
-sets the preferred share of shared memory as well; CUDA calls that share a hint, so its differences are written down and fail nothing.
+The driver is asked through CuPy (cuOccupancyMaxActiveBlocksPerMultiprocessor) about compiled
+kernels; nothing is launched. A second part sets the preferred share of shared memory as well; CUDA
+calls that share a hint, so its differences are written down and fail nothing.
 """
 
 from __future__ import annotations
@@ -42,10 +45,16 @@ class Variant:
 
     @property
     def source(self) -> str:
-        """CUDA C++ of a kernel ``busy`` that keeps so many floats alive, and meets at so many named barriers."""
+        """CUDA C++ of a kernel ``busy`` that keeps so many floats alive, and meets at so many named
+        barriers.
+        """
         bounds = f"__launch_bounds__({self.bound})" if self.bound else ""
         static = f"__shared__ char tile[{self.shared}];" if self.shared else ""
-        touch = f"tile[threadIdx.x % {self.shared}] = n; x[n] += tile[(n + 1) % {self.shared}];" if self.shared else ""
+        touch = (
+            f"tile[threadIdx.x % {self.shared}] = n; x[n] += tile[(n + 1) % {self.shared}];"
+            if self.shared
+            else ""
+        )
         # Barriers by number: a kernel that is never launched need not make sense otherwise.
         meet = "".join(f'asm volatile("bar.sync {k};");' for k in range(self.barriers))
         return f"""
@@ -72,17 +81,26 @@ extern "C" __global__ void {bounds} busy(float* x, int n) {{
 
 
 def variants() -> tuple[Variant, ...]:
-    """Return kernels from a dozen registers to 255, each with another mix of shared memory, barriers and bounds."""
+    """Return kernels from a dozen registers to 255, each with another mix of shared memory,
+    barriers and bounds.
+    """
     return tuple(
-        Variant(live, _SHARED[k % len(_SHARED)], _BARRIERS[k % len(_BARRIERS)], _BOUNDS[k % len(_BOUNDS)] if k % 3 else None,
-                (24, 40, 64, 96)[k % 4] if k % 4 == 3 else None)
+        Variant(
+            live,
+            _SHARED[k % len(_SHARED)],
+            _BARRIERS[k % len(_BARRIERS)],
+            _BOUNDS[k % len(_BOUNDS)] if k % 3 else None,
+            (24, 40, 64, 96)[k % 4] if k % 4 == 3 else None,
+        )
         for k, live in enumerate(range(2, 250, 5))
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
 class FunctionRecord(Result):
-    """A compiled kernel, as the driver describes it; ``barriers`` is as its source has it, since the driver has no word for it."""
+    """A compiled kernel, as the driver describes it; ``barriers`` is as its source has it, since
+    the driver has no word for it.
+    """
 
     registers: int
     shared_bytes: int
@@ -113,10 +131,19 @@ class CupyDriver:
         cupy.cuda.Device(0).use()
         self.most_shared = int(cupy.cuda.Device(0).attributes["MaxSharedMemoryPerBlockOptin"])
         for variant in variants():
-            kernel = cupy.RawModule(code=variant.source, options=("--std=c++17", *variant.options)).get_function("busy")
+            kernel = cupy.RawModule(
+                code=variant.source, options=("--std=c++17", *variant.options)
+            ).get_function("busy")
             kernel.max_dynamic_shared_size_bytes = self.most_shared - kernel.shared_size_bytes
             self._kernels.append(kernel)
-            self.functions.append(FunctionRecord(kernel.num_regs, kernel.shared_size_bytes, kernel.max_threads_per_block, variant.barriers))
+            self.functions.append(
+                FunctionRecord(
+                    kernel.num_regs,
+                    kernel.shared_size_bytes,
+                    kernel.max_threads_per_block,
+                    variant.barriers,
+                )
+            )
 
     def blocks(self, function: int, threads: int, dynamic_bytes: int, carveout: int) -> int:
         """Ask the driver."""
@@ -139,7 +166,9 @@ class Difference(Result):
 
 @dataclass(frozen=True)
 class OccupancyRecord(Result):
-    """The comparison on one GPU; the first ``KEPT`` differences of each part are kept, and ``explanation`` is a person's."""
+    """The comparison on one GPU; the first ``KEPT`` differences of each part are kept, and
+    ``explanation`` is a person's.
+    """
 
     environment: Environment
     compute_capability: str
@@ -154,45 +183,76 @@ class OccupancyRecord(Result):
     explanation: str = ""
 
 
-def draw(functions: Sequence[FunctionRecord], launches: int, most_shared: int, rng: np.random.Generator) -> np.ndarray:
-    """Return launches as rows of function, threads and dynamic bytes: every function, half of the blocks whole warps, half without bytes.
+def draw(
+    functions: Sequence[FunctionRecord], launches: int, most_shared: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Return launches as rows of function, threads and dynamic bytes: every function, half of the
+    blocks whole warps, half without bytes.
 
     A quarter of the blocks is small, so that the number of blocks itself limits some.
-    Shared memory is that which some number of blocks shares evenly, and a few bytes around it, so that many lie next to a limit.
+    Shared memory is that which some number of blocks shares evenly, and a few bytes around it, so
+    that many lie next to a limit.
     """
-    which = np.concatenate([np.arange(len(functions)), rng.integers(0, len(functions), launches)])[:launches]
+    which = np.concatenate([np.arange(len(functions)), rng.integers(0, len(functions), launches)])[
+        :launches
+    ]
     most_threads = np.array([f.max_threads for f in functions])[which]
-    threads = rng.integers(1, np.where(rng.random(launches) < 0.25, np.minimum(96, most_threads), most_threads) + 1)
-    threads = np.where(rng.random(launches) < 0.5, np.clip(threads // 32 * 32, 32, most_threads), threads)
+    threads = rng.integers(
+        1, np.where(rng.random(launches) < 0.25, np.minimum(96, most_threads), most_threads) + 1
+    )
+    threads = np.where(
+        rng.random(launches) < 0.5, np.clip(threads // 32 * 32, 32, most_threads), threads
+    )
     room = most_shared - np.array([f.shared_bytes for f in functions])[which]
     share = most_shared // rng.integers(1, 33, launches) + rng.integers(-1200, 1200, launches)
     dynamic = np.where(rng.random(launches) < 0.5, 0, np.clip(share, 0, room))
     return np.stack([which, threads, dynamic], axis=1)
 
 
-def modelled(functions: Sequence[FunctionRecord], rows: np.ndarray, carveout: np.ndarray, compute_capability: str) -> np.ndarray:
+def modelled(
+    functions: Sequence[FunctionRecord],
+    rows: np.ndarray,
+    carveout: np.ndarray,
+    compute_capability: str,
+) -> np.ndarray:
     """Return the model's blocks for each SM."""
     registers, static, barriers = (
-        np.array([getattr(f, name) for f in functions])[rows[:, 0]] for name in ("registers", "shared_bytes", "barriers")
+        np.array([getattr(f, name) for f in functions])[rows[:, 0]]
+        for name in ("registers", "shared_bytes", "barriers")
     )
     table = occupancy_table(
-        rows[:, 1], registers, static + rows[:, 2], compute_capability, barriers_per_block=barriers, carveout_percent=carveout
+        rows[:, 1],
+        registers,
+        static + rows[:, 2],
+        compute_capability,
+        barriers_per_block=barriers,
+        carveout_percent=carveout,
     )
     return np.asarray(table.blocks_per_sm)
 
 
-def differences(driver: Driver, rows: np.ndarray, carveout: np.ndarray, compute_capability: str) -> tuple[Difference, ...]:
+def differences(
+    driver: Driver, rows: np.ndarray, carveout: np.ndarray, compute_capability: str
+) -> tuple[Difference, ...]:
     """Ask both about each launch; return those with different answers."""
     ours = modelled(driver.functions, rows, carveout, compute_capability)
     found = []
-    for (function, threads, dynamic), share, blocks in zip(rows.tolist(), carveout.tolist(), ours.tolist(), strict=True):
+    for (function, threads, dynamic), share, blocks in zip(
+        rows.tolist(), carveout.tolist(), ours.tolist(), strict=True
+    ):
         theirs = driver.blocks(function, threads, dynamic, share)
         if theirs != blocks:
             found.append(Difference(function, threads, dynamic, share, theirs, blocks))
     return tuple(found)
 
 
-def compare(driver: Driver, environment: Environment, compute_capability: str, launches: int = LAUNCHES, seed: int = 1) -> OccupancyRecord:
+def compare(
+    driver: Driver,
+    environment: Environment,
+    compute_capability: str,
+    launches: int = LAUNCHES,
+    seed: int = 1,
+) -> OccupancyRecord:
     """Compare launches without and with a preferred share of shared memory."""
     rng = np.random.default_rng(seed)
     hinted = max(1, launches * CARVEOUT_LAUNCHES // LAUNCHES)
@@ -201,9 +261,17 @@ def compare(driver: Driver, environment: Environment, compute_capability: str, l
     more = draw(driver.functions, hinted, driver.most_shared, rng)
     preferred = differences(driver, more, rng.integers(0, 101, hinted), compute_capability)
     return OccupancyRecord(
-        environment, compute_capability, seed, tuple(driver.functions), launches, len(plain), plain[:KEPT], hinted, len(preferred),
+        environment,
+        compute_capability,
+        seed,
+        tuple(driver.functions),
+        launches,
+        len(plain),
+        plain[:KEPT],
+        hinted,
+        len(preferred),
         preferred[:KEPT],
-    )  # fmt: skip
+    )
 
 
 def problems(record: OccupancyRecord) -> list[str]:
@@ -216,18 +284,31 @@ def problems(record: OccupancyRecord) -> list[str]:
     if record.different:
         found.append(f"{record.different:,} launches differ from the driver; expected none.")
     if record.carveout_different and len(record.explanation.split()) < 3:
-        found.append(f"{record.carveout_different:,} launches with a preferred share differ; expected an explanation.")
-    every = np.array([[d.function, d.threads, d.dynamic_bytes] for d in (*record.differences, *record.carveout_differences)])
+        found.append(
+            f"{record.carveout_different:,} launches with a preferred share differ; expected an "
+            "explanation."
+        )
+    every = np.array(
+        [
+            [d.function, d.threads, d.dynamic_bytes]
+            for d in (*record.differences, *record.carveout_differences)
+        ]
+    )
     if len(every):
         share = np.array([d.carveout for d in (*record.differences, *record.carveout_differences)])
         now = modelled(record.functions, every, share, record.compute_capability).tolist()
         if now != [d.modelled for d in (*record.differences, *record.carveout_differences)]:
-            found.append("the model now answers differently than when this was recorded; expected a new recording.")
+            found.append(
+                "the model now answers differently than when this was recorded; expected a new "
+                "recording."
+            )
     return found
 
 
 def main(arguments: list[str]) -> int:
-    """Compare and report; return 1 where the driver answers differently, 0 otherwise (also where it was skipped)."""
+    """Compare and report; return 1 where the driver answers differently, 0 otherwise (also where it
+    was skipped).
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--record", type=Path, help="folder for the JSON file")
     parser.add_argument("--launches", type=int, default=LAUNCHES)
@@ -242,17 +323,30 @@ def main(arguments: list[str]) -> int:
     try:
         driver = CupyDriver()
     except ImportError as error:
-        print(f"hardware_occupancy: skipped: CuPy cannot be imported ({error}); expected it. Install cupy-cuda13x or cupy-cuda12x.")
+        print(
+            f"hardware_occupancy: skipped: CuPy cannot be imported ({error}); expected it. Install "
+            "cupy-cuda13x or cupy-cuda12x."
+        )
         return 0
     capability = ".".join(map(str, torch.cuda.get_device_capability(0)))
     environment = devices.environment("cuda:0", "python benchmarks/hardware_occupancy.py")
-    record = compare(driver, environment, capability, 1000 if asked.quick else asked.launches, asked.seed)
-    print(f"{record.launches:,} launches of {len(record.functions)} kernels on {environment.device}: {record.different:,} differ.")
-    print(f"With a preferred share of shared memory {record.carveout_different:,} of {record.carveout_launches:,} differ.")
+    record = compare(
+        driver, environment, capability, 1000 if asked.quick else asked.launches, asked.seed
+    )
+    print(
+        f"{record.launches:,} launches of {len(record.functions)} kernels on {environment.device}: "
+        f"{record.different:,} differ."
+    )
+    print(
+        f"With a preferred share of shared memory {record.carveout_different:,} of "
+        f"{record.carveout_launches:,} differ."
+    )
     for each in (*record.differences[:5], *record.carveout_differences[:5]):
         print(f"    {each} {record.functions[each.function]}")
     if asked.record:
-        print(f"Written to {_recorded.write(record, 'occupancy', environment.device, asked.record)}.")
+        print(
+            f"Written to {_recorded.write(record, 'occupancy', environment.device, asked.record)}."
+        )
     return int(record.different > 0)
 
 

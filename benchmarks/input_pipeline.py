@@ -1,11 +1,13 @@
-"""The input pipeline's arithmetic against real runs, and what a limit on memory costs a training step.
+"""The input pipeline's arithmetic against real runs, and what a limit on memory costs a training
+step.
 
     python benchmarks/input_pipeline.py            # about two minutes
     python benchmarks/input_pipeline.py --quick
 
-Each row is a real run (JPEG files, a ``DataLoader``, a modelled accelerator). "rules" replays the run: the same loading times through
-the arithmetic, so the difference is what the rules leave out (handing batches over, waking up). "forecast" takes the loading time of
-the run without workers and the cores of the machine, so the difference also holds what neighbours did meanwhile.
+Each row is a real run (JPEG files, a ``DataLoader``, a modelled accelerator). "rules" replays the
+run: the same loading times through the arithmetic, so the difference is what the rules leave out
+(handing batches over, waking up). "forecast" takes the loading time of the run without workers and
+the cores of the machine, so the difference also holds what neighbours did meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from gpulab.units import format_seconds
 
 
 def compare_with_runs(steps: int) -> list[tuple[float, float]]:
-    """Run, replay and forecast over workers, step times and ways of the loop; return both errors of each."""
+    """Run, replay and forecast over workers, step times and ways of the loop; return both errors of
+    each.
+    """
     cores = devices.environment("cpu").cores
     training.pipeline(steps=4)  # the files are encoded once
     errors = []
@@ -28,16 +32,32 @@ def compare_with_runs(steps: int) -> list[tuple[float, float]]:
         alone = training.pipeline(steps=steps, step_seconds=step_seconds).loading_seconds
         for workers in (0, 1, 2):
             for read_loss in (True, False):
-                run = training.pipeline(workers=workers, steps=steps, step_seconds=step_seconds, read_loss=read_loss, pinned=True)
+                run = training.pipeline(
+                    workers=workers,
+                    steps=steps,
+                    step_seconds=step_seconds,
+                    read_loss=read_loss,
+                    pinned=True,
+                )
                 rules = training.replay(run)
                 forecast = training.model_pipeline(
-                    alone, step_seconds, copy_seconds=run.copy_seconds, workers=workers, read_loss=read_loss, pinned=True, cores=cores,
+                    alone,
+                    step_seconds,
+                    copy_seconds=run.copy_seconds,
+                    workers=workers,
+                    read_loss=read_loss,
+                    pinned=True,
+                    cores=cores,
                     steps=steps,
-                )  # fmt: skip
-                both = [other.images_per_second / run.images_per_second - 1 for other in (rules, forecast)]
+                )
+                both = [
+                    other.images_per_second / run.images_per_second - 1
+                    for other in (rules, forecast)
+                ]
                 errors.append((both[0], both[1]))
                 print(
-                    f"{workers:7} {format_seconds(step_seconds):>8} {'yes' if read_loss else 'no':>6} "
+                    f"{workers:7} {format_seconds(step_seconds):>8} "
+                    f"{'yes' if read_loss else 'no':>6} "
                     f"{run.images_per_second:8.0f} img/s {both[0]:+8.1%} {both[1]:+9.1%}"
                 )
     return errors
@@ -67,19 +87,24 @@ def cost_of_a_limit(repeats: int) -> None:
         with block:
             limited.append(step())
     print(
-        f"a training step of {type(model).__name__}: {format_seconds(min(free))}, inside a limit {format_seconds(min(limited))} (shortest)"
+        f"a training step of {type(model).__name__}: {format_seconds(min(free))}, inside a limit "
+        f"{format_seconds(min(limited))} (shortest)"
     )
 
 
 def main() -> None:
     """Run both parts and print what docs/measurements.md states."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer steps")
     quick = parser.parse_args().quick
     errors = compare_with_runs(steps=10 if quick else 40)
     for name, values in zip(("rules", "forecast"), zip(*errors, strict=True), strict=True):
         absolute = [abs(value) for value in values]
-        print(f"{name}: median error {statistics.median(absolute):.1%}, largest {max(absolute):.1%}")
+        print(
+            f"{name}: median error {statistics.median(absolute):.1%}, largest {max(absolute):.1%}"
+        )
     cost_of_a_limit(20 if quick else 100)
 
 

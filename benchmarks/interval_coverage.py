@@ -1,10 +1,13 @@
-"""Coverage, refusals, cost and width of the sampler's intervals on synthetic processes, by an injected clock.
+"""Coverage, refusals, cost and width of the sampler's intervals on synthetic processes, by an
+injected clock.
 
-    python benchmarks/interval_coverage.py [--runs 2000] [--seed 1] [--deadline 2.0] [--only TEXT] [--out FILE] [--quick]
+    python benchmarks/interval_coverage.py [--runs 2000] [--seed 1] [--deadline 2.0] [--only TEXT]
+    [--out FILE] [--quick]
 
-Calls of 1 ms, a virtual deadline of 2 s. ``cost`` is the number of samples taken over the number that an oracle, which knows the
-process's autocorrelation and density, would need for an interval as wide as the one reached (mean over runs). ``strict`` is the coverage of
-the median of the process itself where clock states switch: the acceptance counts any value between the modes.
+Calls of 1 ms, a virtual deadline of 2 s. ``cost`` is the number of samples taken over the number
+that an oracle, which knows the process's autocorrelation and density, would need for an interval as
+wide as the one reached (mean over runs). ``strict`` is the coverage of the median of the process
+itself where clock states switch: the acceptance counts any value between the modes.
 """
 
 from __future__ import annotations
@@ -109,7 +112,9 @@ def verdict(row: dict) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--deadline", type=float, default=2.0)
@@ -117,13 +122,21 @@ def main() -> None:
     parser.add_argument("--only", default="", help="processes whose name contains this")
     parser.add_argument("--out", type=Path, default=None, help="JSON file for the figures")
     parser.add_argument("--quick", action="store_true", help="100 runs of each")
-    parser.add_argument("--without-far-test", action="store_true", help="the interval by the signs about the median alone, to compare")
+    parser.add_argument(
+        "--without-far-test",
+        action="store_true",
+        help="the interval by the signs about the median alone, to compare",
+    )
     parser.add_argument("--workers", type=int, default=1)
     args = parser.parse_args()
     runs = 100 if args.quick else args.runs
     if args.without_far_test:  # before the workers fork
         statistics._FAR_HALF = 1.0
-    tasks = [(i, runs, args.seed, args.deadline, args.relative_width) for i, p in enumerate(PROCESSES) if args.only in p.name]
+    tasks = [
+        (i, runs, args.seed, args.deadline, args.relative_width)
+        for i, p in enumerate(PROCESSES)
+        if args.only in p.name
+    ]
     begin = time.perf_counter()
     rows = []
     print(f"{'process':44s} covered strict refused precise samples  width   cost  verdict")
@@ -133,15 +146,24 @@ def main() -> None:
             strict = "" if row["strict"] is None else f"{row['strict']:6.1%}"
             cost = "" if row["cost"] is None else f"{row['cost']:.2f}"
             print(
-                f"{row['process']:44s} {row['covered']:6.1%} {strict:>6s} {row['refused']:7.1%} {row['precise']:7.1%} "
+                f"{row['process']:44s} {row['covered']:6.1%} {strict:>6s} {row['refused']:7.1%} "
+                f"{row['precise']:7.1%} "
                 f"{row['samples']:7.0f} {row['width']:7.2%} {cost:>5s}  {verdict(row)}",
                 flush=True,
             )
     bad = [row for row in rows if verdict(row) != "ok"]
-    print(f"{len(rows) - len(bad)} of {len(rows)} processes within the bounds, {runs} runs each, {time.perf_counter() - begin:.0f} s")
+    print(
+        f"{len(rows) - len(bad)} of {len(rows)} processes within the bounds, {runs} runs each, "
+        f"{time.perf_counter() - begin:.0f} s"
+    )
     if args.out is not None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        settings = {"runs": runs, "seed": args.seed, "deadline_seconds": args.deadline, "relative_width": args.relative_width}
+        settings = {
+            "runs": runs,
+            "seed": args.seed,
+            "deadline_seconds": args.deadline,
+            "relative_width": args.relative_width,
+        }
         args.out.write_text(json.dumps({**settings, "rows": rows}, indent=1) + "\n")
 
 

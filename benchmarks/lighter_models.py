@@ -1,7 +1,8 @@
-"""What lighter models keep of their accuracy, over seeds and test items, with the bytes of their files; 8-bit inputs without VNNI.
+"""What lighter models keep of their accuracy, over seeds and test items, with the bytes of their
+files; 8-bit inputs without VNNI.
 
-python benchmarks/lighter_models.py                     the hard digits, three seeds (three minutes on two quiet cores)
-python benchmarks/lighter_models.py --task digits-cnn --seeds 5
+python benchmarks/lighter_models.py                     the hard digits, three seeds (three minutes
+on two quiet cores) python benchmarks/lighter_models.py --task digits-cnn --seeds 5
 """
 
 from __future__ import annotations
@@ -15,16 +16,29 @@ from gpulab.compression import Recipe, _integer, _modules, _ranges
 from gpulab.units import format_flops
 
 RECIPES = (
-    Recipe(zeros=0.8, fine_tune=0), Recipe(zeros=0.8), Recipe(zeros=0.9), Recipe(channels=0.5, fine_tune=0), Recipe(channels=0.5),
-    Recipe(values=16, fine_tune=0), Recipe(bits=8), Recipe(bits=8, activations="static"), Recipe(bits=4, fine_tune=0),
-    Recipe(bits=4, weights="per-tensor", fine_tune=0), Recipe(bits=4), Recipe(bits=2, fine_tune=0), Recipe(bits=2),
+    Recipe(zeros=0.8, fine_tune=0),
+    Recipe(zeros=0.8),
+    Recipe(zeros=0.9),
+    Recipe(channels=0.5, fine_tune=0),
+    Recipe(channels=0.5),
+    Recipe(values=16, fine_tune=0),
+    Recipe(bits=8),
+    Recipe(bits=8, activations="static"),
+    Recipe(bits=4, fine_tune=0),
+    Recipe(bits=4, weights="per-tensor", fine_tune=0),
+    Recipe(bits=4),
+    Recipe(bits=2, fine_tune=0),
+    Recipe(bits=2),
     Recipe(zeros=0.8, bits=8),
-    Recipe(network="resnext"), Recipe(network="mobilenet"),
-)  # fmt: skip
+    Recipe(network="resnext"),
+    Recipe(network="mobilenet"),
+)
 
 
 def overflow() -> None:
-    """Print the largest error of one linear layer in 8-bit kernels with inputs of 8 and of 7 bits, relative to its largest output."""
+    """Print the largest error of one linear layer in 8-bit kernels with inputs of 8 and of 7 bits,
+    relative to its largest output.
+    """
     torch.manual_seed(0)
     layer, x = torch.nn.Linear(1024, 64), torch.randn(64, 1024)
     with torch.no_grad():
@@ -32,7 +46,10 @@ def overflow() -> None:
         for bits in (8, 7):
             small = _modules.Integer(layer, _ranges.Scheme("per-channel", 8, "dynamic", bits))
             error = float((small(x) - exact).abs().max() / exact.abs().max())
-            print(f"8-bit kernel, inputs of {bits} bits: largest error {error:.2%} of the largest output")
+            print(
+                f"8-bit kernel, inputs of {bits} bits: largest error {error:.2%} of the largest "
+                "output"
+            )
     print(f"this CPU: inputs get {_integer.activation_bits()} bits")
 
 
@@ -41,21 +58,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", default="digits-hard-cnn", choices=training.tasks())
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--deadline", type=float, default=0.3, help="seconds of timing for each model and batch size")
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=0.3,
+        help="seconds of timing for each model and batch size",
+    )
     arguments = parser.parse_args()
     overflow()
-    w = compression.diet(arguments.task, RECIPES, seeds=range(arguments.seeds), device="cpu", deadline=arguments.deadline)
-    print(f"| {arguments.task} | bytes | FLOP an item | right, {arguments.seeds} seeds [95 %] | times as fast |")
+    w = compression.diet(
+        arguments.task,
+        RECIPES,
+        seeds=range(arguments.seeds),
+        device="cpu",
+        deadline=arguments.deadline,
+    )
+    print(
+        f"| {arguments.task} | bytes | FLOP an item | right, {arguments.seeds} seeds [95 %] | "
+        "times as fast |"
+    )
     print("|---|---|---|---|---|")
     for each in w.models:
         low, high = each.accuracy_interval
         fast = (
             ""
             if each.speedup is None
-            else f"{each.speedup:.2f} {each.speedup_interval and tuple(round(v, 2) for v in each.speedup_interval)}"
+            else f"{each.speedup:.2f} "
+            f"{each.speedup_interval and tuple(round(v, 2) for v in each.speedup_interval)}"
         )
         right = f"{100 * each.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-        print(f"| {each.label} | {each.file_bytes:,} | {format_flops(each.flops_per_item)} | {right} | {fast} |")
+        print(
+            f"| {each.label} | {each.file_bytes:,} | {format_flops(each.flops_per_item)} | {right} "
+            f"| {fast} |"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""A made-up class for tests and benchmarks: reports of different machines, some right, some wrong, some damaged or hostile.
+"""A made-up class for tests and benchmarks: reports of different machines, some right, some wrong,
+some damaged or hostile.
 
-The machines are data sheets and round numbers, the answers the course's own solutions and usual wrong answers; nothing is measured.
+The machines are data sheets and round numbers, the answers the course's own solutions and usual
+wrong answers; nothing is measured.
 """
 
 from __future__ import annotations
@@ -62,33 +64,67 @@ def _kept(id: str, source: str) -> dict[str, Any]:
     return _answers.keep(answer_of(content.exercise(id), source))
 
 
-def report_of(number: int, name: str | None = None, checks: tuple[ReportedCheck, ...] | None = None, **changed: Any) -> StudentReport:
+def report_of(
+    number: int,
+    name: str | None = None,
+    checks: tuple[ReportedCheck, ...] | None = None,
+    **changed: Any,
+) -> StudentReport:
     """The report of one made-up student; the same number gives the same report."""
     chance = random.Random(number)
     device, kind, processor, cores, gib, flops, rate = MACHINES[number % len(MACHINES)]
     date = DATE.format(day=1 + number % 28)
     here = Evidence.measured(device, date=date)
     machine = ReportedMachine(
-        "Linux x86_64", processor, device, kind, cores, gib * 2**30, (device,) if kind != "cpu" else (), None, "3.12.4",
-        {"torch": "2.13.0", "numpy": "2.4.6"}, {"python": "ok", "torch": "ok", "cupy": "fix" if number % 7 == 3 else "ok"}, here,
-    )  # fmt: skip
+        "Linux x86_64",
+        processor,
+        device,
+        kind,
+        cores,
+        gib * 2**30,
+        (device,) if kind != "cpu" else (),
+        None,
+        "3.12.4",
+        {"torch": "2.13.0", "numpy": "2.4.6"},
+        {"python": "ok", "torch": "ok", "cupy": "fix" if number % 7 == 3 else "ok"},
+        here,
+    )
     wobble = chance.uniform(0.85, 1.15)
     roofs = ReportedRoofs(
-        device, {"float32": flops * wobble, "float64": flops * wobble / 2}, {"L2": 8 * rate, "DRAM": rate * wobble},
-        {"L2": 2.0**20, "DRAM": float("inf")}, (), here,
-    )  # fmt: skip
+        device,
+        {"float32": flops * wobble, "float64": flops * wobble / 2},
+        {"L2": 8 * rate, "DRAM": rate * wobble},
+        {"L2": 2.0**20, "DRAM": float("inf")},
+        (),
+        here,
+    )
     predictions = tuple(
         ReportedPrediction(
-            id, f"How long does {id} take?", measured * 10 ** chance.uniform(-1.5, 1.5), "some", measured, "that", "off", "MEASURED", 0
+            id,
+            f"How long does {id} take?",
+            measured * 10 ** chance.uniform(-1.5, 1.5),
+            "some",
+            measured,
+            "that",
+            "off",
+            "MEASURED",
+            0,
         )
         for id, measured in NUMBERS.items()
-    )  # fmt: skip
+    )
     if checks is None:
         checks = tuple(_made_check(id, number) for id in QUICK)
     fields = {
-        "name": f"Student {number:03d}" if name is None else name, "date": date, "gpulab_version": "0.1.0", "notebook": "",
-        "machine": machine, "roofs": (roofs,), "predictions": predictions, "checks": checks, "measurements": (),
-    }  # fmt: skip
+        "name": f"Student {number:03d}" if name is None else name,
+        "date": date,
+        "gpulab_version": "0.1.0",
+        "notebook": "",
+        "machine": machine,
+        "roofs": (roofs,),
+        "predictions": predictions,
+        "checks": checks,
+        "measurements": (),
+    }
     return StudentReport(**{**fields, **changed})
 
 
@@ -104,7 +140,10 @@ def _made_check(id: str, number: int) -> ReportedCheck:
 def write(folder: pathlib.Path, name: str, report: StudentReport) -> pathlib.Path:
     """Write a report as the command does."""
     file = folder / name
-    file.write_text(json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+    file.write_text(
+        json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False),
+        encoding="utf-8",
+    )
     return file
 
 
@@ -134,27 +173,51 @@ DAMAGED: dict[str, tuple[bytes | str, str]] = {
     "list": ("[1, 2, 3]", "no report"),
     "missing_field": (_changed(lambda d: d.pop("machine")), "missing or unknown"),
     "wrong_type": (_changed(lambda d: d["machine"].update(cores="eight")), "expected int"),
-    "two_of_one": (_changed(lambda d: d["checks"].append(d["checks"][0])), "two checks of one number"),
+    "two_of_one": (
+        _changed(lambda d: d["checks"].append(d["checks"][0])),
+        "two checks of one number",
+    ),
     "no_date": (_changed(lambda d: d.update(date="yesterday")), "Its date is"),
-    "latin": (json.dumps(report_of(2, "Zoë").to_dict(), ensure_ascii=False).encode("latin-1"), "not text"),
+    "latin": (
+        json.dumps(report_of(2, "Zoë").to_dict(), ensure_ascii=False).encode("latin-1"),
+        "not text",
+    ),
 }
 HOSTILE: dict[str, tuple[bytes | str, str]] = {
     "deep": ("[" * 200_000, "nested deeper than any report"),
     "deep_inside": (_nested(5000), "nested deeper than any report"),
     "future_version": (_changed(lambda d: d.update(schema_version=99)), "Update gpulab"),
-    "future_date": (_changed(lambda d: d.update(date="9999-01-01T00:00:00+00:00")), "in the future (or that computer's clock is wrong)"),
+    "future_date": (
+        _changed(lambda d: d.update(date="9999-01-01T00:00:00+00:00")),
+        "in the future (or that computer's clock is wrong)",
+    ),
     "nan": (_swapped('"cores": 16', '"cores": NaN'), "bare word NaN"),
-    "nan_word": (_changed(lambda d: d["roofs"][0]["flops_per_second"].update(float32="nan")), "no machine has"),
+    "nan_word": (
+        _changed(lambda d: d["roofs"][0]["flops_per_second"].update(float32="nan")),
+        "no machine has",
+    ),
     "nameless_roofs": (_changed(lambda d: d["roofs"][0].update(device="")), "of no device"),
     "overflow": (_swapped('"cores": 16', '"cores": 1e999'), "no float"),
     "huge_number": (_swapped('"cores": 16', f'"cores": {"9" * 5000}'), "not JSON"),
     "long_name": (_changed(lambda d: d.update(name="A" * 50_000)), "characters"),
-    "half_character_key": (_changed(lambda d: d["machine"]["libraries"].update({"\ud800": 3})), "half a character"),
-    "half_character": (_changed(lambda d: d["predictions"][0].update(question="How \udc00 long?")), "half a character"),
-    "escape_in_key": (_changed(lambda d: d["machine"]["libraries"].update({"\x1b[2J\x1b[31mOWNED": 3})), "OWNED: found 3"),
-    "long_key": (_changed(lambda d: d["machine"]["libraries"].update({"k" * 50_000: 3})), "found 3; expected str"),
+    "half_character_key": (
+        _changed(lambda d: d["machine"]["libraries"].update({"\ud800": 3})),
+        "half a character",
+    ),
+    "half_character": (
+        _changed(lambda d: d["predictions"][0].update(question="How \udc00 long?")),
+        "half a character",
+    ),
+    "escape_in_key": (
+        _changed(lambda d: d["machine"]["libraries"].update({"\x1b[2J\x1b[31mOWNED": 3})),
+        "OWNED: found 3",
+    ),
+    "long_key": (
+        _changed(lambda d: d["machine"]["libraries"].update({"k" * 50_000: 3})),
+        "found 3; expected str",
+    ),
     "negative": (_changed(lambda d: d["checks"][0].update(attempts=-5)), "less than never"),
-}  # fmt: skip
+}
 # Names that must be shown as text, and be no formula in a spreadsheet.
 NAMES = (
     "<script>alert(1)</script>",
@@ -168,7 +231,9 @@ NAMES = (
 
 
 def make_class(folder: pathlib.Path, students: int, damaged: int = 0) -> None:
-    """Fill a folder with so many good reports and, beside them, so many files that are damaged or hostile."""
+    """Fill a folder with so many good reports and, beside them, so many files that are damaged or
+    hostile.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(students):
         write(folder, f"report-{number:03d}.json", report_of(number))

@@ -1,9 +1,11 @@
-"""The memory hierarchy of this machine by both ways of chasing, several times, to see whether they find the same levels.
+"""The memory hierarchy of this machine by both ways of chasing, several times, to see whether they
+find the same levels.
 
     python benchmarks/memory_hierarchy.py [--runs 3]
 
-Prints, for each run and method, the levels of the curve with their ends; then the loads under way with 16 chains and the rates of
-one core reading. How busy the machine was is printed first: other programs make caches look smaller.
+Prints, for each run and method, the levels of the curve with their ends; then the loads under way
+with 16 chains and the rates of one core reading. How busy the machine was is printed first: other
+programs make caches look smaller.
 """
 
 from __future__ import annotations
@@ -22,22 +24,36 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     runs = parser.parse_args().runs
     processor = gl.machine().processor
-    print(f"{processor.name}, {', '.join(map(str, processor.caches))}; load {os.getloadavg()[0]:.1f} on {processor.usable_cores} cores")
+    print(
+        f"{processor.name}, {', '.join(map(str, processor.caches))}; load {os.getloadavg()[0]:.1f} "
+        f"on {processor.usable_cores} cores"
+    )
     for method in gl.hierarchy.methods():
         for _ in range(runs):
             start = time.perf_counter()
             curve = gl.hierarchy.latency(method=method)
             levels = "; ".join(
-                f"{level.name} {level.speed_text}" + (f" to {format_bytes(level.ends_bytes)}" if level.ends_bytes else "")
+                f"{level.name} {level.speed_text}"
+                + (f" to {format_bytes(level.ends_bytes)}" if level.ends_bytes else "")
                 for level in curve.levels().levels
             )
-            print(f"{method:7} {time.perf_counter() - start:5.1f} s, floor {format_seconds(curve.floor_seconds or 0.0)}: {levels}")
+            print(
+                f"{method:7} {time.perf_counter() - start:5.1f} s, floor "
+                f"{format_seconds(curve.floor_seconds or 0.0)}: {levels}"
+            )
     for method in gl.hierarchy.methods():
         found = [gl.hierarchy.parallel([16], method=method).gain for _ in range(runs)]
-        print(f"{method:7} loads under way with 16 chains: {', '.join(f'{gain:.1f}' for gain in found)}")
+        print(
+            f"{method:7} loads under way with 16 chains: "
+            f"{', '.join(f'{gain:.1f}' for gain in found)}"
+        )
     stream = gl.hierarchy.bandwidth([2**18, 2**21, 2**26])
     print(
-        "one core reads", ", ".join(f"{format_bytes(p.nbytes)} {format_bytes_per_second(p.most_bytes_per_second)}" for p in stream.points)
+        "one core reads",
+        ", ".join(
+            f"{format_bytes(p.nbytes)} {format_bytes_per_second(p.most_bytes_per_second)}"
+            for p in stream.points
+        ),
     )
 
 

@@ -1,8 +1,9 @@
-"""Hold predicted memory against real CPU steps: `python benchmarks/memory_prediction.py [--quick] [--held-out N]`.
+"""Hold predicted memory against real CPU steps: `python benchmarks/memory_prediction.py [--quick]
+[--held-out N]`.
 
-Live storage is compared with an own tracker, live storage plus scratch with the CPU allocator's events under the
-profiler (see ``_memory_oracle``). Also: PyTorch's MemTracker on the same cases, and the time and memory of predicting
-a billion-parameter transformer in a process of its own.
+Live storage is compared with an own tracker, live storage plus scratch with the CPU allocator's
+events under the profiler (see ``_memory_oracle``). Also: PyTorch's MemTracker on the same cases,
+and the time and memory of predicting a billion-parameter transformer in a process of its own.
 """
 
 from __future__ import annotations
@@ -42,8 +43,15 @@ print(json.dumps({"seconds": time.perf_counter() - start, "above_imports": resid
 
 
 def billion(checkpoint=False, width=1792, layers=24):
-    """Return the time, memory and answer of predicting a 24-layer transformer in a fresh process."""
-    out = subprocess.run([sys.executable, "-c", BILLION % (width, layers, checkpoint)], capture_output=True, text=True, check=True).stdout
+    """Return the time, memory and answer of predicting a 24-layer transformer in a fresh
+    process.
+    """
+    out = subprocess.run(
+        [sys.executable, "-c", BILLION % (width, layers, checkpoint)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     return json.loads(out)
 
 
@@ -53,16 +61,30 @@ def resident(field):
 
 
 def grow(number):
-    """Take three real steps of a large case in this process; print by how much it grew and what was predicted."""
+    """Take three real steps of a large case in this process; print by how much it grew and what was
+    predicted.
+    """
     case = large_cases()[number]
     before = resident("VmRSS")
     step = RealStep(case)
     for _ in range(3):
         step()
     grown = resident("VmHWM") - before
-    p = memory.predict(case.model(), *case.inputs(), loss=case.loss, optimizer=case.optimizer, precision=case.precision)
-    peak, scratch, grown, needed = (round(n / 2**20) for n in (p.peak_bytes, p.scratch_bytes, grown, p.needed_bytes()))
-    print(f"{case.name:25s} process grew {grown} MiB; peak {peak}, scratch {scratch}, needed with margin {needed}", flush=True)
+    p = memory.predict(
+        case.model(),
+        *case.inputs(),
+        loss=case.loss,
+        optimizer=case.optimizer,
+        precision=case.precision,
+    )
+    peak, scratch, grown, needed = (
+        round(n / 2**20) for n in (p.peak_bytes, p.scratch_bytes, grown, p.needed_bytes())
+    )
+    print(
+        f"{case.name:25s} process grew {grown} MiB; peak {peak}, scratch {scratch}, needed with "
+        f"margin {needed}",
+        flush=True,
+    )
 
 
 def relative(predicted, real):
@@ -100,13 +122,25 @@ def run(cases, peers):
             continue
         torch.manual_seed(0)
         p = memory.predict(
-            case.model(), *case.inputs(), loss=case.loss, optimizer=case.optimizer, precision=case.precision, checkpoint=case.checkpoint
+            case.model(),
+            *case.inputs(),
+            loss=case.loss,
+            optimizer=case.optimizer,
+            precision=case.precision,
+            checkpoint=case.checkpoint,
         )
-        row = (relative(p.peak_bytes, later), relative(p.first_step_peak_bytes, first), relative(p.peak_bytes + p.scratch_bytes, total))
+        row = (
+            relative(p.peak_bytes, later),
+            relative(p.first_step_peak_bytes, first),
+            relative(p.peak_bytes + p.scratch_bytes, total),
+        )
         peer = ""
         if peers:
             other = mem_tracker(case)
-            peer = f"   MemTracker {other if isinstance(other, str) else format(relative(other, later), '+.2%')}"
+            peer = (
+                "   MemTracker "
+                f"{other if isinstance(other, str) else format(relative(other, later), '+.2%')}"
+            )
         rows.append(row)
         print(
             f"{case.name:55s} real {later:>11,d}  peak {row[0]:+8.3%}  first step {row[1]:+8.3%}  "
@@ -114,18 +148,26 @@ def run(cases, peers):
             flush=True,
         )
     errors = [abs(row[0]) for row in rows]
-    print(f"{len(rows)} cases: median |error| {statistics.median(errors):.3%}, largest {max(errors):.3%}; "
-          f"first step's largest {max(abs(row[1]) for row in rows):.3%}; "
-          f"peak + scratch under the allocator's peak in {sum(row[2] < 0 for row in rows)} (lowest {1 + min(row[2] for row in rows):.3f}, "
-          f"median {1 + statistics.median(row[2] for row in rows):.3f})")  # fmt: skip
+    print(
+        f"{len(rows)} cases: median |error| {statistics.median(errors):.3%}, largest "
+        f"{max(errors):.3%}; "
+        f"first step's largest {max(abs(row[1]) for row in rows):.3%}; "
+        f"peak + scratch under the allocator's peak in {sum(row[2] < 0 for row in rows)} (lowest "
+        f"{1 + min(row[2] for row in rows):.3f}, "
+        f"median {1 + statistics.median(row[2] for row in rows):.3f})"
+    )
     return rows
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a third of the named cases, five random ones")
+    parser.add_argument(
+        "--quick", action="store_true", help="a third of the named cases, five random ones"
+    )
     parser.add_argument("--held-out", type=int, default=40, help="how many random architectures")
-    parser.add_argument("--seed", type=int, default=1000, help="the first random architecture's seed")
+    parser.add_argument(
+        "--seed", type=int, default=1000, help="the first random architecture's seed"
+    )
     parser.add_argument("--peers", action="store_true", help="also PyTorch's MemTracker")
     parser.add_argument("--grow", type=int, help="one large case in this process")
     options = parser.parse_args()
@@ -134,7 +176,9 @@ def main():
         return grow(options.grow)
     print("named cases")
     run(named_cases()[:: 3 if options.quick else 1], options.peers)
-    print("other kinds of models (held out: written after the code, which was not changed for them)")
+    print(
+        "other kinds of models (held out: written after the code, which was not changed for them)"
+    )
     run(unusual_cases()[:: 4 if options.quick else 1], options.peers)
     print("random architectures (held out)")
     count = 5 if options.quick else options.held_out

@@ -1,8 +1,10 @@
-"""Kill ranks at random moments, over all strategies and collectives: how soon is it named, how soon do the ranks work again, what is left.
+"""Kill ranks at random moments, over all strategies and collectives: how soon is it named, how soon
+do the ranks work again, what is left.
 
-Run: ``.venv/bin/python benchmarks/parallel_failures.py [--kills 50] [--skips 12] [--ranks 2] [--seed 0] [--quick]``. Fails where a bound
-is passed: a death named within 5 s, a collective that a rank skips within 5 s after the timeout, recovery within 30 s, no process left.
-``tests/parallel`` has two of them; ``make soak`` runs all.
+Run: ``.venv/bin/python benchmarks/parallel_failures.py [--kills 50] [--skips 12] [--ranks 2]
+[--seed 0] [--quick]``. Fails where a bound is passed: a death named within 5 s, a collective that a
+rank skips within 5 s after the timeout, recovery within 30 s, no process left. ``tests/parallel``
+has two of them; ``make soak`` runs all.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from gpulab.parallel._train import _job
 
 NAMED_SECONDS, RECOVERED_SECONDS = 5.0, 30.0
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier")
-_LATEST_SECONDS = 4.0  # after the start of the call: while a model is made, in the first step, or in one of many
+# after the start of the call: while a model is made, in the first step, or in one of many
+_LATEST_SECONDS = 4.0
 _STEPS = 10_000
 _TIMEOUT_SECONDS = 5.0  # of the ranks one of which skips a collective
 _MOST_CALLS = 200  # before it does
@@ -51,13 +54,17 @@ class Kill:
     def line(self) -> str:
         """The kill in one line."""
         return (
-            f"{self.work:20} rank {self.rank} {self.signal:8} named after {self.named_seconds:5.2f} s, "
-            f"mended after {self.recovered_seconds:5.2f} s{', others waited' if self.waiting else ''}"
+            f"{self.work:20} rank {self.rank} {self.signal:8} named after "
+            f"{self.named_seconds:5.2f} s, "
+            f"mended after {self.recovered_seconds:5.2f} "
+            f"s{', others waited' if self.waiting else ''}"
         )
 
 
 def collective_for_ever(name: str, skipper: int = -1, number: int = -1, then: str = "") -> None:
-    """In a rank: one collective again and again; the rank ``skipper`` leaves out one of them, and then returns or goes on sleeping."""
+    """In a rank: one collective again and again; the rank ``skipper`` leaves out one of them, and
+    then returns or goes on sleeping.
+    """
     import itertools
     import time
 
@@ -87,12 +94,28 @@ def collective_for_ever(name: str, skipper: int = -1, number: int = -1, then: st
 
 
 def call_for(work: str) -> tuple[Any, ...]:
-    """Return the function and its arguments that keep ranks busy with some work: a collective, or a training by a strategy."""
+    """Return the function and its arguments that keep ranks busy with some work: a collective, or a
+    training by a strategy.
+    """
     if work in COLLECTIVES:
         return collective_for_ever, work
     chosen = strategy_named(work)
-    options = {"dtype": "float32", "optimizer": "adam", "learning_rate": None, "microbatches": 4, "bucket_bytes": 2**16, "seed": 0}
-    job = _job(chosen, training.task("prose-transformer").name, None, steps=_STEPS, batch_size=None, **options)
+    options = {
+        "dtype": "float32",
+        "optimizer": "adam",
+        "learning_rate": None,
+        "microbatches": 4,
+        "bucket_bytes": 2**16,
+        "seed": 0,
+    }
+    job = _job(
+        chosen,
+        training.task("prose-transformer").name,
+        None,
+        steps=_STEPS,
+        batch_size=None,
+        **options,
+    )
     return worker.work, job, chosen.build, work, None
 
 
@@ -126,7 +149,9 @@ def kill_once(ranks: Ranks, work: str, rng: random.Random) -> Kill:
     except RankDiedError as error:
         named = time.monotonic() - killed[0]
         if error.ranks != (victim,):
-            raise SystemExit(f"{work}: rank {victim} was killed and {error.ranks} named: {error}") from error
+            raise SystemExit(
+                f"{work}: rank {victim} was killed and {error.ranks} named: {error}"
+            ) from error
         waiting = bool(error.waiting)
     finally:
         timer.cancel()
@@ -138,8 +163,11 @@ def kill_once(ranks: Ranks, work: str, rng: random.Random) -> Kill:
 
 
 def skip_once(ranks: Ranks, work: str, rng: random.Random) -> Kill:
-    """Let a rank skip a collective; return how long after the timeout it was named, and how soon all work again."""
-    skipper = 0 if work == "broadcast" else rng.randrange(ranks.n)  # a broadcast waits for its root alone
+    """Let a rank skip a collective; return how long after the timeout it was named, and how soon
+    all work again.
+    """
+    # a broadcast waits for its root alone
+    skipper = 0 if work == "broadcast" else rng.randrange(ranks.n)
     then = rng.choice(("returns", "sleeps"))
     begin = time.monotonic()
     try:
@@ -148,7 +176,9 @@ def skip_once(ranks: Ranks, work: str, rng: random.Random) -> Kill:
     except CollectiveTimeoutError as error:
         named = time.monotonic() - begin - ranks.timeout_seconds
         if error.ranks != (skipper,):
-            raise SystemExit(f"{work}: rank {skipper} skipped and {error.ranks} named: {error}") from error
+            raise SystemExit(
+                f"{work}: rank {skipper} skipped and {error.ranks} named: {error}"
+            ) from error
         waiting = bool(error.waiting)
     begin = time.monotonic()
     if ranks.recover().run(all_reduce_works) != [float(ranks.n)] * ranks.n:
@@ -157,7 +187,9 @@ def skip_once(ranks: Ranks, work: str, rng: random.Random) -> Kill:
 
 
 def skips(ranks: Ranks, count: int, seed: int) -> list[Kill]:
-    """Let a rank skip each kind of collective in turn; the seconds named are those after the timeout."""
+    """Let a rank skip each kind of collective in turn; the seconds named are those after the
+    timeout.
+    """
     rng = random.Random(seed)
     found = []
     for i in range(count):
@@ -196,18 +228,33 @@ def main(arguments: list[str]) -> int:
         left += psutil.Process().children(recursive=True)
     orphans = psutil.wait_procs(left, timeout=10)[1]
     works = len({kill.work for kill in killed})
-    print(f"{chosen.ranks} ranks: {kill_count} kills over {works} kinds of work, {skip_count} skipped collectives")
-    worst = [_summary("killed", killed), _summary(f"skipped, after the timeout of {_TIMEOUT_SECONDS:g} s", skipped)]
+    print(
+        f"{chosen.ranks} ranks: {kill_count} kills over {works} kinds of work, {skip_count} "
+        "skipped collectives"
+    )
+    worst = [
+        _summary("killed", killed),
+        _summary(f"skipped, after the timeout of {_TIMEOUT_SECONDS:g} s", skipped),
+    ]
     print(f"processes left: {len(orphans)}")
-    return int(any(named > NAMED_SECONDS or mended > RECOVERED_SECONDS for named, mended in worst) or bool(orphans))
+    return int(
+        any(named > NAMED_SECONDS or mended > RECOVERED_SECONDS for named, mended in worst)
+        or bool(orphans)
+    )
 
 
 def _summary(what: str, found: list[Kill]) -> tuple[float, float]:
     """Print medians and maxima; return the maxima."""
     if not found:
         return 0.0, 0.0
-    named, mended = [kill.named_seconds for kill in found], [kill.recovered_seconds for kill in found]
-    print(f"{what}: named after {statistics.median(named):.2f} s, at most {max(named):.2f} s", end="; ")
+    named, mended = (
+        [kill.named_seconds for kill in found],
+        [kill.recovered_seconds for kill in found],
+    )
+    print(
+        f"{what}: named after {statistics.median(named):.2f} s, at most {max(named):.2f} s",
+        end="; ",
+    )
     print(f"mended after {statistics.median(mended):.2f} s, at most {max(mended):.2f} s")
     return max(named), max(mended)
 

@@ -1,12 +1,13 @@
 """Seeded synthetic processes of call times, on which the coverage of intervals is measured.
 
-Each draws the durations of calls of about one millisecond and knows its truth; nothing here knows how intervals are made.
+Each draws the durations of calls of about one millisecond and knows its truth; nothing here knows
+how intervals are made.
 
 - Stationary processes: the truth is the median of the process.
-- Two clock states: any value between the two modes counts (``low`` to ``high``); ``median`` is the median of the process itself,
-  a stricter truth.
-- Drift: the truth is the median of the underlying process over the window measured, so each draw comes with the noiseless level
-  of every call.
+- Two clock states: any value between the two modes counts (``low`` to ``high``); ``median`` is the
+  median of the process itself, a stricter truth.
+- Drift: the truth is the median of the underlying process over the window measured, so each draw
+  comes with the noiseless level of every call.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Process:
     Attributes
     ----------
     name, family : str
-        The families are those of the acceptance: independent, ar1, states, drift, tails, interference; "other" goes beyond.
+        The families are those of the acceptance: independent, ar1, states, drift, tails,
+        interference; "other" goes beyond.
     draw : callable
         ``draw(rng, n)`` gives a ``Drawn``.
     low, high : float
@@ -50,7 +52,8 @@ class Process:
     slow_share : float
         The share of calls that come out slower than any of the others (drift).
     oracle_width : float or None
-        Relative width times the square root of the number of samples of the 95 % interval of one who knows the autocorrelation.
+        Relative width times the square root of the number of samples of the 95 % interval of one
+        who knows the autocorrelation.
     """
 
     name: str
@@ -72,13 +75,18 @@ class Process:
 
 
 def mixture_median(levels: np.ndarray, noise: float, share: float = 0.5) -> float:
-    """Return the median (or the value with that share below it) of the equal mixture of normal calls ``level * (1 + noise * z)``."""
+    """Return the median (or the value with that share below it) of the equal mixture of normal
+    calls ``level * (1 + noise * z)``.
+    """
     centres = levels if len(levels) <= 400 else np.quantile(levels, (np.arange(400) + 0.5) / 400)
     low, high = float(centres.min()), float(centres.max())
     for _ in range(40):
         middle = (low + high) / 2
-        # The normal distribution is (1 + erf(z / sqrt 2)) / 2; NormalDist.cdf says the same four times as slowly.
-        below = 0.5 + 0.5 * np.mean(list(map(math.erf, ((middle / centres - 1) / (noise * math.sqrt(2))).tolist())))
+        # The normal distribution is (1 + erf(z / sqrt 2)) / 2; NormalDist.cdf says the same four
+        # times as slowly.
+        below = 0.5 + 0.5 * np.mean(
+            list(map(math.erf, ((middle / centres - 1) / (noise * math.sqrt(2))).tolist()))
+        )
         low, high = (middle, high) if below < share else (low, middle)
     return (low + high) / 2
 
@@ -103,18 +111,27 @@ def correlated(rho: float, noise: float, shape: str) -> Process:
     """Return AR(1) noise (independent where rho is 0) of a relative size, normal or lognormal."""
 
     def draw(rng: np.random.Generator, n: int) -> Drawn:
-        return Drawn(np.maximum(_normal_or_lognormal(autoregressive(rng, n, rho), noise, shape), 1e-9))
+        return Drawn(
+            np.maximum(_normal_or_lognormal(autoregressive(rng, n, rho), noise, shape), 1e-9)
+        )
 
     signs = 2 / math.pi * np.arcsin(rho ** np.arange(1, 5000)).sum() if rho else 0.0
     density = 1 / (noise * math.sqrt(2 * math.pi))
     width = 2 * NORMAL.inv_cdf(0.975) * 0.5 * math.sqrt(1 + 2 * signs) / density
-    name = f"{'independent' if rho == 0 else f'AR(1) {rho}'} {noise:.0%}{'' if shape == 'normal' else ' ' + shape}"
+    name = (
+        f"{'independent' if rho == 0 else f'AR(1) {rho}'} "
+        f"{noise:.0%}{'' if shape == 'normal' else ' ' + shape}"
+    )
     family = "independent" if rho == 0 else "ar1" if rho <= 0.9 else "other"
     return Process(name, family, draw, CALL_SECONDS, CALL_SECONDS, CALL_SECONDS, oracle_width=width)
 
 
-def states(dwell: float, noise: float = 0.02, slow_share: float = 0.5, periodic: bool = False) -> Process:
-    """Return two clock states 12 % apart, held for ``dwell`` calls on average (harmonic mean of both), at random or periodically."""
+def states(
+    dwell: float, noise: float = 0.02, slow_share: float = 0.5, periodic: bool = False
+) -> Process:
+    """Return two clock states 12 % apart, held for ``dwell`` calls on average (harmonic mean of
+    both), at random or periodically.
+    """
     slow, fast = 2 * dwell * slow_share, 2 * dwell * (1 - slow_share)
 
     def draw(rng: np.random.Generator, n: int) -> Drawn:
@@ -127,16 +144,27 @@ def states(dwell: float, noise: float = 0.02, slow_share: float = 0.5, periodic:
                 pieces.append(np.full(held, now))
                 changes, now = changes + held, not now
             is_slow = np.concatenate(pieces)[:n]
-        return Drawn(CALL_SECONDS * np.where(is_slow, GAP, 1.0) * (1 + noise * rng.standard_normal(n)))
+        return Drawn(
+            CALL_SECONDS * np.where(is_slow, GAP, 1.0) * (1 + noise * rng.standard_normal(n))
+        )
 
     levels = CALL_SECONDS * np.where((np.arange(1000) + 0.5) / 1000 < slow_share, GAP, 1.0)
     share = "" if slow_share == 0.5 else f" {1 - slow_share:.0%}/{slow_share:.0%}"
     name = f"states {dwell:g} {'periodic' if periodic else 'random'} {noise:.1%}{share}"
-    return Process(name, "states", draw, CALL_SECONDS, GAP * CALL_SECONDS, mixture_median(np.sort(levels), noise))
+    return Process(
+        name,
+        "states",
+        draw,
+        CALL_SECONDS,
+        GAP * CALL_SECONDS,
+        mixture_median(np.sort(levels), noise),
+    )
 
 
 def drift(kind: str, total: float, noise: float) -> Process:
-    """Return calls whose level changes by ``total`` in 2,000 calls: linear, to saturation, as a random walk, or as half a sine wave."""
+    """Return calls whose level changes by ``total`` in 2,000 calls: linear, to saturation, as a
+    random walk, or as half a sine wave.
+    """
 
     def draw(rng: np.random.Generator, n: int) -> Drawn:
         t = np.arange(n) / 2000
@@ -151,16 +179,28 @@ def drift(kind: str, total: float, noise: float) -> Process:
         levels = CALL_SECONDS * np.exp(shape)
         return Drawn(levels * (1 + noise * rng.standard_normal(n)), levels)
 
-    return Process(f"drift {kind} {total:+.0%} noise {noise:.0%}", "drift", draw, math.nan, math.nan, math.nan, noise)
+    return Process(
+        f"drift {kind} {total:+.0%} noise {noise:.0%}",
+        "drift",
+        draw,
+        math.nan,
+        math.nan,
+        math.nan,
+        noise,
+    )
 
 
 def tails(kind: str) -> Process:
-    """Return independent calls with heavy tails: Student t with 2 or 3 degrees, Pareto, rare five-fold spikes, wide lognormal."""
+    """Return independent calls with heavy tails: Student t with 2 or 3 degrees, Pareto, rare
+    five-fold spikes, wide lognormal.
+    """
     median = CALL_SECONDS
     if kind == "pareto":
         median = CALL_SECONDS * (1 + 0.05 * (2 ** (1 / 1.5) - 1))
     elif kind.startswith("spikes"):
-        median = CALL_SECONDS * (1 + 0.02 * NORMAL.inv_cdf(0.5 / (1 - float(kind.split()[1]) / 100)))
+        median = CALL_SECONDS * (
+            1 + 0.02 * NORMAL.inv_cdf(0.5 / (1 - float(kind.split()[1]) / 100))
+        )
 
     def draw(rng: np.random.Generator, n: int) -> Drawn:
         if kind.startswith("t"):
@@ -168,7 +208,9 @@ def tails(kind: str) -> Process:
         elif kind == "pareto":
             factor = 1 + 0.05 * rng.pareto(1.5, n)
         elif kind.startswith("spikes"):
-            factor = (1 + 0.02 * rng.standard_normal(n)) * np.where(rng.random(n) < float(kind.split()[1]) / 100, 5.0, 1.0)
+            factor = (1 + 0.02 * rng.standard_normal(n)) * np.where(
+                rng.random(n) < float(kind.split()[1]) / 100, 5.0, 1.0
+            )
         else:
             factor = np.exp(0.5 * rng.standard_normal(n))
         return Drawn(CALL_SECONDS * factor)
@@ -177,7 +219,9 @@ def tails(kind: str) -> Process:
 
 
 def interference(kind: str, period: int, size: float, noise: float) -> Process:
-    """Return calls disturbed periodically, with a random phase: every ``period``-th one, three tenths of each period, or by a sine."""
+    """Return calls disturbed periodically, with a random phase: every ``period``-th one, three
+    tenths of each period, or by a sine.
+    """
     phase = np.arange(period)
     if kind == "sine":
         factor = 1 + size * np.sin(2 * np.pi * phase / period)
@@ -194,7 +238,9 @@ def interference(kind: str, period: int, size: float, noise: float) -> Process:
 
 
 def other(kind: str) -> Process:
-    """Return what the acceptance does not name: a moving average, an oscillation, bursts of variance, a slow level, coarse ticks."""
+    """Return what the acceptance does not name: a moving average, an oscillation, bursts of
+    variance, a slow level, coarse ticks.
+    """
 
     def draw(rng: np.random.Generator, n: int) -> Drawn:
         z = rng.standard_normal(n + 10)
@@ -217,7 +263,9 @@ def other(kind: str) -> Process:
 
 
 def wandering(size: float, rho: float, slow_share: float) -> Process:
-    """Return calls as live ones are: a level that wanders, little noise, and a share of calls 5 to 25 % slower, at random."""
+    """Return calls as live ones are: a level that wanders, little noise, and a share of calls 5 to
+    25 % slower, at random.
+    """
     noise = 0.003
 
     def draw(rng: np.random.Generator, n: int) -> Drawn:
@@ -232,8 +280,17 @@ def wandering(size: float, rho: float, slow_share: float) -> Process:
 def catalogue() -> list[Process]:
     """Return all processes, the acceptance's families first."""
     shapes = ("normal", "lognormal")
-    found = [correlated(rho, noise, shape) for rho in (0.0, 0.3, 0.6, 0.9) for noise in (0.02, 0.10) for shape in shapes]
-    found += [states(dwell, periodic=periodic) for dwell in (5, 20, 50, 100, 200, 500) for periodic in (False, True)]
+    found = [
+        correlated(rho, noise, shape)
+        for rho in (0.0, 0.3, 0.6, 0.9)
+        for noise in (0.02, 0.10)
+        for shape in shapes
+    ]
+    found += [
+        states(dwell, periodic=periodic)
+        for dwell in (5, 20, 50, 100, 200, 500)
+        for periodic in (False, True)
+    ]
     found += [
         states(50, 0.005),
         states(100, 0.005),
@@ -242,13 +299,44 @@ def catalogue() -> list[Process]:
         states(50, slow_share=0.3),
         states(100, slow_share=0.3),
     ]
-    found += [drift("linear", 0.03, 0.02), drift("linear", 0.1, 0.02), drift("linear", -0.05, 0.02), drift("linear", 0.05, 0.1)]
-    found += [drift("saturating", 0.08, 0.02), drift("sine", 0.05, 0.02), drift("walk", 0.05, 0.02), drift("walk", 0.02, 0.1)]
-    found += [tails(kind) for kind in ("t2", "t3", "pareto", "spikes 2", "spikes 10", "lognormal 50 %")]
-    found += [interference("every", 10, 0.2, 0.02), interference("every", 3, 0.1, 0.02), interference("every", 50, 0.5, 0.02)]
+    found += [
+        drift("linear", 0.03, 0.02),
+        drift("linear", 0.1, 0.02),
+        drift("linear", -0.05, 0.02),
+        drift("linear", 0.05, 0.1),
+    ]
+    found += [
+        drift("saturating", 0.08, 0.02),
+        drift("sine", 0.05, 0.02),
+        drift("walk", 0.05, 0.02),
+        drift("walk", 0.02, 0.1),
+    ]
+    found += [
+        tails(kind) for kind in ("t2", "t3", "pareto", "spikes 2", "spikes 10", "lognormal 50 %")
+    ]
+    found += [
+        interference("every", 10, 0.2, 0.02),
+        interference("every", 3, 0.1, 0.02),
+        interference("every", 50, 0.5, 0.02),
+    ]
     found += [interference("part", 100, 0.15, 0.02), interference("part", 400, 0.1, 0.02)]
-    found += [interference("sine", 20, 0.05, 0.1), interference("sine", 100, 0.05, 0.02), interference("sine", 300, 0.05, 0.02)]
+    found += [
+        interference("sine", 20, 0.05, 0.1),
+        interference("sine", 100, 0.05, 0.02),
+        interference("sine", 300, 0.05, 0.02),
+    ]
     found += [correlated(0.95, 0.02, "normal"), correlated(0.98, 0.02, "normal")]
-    kinds = ("MA(8)", "AR(2) oscillating", "variance bursts", "slow level under noise", "coarse ticks")
+    kinds = (
+        "MA(8)",
+        "AR(2) oscillating",
+        "variance bursts",
+        "slow level under noise",
+        "coarse ticks",
+    )
     found += [other(kind) for kind in kinds]
-    return [*found, wandering(0.01, 0.995, 0.1), wandering(0.015, 0.999, 0.1), wandering(0.015, 0.999, 0.25)]
+    return [
+        *found,
+        wandering(0.01, 0.995, 0.1),
+        wandering(0.015, 0.999, 0.1),
+        wandering(0.015, 0.999, 0.25),
+    ]

@@ -1,8 +1,10 @@
-"""Hold predicted memory per rank against real ranks: `python benchmarks/rank_memory.py [--ranks 2 4] [--quick]`.
+"""Hold predicted memory per rank against real ranks: `python benchmarks/rank_memory.py [--ranks 2
+4] [--quick]`.
 
-Each strategy trains the course's transformer and its CNN (or MLP, where layers are split) on a gloo cluster of this machine; the live
-tensor storage of every rank is followed operator by operator, and its peak is set beside `predict_ranks`. Then the largest case:
-a 7-billion-parameter transformer on 1,024 ranks, with the time and the growth of a process of its own.
+Each strategy trains the course's transformer and its CNN (or MLP, where layers are split) on a gloo
+cluster of this machine; the live tensor storage of every rank is followed operator by operator, and
+its peak is set beside `predict_ranks`. Then the largest case: a 7-billion-parameter transformer on
+1,024 ranks, with the time and the growth of a process of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ print(json.dumps({"strategy": sys.argv[1], "seconds": round(time.perf_counter() 
 
 
 def make(kind):
-    """Return (factory, this rank's inputs, targets, loss) of a model; the same on real ranks and fake ones."""
+    """Return (factory, this rank's inputs, targets, loss) of a model; the same on real ranks and
+    fake ones.
+    """
     import torch
 
     from gpulab import networks
@@ -47,8 +51,18 @@ def make(kind):
         return lambda: networks.transformer(1000, 128, 4, 4, context=64), x, x, None
     loss = torch.nn.functional.cross_entropy
     if kind == "cnn":
-        return lambda: networks.cnn(width=16, stages=3), torch.zeros(8, 1, 16, 16), torch.zeros(8, dtype=torch.int64), loss
-    return lambda: networks.mlp(64, 512, 8, depth=5), torch.zeros(16, 64), torch.zeros(16, dtype=torch.int64), loss
+        return (
+            lambda: networks.cnn(width=16, stages=3),
+            torch.zeros(8, 1, 16, 16),
+            torch.zeros(8, dtype=torch.int64),
+            loss,
+        )
+    return (
+        lambda: networks.mlp(64, 512, 8, depth=5),
+        torch.zeros(16, 64),
+        torch.zeros(16, dtype=torch.int64),
+        loss,
+    )
 
 
 def on_real_rank(kind, strategy, options):
@@ -81,7 +95,13 @@ def cases(size, quick):
             else (TRANSFORMER, "cnn")
         )
         for kind in kinds:
-            options = {"microbatches": 4 if strategy in PIPELINES else 2 if strategy == "ddp-no-sync" else 1}
+            options = {
+                "microbatches": 4
+                if strategy in PIPELINES
+                else 2
+                if strategy == "ddp-no-sync"
+                else 1
+            }
             yield kind, strategy, options
             if kind == TRANSFORMER and not quick:
                 yield kind, strategy, {**options, "precision": "bfloat16"}
@@ -94,7 +114,11 @@ def compare(ranks, size, quick=False):
     errors = []
     for kind, strategy, options in cases(size, quick):
         factory, inputs, targets, loss = make(kind)
-        words = ", ".join(str(v) if k != "checkpoint" else "checkpointed" for k, v in options.items() if k != "microbatches")
+        words = ", ".join(
+            str(v) if k != "checkpoint" else "checkpointed"
+            for k, v in options.items()
+            if k != "microbatches"
+        )
         try:
             measured = real(ranks, kind, strategy, options)
         except gl.errors.GpulabError as error:
@@ -102,14 +126,26 @@ def compare(ranks, size, quick=False):
             ranks.recover()
             continue
         for rank, one in list(enumerate(measured))[:: max(1, size - 1)]:  # the first and the last
-            p = gl.parallel.predict_ranks(factory, inputs, targets, strategy=strategy, ranks=size, rank=rank, loss=loss, **options)
+            p = gl.parallel.predict_ranks(
+                factory,
+                inputs,
+                targets,
+                strategy=strategy,
+                ranks=size,
+                rank=rank,
+                loss=loss,
+                **options,
+            )
             error = p.peak_bytes / one["peak_bytes"] - 1
             apart = {
-                c: (n, one["peak_by_category"].get(c, 0)) for c, n in p.peak_by_category.items() if n != one["peak_by_category"].get(c, 0)
+                c: (n, one["peak_by_category"].get(c, 0))
+                for c, n in p.peak_by_category.items()
+                if n != one["peak_by_category"].get(c, 0)
             }
             errors.append((abs(error), strategy, kind, words, rank))
             print(
-                f"{strategy:15s} {kind:12s} {words:14s} rank {rank}: real {one['peak_bytes']:>11,d}  predicted {error:+.2%}  {apart or ''}",
+                f"{strategy:15s} {kind:12s} {words:14s} rank {rank}: real "
+                f"{one['peak_bytes']:>11,d}  predicted {error:+.2%}  {apart or ''}",
                 flush=True,
             )
     return errors
@@ -128,11 +164,14 @@ def main():
         worst = max(errors)
         exact = sum(error[0] == 0 for error in errors)
         print(
-            f"{size} ranks: {len(errors)} predictions, {exact} equal to the byte, worst {worst[0]:.2%} ({', '.join(map(str, worst[1:]))})"
+            f"{size} ranks: {len(errors)} predictions, {exact} equal to the byte, worst "
+            f"{worst[0]:.2%} ({', '.join(map(str, worst[1:]))})"
         )
     if not options.no_big:
         for strategy in ("ddp", "zero1", "zero2", "zero3"):
-            out = subprocess.run([sys.executable, "-c", BIG, strategy], capture_output=True, text=True, check=True).stdout
+            out = subprocess.run(
+                [sys.executable, "-c", BIG, strategy], capture_output=True, text=True, check=True
+            ).stdout
             print(json.loads(out), flush=True)
 
 

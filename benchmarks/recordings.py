@@ -1,14 +1,19 @@
-"""Is a recording to be believed? The same machine recorded twice, and recorded cases timed again in turns by a plain loop.
+"""Is a recording to be believed? The same machine recorded twice, and recorded cases timed again in
+turns by a plain loop.
 
-    python benchmarks/recordings.py [--minutes 8] [--rounds 15] [--only EXPERIMENT ...] [--keep FOLDER] [--quick]
+    python benchmarks/recordings.py [--minutes 8] [--rounds 15] [--only EXPERIMENT ...] [--keep
+    FOLDER] [--quick]
 
-Part 1 records this machine twice, each with the budget, and sets both beside each other: the share of the cases whose ratio of medians is
-1 within both intervals, or within 2 % (bound: 90 %), of all cases and of those with both intervals. ``--keep`` keeps both recordings.
+Part 1 records this machine twice, each with the budget, and sets both beside each other: the share
+of the cases whose ratio of medians is 1 within both intervals, or within 2 % (bound: 90 %), of all
+cases and of those with both intervals. ``--keep`` keeps both recordings.
 
-Part 2 times cases of the recorder in turns, as ``gl.measure`` does it and by a plain loop: on a CPU ``time.perf_counter`` around each call,
-on a GPU a pair of CUDA events around a train of calls; the host copy also by the C library's ``memmove`` and the device copy by
-``cudaMemcpyAsync`` through CuPy. What is reported is the median over rounds of ours over theirs, with the extremes, so that a change of the
-machine's speed strikes both (bound: 3 %; for copies of another library the ratio only says which stores they use).
+Part 2 times cases of the recorder in turns, as ``gl.measure`` does it and by a plain loop: on a CPU
+``time.perf_counter`` around each call, on a GPU a pair of CUDA events around a train of calls; the
+host copy also by the C library's ``memmove`` and the device copy by ``cudaMemcpyAsync`` through
+CuPy. What is reported is the median over rounds of ours over theirs, with the extremes, so that a
+change of the machine's speed strikes both (bound: 3 %; for copies of another library the ratio only
+says which stores they use).
 """
 
 from __future__ import annotations
@@ -33,14 +38,29 @@ CALLS = 30
 def twice(minutes: float, only: list[str] | None, keep: pathlib.Path | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = [(keep or pathlib.Path(folder)) / f"{k}.json" for k in (1, 2)]
-        made = [recorder.record(file, minutes=minutes, only=only, restart=True, progress=_every_tenth()) for file in files]
+        made = [
+            recorder.record(file, minutes=minutes, only=only, restart=True, progress=_every_tenth())
+            for file in files
+        ]
     difference = recordings.diff(*made)
     counted = tuple(d for d in difference.differences if d.interval is not None)
-    print(f"\nrecorded twice, {minutes:g} minutes each: {len(difference.differences)} cases in both, {len(counted)} with both intervals")
-    print(f"  agree within the intervals or 2 %: {100 * difference.agreement():.1f} % of all (bound 90 %)")
-    print(f"  of those with both intervals: {100 * replace(difference, differences=counted).agreement():.1f} %")
+    print(
+        f"\nrecorded twice, {minutes:g} minutes each: {len(difference.differences)} cases in both, "
+        f"{len(counted)} with both intervals"
+    )
+    print(
+        f"  agree within the intervals or 2 %: {100 * difference.agreement():.1f} % of all (bound "
+        "90 %)"
+    )
+    print(
+        "  of those with both intervals: "
+        f"{100 * replace(difference, differences=counted).agreement():.1f} %"
+    )
     for d in difference.differences[:10]:
-        print(f"  largest: {d.key}: {d.ratio:.3f} {'' if d.interval is None else '[{:.3f}, {:.3f}]'.format(*d.interval)}")
+        print(
+            f"  largest: {d.key}: {d.ratio:.3f} "
+            f"{'' if d.interval is None else '[{:.3f}, {:.3f}]'.format(*d.interval)}"
+        )
 
 
 def _every_tenth() -> Callable[[float, str], None]:
@@ -79,7 +99,9 @@ def plain_seconds(run: Callable[[], Any], device: Device) -> float:
 
 
 def pairs(device: Device) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-    """Return what is timed by us, and what by the plain loop: the same call, except where the name tells another."""
+    """Return what is timed by us, and what by the plain loop: the same call, except where the name
+    tells another.
+    """
     import torch
 
     n, side = (2**26, 1024) if device.is_cpu else (2**28, 8192)
@@ -97,13 +119,20 @@ def pairs(device: Device) -> dict[str, tuple[Callable[[], Any], Callable[[], Any
     found = {name: (call, call) for name, call in calls.items()}
     if device.is_cpu:
         move = ctypes.memmove
-        found["copy, against memmove of C"] = (calls["copy"], lambda: move(a.data_ptr(), b.data_ptr(), 4 * n))
+        found["copy, against memmove of C"] = (
+            calls["copy"],
+            lambda: move(a.data_ptr(), b.data_ptr(), 4 * n),
+        )
     elif device.kind == "cuda":
         import cupy
 
         def copy_async() -> None:
             cupy.cuda.runtime.memcpyAsync(
-                a.data_ptr(), b.data_ptr(), 4 * n, cupy.cuda.runtime.memcpyDeviceToDevice, torch.cuda.current_stream().cuda_stream
+                a.data_ptr(),
+                b.data_ptr(),
+                4 * n,
+                cupy.cuda.runtime.memcpyDeviceToDevice,
+                torch.cuda.current_stream().cuda_stream,
             )
 
         found["copy, against cudaMemcpyAsync"] = (calls["copy"], copy_async)
@@ -112,7 +141,10 @@ def pairs(device: Device) -> dict[str, tuple[Callable[[], Any], Callable[[], Any
 
 def in_turns(rounds: int, deadline: float) -> None:
     device = devices.find(None)
-    print(f"\nin turns with a plain loop on {device.name}, {rounds} rounds: ours / theirs, median [least, most]")
+    print(
+        f"\nin turns with a plain loop on {device.name}, {rounds} rounds: ours / theirs, median "
+        "[least, most]"
+    )
     for name, (ours, theirs) in pairs(device).items():
         ratios = []
         for number in range(rounds):
@@ -120,18 +152,30 @@ def in_turns(rounds: int, deadline: float) -> None:
             seconds = [0.0, 0.0]
             for which in order:
                 seconds[which] = (
-                    measure(ours, device=device, deadline=deadline).median_seconds if which == 0 else plain_seconds(theirs, device)
+                    measure(ours, device=device, deadline=deadline).median_seconds
+                    if which == 0
+                    else plain_seconds(theirs, device)
                 )
             ratios.append(seconds[0] / seconds[1])
-        print(f"  {name:32} {statistics.median(ratios):.3f} [{min(ratios):.3f}, {max(ratios):.3f}]", flush=True)
+        print(
+            f"  {name:32} {statistics.median(ratios):.3f} [{min(ratios):.3f}, {max(ratios):.3f}]",
+            flush=True,
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", nargs="+")
-    parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="keep both recordings there, as 1.json and 2.json")
+    parser.add_argument(
+        "--keep",
+        type=pathlib.Path,
+        metavar="FOLDER",
+        help="keep both recordings there, as 1.json and 2.json",
+    )
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if options.rounds:

@@ -2,9 +2,10 @@
 
     python benchmarks/rounding.py [--quick] [--count 20000000] [--seed 1]
 
-Three questions: does ``gl.precision.round_to`` agree with NumPy's casts of float64 to float32 and float16, which round once, on random
-bits; how many of the float64 numbers just beside a midpoint does PyTorch's cast from float64 round to the wrong side; what does a number
-cost in this process's own time. In the first, nothing may differ: the exit code is 1 if something does.
+Three questions: does ``gl.precision.round_to`` agree with NumPy's casts of float64 to float32 and
+float16, which round once, on random bits; how many of the float64 numbers just beside a midpoint
+does PyTorch's cast from float64 round to the wrong side; what does a number cost in this process's
+own time. In the first, nothing may differ: the exit code is 1 if something does.
 """
 
 from __future__ import annotations
@@ -19,18 +20,27 @@ import torch
 from gpulab import precision
 
 CHUNK = 1_000_000
-PYTORCH = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float8_e5m2": torch.float8_e5m2, "float8_e4m3fn": torch.float8_e4m3fn}
+PYTORCH = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float8_e5m2": torch.float8_e5m2,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+}
 
 
 def against_numpy(name: str, count: int, seed: int) -> int:
-    """Return how many of ``count`` random floats round otherwise than NumPy casts them; nans are left out."""
+    """Return how many of ``count`` random floats round otherwise than NumPy casts them; nans are
+    left out.
+    """
     rng, wrong = np.random.default_rng(seed), 0
     top = {"float32": 2.0**129, "float16": 2.0**17}[name]
     for start in range(0, count, CHUNK):
         some = min(CHUNK, count - start)
         bits = rng.integers(0, 2**64, some // 2, dtype=np.uint64).view(np.float64)
         spread = (
-            rng.choice([-1.0, 1.0], some - some // 2) * top * 2.0 ** -rng.uniform(0, 300 if name == "float32" else 45, some - some // 2)
+            rng.choice([-1.0, 1.0], some - some // 2)
+            * top
+            * 2.0 ** -rng.uniform(0, 300 if name == "float32" else 45, some - some // 2)
         )
         x = np.concatenate([bits, spread])
         x = x[~np.isnan(x)]
@@ -41,7 +51,9 @@ def against_numpy(name: str, count: int, seed: int) -> int:
 
 
 def beside_midpoints(name: str) -> tuple[int, int]:
-    """Return (how many PyTorch rounds to the wrong side, how many there are): the float64 on either side of every midpoint."""
+    """Return (how many PyTorch rounds to the wrong side, how many there are): the float64 on either
+    side of every midpoint.
+    """
     codes = precision.decode(np.arange(2 ** precision.format(name).bits), name)
     numbers = np.unique(codes[np.isfinite(codes)])
     middles = (numbers[:-1] + numbers[1:]) / 2
@@ -68,7 +80,9 @@ def nanoseconds(name: str) -> float:
 
 def main() -> int:
     """Print the figures; 1 if ours differs from NumPy's."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=20_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a million floats")
@@ -81,7 +95,10 @@ def main() -> int:
         print(f"{name}: {wrong} of {options.count:,} random floats differ from NumPy's cast")
     for name in PYTORCH:
         wrong, count = beside_midpoints(name)
-        print(f"{name}: PyTorch {torch.__version__} rounds {wrong:,} of {count:,} floats beside a midpoint to the wrong side; ours 0")
+        print(
+            f"{name}: PyTorch {torch.__version__} rounds {wrong:,} of {count:,} floats beside a "
+            "midpoint to the wrong side; ours 0"
+        )
     for name in precision.formats():
         print(f"{name}: {nanoseconds(name):.0f} ns of one core a number")
     return int(differ > 0)

@@ -1,7 +1,7 @@
 """What ``gl.share`` costs over the library's own ``from_dlpack``, in microseconds a call.
 
-Both are timed in one run, taking turns batch by batch, so that a change of the clock or a neighbour meets both.
-Run: python benchmarks/share_overhead.py [--quick]
+Both are timed in one run, taking turns batch by batch, so that a change of the clock or a neighbour
+meets both. Run: python benchmarks/share_overhead.py [--quick]
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import gpulab as gl
 LIMIT_MICROSECONDS = 5.0
 
 
-def paired(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int, calls: int) -> tuple[float, float, float]:
+def paired(
+    ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int, calls: int
+) -> tuple[float, float, float]:
     """Return median microseconds of both and the median of the paired differences."""
     both: tuple[list[float], list[float]] = ([], [])
     for turn in range(rounds):
@@ -36,7 +38,9 @@ def paired(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int, call
 
 
 def cases() -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
-    """Return (direction, gl.share, the library's own from_dlpack) for every pair of libraries that this machine has."""
+    """Return (direction, gl.share, the library's own from_dlpack) for every pair of libraries that
+    this machine has.
+    """
     array, tensor = np.zeros((8, 8), np.float32), torch.zeros(8, 8)
     found = [
         ("numpy -> torch", lambda: gl.share(array, "torch"), lambda: torch.from_dlpack(array)),
@@ -47,40 +51,69 @@ def cases() -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
         import cupy
 
         there, here = torch.zeros(8, 8, device="cuda"), cupy.zeros((8, 8), cupy.float32)
-        found.append(("torch -> cupy", lambda: gl.share(there, "cupy"), lambda: cupy.from_dlpack(there)))
-        found.append(("cupy -> torch", lambda: gl.share(here, "torch"), lambda: torch.from_dlpack(here)))
+        found.append(
+            ("torch -> cupy", lambda: gl.share(there, "cupy"), lambda: cupy.from_dlpack(there))
+        )
+        found.append(
+            ("cupy -> torch", lambda: gl.share(here, "torch"), lambda: torch.from_dlpack(here))
+        )
     return found
 
 
 def _with_extras(tensor: torch.Tensor) -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
-    """Return the directions of JAX and TensorFlow, where they are installed; each beside the library's own call without a copy."""
+    """Return the directions of JAX and TensorFlow, where they are installed; each beside the
+    library's own call without a copy.
+    """
     found: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = []
     if importlib.util.find_spec("jax") is not None:
         jnp = importlib.import_module("jax.numpy")
         x = jnp.zeros((8, 8))
-        found.append(("torch -> jax", lambda: gl.share(tensor, "jax"), lambda: jnp.from_dlpack(tensor, copy=False)))
+        found.append(
+            (
+                "torch -> jax",
+                lambda: gl.share(tensor, "jax"),
+                lambda: jnp.from_dlpack(tensor, copy=False),
+            )
+        )
         found.append(("jax -> numpy", lambda: gl.share(x, "numpy"), lambda: np.from_dlpack(x)))
     if importlib.util.find_spec("tensorflow") is not None:
         there = gl.to_device(np.zeros((8, 8), np.float32), "cpu", library="tensorflow")
         dlpack = importlib.import_module("tensorflow").experimental.dlpack
-        found.append(("torch -> tf", lambda: gl.share(tensor, "tensorflow"), lambda: dlpack.from_dlpack(tensor.__dlpack__())))
-        found.append(("tf -> numpy", lambda: gl.share(there, "numpy"), lambda: np.from_dlpack(there)))
+        found.append(
+            (
+                "torch -> tf",
+                lambda: gl.share(tensor, "tensorflow"),
+                lambda: dlpack.from_dlpack(tensor.__dlpack__()),
+            )
+        )
+        found.append(
+            ("tf -> numpy", lambda: gl.share(there, "numpy"), lambda: np.from_dlpack(there))
+        )
     return found
 
 
 def main() -> int:
     """Print the table; return 1 if a difference is over the limit."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="a tenth of the rounds")
     rounds = 20 if parser.parse_args().quick else 200
     worst = 0.0
-    print(f"{'direction':16} {'gl.share':>10} {'from_dlpack':>12} {'difference':>11}   microseconds a call, median of {rounds} pairs")
+    print(
+        f"{'direction':16} {'gl.share':>10} {'from_dlpack':>12} {'difference':>11}   microseconds "
+        f"a call, median of {rounds} pairs"
+    )
     for name, ours, theirs in cases():
         share, own, difference = paired(ours, theirs, rounds, 2000)
-        if not name.replace("tf", "jax").count("jax"):  # what JAX and TensorFlow would do unasked costs a look at dtype and address
+        # what JAX and TensorFlow would do unasked costs a look at dtype and address
+        if not name.replace("tf", "jax").count("jax"):
             worst = max(worst, difference)
         print(f"{name:16} {share:10.2f} {own:12.2f} {difference:11.2f}")
-    print(f"largest difference without JAX and TensorFlow {worst:.2f} us; the limit is {LIMIT_MICROSECONDS:g} us")
+    print(
+        f"largest difference without JAX and TensorFlow {worst:.2f} us; the limit is "
+        f"{LIMIT_MICROSECONDS:g} us"
+    )
     return int(worst > LIMIT_MICROSECONDS)
 
 

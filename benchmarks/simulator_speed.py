@@ -1,10 +1,12 @@
-"""The microscope's speed, with exact counts and hazards, against Numba's simulator on the same kernels and sizes, in one run.
+"""The microscope's speed, with exact counts and hazards, against Numba's simulator on the same
+kernels and sizes, in one run.
 
     python benchmarks/simulator_speed.py [--scale 1.0] [--repeat 3] [--kind "one warp"] [--matmul]
 
-Both run in processes of their own, case by case in turns, on one thread. The ratio is Numba's shortest time over ours, ours after a
-first run that is thrown away (it reads and translates the kernel). ``--matmul`` also times a tiled matmul of 1024 x 1024 under the
-microscope alone. Needs numba and numba-cuda.
+Both run in processes of their own, case by case in turns, on one thread. The ratio is Numba's
+shortest time over ours, ours after a first run that is thrown away (it reads and translates the
+kernel). ``--matmul`` also times a tiled matmul of 1024 x 1024 under the microscope alone. Needs
+numba and numba-cuda.
 """
 
 from __future__ import annotations
@@ -22,11 +24,16 @@ import numpy as np
 
 
 def serve(simulator: bool, scale: float) -> None:
-    """Run the cases that are named on standard input, one after the other; print the seconds and a digest of the results."""
+    """Run the cases that are named on standard input, one after the other; print the seconds and a
+    digest of the results.
+    """
     from _simulator_kernels import cases
     from numba import cuda
 
-    known = {f"{name}, {kind}": (kernel, grid, block, make) for name, kind, kernel, grid, block, make in cases(scale)}
+    known = {
+        f"{name}, {kind}": (kernel, grid, block, make)
+        for name, kind, kernel, grid, block, make in cases(scale)
+    }
     for line in sys.stdin:
         kernel, grid, block, make = known[line.strip()]
         arguments = make()
@@ -41,13 +48,31 @@ def serve(simulator: bool, scale: float) -> None:
             result = simulate(kernel, grid, block, *arguments)
             assert not result.findings, result.findings
         seconds = time.process_time() - begin
-        print(json.dumps([seconds, [float(np.asarray(a, dtype=np.float64).sum()) for a in arguments]]), flush=True)
+        print(
+            json.dumps(
+                [seconds, [float(np.asarray(a, dtype=np.float64).sum()) for a in arguments]]
+            ),
+            flush=True,
+        )
 
 
 def start(simulator: bool, scale: float) -> subprocess.Popen:
-    command = [sys.executable, __file__, "--serve", "numba" if simulator else "gpulab", "--scale", str(scale)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **({"NUMBA_ENABLE_CUDASIM": "1"} if simulator else {})}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    command = [
+        sys.executable,
+        __file__,
+        "--serve",
+        "numba" if simulator else "gpulab",
+        "--scale",
+        str(scale),
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        **({"NUMBA_ENABLE_CUDASIM": "1"} if simulator else {}),
+    }
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
 
 
 def ask(process: subprocess.Popen, name: str) -> tuple[float, list[float]]:
@@ -73,18 +98,28 @@ def matmul_1024() -> None:
     begin = time.process_time()
     result = simulate(matmul_tiled, (n // TILE, n // TILE), (TILE, TILE), a, b, out)
     seconds = time.process_time() - begin
-    # By hand: each of n/TILE tiles is loaded once by each warp for a and b, and each result is stored once.
+    # By hand: each of n/TILE tiles is loaded once by each warp for a and b, and each result is
+    # stored once.
     warps = n * n // 32
     assert result.totals.global_requests == warps * (2 * n // TILE + 1)
-    print(f"tiled matmul of {n} x {n}, exact counts: {seconds:.1f} s of one core; largest error {np.abs(out - a @ b).max() / n:.1e} of n")
+    print(
+        f"tiled matmul of {n} x {n}, exact counts: {seconds:.1f} s of one core; largest error "
+        f"{np.abs(out - a @ b).max() / n:.1e} of n"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="threads, relative to 16,384")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the threads, one repetition")
-    parser.add_argument("--kind", choices=("regular", "irregular", "one warp"), help="these kernels alone")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the threads, one repetition"
+    )
+    parser.add_argument(
+        "--kind", choices=("regular", "irregular", "one warp"), help="these kernels alone"
+    )
     parser.add_argument("--matmul", action="store_true")
     parser.add_argument("--serve", choices=("gpulab", "numba"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -112,9 +147,15 @@ def main() -> None:
                 raise SystemExit(f"{name}: the results differ: sums {digest} and {expected}")
         mine, other = min(m for m, _ in found), min(o for _, o in found)
         ratios.setdefault(kind, []).append(other / mine)
-        print(f"{name:20s} {kind:9s} {mine * 1e3:7.1f} ms {other * 1e3:7.0f} ms {other / mine:7.1f}", flush=True)
+        print(
+            f"{name:20s} {kind:9s} {mine * 1e3:7.1f} ms {other * 1e3:7.0f} ms {other / mine:7.1f}",
+            flush=True,
+        )
     for kind, values in ratios.items():
-        print(f"{kind}: geometric mean {math.exp(statistics.fmean(map(math.log, values))):.3g}, smallest {min(values):.2g}")
+        print(
+            f"{kind}: geometric mean {math.exp(statistics.fmean(map(math.log, values))):.3g}, "
+            f"smallest {min(values):.2g}"
+        )
     for process in (ours, theirs):
         process.stdin.close()
         process.wait()

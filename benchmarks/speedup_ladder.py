@@ -1,7 +1,9 @@
-"""The speed-up ladder on this machine: its figures, whether they come again, and what threads cost beside busy neighbours.
+"""The speed-up ladder on this machine: its figures, whether they come again, and what threads cost
+beside busy neighbours.
 
     python benchmarks/speedup_ladder.py                   the ladder of notebook 09, twice
-    python benchmarks/speedup_ladder.py --neighbours 2    the script on one thread and on all, beside so many busy processes
+    python benchmarks/speedup_ladder.py --neighbours 2    the script on one thread and on all,
+    beside so many busy processes
 
 Prints Markdown; ``docs/measurements.md`` has the figures.
 """
@@ -22,16 +24,28 @@ def ladders(times: int) -> None:
     """Climb so many times; print every technique's three gains of each."""
     for number in range(times):
         begin = time.perf_counter()
-        found = training.ladder("digits-cnn", leave_out=("compile",) if training.Run("digits-cnn").device.is_cpu else (), samples=SAMPLES)
+        found = training.ladder(
+            "digits-cnn",
+            leave_out=("compile",) if training.Run("digits-cnn").device.is_cpu else (),
+            samples=SAMPLES,
+        )
         seconds = time.perf_counter() - begin
         print(f"\n### Climb {number + 1}: {found.evidence.sentence}, {seconds:.0f} s\n")
-        print("| technique | vs previous rung | alone | all vs all but this | accuracy |\n|---|---|---|---|---|")
+        print(
+            "| technique | vs previous rung | alone | all vs all but this | accuracy "
+            "|\n|---|---|---|---|---|"
+        )
         for rung in found.rungs:
-            print(f"| {rung.title} | {rung.gain} | {rung.alone} | {rung.removed} | {rung.learned} |")
+            print(
+                f"| {rung.title} | {rung.gain} | {rung.alone} | {rung.removed} | {rung.learned} |"
+            )
         for one in found.left_out:
             if one.alone is not None:
                 print(f"| {one.title} (not climbed) | | {one.alone} | | |")
-        print(f"\n{found.sentence} The product over the combination: {found.overstated}, {found.overstated.verdict}.")
+        print(
+            f"\n{found.sentence} The product over the combination: {found.overstated}, "
+            f"{found.overstated.verdict}."
+        )
 
 
 def _busy(until: float) -> None:
@@ -40,16 +54,24 @@ def _busy(until: float) -> None:
 
 
 def threads(neighbours: int, steps: int = 60) -> None:
-    """Print how long a step of the script takes on one thread and on all, in turns, beside busy processes."""
+    """Print how long a step of the script takes on one thread and on all, in turns, beside busy
+    processes.
+    """
     import numpy as np
     import torch
 
     everything = torch.get_num_threads()
-    runs = {count: training.Run("digits-cnn", device="cpu", **training.START, steps=10_000) for count in (1, everything)}
+    runs = {
+        count: training.Run("digits-cnn", device="cpu", **training.START, steps=10_000)
+        for count in (1, everything)
+    }
     for count, run in runs.items():
         torch.set_num_threads(count)
         run.advance(4)
-    others = [multiprocessing.Process(target=_busy, args=(time.time() + 600,), daemon=True) for _ in range(neighbours)]
+    others = [
+        multiprocessing.Process(target=_busy, args=(time.time() + 600,), daemon=True)
+        for _ in range(neighbours)
+    ]
     for other in others:
         other.start()
     for _ in range(steps):
@@ -65,7 +87,9 @@ def threads(neighbours: int, steps: int = 60) -> None:
 
 def main() -> None:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--neighbours", type=int, default=None)
     parser.add_argument("--times", type=int, default=2)
     asked = parser.parse_args()

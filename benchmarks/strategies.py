@@ -1,10 +1,12 @@
-"""All strategies on real ranks: what they compute beside one process, hold, send, and where the time goes.
+"""All strategies on real ranks: what they compute beside one process, hold, send, and where the
+time goes.
 
     python benchmarks/strategies.py             at 2 and 4 ranks
     python benchmarks/strategies.py --ranks 2   at 2
 
-A transformer of four layers on the characters of the course's prose, 20 steps of Adam, the same weights and whole batches for each. One
-run in float64 for the comparison, one in float32 for everything else. Seconds are of the machine at that moment; bytes are exact.
+A transformer of four layers on the characters of the course's prose, 20 steps of Adam, the same
+weights and whole batches for each. One run in float64 for the comparison, one in float32 for
+everything else. Seconds are of the machine at that moment; bytes are exact.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ def measure(ranks: gl.parallel.Ranks, strategy: str) -> None:
     options = {"model": model(), "batch_size": BATCH, "microbatches": MICROBATCHES}
     exact = gl.parallel.train(ranks, strategy, dtype="float64", **options)
     plain = gl.parallel.train(ranks, strategy, **options)
-    most = [max(report.most_by_category.get(name, 0) for report in plain.reports) for name in ("parameters", "gradients", "optimizer")]
+    most = [
+        max(report.most_by_category.get(name, 0) for report in plain.reports)
+        for name in ("parameters", "gradients", "optimizer")
+    ]
     peak = max(report.peak_bytes for report in plain.reports)
     sent = max(range(ranks.n), key=lambda rank: plain.reports[rank].ring_bytes)
     report = plain.reports[sent]
@@ -46,7 +51,8 @@ def measure(ranks: gl.parallel.Ranks, strategy: str) -> None:
         format_bytes(peak),
         f"{sum(report.calls.values())}: {format_bytes(sum(report.payload_bytes.values()))}",
         f"{format_bytes(report.ring_bytes)}, {wire}",
-        ", ".join(format_seconds(seconds[kind]) for kind in gl.parallel.KINDS) + f"; {format_seconds(overlap)}",
+        ", ".join(format_seconds(seconds[kind]) for kind in gl.parallel.KINDS)
+        + f"; {format_seconds(overlap)}",
     ]
     print("| " + " | ".join(cells) + " |", flush=True)
 
@@ -58,8 +64,10 @@ def main() -> None:
     parser.add_argument("--strategies", nargs="*", default=list(gl.parallel.strategies()))
     given = parser.parse_args()
     print(
-        "| strategy, ranks | float64: losses, parameters differ by | float32 | parameters, gradients, optimizer at most | peak | "
-        "collectives a step: payload | sent as rings, on the wire | compute, communication, idle; beside compute |"
+        "| strategy, ranks | float64: losses, parameters differ by | float32 | parameters, "
+        "gradients, optimizer at most | peak | "
+        "collectives a step: payload | sent as rings, on the wire | compute, communication, idle; "
+        "beside compute |"
     )
     print("|---" * 8 + "|")
     for count in given.ranks:

@@ -1,20 +1,24 @@
-"""gpulab's sampler beside torch.utils.benchmark, timeit and pyperf, in one run: coverage, width, cost, and bias.
+"""gpulab's sampler beside torch.utils.benchmark, timeit and pyperf, in one run: coverage, width,
+cost, and bias.
 
     python benchmarks/timers.py [--runs 300] [--rounds 15] [--out FILE] [--quick]
 
-Part 1, synthetic: the processes of ``processes.py`` through an injected clock, calls of 1 ms, 2 s for each measurement. torch's
-``Timer`` takes the clock as its ``timer``; its intervals are the usual percentile bootstrap of the median of its blocks, as
-``Measurement`` gives none. pyperf starts processes of its own and can't be given a clock, so its default rule is replayed on the same
-durations: 60 values of equal length, each the mean of its calls, with the same bootstrap. ``cost`` is samples taken over the samples
-that an oracle who knows the autocorrelation needs for the same width; ``strict`` the coverage of the process's own median where clock
-states switch.
+Part 1, synthetic: the processes of ``processes.py`` through an injected clock, calls of 1 ms, 2 s
+for each measurement. torch's ``Timer`` takes the clock as its ``timer``; its intervals are the
+usual percentile bootstrap of the median of its blocks, as ``Measurement`` gives none. pyperf starts
+processes of its own and can't be given a clock, so its default rule is replayed on the same
+durations: 60 values of equal length, each the mean of its calls, with the same bootstrap. ``cost``
+is samples taken over the samples that an oracle who knows the autocorrelation needs for the same
+width; ``strict`` the coverage of the process's own median where clock states switch.
 
-Part 2, live: bias on calibrated loops of 100 ns to 1 ms. The call is ``binascii.crc32`` of a buffer, one C function whose time grows
-with the buffer and that allocates nothing. Its true time is a slope: straight-line code with the call written out 2N times takes
-longer than code with it N times, by N calls, and neither the loop nor the clock is in the difference. The call's own dispatch is part
-of the call, as it is for the program that makes it. Truth and timers take turns within each round, and what is reported is the median
-over rounds of timer / truth - 1, so that a change of the machine's speed strikes both. Run it on a quiet machine: on a busy
-one the long blocks of torch, timeit and pyperf hold the time in which others ran.
+Part 2, live: bias on calibrated loops of 100 ns to 1 ms. The call is ``binascii.crc32`` of a
+buffer, one C function whose time grows with the buffer and that allocates nothing. Its true time is
+a slope: straight-line code with the call written out 2N times takes longer than code with it N
+times, by N calls, and neither the loop nor the clock is in the difference. The call's own dispatch
+is part of the call, as it is for the program that makes it. Truth and timers take turns within each
+round, and what is reported is the median over rounds of timer / truth - 1, so that a change of the
+machine's speed strikes both. Run it on a quiet machine: on a busy one the long blocks of torch,
+timeit and pyperf hold the time in which others ran.
 """
 
 from __future__ import annotations
@@ -42,9 +46,18 @@ from processes import Process, catalogue
 from gpulab.timing.sampling import make_loops, sample
 
 SYNTHETIC = (
-    "independent 2%", "independent 10%", "AR(1) 0.3 10%", "AR(1) 0.6 10%", "AR(1) 0.9 2%", "AR(1) 0.9 10%", "states 100 random 2.0%",
-    "drift linear +10% noise 2%", "tails pareto", "interference every 10 +20% noise 2%", "interference sine 100 +5% noise 2%",
-)  # fmt: skip
+    "independent 2%",
+    "independent 10%",
+    "AR(1) 0.3 10%",
+    "AR(1) 0.6 10%",
+    "AR(1) 0.9 2%",
+    "AR(1) 0.9 10%",
+    "states 100 random 2.0%",
+    "drift linear +10% noise 2%",
+    "tails pareto",
+    "interference every 10 +20% noise 2%",
+    "interference sine 100 +5% noise 2%",
+)
 DEADLINE = 2.0
 BOOTSTRAPS = 400
 TARGETS_SECONDS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
@@ -71,16 +84,22 @@ def _torch_timer(replay: Replay) -> object:
 
 def by_torch_blocked(replay: Replay, rng: np.random.Generator) -> tuple[float, float] | None:
     """Measure with torch's blocked_autorange."""
-    return bootstrap(np.array(_torch_timer(replay).blocked_autorange(min_run_time=DEADLINE).times), rng)
+    return bootstrap(
+        np.array(_torch_timer(replay).blocked_autorange(min_run_time=DEADLINE).times), rng
+    )
 
 
 def by_torch_adaptive(replay: Replay, rng: np.random.Generator) -> tuple[float, float] | None:
     """Measure with torch's adaptive_autorange."""
-    return bootstrap(np.array(_torch_timer(replay).adaptive_autorange(max_run_time=DEADLINE).times), rng)
+    return bootstrap(
+        np.array(_torch_timer(replay).adaptive_autorange(max_run_time=DEADLINE).times), rng
+    )
 
 
 def by_pyperf_rule(replay: Replay, rng: np.random.Generator) -> tuple[float, float] | None:
-    """Replay pyperf's default rule: 20 processes of 3 values, here of equal length within the deadline."""
+    """Replay pyperf's default rule: 20 processes of 3 values, here of equal length within the
+    deadline.
+    """
     calls = max(1, round(DEADLINE / 1e-3 / 60))
     return bootstrap(np.array([replay.run(calls)[1] / calls for _ in range(60)]), rng)
 
@@ -107,7 +126,9 @@ def synthetic(process: Process, method: str, runs: int) -> dict[str, object]:
         low, high = process.truth(drawn, replay.calls)
         covered += interval[0] <= high and interval[1] >= low
         strict += interval[0] <= process.median <= interval[1]
-        width = (interval[1] - interval[0]) / float(np.median(drawn.durations_seconds[: replay.calls]))
+        width = (interval[1] - interval[0]) / float(
+            np.median(drawn.durations_seconds[: replay.calls])
+        )
         widths.append(width)
         if process.oracle_width is not None and width > 0:
             costs.append(replay.calls * (width / process.oracle_width) ** 2)
@@ -125,14 +146,20 @@ def synthetic(process: Process, method: str, runs: int) -> dict[str, object]:
 
 def straight(calls: int) -> Callable[[Callable[[bytes], int], bytes], float]:
     """Return a function that times so many calls written one after the other."""
-    source = "def block(f, b, clock):\n    start = clock()\n" + "    f(b)\n" * calls + "    return clock() - start\n"
+    source = (
+        "def block(f, b, clock):\n    start = clock()\n"
+        + "    f(b)\n" * calls
+        + "    return clock() - start\n"
+    )
     scope: dict[str, Callable] = {}
     exec(compile(source, "<straight-line calls>", "exec"), scope)
     return lambda f, b: scope["block"](f, b, time.perf_counter)
 
 
 def true_seconds(buffer: bytes, target: float) -> float:
-    """Return the time of a call from the slope between 2N and N calls in a row, the median of many such slopes."""
+    """Return the time of a call from the slope between 2N and N calls in a row, the median of many
+    such slopes.
+    """
     calls = max(1, min(2000, round(2e-4 / target)))
     once, twice = straight(calls), straight(2 * calls)
     slopes, end = [], time.perf_counter() + max(0.2, 150 * calls * target)
@@ -152,18 +179,28 @@ def buffer_for(target: float) -> bytes:
 def live_gpulab(buffer: bytes, _target: float) -> float:
     """Return gpulab's median."""
     loops = make_loops(binascii.crc32, (buffer,), lambda: None, time.perf_counter)
-    return float(np.median(sample(loops.work, time.perf_counter, empty=loops.empty, deadline=0.3).samples_seconds))
+    return float(
+        np.median(
+            sample(loops.work, time.perf_counter, empty=loops.empty, deadline=0.3).samples_seconds
+        )
+    )
 
 
 def live_torch(buffer: bytes, _target: float) -> float:
     """Return the median of torch's blocked_autorange."""
     from torch.utils.benchmark import Timer
 
-    return float(Timer("f(b)", globals={"f": binascii.crc32, "b": buffer}).blocked_autorange(min_run_time=0.3).median)
+    return float(
+        Timer("f(b)", globals={"f": binascii.crc32, "b": buffer})
+        .blocked_autorange(min_run_time=0.3)
+        .median
+    )
 
 
 def live_timeit(buffer: bytes, _target: float) -> float:
-    """Return the median of timeit's repeats, with the number of calls that its autorange finds (shortened to a fifth)."""
+    """Return the median of timeit's repeats, with the number of calls that its autorange finds
+    (shortened to a fifth).
+    """
     timer = timeit.Timer("f(b)", globals={"f": binascii.crc32, "b": buffer})
     number = max(1, timer.autorange()[0] // 5)
     return float(np.median(timer.repeat(9, number))) / number
@@ -173,10 +210,30 @@ def live_pyperf(buffer: bytes, target: float) -> float:
     """Return the median of ``pyperf timeit``'s values, from processes of its own."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "values.json"
-        command = [sys.executable, "-m", "pyperf", "timeit", "-p", "2", "-n", "3", "-w", "1", "--min-time", "0.05", "-q", "-o", str(out)]
+        command = [
+            sys.executable,
+            "-m",
+            "pyperf",
+            "timeit",
+            "-p",
+            "2",
+            "-n",
+            "3",
+            "-w",
+            "1",
+            "--min-time",
+            "0.05",
+            "-q",
+            "-o",
+            str(out),
+        ]
         setup = f"import binascii; f = binascii.crc32; b = b'y' * {len(buffer)}"
         subprocess.run([*command, "-s", setup, "f(b)"], check=True, capture_output=True)
-        values = [value for run in json.loads(out.read_text())["benchmarks"][0]["runs"] for value in run.get("values", [])]
+        values = [
+            value
+            for run in json.loads(out.read_text())["benchmarks"][0]["runs"]
+            for value in run.get("values", [])
+        ]
     return float(np.median(values))
 
 
@@ -200,12 +257,16 @@ def live(target: float, rounds: int) -> dict[str, object]:
         "true_seconds": float(np.median(truths)),
         "true_spread": float(np.subtract(*np.quantile(truths, [0.75, 0.25])) / np.median(truths)),
         "bias": {name: float(np.median(values)) for name, values in ratios.items()},
-        "bias_quartiles": {name: np.quantile(values, [0.25, 0.75]).tolist() for name, values in ratios.items()},
+        "bias_quartiles": {
+            name: np.quantile(values, [0.25, 0.75]).tolist() for name, values in ratios.items()
+        },
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--part", choices=("both", "synthetic", "live"), default="both")
@@ -222,17 +283,28 @@ def main() -> None:
                 figures["synthetic"].append(row)
                 cost = "" if row["cost"] is None else f"{row['cost']:7.2f}"
                 strict = "" if row["strict"] is None else f"{row['strict']:6.1%}"
-                figure = f"{row['covered']:6.1%} {strict:>6s} {row['calls']:8.0f} {row['width']:7.2%} {cost}"
+                figure = (
+                    f"{row['covered']:6.1%} {strict:>6s} {row['calls']:8.0f} "
+                    f"{row['width']:7.2%} {cost}"
+                )
                 print(f"{row['process']:38s} {method:26s} {figure}", flush=True)
     if args.part != "synthetic":
-        print(f"\n{'loop':>10s} {'truth':>10s} {'spread':>7s}  " + "  ".join(f"{name + ' bias':>22s}" for name in LIVE))
+        print(
+            f"\n{'loop':>10s} {'truth':>10s} {'spread':>7s}  "
+            + "  ".join(f"{name + ' bias':>22s}" for name in LIVE)
+        )
         for target in TARGETS_SECONDS:
             row = live(target, rounds)
             figures["live"].append(row)
             biases = "  ".join(
-                f"{row['bias'][n]:+7.1%} [{row['bias_quartiles'][n][0]:+.1%}, {row['bias_quartiles'][n][1]:+.1%}]" for n in LIVE
+                f"{row['bias'][n]:+7.1%} [{row['bias_quartiles'][n][0]:+.1%}, "
+                f"{row['bias_quartiles'][n][1]:+.1%}]"
+                for n in LIVE
             )
-            print(f"{target:10.0e} {row['true_seconds']:10.3e} {row['true_spread']:7.1%}  {biases}", flush=True)
+            print(
+                f"{target:10.0e} {row['true_seconds']:10.3e} {row['true_spread']:7.1%}  {biases}",
+                flush=True,
+            )
     if args.out is not None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(figures, indent=1) + "\n")

@@ -1,10 +1,15 @@
-"""What the tasks reach: accuracy over five seeds and test items, seconds a run, and what pruning, few bits and low precision cost.
+"""What the tasks reach: accuracy over five seeds and test items, seconds a run, and what pruning,
+few bits and low precision cost.
 
-python benchmarks/training_tasks.py [TASK ...]                one row a task, pruning and few bits; a few minutes on two cores
-python benchmarks/training_tasks.py --kept-in [TASK ...]      training with weights kept in a short format, no float32 master weights
-python benchmarks/training_tasks.py --naive-float16 [TASK ...]    all in float16 under Adam, at five scales of the loss, and its rescues
+python benchmarks/training_tasks.py [TASK ...]                one row a task, pruning and few bits;
+a few minutes on two cores
+python benchmarks/training_tasks.py --kept-in [TASK ...]      training with weights kept in a short
+format, no float32 master weights
+python benchmarks/training_tasks.py --naive-float16 [TASK ...]    all in float16 under Adam, at five
+scales of the loss, and its rescues
 
-A cost is told in percentage points against the same seed's model as trained in float32, with a 95 % interval over the seeds.
+A cost is told in percentage points against the same seed's model as trained in float32, with a 95 %
+interval over the seeds.
 """
 
 from __future__ import annotations
@@ -31,15 +36,21 @@ RESCUE_STEPS, FLOAT16_EPSILON = 30, 1e-4
 
 
 def pruned(model: Any, share: float) -> Any:
-    """Return a copy with the smallest weights of convolutions and linear layers set to zero, over all layers together."""
+    """Return a copy with the smallest weights of convolutions and linear layers set to zero, over
+    all layers together.
+    """
     model = copy.deepcopy(model)
-    layers = [(m, "weight") for m in model.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Linear))]
+    layers = [
+        (m, "weight") for m in model.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Linear))
+    ]
     prune.global_unstructured(layers, pruning_method=prune.L1Unstructured, amount=share)
     return model
 
 
 def rounded(model: Any, bits: int) -> Any:
-    """Return a copy with each weight of convolutions and linear layers rounded to one of 2**bits - 1 steps, one scale a layer."""
+    """Return a copy with each weight of convolutions and linear layers rounded to one of 2**bits -
+    1 steps, one scale a layer.
+    """
     model = copy.deepcopy(model)
     most = 2 ** (bits - 1) - 1
     with torch.no_grad():
@@ -51,7 +62,9 @@ def rounded(model: Any, bits: int) -> Any:
 
 
 def with_inputs(model: Any, bits: int) -> Any:
-    """Return a copy with weights in so many bits, whose layers also round their inputs to 2**bits - 1 steps, one scale a batch."""
+    """Return a copy with weights in so many bits, whose layers also round their inputs to 2**bits -
+    1 steps, one scale a batch.
+    """
     model, most = rounded(model, bits), 2 ** (bits - 1) - 1
 
     def round_inputs(layer: Any, inputs: tuple[Any]) -> Any:
@@ -65,7 +78,9 @@ def with_inputs(model: Any, bits: int) -> Any:
 
 
 def kept_in(name: str, learning_rate: float) -> Callable[[Any], torch.optim.Optimizer]:
-    """Return what makes an Adam that rounds each weight to a format after its step, as where no float32 master weights are kept."""
+    """Return what makes an Adam that rounds each weight to a format after its step, as where no
+    float32 master weights are kept.
+    """
     dtype = getattr(torch, name)
 
     class Kept(torch.optim.Adam):
@@ -74,7 +89,8 @@ def kept_in(name: str, learning_rate: float) -> Callable[[Any], torch.optim.Opti
             with torch.no_grad():
                 for group in self.param_groups:
                     for weight in group["params"]:
-                        weight.copy_(weight.to(dtype).float())  # one rounding: the weights are float32, and 8 bits lie inside it
+                        # one rounding: the weights are float32, and 8 bits lie inside it
+                        weight.copy_(weight.to(dtype).float())
             return result
 
     return lambda parameters: Kept(parameters, lr=learning_rate)
@@ -83,7 +99,10 @@ def kept_in(name: str, learning_rate: float) -> Callable[[Any], torch.optim.Opti
 def cost(before: Sequence[training.Accuracy], after: Sequence[training.Accuracy]) -> str:
     """Return the points lost, seed by seed, as a mean with its 95 % interval by Student's t."""
     lost = [100 * (a.ratio - b.ratio) for a, b in zip(before, after, strict=True)]
-    mean, half = statistics.mean(lost), t_quantile(len(lost) - 1) * statistics.stdev(lost) / len(lost) ** 0.5
+    mean, half = (
+        statistics.mean(lost),
+        t_quantile(len(lost) - 1) * statistics.stdev(lost) / len(lost) ** 0.5,
+    )
     return f"{mean:.1f} points [{mean - half:.1f}, {mean + half:.1f}]"
 
 
@@ -98,20 +117,29 @@ def trained(job: training.Task, **options: Any) -> tuple[list[Any], list[float]]
 
 
 def naive_float16(name: str) -> None:
-    """Print, seed by seed, where a run all in float16 ends, what an epsilon that float16 holds changes, and how near autocast comes."""
+    """Print, seed by seed, where a run all in float16 ends, what an epsilon that float16 holds
+    changes, and how near autocast comes.
+    """
     job = training.task(name)
 
     def run(seed: int, precision: str, **options: Any) -> training.FitResult:
-        return training.fit(job, seed=seed, device="cpu", steps=RESCUE_STEPS, precision=precision, **options)
+        return training.fit(
+            job, seed=seed, device="cpu", steps=RESCUE_STEPS, precision=precision, **options
+        )
 
     def ended(result: training.FitResult) -> str:
-        return f"nan at step {result.first_bad_step}" if result.first_bad_step is not None else result.ended
+        return (
+            f"nan at step {result.first_bad_step}"
+            if result.first_bad_step is not None
+            else result.ended
+        )
 
     def adam(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=job.learning_rate, eps=FLOAT16_EPSILON)
 
     print(
-        f"| {name}, seed | naive, loss times {', '.join(map(str, SCALES))} | epsilon {FLOAT16_EPSILON:g} | autocast, scaled | off float32 |"
+        f"| {name}, seed | naive, loss times {', '.join(map(str, SCALES))} | epsilon "
+        f"{FLOAT16_EPSILON:g} | autocast, scaled | off float32 |"
     )
     print("|---|---|---|---|---|")
     for seed in range(SEEDS):
@@ -119,39 +147,70 @@ def naive_float16(name: str) -> None:
         naive = [ended(run(seed, "pure-float16", loss_scale=scale)) for scale in SCALES]
         held = run(seed, "pure-float16", optimizer=adam)
         whole = len(rescued.losses) == RESCUE_STEPS
-        off = f"at most {max(abs(a - b) / b for a, b in zip(rescued.losses, full.losses, strict=True)):.2%}" if whole else "it ended before"
+        off = (
+            "at most "
+            f"{max(abs(a - b) / b for a, b in zip(rescued.losses, full.losses, strict=True)):.2%}"
+            if whole
+            else "it ended before"
+        )
         told = ", ".join(naive) if len(set(naive)) > 1 else f"each {naive[0]}"
         loss = f"loss {rescued.losses[0]:.2f} to {rescued.losses[-1]:.2f}"
-        print(f"| {seed} | {told} | {ended(held)}, loss {held.losses[-1]:.2f} | {ended(rescued)}, {loss} | {off} |", flush=True)
+        print(
+            f"| {seed} | {told} | {ended(held)}, loss {held.losses[-1]:.2f} | {ended(rescued)}, "
+            f"{loss} | {off} |",
+            flush=True,
+        )
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tasks", nargs="*", metavar="TASK", default=training.tasks())
-    parser.add_argument("--kept-in", action="store_true", help="train with weights kept in short formats")
-    parser.add_argument("--naive-float16", action="store_true", help="where a run all in float16 ends, and what rescues it")
+    parser.add_argument(
+        "--kept-in", action="store_true", help="train with weights kept in short formats"
+    )
+    parser.add_argument(
+        "--naive-float16",
+        action="store_true",
+        help="where a run all in float16 ends, and what rescues it",
+    )
     arguments = parser.parse_args()
     if arguments.naive_float16:
         for name in arguments.tasks:
             naive_float16(name)
         return
-    changes: dict[str, Callable[[Any], Any]] = {f"{share:.0%} pruned": lambda m, s=share: pruned(m, s) for share in SHARES}
+    changes: dict[str, Callable[[Any], Any]] = {
+        f"{share:.0%} pruned": lambda m, s=share: pruned(m, s) for share in SHARES
+    }
     changes |= {f"weights in {bits} bits": lambda m, b=bits: rounded(m, b) for bits in BITS}
-    changes |= {f"weights and inputs in {bits} bits": lambda m, b=bits: with_inputs(m, b) for bits in BITS}
+    changes |= {
+        f"weights and inputs in {bits} bits": lambda m, b=bits: with_inputs(m, b) for bits in BITS
+    }
     for name in arguments.tasks:
         job = training.task(name)
         models, seconds = trained(job)
         reached = training.evaluate_models(models, job)
-        print(f"{name}: trained {reached}, {min(seconds):.1f} to {max(seconds):.1f} s a run", flush=True)
+        print(
+            f"{name}: trained {reached}, {min(seconds):.1f} to {max(seconds):.1f} s a run",
+            flush=True,
+        )
         if arguments.kept_in:
             for form in FORMATS:
-                found = training.evaluate_models(trained(job, optimizer=kept_in(form, job.learning_rate))[0], job)
-                print(f"{name}: weights kept in {form} {found}, {cost(reached.accuracies, found.accuracies)} lost", flush=True)
+                found = training.evaluate_models(
+                    trained(job, optimizer=kept_in(form, job.learning_rate))[0], job
+                )
+                print(
+                    f"{name}: weights kept in {form} {found}, "
+                    f"{cost(reached.accuracies, found.accuracies)} lost",
+                    flush=True,
+                )
             continue
         for label, change in changes.items() if name.startswith("digits") else ():
             found = training.evaluate_models([change(m) for m in models], job)
-            print(f"{name}: {label} {found}, {cost(reached.accuracies, found.accuracies)} lost", flush=True)
+            print(
+                f"{name}: {label} {found}, {cost(reached.accuracies, found.accuracies)} lost",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""How well the alpha-beta fit finds links whose truth is known, beside a plain fit, an oracle and the literature.
+"""How well the alpha-beta fit finds links whose truth is known, beside a plain fit, an oracle and
+the literature.
 
     python benchmarks/transfer_fit.py           # 1,000 links of each kind, about two minutes
     python benchmarks/transfer_fit.py --quick   # 100 of each
 
-Each link is swept over 21 sizes from 1 KiB to 1 GiB with 5 % relative noise on each call. A point of a sweep is a median of
-calls: the first block takes 9 of them, the second only one, which is harder than any real sweep. The oracle knows the shape
-and the place of the knee and solves for the rest: nobody can do better from the same points.
+Each link is swept over 21 sizes from 1 KiB to 1 GiB with 5 % relative noise on each call. A point
+of a sweep is a median of calls: the first block takes 9 of them, the second only one, which is
+harder than any real sweep. The oracle knows the shape and the place of the knee and solves for the
+rest: nobody can do better from the same points.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def oracle(link: TrueLink, y: np.ndarray) -> tuple[float, float]:
 
 
 def plain(y: np.ndarray) -> tuple[float, float]:
-    """Return latency and bandwidth of a straight line by ordinary least squares, as textbooks fit it."""
+    """Return latency and bandwidth of a straight line by ordinary least squares, as textbooks fit
+    it.
+    """
     slope, intercept = np.polyfit(SIZES, y, 1)
     return float(intercept), float(1 / slope)
 
@@ -67,12 +71,18 @@ def trial(kind: str, count: int, calls: int) -> dict[str, float]:
         true.append(np.mean(np.abs(f.predict_seconds(x) / new - 1)))
     found, known, straight = (np.abs(np.array(e)) for e in (ours, best, usual))
     return {
-        "latency": np.mean(found[:, 0] < 0.10), "bandwidth": np.mean(found[:, 1] < 0.03), "cover": np.mean(covered),
-        "oracle latency": np.mean(known[:, 0] < 0.10), "oracle bandwidth": np.mean(known[:, 1] < 0.03),
-        "plain latency": np.mean(straight[:, 0] < 0.10), "plain bandwidth": np.mean(straight[:, 1] < 0.03),
-        "held out": np.mean(held), "unseen": np.mean(true),
-        "median latency": np.median(found[:, 0]), "median bandwidth": np.median(found[:, 1]),
-    }  # fmt: skip
+        "latency": np.mean(found[:, 0] < 0.10),
+        "bandwidth": np.mean(found[:, 1] < 0.03),
+        "cover": np.mean(covered),
+        "oracle latency": np.mean(known[:, 0] < 0.10),
+        "oracle bandwidth": np.mean(known[:, 1] < 0.03),
+        "plain latency": np.mean(straight[:, 0] < 0.10),
+        "plain bandwidth": np.mean(straight[:, 1] < 0.03),
+        "held out": np.mean(held),
+        "unseen": np.mean(true),
+        "median latency": np.median(found[:, 0]),
+        "median bandwidth": np.median(found[:, 1]),
+    }
 
 
 def main() -> None:
@@ -83,15 +93,27 @@ def main() -> None:
     arguments = parser.parse_args()
     count = 100 if arguments.quick else arguments.links
     for calls in (9, 1):
-        print(f"\n{count} links of each kind, {NOISE:.0%} noise a call, each point the median of {calls} call{'s' if calls > 1 else ''}")
-        print("          latency within 10 %     bandwidth within 3 %    95 % interval  median error       held-out  error on")
-        print("knee      ours   oracle plain     ours   oracle plain     covers         latency bandwidth  error     unseen sizes")
+        print(
+            f"\n{count} links of each kind, {NOISE:.0%} noise a call, each point the median of "
+            f"{calls} call{'s' if calls > 1 else ''}"
+        )
+        print(
+            "          latency within 10 %     bandwidth within 3 %    95 % interval  median error "
+            "      held-out  error on"
+        )
+        print(
+            "knee      ours   oracle plain     ours   oracle plain     covers         latency "
+            "bandwidth  error     unseen sizes"
+        )
         for kind in KINDS:
             r = trial(kind, count, calls)
             print(
-                f"{'none' if kind == 'line' else kind:8}  {r['latency']:6.1%} {r['oracle latency']:6.1%} {r['plain latency']:6.1%}   "
-                f"{r['bandwidth']:6.1%} {r['oracle bandwidth']:6.1%} {r['plain bandwidth']:6.1%}   {r['cover']:6.1%}         "
-                f"{r['median latency']:6.2%}  {r['median bandwidth']:6.2%}    {r['held out']:6.2%}    {r['unseen']:6.2%}",
+                f"{'none' if kind == 'line' else kind:8}  {r['latency']:6.1%} "
+                f"{r['oracle latency']:6.1%} {r['plain latency']:6.1%}   "
+                f"{r['bandwidth']:6.1%} {r['oracle bandwidth']:6.1%} {r['plain bandwidth']:6.1%}   "
+                f"{r['cover']:6.1%}         "
+                f"{r['median latency']:6.2%}  {r['median bandwidth']:6.2%}    {r['held out']:6.2%} "
+                f"   {r['unseen']:6.2%}",
                 flush=True,
             )
     print("\nPublished mean errors of transfer models on real links:")

@@ -58,7 +58,10 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _SUBMODULES:
         return importlib.import_module(f"gpulab.{name}")
-    raise AttributeError(f"module 'gpulab' has no attribute {name!r}; its public names are {', '.join(sorted(__all__))}")
+    raise AttributeError(
+        f"module 'gpulab' has no attribute {name!r}; its public names are "
+        f"{', '.join(sorted(__all__))}"
+    )
 
 
 def __dir__() -> list[str]:

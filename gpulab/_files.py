@@ -1,4 +1,6 @@
-"""Write a file completely or not at all, so that a crash or a full disk never leaves a partial file behind."""
+"""Write a file completely or not at all, so that a crash or a full disk never leaves a partial file
+behind.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-# What a file system says that knows no locks, such as Lustre without its option flock, or NFS without a lock daemon.
+# What a file system says that knows no locks, such as Lustre without its option flock, or NFS
+# without a lock daemon.
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 
 _SWEPT = "gpulab-held-"  # what the names of temporary folders begin with
@@ -24,7 +27,8 @@ _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(o
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """Open a regular file without ever waiting, as an ``opener`` of ``open``: any user can put a FIFO into a shared folder.
+    """Open a regular file without ever waiting, as an ``opener`` of ``open``: any user can put a
+    FIFO into a shared folder.
 
     Raises
     ------
@@ -54,9 +58,11 @@ def read_regular(path: Path, most: int = 2**26) -> bytes:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path``: a reader sees the old file or the new one, never a partial file.
+    """Write ``content`` to ``path``: a reader sees the old file or the new one, never a partial
+    file.
 
-    A file that is replaced keeps its mode and, where permitted, its owner and group; a link stays, and the file that it names is replaced.
+    A file that is replaced keeps its mode and, where permitted, its owner and group; a link stays,
+    and the file that it names is replaced.
 
     Parameters
     ----------
@@ -68,7 +74,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises
     ------
     OSError
-        If the folder cannot be written to, the disk is full, or ``path`` is not a regular file; it is then unchanged.
+        If the folder cannot be written to, the disk is full, or ``path`` is not a regular file; it
+        is then unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path, before = _destination(path)
@@ -77,7 +84,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     try:
         with open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             if before is not None:
-                with contextlib.suppress(OSError, AttributeError):  # one of another user's, or of a group that the user left; Windows
+                # one of another user's, or of a group that the user left; Windows
+                with contextlib.suppress(OSError, AttributeError):
                     os.chown(part, before.st_uid, before.st_gid)
                 part.chmod(mode)
             file.write(content)
@@ -90,13 +98,20 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _destination(path: Path) -> tuple[Path, os.stat_result | None]:
-    """Return the file that a path names, links followed, and its state; None where it does not exist."""
+    """Return the file that a path names, links followed, and its state; None where it does not
+    exist.
+    """
     try:
-        before = path.stat()  # first: the system decides whether a link in a shared folder may be followed
+        # first: the system decides whether a link in a shared folder may be followed
+        before = path.stat()
     except FileNotFoundError:
         before = None
     if before is not None and not stat.S_ISREG(before.st_mode):
-        raise OSError(errno.EISDIR if stat.S_ISDIR(before.st_mode) else errno.EINVAL, "not a regular file", str(path))
+        raise OSError(
+            errno.EISDIR if stat.S_ISDIR(before.st_mode) else errno.EINVAL,
+            "not a regular file",
+            str(path),
+        )
     return Path(os.path.realpath(path)), before
 
 
@@ -120,19 +135,25 @@ def refuse_unwritable(path: Path) -> None:
     Raises
     ------
     OSError
-        If it is not a regular file, if its parent is not a folder or cannot be written to, or (on Windows) another program has it open.
+        If it is not a regular file, if its parent is not a folder or cannot be written to, or (on
+        Windows) another program has it open.
     """
     path, _ = _destination(path)
-    # Tried: the rights do not tell all. Root has every one, also where nothing can be made (/proc), and Windows looks at one old attribute.
-    tempfile.TemporaryFile(dir=next((place for place in path.parents if place.exists()), path.parent), prefix=".").close()
+    # Tried: the rights do not tell all. Root has every one, also where nothing can be made (/proc),
+    # and Windows looks at one old attribute.
+    tempfile.TemporaryFile(
+        dir=next((place for place in path.parents if place.exists()), path.parent), prefix="."
+    ).close()
     if sys.platform == "win32" and path.exists():
-        path.open("r+b").close()  # a program that has it open keeps others from replacing it there, as a spreadsheet does
+        # a program that has it open keeps others from replacing it there, as a spreadsheet does
+        path.open("r+b").close()
 
 
 def try_lock(descriptor: int, otherwise: bool | None = None) -> bool:
     """Lock an open file or folder for this process without waiting; False while another one has it.
 
-    Closing the file frees the lock, and so does the end of the process, so nothing has to be tidied up after a crash.
+    Closing the file frees the lock, and so does the end of the process, so nothing has to be tidied
+    up after a crash.
 
     Parameters
     ----------
@@ -166,11 +187,14 @@ def try_lock(descriptor: int, otherwise: bool | None = None) -> bool:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[bool]:
-    """Hold a lock beside ``path`` while the block runs; gives False, without waiting, where another process holds it.
+    """Hold a lock beside ``path`` while the block runs; gives False, without waiting, where another
+    process holds it.
 
-    On a file system that knows no locks it gives True: other processes cannot be detected there, and the file can be written.
+    On a file system that knows no locks it gives True: other processes cannot be detected there,
+    and the file can be written.
 
-    The empty file ``.NAME.lock`` stays: removing it would let two processes lock two different files of the same name.
+    The empty file ``.NAME.lock`` stays: removing it would let two processes lock two different
+    files of the same name.
 
     Parameters
     ----------
@@ -189,7 +213,8 @@ def alone(path: Path) -> Iterator[bool]:
 class TemporaryFolder(tempfile.TemporaryDirectory[str]):
     """A temporary folder that the user's next run removes if this process is killed before it can.
 
-    A lock on it shows that its owner lives, also in another container, where process numbers mean other processes.
+    A lock on it shows that its owner lives, also in another container, where process numbers mean
+    other processes.
 
     Parameters
     ----------
@@ -213,7 +238,12 @@ def _sweep(folder: Path) -> None:
             state, held = left.lstat(), os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
             try:
                 old = time.time() - state.st_mtime > _SECONDS_TO_LOCK
-                if old and state.st_uid == os.getuid() and stat.S_ISDIR(state.st_mode) and try_lock(held):
+                if (
+                    old
+                    and state.st_uid == os.getuid()
+                    and stat.S_ISDIR(state.st_mode)
+                    and try_lock(held)
+                ):
                     shutil.rmtree(left, ignore_errors=True)
             finally:
                 os.close(held)

@@ -1,7 +1,8 @@
 """Validation of arguments that many functions share: numbers, flags, paths and callbacks.
 
-When a clock, progress, stop or conditions callable fails, the error must name it and not the function that was measured; and a
-clock that stands still, goes back or does not return a number must end the measurement, because its deadline would never come.
+When a clock, progress, stop or conditions callable fails, the error must name it and not the
+function that was measured; and a clock that stands still, goes back or does not return a number
+must end the measurement, because its deadline would never come.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ import numpy as np
 from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown
 
 T = TypeVar("T")
-# Readings in a row without a step. A clock that ticks every 16 ms (Windows) is read a few dozen times in one tick at most,
-# for a sample is made long against the tick before it is taken again and again.
+# Readings in a row without a step. A clock that ticks every 16 ms (Windows) is read a few dozen
+# times in one tick at most, for a sample is made long against the tick before it is taken again and
+# again.
 MOST_EQUAL_READINGS = 1_000
 _QUICK_SHARE = 0.2
 
 
 def is_finite(value: Any) -> bool:
     """Return whether a value is a finite real number (not a bool) that a float can hold."""
-    if isinstance(value, (bool, np.timedelta64, np.complexfloating)) or not isinstance(value, (numbers.Real, np.number)):
+    if isinstance(value, (bool, np.timedelta64, np.complexfloating)) or not isinstance(
+        value, (numbers.Real, np.number)
+    ):
         return False
     try:
         return math.isfinite(value)
@@ -36,7 +40,8 @@ def is_finite(value: Any) -> bool:
 
 def is_whole(value: Any) -> TypeGuard[int]:
     """Return whether a value is a whole number (not a bool), including NumPy's integers."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, (bool, np.timedelta64))  # which NumPy counts as an integer
+    # which NumPy counts as an integer
+    return isinstance(value, numbers.Integral) and not isinstance(value, (bool, np.timedelta64))
 
 
 def flag(function: str, name: str, value: Any) -> bool:
@@ -48,7 +53,9 @@ def flag(function: str, name: str, value: Any) -> bool:
         If it is neither True nor False: a text such as "no" would count as yes.
     """
     if not isinstance(value, (bool, np.bool_)):
-        raise InputError(f"{function}: {name}={shown(value)}; expected True or False. Pass one of the two.")
+        raise InputError(
+            f"{function}: {name}={shown(value)}; expected True or False. Pass one of the two."
+        )
     return bool(value)
 
 
@@ -62,13 +69,15 @@ def whole(function: str, name: str, value: Any, low: int, high: int) -> int:
     """
     if not is_whole(value) or not low <= value <= high:
         raise InputError(
-            f"{function}: {name} is {shown(value)}; expected a whole number from {low} to {high}. Leave it out for the default."
+            f"{function}: {name} is {shown(value)}; expected a whole number from {low} to {high}. "
+            "Leave it out for the default."
         )
     return int(value)
 
 
 def deadline(function: str, seconds: Any, most: float = 86_400.0) -> float:
-    """Return how long a measurement may take; with ``GPULAB_QUICK=1``, as tests of the notebooks set it, a fifth of the requested time.
+    """Return how long a measurement may take; with ``GPULAB_QUICK=1``, as tests of the notebooks
+    set it, a fifth of the requested time.
 
     Raises
     ------
@@ -76,7 +85,10 @@ def deadline(function: str, seconds: Any, most: float = 86_400.0) -> float:
         If it is not a number above 0 and at most ``most`` seconds (a day).
     """
     if not is_finite(seconds) or not 0 < seconds <= most:
-        raise InputError(f"{function}: deadline={shown(seconds)}; expected seconds, up to {most:,.0f}. Pass for example deadline=2.")
+        raise InputError(
+            f"{function}: deadline={shown(seconds)}; expected seconds, up to {most:,.0f}. Pass for "
+            "example deadline=2."
+        )
     return float(seconds) * (_QUICK_SHARE if os.environ.get("GPULAB_QUICK") == "1" else 1.0)
 
 
@@ -89,7 +101,10 @@ def word(function: str, name: str, value: Any, known: Collection[str]) -> str:
         If it is not.
     """
     if not isinstance(value, str) or value not in known:
-        raise InputError(f"{function}: {name} is {shown(value)}; expected one of: {', '.join(known)}. Pass one of these.")
+        raise InputError(
+            f"{function}: {name} is {shown(value)}; expected one of: {', '.join(known)}. Pass one "
+            "of these."
+        )
     return value
 
 
@@ -106,7 +121,9 @@ def items(function: str, name: str, values: Any) -> list[Any]:
             raise TypeError("a text")
         return list(values)
     except TypeError as error:
-        raise InputError(f"{function}: {name} is {shown(values)}; expected several values. Pass a list of them.") from error
+        raise InputError(
+            f"{function}: {name} is {shown(values)}; expected several values. Pass a list of them."
+        ) from error
 
 
 def callback(function: str, name: str, given: Callable[..., T] | None) -> Callable[..., T] | None:
@@ -120,7 +137,9 @@ def callback(function: str, name: str, given: Callable[..., T] | None) -> Callab
     if given is None:
         return None
     if not callable(given):
-        raise InputError(f"{function}: {name}={shown(given)}; expected a function. Pass one, or leave it out.")
+        raise InputError(
+            f"{function}: {name}={shown(given)}; expected a function. Pass one, or leave it out."
+        )
 
     def called(*args: Any) -> T:
         try:
@@ -129,7 +148,8 @@ def callback(function: str, name: str, given: Callable[..., T] | None) -> Callab
             raise
         except Exception as error:
             raise InputError(
-                f"{function}: {name} raised {type(error).__name__} ({message_of(error)}); expected it to return. Fix it, or leave it out."
+                f"{function}: {name} raised {type(error).__name__} ({message_of(error)}); expected "
+                "it to return. Fix it, or leave it out."
             ) from error
 
     return called
@@ -152,14 +172,21 @@ def clock(function: str, given: Callable[[], float] | None) -> Callable[[], floa
         nonlocal last, equal
         now = read()
         if type(now) is not float and (isinstance(now, bool) or not isinstance(now, numbers.Real)):
-            raise InputError(f"{function}: clock gave {kind_of(now)}; expected seconds. Pass time.perf_counter or one like it.")
+            raise InputError(
+                f"{function}: clock gave {kind_of(now)}; expected seconds. Pass time.perf_counter "
+                "or one like it."
+            )
         if not last <= now < math.inf:
             what = f"went from {last!r} back to {now!r}" if math.isfinite(now) else f"gave {now!r}"
-            raise InputError(f"{function}: clock {what}; expected seconds that never decrease. Pass time.perf_counter or one like it.")
+            raise InputError(
+                f"{function}: clock {what}; expected seconds that never decrease. Pass "
+                "time.perf_counter or one like it."
+            )
         equal = equal + 1 if now == last else 0
         if equal >= MOST_EQUAL_READINGS:
             raise InputError(
-                f"{function}: clock stood still at {now!r} over {equal:,} readings; expected seconds that grow while the work runs. "
+                f"{function}: clock stood still at {now!r} over {equal:,} readings; expected "
+                "seconds that grow while the work runs. "
                 "Pass time.perf_counter or one like it."
             )
         last = now
@@ -180,5 +207,6 @@ def expanded(who: str, path: str | os.PathLike[str]) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise InputError(
-            f"{who}: {path} begins with the home folder of an unknown user; expected a path. Write the path in full."
+            f"{who}: {path} begins with the home folder of an unknown user; expected a path. Write "
+            "the path in full."
         ) from error

@@ -1,4 +1,6 @@
-"""Let finish what an interrupt would break: the first import of a library, and the step of a training run in flight."""
+"""Let finish what an interrupt would break: the first import of a library, and the step of a
+training run in flight.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,54 @@ from collections.abc import Callable, Iterator
 from types import FrameType, SimpleNamespace
 from typing import Any
 
-# Cut off in its first import, such a library stays half loaded ("partially initialized module torch") until the process ends.
+# Cut off in its first import, such a library stays half loaded ("partially initialized module
+# torch") until the process ends.
 _LIBRARIES = {
-    "IPython", "anywidget", "cloudpickle", "cuda", "cupy", "cupyx", "gpulab", "ipykernel", "ipyparallel", "ipywidgets", "jax", "jaxlib",
-    "keras", "llvmlite", "matplotlib", "ml_dtypes", "networkx", "numba", "numba_cuda", "numpy", "pandas", "plotly", "psutil", "pynvml",
-    "scipy", "sklearn", "sympy", "tensorflow", "torch", "torchao", "torchvision", "triton", "zmq",
-}  # fmt: skip
+    "IPython",
+    "anywidget",
+    "cloudpickle",
+    "cuda",
+    "cupy",
+    "cupyx",
+    "gpulab",
+    "ipykernel",
+    "ipyparallel",
+    "ipywidgets",
+    "jax",
+    "jaxlib",
+    "keras",
+    "llvmlite",
+    "matplotlib",
+    "ml_dtypes",
+    "networkx",
+    "numba",
+    "numba_cuda",
+    "numpy",
+    "pandas",
+    "plotly",
+    "psutil",
+    "pynvml",
+    "scipy",
+    "sklearn",
+    "sympy",
+    "tensorflow",
+    "torch",
+    "torchao",
+    "torchvision",
+    "triton",
+    "zmq",
+}
 _RETRY_SECONDS = 0.02
 
 
 def _find_spec(name: str, path: Any = None, target: Any = None) -> None:
-    """Let the interrupts of the main thread wait until a library is imported; Python asks before each first import, whoever imports."""
-    if name.partition(".")[0] in _LIBRARIES and threading.current_thread() is threading.main_thread():
+    """Let the interrupts of the main thread wait until a library is imported; Python asks before
+    each first import, whoever imports.
+    """
+    if (
+        name.partition(".")[0] in _LIBRARIES
+        and threading.current_thread() is threading.main_thread()
+    ):
         before = signal.getsignal(signal.SIGINT)
         if callable(before) and not isinstance(before, _AfterImport):
             signal.signal(signal.SIGINT, _AfterImport(before))
@@ -36,8 +74,15 @@ class _AfterImport:
         self.before, self.asked = before, False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        calls = (each for each, _ in traceback.walk_stack(frame) if each.f_code.co_name == "_find_and_load")  # importlib's
-        if not any(str(call.f_locals.get("name")).partition(".")[0] in _LIBRARIES for call in calls):
+        # importlib's
+        calls = (
+            each
+            for each, _ in traceback.walk_stack(frame)
+            if each.f_code.co_name == "_find_and_load"
+        )
+        if not any(
+            str(call.f_locals.get("name")).partition(".")[0] in _LIBRARIES for call in calls
+        ):
             signal.signal(signal.SIGINT, self.before)
             self.before(number, frame)
         elif not self.asked:
@@ -66,10 +111,12 @@ _blocks: list[Interrupted] = []  # that the main thread is in, the outermost fir
 
 @contextlib.contextmanager
 def deferred() -> Iterator[Interrupted]:
-    """Within the block, the first interrupt is noted in ``asked``; a second one raises KeyboardInterrupt at once.
+    """Within the block, the first interrupt is noted in ``asked``; a second one raises
+    KeyboardInterrupt at once.
 
-    Only the main thread is interrupted, so elsewhere (an instrument's work) nothing changes. A block around another one is asked too:
-    an interrupt in the last step of one run ends the series of runs.
+    Only the main thread is interrupted, so elsewhere (an instrument's work) nothing changes. A
+    block around another one is asked too: an interrupt in the last step of one run ends the series
+    of runs.
     """
     state = Interrupted()
 
@@ -93,9 +140,10 @@ def deferred() -> Iterator[Interrupted]:
 
 
 def leave_to_the_run(worker: int) -> None:
-    """Begin a process that prepares batches: at an interrupt it goes on, and who started it ends it.
+    """Begin a process that prepares batches: at an interrupt it goes on, and who started it ends
+    it.
 
-    A notebook's Stop and Ctrl-C at a terminal reach every process of the group. Workers of PyTorch's end by them, and the step in flight
-    would wait for a batch that never comes.
+    A notebook's Stop and Ctrl-C at a terminal reach every process of the group. Workers of
+    PyTorch's end by them, and the step in flight would wait for a batch that never comes.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,8 +1,10 @@
-"""``gpulab nbgrader``: the course's notebooks as an nbgrader course, with this package's own checks as the tests.
+"""``gpulab nbgrader``: the course's notebooks as an nbgrader course, with this package's own checks
+as the tests.
 
-Each exercise becomes an answer cell with the solution between nbgrader's marks and a test cell that calls the check and, among the
-hidden tests, asserts that it passed: a student's copy runs unanswered, as it does in the course. Where the correct answer depends on
-the machine, the answer cell is graded by hand. Source of the metadata: nbgrader, schema version 3.
+Each exercise becomes an answer cell with the solution between nbgrader's marks and a test cell that
+calls the check and, among the hidden tests, asserts that it passed: a student's copy runs
+unanswered, as it does in the course. Where the correct answer depends on the machine, the answer
+cell is graded by hand. Source of the metadata: nbgrader, schema version 3.
 """
 
 from __future__ import annotations
@@ -51,21 +53,37 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "nbgrader",
         help="write the course's exercises as an nbgrader course",
-        description="Write a course folder for nbgrader: its configuration, and the notebooks with solutions and test cells in source/.",
+        description="Write a course folder for nbgrader: its configuration, and the notebooks with "
+        "solutions and test cells in source/.",
     )
-    parser.add_argument("--out", metavar="FOLDER", required=True, help="the course folder; files with the same names are replaced")
-    parser.add_argument("--notebook", default="", metavar="02", help="only this notebook (default: all)")
-    parser.add_argument("--points", type=float, default=1.0, help="points for each exercise (default: 1)")
+    parser.add_argument(
+        "--out",
+        metavar="FOLDER",
+        required=True,
+        help="the course folder; files with the same names are replaced",
+    )
+    parser.add_argument(
+        "--notebook", default="", metavar="02", help="only this notebook (default: all)"
+    )
+    parser.add_argument(
+        "--points", type=float, default=1.0, help="points for each exercise (default: 1)"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab nbgrader``; return the exit code."""
     files = export(arguments.out, arguments.notebook, arguments.points)
-    print(f"Wrote nbgrader_config.py and {len(files)} assignment{'s' if len(files) != 1 else ''} to {arguments.out}:")
+    print(
+        f"Wrote nbgrader_config.py and {len(files)} assignment{'s' if len(files) != 1 else ''} to "
+        f"{arguments.out}:"
+    )
     for file in files:
         print(f"  nbgrader generate_assignment {file.parent.name}")
-    print("Run these in that folder. The solutions are in source/; the students' version is then in release/.")
+    print(
+        "Run these in that folder. The solutions are in source/; the students' version is then in "
+        "release/."
+    )
     return 0
 
 
@@ -88,7 +106,8 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
     Raises
     ------
     InputError
-        If there is no such notebook, the points are not a valid number, or the folder cannot be written to.
+        If there is no such notebook, the points are not a valid number, or the folder cannot be
+        written to.
     """
     if not is_finite(points) or points < 0:
         raise InputError(f"nbgrader: points={shown(points)}; expected a number from 0. Pass one.")
@@ -99,13 +118,19 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
         write_atomically(folder / "nbgrader_config.py", _CONFIG.encode())
         for lesson in chosen:
             content = _read(originals / f"{lesson.notebook}.ipynb")
-            content["cells"] = [made for cell in content["cells"] for made in _cells(cell, lesson, float(points))]
+            content["cells"] = [
+                made for cell in content["cells"] for made in _cells(cell, lesson, float(points))
+            ]
             file = folder / "source" / lesson.notebook / f"{lesson.notebook}.ipynb"
-            write_atomically(file, (json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
+            write_atomically(
+                file,
+                (json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode(),
+            )
             written.append(file)
     except OSError as error:
         raise InputError(
-            f"nbgrader: {folder} cannot be written ({error.strerror or error}); expected a writable folder. Pass another one with --out."
+            f"nbgrader: {folder} cannot be written ({error.strerror or error}); expected a "
+            "writable folder. Pass another one with --out."
         ) from error
     return written
 
@@ -116,7 +141,9 @@ def _read(path: Path) -> dict[str, Any]:
         if not isinstance(content, dict) or "cells" not in content:
             raise ValueError("it has no cells")
     except (OSError, ValueError) as error:
-        raise InputError(f"nbgrader: {path} is no notebook ({error}); expected nbformat 4. Restore the file.") from error
+        raise InputError(
+            f"nbgrader: {path} is no notebook ({error}); expected nbformat 4. Restore the file."
+        ) from error
     return content
 
 
@@ -128,21 +155,41 @@ def _cells(cell: dict[str, Any], lesson: Any, points: float) -> list[dict[str, A
     for exercise in lesson.exercises.values():
         call = f'gl.lessons.check("{exercise.id}", {exercise.answer_name})'
         if call in text:
-            line = next(each for each in text.splitlines() if call in each)  # such as "passed = gl.lessons.check(...)"
+            # such as "passed = gl.lessons.check(...)"
+            line = next(each for each in text.splitlines() if call in each)
             return _exercise(cell, exercise, text.replace(line, "").rstrip(), line.strip(), points)
     return [cell]
 
 
-def _exercise(cell: dict[str, Any], exercise: Any, stub: str, call: str, points: float) -> list[dict[str, Any]]:
+def _exercise(
+    cell: dict[str, Any], exercise: Any, stub: str, call: str, points: float
+) -> list[dict[str, Any]]:
     number = exercise.id.replace(".", "-")
     by_hand = exercise.depends_on_machine
     answer = f"{stub}\n\n### BEGIN SOLUTION\n{exercise.solution.strip()}\n### END SOLUTION"
     name = call.partition(" = ")[0] if call.partition(" = ")[0].isidentifier() else ""
     first = call if name else f"checked = {call}"
     name = name or "checked"
-    test = f'{first}\n### BEGIN HIDDEN TESTS\nassert {name}.state == "passed", {name}.message\n### END HIDDEN TESTS'
-    answered = {"grade": by_hand, "locked": False, "solution": True, "task": False, "schema_version": 3, "grade_id": f"exercise-{number}"}
-    tested = {"grade": True, "locked": True, "solution": False, "task": False, "schema_version": 3, "grade_id": f"test-{number}"}
+    test = (
+        f'{first}\n### BEGIN HIDDEN TESTS\nassert {name}.state == "passed", '
+        f"{name}.message\n### END HIDDEN TESTS"
+    )
+    answered = {
+        "grade": by_hand,
+        "locked": False,
+        "solution": True,
+        "task": False,
+        "schema_version": 3,
+        "grade_id": f"exercise-{number}",
+    }
+    tested = {
+        "grade": True,
+        "locked": True,
+        "solution": False,
+        "task": False,
+        "schema_version": 3,
+        "grade_id": f"test-{number}",
+    }
     if by_hand:
         answered["points"] = points
         return [_code(cell["id"], answer, answered), _code(f"{cell['id']}-check", call, None)]

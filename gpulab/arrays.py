@@ -1,9 +1,9 @@
 """Move arrays between host and devices, and share them between libraries without a copy.
 
-``to_device`` and ``to_host`` are MATLAB's ``gpuArray`` and ``gather``. They copy only if the data is
-somewhere else; ``share`` never copies. Arrays of JAX and TensorFlow never change: ``to_device`` always copies into and out of these
-libraries, and a shared view of such an array, or by such a library, must not be written to.
-Lists and scalars are refused: what a list of numbers should become
+``to_device`` and ``to_host`` are MATLAB's ``gpuArray`` and ``gather``. They copy only if the data
+is somewhere else; ``share`` never copies. Arrays of JAX and TensorFlow never change: ``to_device``
+always copies into and out of these libraries, and a shared view of such an array, or by such a
+library, must not be written to. Lists and scalars are refused: what a list of numbers should become
 (which dtype, which shape) is for the caller to decide.
 """
 
@@ -23,7 +23,8 @@ def _owner(x: object, function: str) -> _backends.Backend:
     owner = _backends.backend_of(x)
     if owner is None:
         raise InputError(
-            f"{function}: got {kind_of(x)}; expected an array of {', '.join(_backends.names())}. Wrap it with numpy.asarray first."
+            f"{function}: got {kind_of(x)}; expected an array of {', '.join(_backends.names())}. "
+            "Wrap it with numpy.asarray first."
         )
     return owner
 
@@ -43,8 +44,8 @@ def device_of(x: Any) -> Device:
     Raises
     ------
     InputError
-        If ``x`` is not an array of a known library, or has no data (a tensor on "meta", a traced value inside a function that is being
-        compiled).
+        If ``x`` is not an array of a known library, or has no data (a tensor on "meta", a traced
+        value inside a function that is being compiled).
 
     Examples
     --------
@@ -66,13 +67,15 @@ def to_host(x: Any) -> np.ndarray:
     Returns
     -------
     ndarray
-        The same memory where ``x`` is in main memory already (change one, and the other changes), else a copy. Read-only where ``x`` is
-        of JAX or TensorFlow and in main memory; a copy of a tf.Variable's value.
+        The same memory where ``x`` is in main memory already (change one, and the other changes),
+        else a copy. Read-only where ``x`` is of JAX or TensorFlow and in main memory; a copy of a
+        tf.Variable's value.
 
     Raises
     ------
     InputError
-        If ``x`` is not an array, or of a kind that numpy lacks (bfloat16, float8, sparse, quantized, nested, without data).
+        If ``x`` is not an array, or of a kind that numpy lacks (bfloat16, float8, sparse,
+        quantized, nested, without data).
     OutOfMemoryError
         If main memory does not hold the copy.
     DeviceError
@@ -91,7 +94,9 @@ def to_host(x: Any) -> np.ndarray:
         return owner.to_host(x)
 
 
-def to_device(a: Any, device: Device | str | None = None, library: str = "torch", pinned: bool = False) -> Any:
+def to_device(
+    a: Any, device: Device | str | None = None, library: str = "torch", pinned: bool = False
+) -> Any:
     """Return the array on a device (MATLAB: ``gpuArray``); the array itself if it is already there.
 
     Parameters
@@ -103,24 +108,27 @@ def to_device(a: Any, device: Device | str | None = None, library: str = "torch"
     library : str
         Of the result: "torch", "numpy", "cupy", "jax" or "tensorflow".
     pinned : bool
-        Pass through page-locked memory; with device "cpu" the result itself is page-locked. Needs an accelerator.
+        Pass through page-locked memory; with device "cpu" the result itself is page-locked. Needs
+        an accelerator.
 
     Returns
     -------
     torch.Tensor, ndarray, cupy.ndarray, jax.Array or tf.Tensor
-        Dtype and shape of ``a``. On the same device no byte is copied, unless the memory cannot be shared (read-only, negative
-        strides) or one of two libraries is JAX or TensorFlow: their arrays never change, so theirs is a copy. A tensor that stays with
-        torch stays in autograd; across libraries the values are detached.
+        Dtype and shape of ``a``. On the same device no byte is copied, unless the memory cannot be
+        shared (read-only, negative strides) or one of two libraries is JAX or TensorFlow: their
+        arrays never change, so theirs is a copy. A tensor that stays with torch stays in autograd;
+        across libraries the values are detached.
 
     Raises
     ------
     InputError
-        If ``a`` is not an array, or its dtype does not exist in the library (for JAX without ``jax_enable_x64``, 64-bit ones do not) or on
-        the device (Apple's GPUs have no float64).
+        If ``a`` is not an array, or its dtype does not exist in the library (for JAX without
+        ``jax_enable_x64``, 64-bit ones do not) or on the device (Apple's GPUs have no float64).
     MissingLibraryError
         If the library is one of an extra that is not installed.
     DeviceError
-        If the machine has no such device, the library cannot use it, or there is nothing to pin memory for.
+        If the machine has no such device, the library cannot use it, or there is nothing to pin
+        memory for.
     OutOfMemoryError
         If the device's free memory does not hold the array.
 
@@ -137,7 +145,10 @@ def to_device(a: Any, device: Device | str | None = None, library: str = "torch"
     target = _backends.backend(library)
     where = _destination(device, library)
     if pinned and len(available()) == 1:
-        raise DeviceError("to_device: pinned=True, but this machine has no accelerator to pin memory for; expected one. Pass pinned=False.")
+        raise DeviceError(
+            "to_device: pinned=True, but this machine has no accelerator to pin memory for; "
+            "expected one. Pass pinned=False."
+        )
     here = owner.device_of(a)
     if owner is target and here == str(where) and not pinned:
         return a
@@ -151,7 +162,9 @@ def to_device(a: Any, device: Device | str | None = None, library: str = "torch"
             return _across_libraries(a, owner, target, str(where))
         if not owner.in_numpy(a) and (here == str(where) or target.name not in ("numpy", "cupy")):
             of_name(here)  # from "meta" nothing can be moved
-            return _without_numpy(a if here == str(where) else owner.move(a, str(where), pinned), owner, target)
+            return _without_numpy(
+                a if here == str(where) else owner.move(a, str(where), pinned), owner, target
+            )
         return target.from_host(owner.to_host(a), str(where), pinned)
 
 
@@ -165,12 +178,19 @@ def _destination(device: Device | str | None, library: str) -> Device:
             return of_name(best)
     where = find(device)
     if library == "cupy" and where.torch_type != "cuda":
-        raise DeviceError(f"to_device: cupy has no arrays on '{where}'; expected a CUDA device. Pass library='torch' or 'numpy'.")
+        raise DeviceError(
+            f"to_device: cupy has no arrays on '{where}'; expected a CUDA device. Pass "
+            "library='torch' or 'numpy'."
+        )
     return where
 
 
-def _across_libraries(a: Any, owner: _backends.Backend, target: _backends.Backend, where: str) -> Any:
-    """From one GPU library to another: move within the first where need be, then share; nothing passes through the host."""
+def _across_libraries(
+    a: Any, owner: _backends.Backend, target: _backends.Backend, where: str
+) -> Any:
+    """From one GPU library to another: move within the first where need be, then share; nothing
+    passes through the host.
+    """
     moved = owner.move(a, where, False) if owner.device_of(a) != where else a
     view = _seen(moved, owner, target)
     return target.copy(view) if owner.immutable or target.immutable else view
@@ -185,12 +205,15 @@ def _without_numpy(a: Any, owner: _backends.Backend, target: _backends.Backend) 
 
 
 def _seen(a: Any, owner: _backends.Backend, target: _backends.Backend) -> Any:
-    """Return what the other library sees of the array: its own memory, or where that lies in no way that suits it, a compact copy's."""
+    """Return what the other library sees of the array: its own memory, or where that lies in no way
+    that suits it, a compact copy's.
+    """
     plain = a.detach() if hasattr(a, "detach") else a
     try:
         return _backends.share(plain, target.name)
     except CopyRequiredError:
-        compact = owner.compact(plain) if target.name != "numpy" else None  # what numpy refuses here is the dtype
+        # what numpy refuses here is the dtype
+        compact = owner.compact(plain) if target.name != "numpy" else None
         if compact is None:
             raise
         return _backends.share(compact, target.name)
@@ -214,9 +237,9 @@ def share(x: Any, library: str) -> Any:
     Raises
     ------
     CopyRequiredError
-        If the memory cannot be shared (another device, autograd, read-only, negative strides, a dtype the library lacks, sparse,
-        quantized or masked; for JAX and TensorFlow also memory that does not begin on a 64-byte boundary); the message states which
-        call makes the copy.
+        If the memory cannot be shared (another device, autograd, read-only, negative strides, a
+        dtype the library lacks, sparse, quantized or masked; for JAX and TensorFlow also memory
+        that does not begin on a 64-byte boundary); the message states which call makes the copy.
     InputError
         If ``x`` is not an array, or the library is not known.
     MissingLibraryError
@@ -224,10 +247,11 @@ def share(x: Any, library: str) -> Any:
 
     Notes
     -----
-    JAX and TensorFlow promise that an array never changes, and compile code that relies on it. So only read a view of their arrays:
-    numpy's view is read-only; those of torch and CuPy cannot be marked as such, and writing to them breaks the promise. Conversely, if you
-    write to memory of which they have a view, the view may show new or old numbers: do not write to it while they use it.
-    On Linux NumPy's arrays seldom begin on a 64-byte boundary; those of torch on a CPU do.
+    JAX and TensorFlow promise that an array never changes, and compile code that relies on it. So
+    only read a view of their arrays: numpy's view is read-only; those of torch and CuPy cannot be
+    marked as such, and writing to them breaks the promise. Conversely, if you write to memory of
+    which they have a view, the view may show new or old numbers: do not write to it while they use
+    it. On Linux NumPy's arrays seldom begin on a 64-byte boundary; those of torch on a CPU do.
 
     Examples
     --------
@@ -241,10 +265,13 @@ def share(x: Any, library: str) -> Any:
 
 
 def _need_main_memory(function: str, nbytes: int) -> None:
-    """Refuse a copy that main memory cannot hold: Linux would grant the allocation and kill the kernel later."""
+    """Refuse a copy that main memory cannot hold: Linux would grant the allocation and kill the
+    kernel later.
+    """
     free = find("cpu").free_bytes
     if free is not None and nbytes > free:
         raise OutOfMemoryError(
-            f"{function}: the copy needs {format_bytes(nbytes)} of main memory and {format_bytes(free)} is free; expected it to fit. "
+            f"{function}: the copy needs {format_bytes(nbytes)} of main memory and "
+            f"{format_bytes(free)} is free; expected it to fit. "
             "Copy a part of the array, or call gl.memory.release() first."
         )

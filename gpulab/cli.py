@@ -1,7 +1,8 @@
 """The command line: ``gpulab doctor``, ``lab``, ``html`` and so on; ``_COMMANDS`` lists all.
 
-Each command lives in a module of its own with ``add_parser(subparsers)`` that sets ``run(arguments) -> exit code``.
-Only the module of the requested command is imported, so ``gpulab record`` runs on a machine without Jupyter.
+Each command lives in a module of its own with ``add_parser(subparsers)`` that sets ``run(arguments)
+-> exit code``. Only the module of the requested command is imported, so ``gpulab record`` runs on a
+machine without Jupyter.
 """
 
 from __future__ import annotations
@@ -24,10 +25,16 @@ from gpulab.errors import GpulabError, InputError, install_extra
 _COMMANDS = {
     "doctor": (__name__, "check this machine before class"),
     "lab": ("gpulab.lab", "open the course in JupyterLab"),
-    "report": ("gpulab.lessons._report_command", "write the report that you hand in: machine, predictions, checks"),
+    "report": (
+        "gpulab.lessons._report_command",
+        "write the report that you hand in: machine, predictions, checks",
+    ),
     "class": ("gpulab.lessons._class_command", "read a folder of reports and write the grades"),
     "nbgrader": ("gpulab._nbgrader", "write the course's exercises as an nbgrader course"),
-    "misconceptions": ("gpulab.lessons._misconceptions", "list the common wrong predictions and wrong answers of the course"),
+    "misconceptions": (
+        "gpulab.lessons._misconceptions",
+        "list the common wrong predictions and wrong answers of the course",
+    ),
     "html": ("gpulab._html._command", "write the course as HTML pages that open from the disk"),
     "claims": ("gpulab.claims._command", "compare published claims with recorded machines"),
     "recordings": ("gpulab.recordings._command", "list, show, compare and merge recordings"),
@@ -38,7 +45,8 @@ _LAB = ("jupyterlab", "jupyter_server", "nbconvert", "nbformat", "nbclient", "ju
 # What a shell gives a program that SIGINT ended: 128 + 2.
 _INTERRUPTED = 130
 _READER_GONE = 141  # 128 + SIGPIPE
-_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # the disk, or what one may use of it
+# the disk, or what one may use of it
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 def add_parser(subparsers: Any) -> None:
@@ -46,7 +54,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor",
         help=_COMMANDS["doctor"][1],
-        description="Check this machine before class. The exit code is 0 if nothing has to be fixed, else 1.",
+        description="Check this machine before class. The exit code is 0 if nothing has to be fixed, "
+        "else 1.",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(run=run_doctor)
@@ -57,17 +66,28 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     from gpulab.devices import checkup
 
     report = checkup()
-    print(json.dumps({**report.to_dict(), "ok": report.ok}, indent=2) if arguments.json else report.text)
+    print(
+        json.dumps({**report.to_dict(), "ok": report.ok}, indent=2)
+        if arguments.json
+        else report.text
+    )
     return 0 if report.ok else 1
 
 
 def _parser(asked: str | None) -> argparse.ArgumentParser:
-    """The parser; only the asked command's own arguments are filled in, the others keep their line in the help."""
+    """The parser; only the asked command's own arguments are filled in, the others keep their line
+    in the help.
+    """
     import gpulab
 
-    parser = argparse.ArgumentParser(prog="gpulab", description="A laboratory for GPU acceleration of deep learning, in JupyterLab.")
+    parser = argparse.ArgumentParser(
+        prog="gpulab",
+        description="A laboratory for GPU acceleration of deep learning, in JupyterLab.",
+    )
     parser.add_argument("--version", action="version", version=f"gpulab {gpulab.__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    subparsers = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command", required=True
+    )
     for name, (module, line) in _COMMANDS.items():
         if name != asked:
             subparsers.add_parser(name, help=line)
@@ -79,21 +99,29 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
 
 
 def _show_every_character() -> None:
-    """Show by its escape what the output's encoding lacks: on Windows that of a file or a pipe has one alphabet, and names have several."""
-    if sys.stdout is None:  # it was closed (>&-), or Windows gave the program none: print then says nothing, and all else asks the output
+    """Show by its escape what the output's encoding lacks: on Windows that of a file or a pipe has
+    one alphabet, and names have several.
+    """
+    # it was closed (>&-), or Windows gave the program none: print then says nothing, and all else
+    # asks the output
+    if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - kept open to the end
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _refuse_lost_folder() -> None:
-    """Say so where the folder that the command was called in is no longer there: each command looks for something in it."""
+    """Say so where the folder that the command was called in is no longer there: each command looks
+    for something in it.
+    """
     try:
         pathlib.Path.cwd()
     except OSError as error:
         raise InputError(
-            f"the folder in which this command was called no longer exists ({error.strerror or error}); expected an "
-            "existing folder. Change to it again with cd, or to another one, and run the command again."
+            "the folder in which this command was called no longer exists "
+            f"({error.strerror or error}); expected an "
+            "existing folder. Change to it again with cd, or to another one, and run the command "
+            "again."
         ) from error
 
 
@@ -108,14 +136,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done; 1 something to fix (doctor); 2 wrong arguments or one of gpulab's errors; 130 interrupted.
+        0 done; 1 something to fix (doctor); 2 wrong arguments or one of gpulab's errors; 130
+        interrupted.
     """
     _show_every_character()
     words = list(sys.argv[1:] if argv is None else argv)
     asked = next((word for word in words if not word.startswith("-")), None)
     for number in filter(None, (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))):
-        if argv is None and signal.getsignal(number) is signal.SIG_DFL:  # not ignored, as under nohup
-            signal.signal(number, lambda number, frame: sys.exit(128 + number))  # which ends each block, and its temporary folder
+        # not ignored, as under nohup
+        if argv is None and signal.getsignal(number) is signal.SIG_DFL:
+            # which ends each block, and its temporary folder
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
         arguments = _parser(asked).parse_args(words)
         _refuse_lost_folder()
@@ -125,20 +156,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("gpulab: interrupted.", file=sys.stderr)
         return _INTERRUPTED
-    except BrokenPipeError:  # the reader of our output (head, less) has gone: nobody is left to tell
+    except BrokenPipeError:
+        # the reader of our output (head, less) has gone: nobody is left to tell
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - kept open for the interpreter's last flush
         return _READER_GONE
     except OSError as error:
-        if error.errno not in _FULL or error.filename is not None:  # no file of ours: those that are written say which they are
+        # no file of ours: those that are written say which they are
+        if error.errno not in _FULL or error.filename is not None:
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - as above
-        print(f"gpulab: the output cannot be written ({error.strerror}). Free some space, and run it again.", file=sys.stderr)
+        print(
+            f"gpulab: the output cannot be written ({error.strerror}). Free some space, and run it "
+            "again.",
+            file=sys.stderr,
+        )
         return 2
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in _LAB:
             raise
         print(
-            f"gpulab: {asked} needs {error.name}, which is not installed; expected the local lab. {install_extra('lab')}", file=sys.stderr
+            f"gpulab: {asked} needs {error.name}, which is not installed; expected the local lab. "
+            f"{install_extra('lab')}",
+            file=sys.stderr,
         )
         return 2
     except GpulabError as error:

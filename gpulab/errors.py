@@ -1,7 +1,8 @@
 """The exceptions that gpulab raises on purpose, so that callers can distinguish them from bugs.
 
 Every message has one form: what failed, with its values; what was expected; what to do.
-Built-in parents (``ValueError``, ``MemoryError``) are kept, so code that knows only those still works.
+Built-in parents (``ValueError``, ``MemoryError``) are kept, so code that knows only those still
+works.
 """
 
 from __future__ import annotations
@@ -13,19 +14,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 # As it is spoken: a uint8, a Unit, but an ndarray, an MLP.
-_SPOKEN_WITH_A_VOWEL = re.compile(r"(?![uU]n?i|eu|one|us)(?:[aeiouAEIOU]|nd|[AEFHILMNORSX](?=[A-Z]))")
+_SPOKEN_WITH_A_VOWEL = re.compile(
+    r"(?![uU]n?i|eu|one|us)(?:[aeiouAEIOU]|nd|[AEFHILMNORSX](?=[A-Z]))"
+)
 # What the system's own words for a limit that is reached mean, and what to do.
 _LIMITS = {
-    "Too many open files": "The limit of open files is reached: raise it, for example by `ulimit -n 4096`, and start Python there.",
-    "No space left on device": "The disk or the shared memory is full: free some space, which `df -h /tmp /dev/shm` shows.",
-    "Resource temporarily unavailable": "The limit of processes and threads is reached: raise it with `ulimit -u`, or end some.",
+    "Too many open files": "The limit of open files is reached: raise it, for example by `ulimit -n 4096`, and "
+    "start Python there.",
+    "No space left on device": "The disk or the shared memory is full: free some space, which `df -h /tmp /dev/shm` "
+    "shows.",
+    "Resource temporarily unavailable": "The limit of processes and threads is reached: raise it with `ulimit -u`, or end "
+    "some.",
 }
 # A message is one sentence: what was given is shown up to this many characters.
 _LONGEST = 60
 
 
 def shown(value: object, most: int = _LONGEST) -> str:
-    """Return the ``repr`` of what was given, cut short, for a message; an object whose ``repr`` fails is named by its type.
+    """Return the ``repr`` of what was given, cut short, for a message; an object whose ``repr``
+    fails is named by its type.
 
     Examples
     --------
@@ -36,23 +43,31 @@ def shown(value: object, most: int = _LONGEST) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return text that is safe to print on a terminal: control characters and incomplete characters are escaped.
+    r"""Return text that is safe to print on a terminal: control characters and incomplete
+    characters are escaped.
 
     Examples
     --------
     >>> print(printable("\x1b[2Jred"))
     \x1b[2Jred
     """
-    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    )
 
 
 def message_of(error: BaseException | str, most: int = 200) -> str:
-    """Return an exception's text, or what another program printed, in one line, cut short; its type where the text itself fails."""
+    """Return an exception's text, or what another program printed, in one line, cut short; its type
+    where the text itself fails.
+    """
     return _cut(str, error, most)
 
 
 def advice(report: str, otherwise: str) -> str:
-    """Return what to do about the limit of the system that a program's last words, or an error's, name; ``otherwise`` where they name none.
+    """Return what to do about the limit of the system that a program's last words, or an error's,
+    name; ``otherwise`` where they name none.
 
     Examples
     --------
@@ -85,14 +100,19 @@ def kind_of(value: object) -> str:
 
 
 def set_up_command(windows: bool | None = None) -> str:
-    r"""Return the command that sets the course up, for a message: for this system, or for the given one, since Windows has no make.
+    r"""Return the command that sets the course up, for a message: for this system, or for the given
+    one, since Windows has no make.
 
     Examples
     --------
     >>> print(set_up_command(windows=False), set_up_command(windows=True))
     `make lab` `py tools\setup_env.py`
     """
-    return r"`py tools\setup_env.py`" if (sys.platform == "win32" if windows is None else windows) else "`make lab`"
+    return (
+        r"`py tools\setup_env.py`"
+        if (sys.platform == "win32" if windows is None else windows)
+        else "`make lab`"
+    )
 
 
 def pip_command(words: str, in_notebook: bool | None = None) -> str:
@@ -110,19 +130,29 @@ def pip_command(words: str, in_notebook: bool | None = None) -> str:
 
 
 def _this_python() -> str:
-    """Return what starts this Python in a terminal: its path, where ``python`` alone is another one or none, as beside an environment."""
+    """Return what starts this Python in a terminal: its path, where ``python`` alone is another one
+    or none, as beside an environment.
+    """
     found = shutil.which("python")
-    if found is not None and Path(found).absolute().parent == Path(sys.executable).absolute().parent:
+    if (
+        found is not None
+        and Path(found).absolute().parent == Path(sys.executable).absolute().parent
+    ):
         return "python"
     return f'"{sys.executable}"' if " " in sys.executable else sys.executable
 
 
 def install_extra(name: str) -> str:
-    """Return the sentence that states how to install an extra of gpulab: in the project's ``.venv``, with pinned versions."""
+    """Return the sentence that states how to install an extra of gpulab: in the project's
+    ``.venv``, with pinned versions.
+    """
     windows = sys.platform == "win32"
-    extra = f'-e ".[{name}]"' if windows else f"-e '.[{name}]'"  # Windows' cmd takes ' for a letter of the word
-    if sys.prefix == sys.base_prefix:  # conda or Colab: there is no .venv, and the pins would change what is installed there
-        line = pip_command(f"install {extra}", in_notebook=False)  # in a terminal: a notebook's %pip stands in another folder
+    # Windows' cmd takes ' for a letter of the word
+    extra = f'-e ".[{name}]"' if windows else f"-e '.[{name}]'"
+    # conda or Colab: there is no .venv, and the pins would change what is installed there
+    if sys.prefix == sys.base_prefix:
+        # in a terminal: a notebook's %pip stands in another folder
+        line = pip_command(f"install {extra}", in_notebook=False)
     else:
         pip = r".venv\Scripts\pip" if windows else ".venv/bin/pip"
         line = f"`{pip} install -c constraints.txt {extra}`"
@@ -132,7 +162,8 @@ def install_extra(name: str) -> str:
 def _cut(to_text: Callable[[object], str], value: object, most: int) -> str:
     try:
         text = printable(" ".join(to_text(value).split()).rstrip("."))
-    except Exception:  # somebody else's __repr__ or __str__: the message at hand matters more than its fault
+    except Exception:
+        # somebody else's __repr__ or __str__: the message at hand matters more than its fault
         return f"<{type(value).__name__}>"
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
@@ -146,7 +177,9 @@ class InputError(GpulabError, ValueError):
 
 
 class LaunchError(InputError):
-    """A launch asks for more than any multiprocessor of its kind allows: too many threads in a block, too many registers in a thread."""
+    """A launch asks for more than any multiprocessor of its kind allows: too many threads in a
+    block, too many registers in a thread.
+    """
 
 
 class DeviceError(GpulabError, RuntimeError):
@@ -184,7 +217,9 @@ class RecordingError(GpulabError, ValueError):
 
 
 class CheckpointError(GpulabError, ValueError):
-    """A checkpoint of a training run or a model's file is missing, damaged, or is not the expected file."""
+    """A checkpoint of a training run or a model's file is missing, damaged, or is not the expected
+    file.
+    """
 
 
 class KernelError(GpulabError, ValueError):
@@ -202,21 +237,27 @@ class KernelError(GpulabError, ValueError):
 
 
 class MissingLibraryError(GpulabError, ImportError):
-    """A library that this call needs is not installed; the message has the command that installs it."""
+    """A library that this call needs is not installed; the message has the command that installs
+    it.
+    """
 
 
 class CompileError(GpulabError, ValueError):
-    """A compiler refused the source; the message shows the line with a caret and the compiler's message.
+    """A compiler refused the source; the message shows the line with a caret and the compiler's
+    message.
 
     Attributes
     ----------
     line, column : int or None
-        Where in the source that was given, counted from 1; None where the compiler gives no position.
+        Where in the source that was given, counted from 1; None where the compiler gives no
+        position.
     log : str
         The complete output of the compiler.
     """
 
-    def __init__(self, message: str, line: int | None = None, column: int | None = None, log: str = "") -> None:
+    def __init__(
+        self, message: str, line: int | None = None, column: int | None = None, log: str = ""
+    ) -> None:
         super().__init__(message)
         self.line, self.column, self.log = line, column, log
 
@@ -227,14 +268,21 @@ class RankError(GpulabError, RuntimeError):
     Attributes
     ----------
     ranks : tuple of int
-        The ranks that caused the error: those that raised, died, or did not join; empty where it is the cluster as a whole.
+        The ranks that caused the error: those that raised, died, or did not join; empty where it is
+        the cluster as a whole.
     waiting : tuple of int
         The ranks that waited in a collective meanwhile.
     collective : str or None
         What they waited in, such as "all_reduce of 4.0 kB in float32 among ranks 0, 1".
     """
 
-    def __init__(self, message: str, ranks: tuple[int, ...] = (), waiting: tuple[int, ...] = (), collective: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        ranks: tuple[int, ...] = (),
+        waiting: tuple[int, ...] = (),
+        collective: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.ranks, self.waiting, self.collective = ranks, waiting, collective
 
@@ -244,4 +292,6 @@ class RankDiedError(RankError):
 
 
 class CollectiveTimeoutError(RankError, TimeoutError):
-    """Ranks waited in a collective for longer than the cluster's timeout, because other ranks did not join or entered a different one."""
+    """Ranks waited in a collective for longer than the cluster's timeout, because other ranks did
+    not join or entered a different one.
+    """

@@ -1,7 +1,8 @@
 """Where a number came from: the badge, the notes and the environment that each result carries.
 
 Plain data, with text but no other behavior. Three kinds of evidence are never mixed silently:
-``MEASURED`` (this machine, just now), ``RECORDED`` (a named machine, on a date), ``MODELLED`` (a formula).
+``MEASURED`` (this machine, just now), ``RECORDED`` (a named machine, on a date), ``MODELLED`` (a
+formula).
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ NOT_COMPARED = "no recording to compare with yet"
 class Evidence(Result):
     """The badge of one result, with what its kind must carry.
 
-    Use the constructors ``measured``, ``recorded`` and ``modelled``: each requires what its kind needs, and
-    evidence cannot be made without it.
+    Use the constructors ``measured``, ``recorded`` and ``modelled``: each requires what its kind
+    needs, and evidence cannot be made without it.
 
     Attributes
     ----------
@@ -131,12 +132,14 @@ class Evidence(Result):
     libraries : mapping
         For a recording: library versions.
     assumptions, source, known_error : str or None
-        For a model: what it assumes, its source, and its error against recordings. A figure of float32 on a GPU assumes TF32 or not.
+        For a model: what it assumes, its source, and its error against recordings. A figure of
+        float32 on a GPU assumes TF32 or not.
 
     Raises
     ------
     InputError
-        If a measured or recorded figure has no device, a recorded one no date, or a modelled one no assumptions or no source.
+        If a measured or recorded figure has no device, a recorded one no date, or a modelled one no
+        assumptions or no source.
     """
 
     badge: Badge
@@ -160,41 +163,71 @@ class Evidence(Result):
         missing = [name for name, value in needs.items() if not value]
         if missing:
             raise InputError(
-                f"Evidence: {self.badge} without {' and '.join(missing)}; expected {' and '.join(needs)}. State where the number came from."
+                f"Evidence: {self.badge} without {' and '.join(missing)}; expected "
+                f"{' and '.join(needs)}. State where the number came from."
             )
         if self.samples is not None and self.samples < 0:
-            raise InputError(f"Evidence: samples={self.samples}; expected a count from 0. Pass None if nothing was sampled.")
+            raise InputError(
+                f"Evidence: samples={self.samples}; expected a count from 0. Pass None if nothing "
+                "was sampled."
+            )
 
     @classmethod
-    def measured(cls, device: str, samples: int | None = None, date: str | None = None, precision: str | None = None) -> Evidence:
+    def measured(
+        cls,
+        device: str,
+        samples: int | None = None,
+        date: str | None = None,
+        precision: str | None = None,
+    ) -> Evidence:
         """Return the evidence of a figure that was just measured on this machine."""
         return cls(Badge.MEASURED, device, samples=samples, date=date, assumptions=precision)
 
     @classmethod
-    def recorded(cls, environment: Environment, samples: int | None = None, precision: str | None = None) -> Evidence:
+    def recorded(
+        cls, environment: Environment, samples: int | None = None, precision: str | None = None
+    ) -> Evidence:
         """Return the evidence of a figure that was measured on a named machine on a date."""
         return cls(
-            Badge.RECORDED, environment.device, samples=samples, date=environment.date, command=environment.command,
-            driver=environment.driver, libraries=environment.libraries, assumptions=precision,
-        )  # fmt: skip
+            Badge.RECORDED,
+            environment.device,
+            samples=samples,
+            date=environment.date,
+            command=environment.command,
+            driver=environment.driver,
+            libraries=environment.libraries,
+            assumptions=precision,
+        )
 
     @classmethod
-    def modelled(cls, assumptions: str, source: str, known_error: str | None = None, device: str = "") -> Evidence:
+    def modelled(
+        cls, assumptions: str, source: str, known_error: str | None = None, device: str = ""
+    ) -> Evidence:
         """Return the evidence of a figure that was computed by a formula or a simulation."""
-        return cls(Badge.MODELLED, device, assumptions=assumptions, source=source, known_error=known_error)
+        return cls(
+            Badge.MODELLED, device, assumptions=assumptions, source=source, known_error=known_error
+        )
 
     @property
     def sentence(self) -> str:
         """The badge in one line, as tables and status lines show it."""
         if self.badge is Badge.MODELLED:
             error = self.known_error or NOT_COMPARED
-            return f"{self.badge} · assumes {self.assumptions} · source: {self.source} · known error: {error}"
-        count = (f" · {self.assumptions}" if self.assumptions else "") + (f" · n = {self.samples}" if self.samples is not None else "")
+            return (
+                f"{self.badge} · assumes {self.assumptions} · source: {self.source} · known "
+                f"error: {error}"
+            )
+        count = (f" · {self.assumptions}" if self.assumptions else "") + (
+            f" · n = {self.samples}" if self.samples is not None else ""
+        )
         if self.badge is Badge.RECORDED:
             versions = ", ".join(f"{name} {version}" for name, version in self.libraries.items())
             driver = f" · driver {self.driver}" if self.driver else ""
             command = f" · by `{self.command}`" if self.command else ""
-            return f"{self.badge} on {self.device}, {(self.date or '')[:10]}{driver}{' · ' + versions if versions else ''}{count}{command}"
+            return (
+                f"{self.badge} on {self.device}, "
+                f"{(self.date or '')[:10]}{driver}{' · ' + versions if versions else ''}{count}{command}"
+            )
         return f"{self.badge} on {self.device}{count}"
 
     def __str__(self) -> str:
@@ -202,7 +235,8 @@ class Evidence(Result):
 
 
 def known_errors(**parts: Evidence) -> str | None:
-    """Return the known errors of the models that a figure is based on, each with its name; None where none is known.
+    """Return the known errors of the models that a figure is based on, each with its name; None
+    where none is known.
 
     Examples
     --------

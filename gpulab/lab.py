@@ -1,8 +1,10 @@
-"""``gpulab lab``: JupyterLab on the learner's working copy of the notebooks, opened at ``00_start_here``.
+"""``gpulab lab``: JupyterLab on the learner's working copy of the notebooks, opened at
+``00_start_here``.
 
-The server listens on the loopback address with a fresh token, makes no requests to the internet, and leaves the user's own
-JupyterLab settings alone: what the course needs is set as defaults (``gpulab/_jupyter``), which user settings override.
-The working copy itself is managed by ``working_copy``.
+The server listens on the loopback address with a fresh token, makes no requests to the internet,
+and leaves the user's own JupyterLab settings alone: what the course needs is set as defaults
+(``gpulab/_jupyter``), which user settings override. The working copy itself is managed by
+``working_copy``.
 """
 
 from __future__ import annotations
@@ -28,12 +30,29 @@ _FIRST_NOTEBOOK = "00_start_here.ipynb"
 _COPY_NAME = "my-notebooks"
 _ADDRESS = "127.0.0.1"
 _PORT_RETRIES = 50
-# What the learner must not loosen through pass-through arguments: who can reach the server, and with what.
+# What the learner must not loosen through pass-through arguments: who can reach the server, and
+# with what.
 _GUARDED = (
-    "ip", "sock", "sock_mode", "port", "local_hostnames", "allow_remote_access", "allow_origin", "allow_origin_pat", "allow_credentials",
-    "token", "password", "hashed_password", "allow_unauthenticated_access", "disable_check_xsrf", "identity_provider_class",
-    "authorizer_class", "login_handler_class", "root_dir", "notebook_dir",
-)  # fmt: skip
+    "ip",
+    "sock",
+    "sock_mode",
+    "port",
+    "local_hostnames",
+    "allow_remote_access",
+    "allow_origin",
+    "allow_origin_pat",
+    "allow_credentials",
+    "token",
+    "password",
+    "hashed_password",
+    "allow_unauthenticated_access",
+    "disable_check_xsrf",
+    "identity_provider_class",
+    "authorizer_class",
+    "login_handler_class",
+    "root_dir",
+    "notebook_dir",
+)
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -50,13 +69,35 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         The new parser; its default ``run`` is ``run_lab``.
     """
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "lab", help="open the course in JupyterLab", description="Open the course in JupyterLab, in a working copy of your own."
+        "lab",
+        help="open the course in JupyterLab",
+        description="Open the course in JupyterLab, in a working copy of your own.",
     )
-    parser.add_argument("--no-browser", action="store_true", help="do not open a browser (for servers); the address is printed")
-    parser.add_argument("--port", type=int, default=None, help="the port to listen on (default: the first free one from 8888)")
-    parser.add_argument("--dir", type=Path, default=None, help=f"the working copy's folder (default: {_COPY_NAME} beside the course)")
-    parser.add_argument("--reset", metavar="NAME", help="restore the original of one notebook (yours is kept under a dated name), and exit")
-    parser.add_argument("jupyter", nargs="*", metavar="-- ARG", help="after --: arguments for JupyterLab itself")
+    parser.add_argument(
+        "--no-browser",
+        action="store_true",
+        help="do not open a browser (for servers); the address is printed",
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=None,
+        help="the port to listen on (default: the first free one from 8888)",
+    )
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=None,
+        help=f"the working copy's folder (default: {_COPY_NAME} beside the course)",
+    )
+    parser.add_argument(
+        "--reset",
+        metavar="NAME",
+        help="restore the original of one notebook (yours is kept under a dated name), and exit",
+    )
+    parser.add_argument(
+        "jupyter", nargs="*", metavar="-- ARG", help="after --: arguments for JupyterLab itself"
+    )
     parser.set_defaults(run=run_lab)
     return parser
 
@@ -81,7 +122,8 @@ def run_lab(args: argparse.Namespace) -> int:
         raise
     except OSError as error:
         raise GpulabError(
-            f"lab: the working copy {copy} cannot be written ({error.strerror}: {error.filename}); expected a writable folder "
+            f"lab: the working copy {copy} cannot be written ({error.strerror}: {error.filename}); "
+            "expected a writable folder "
             "with free space. Pass another one with --dir."
         ) from error
     for sentence in changes.sentences:
@@ -93,7 +135,8 @@ def run_lab(args: argparse.Namespace) -> int:
 
 
 def find_originals(root: Path | None = None, prefixes: Iterable[str] | None = None) -> Path:
-    """Return the folder of the course's notebooks: beside the package in a clone, in ``share/gpulab`` from a wheel.
+    """Return the folder of the course's notebooks: beside the package in a clone, in
+    ``share/gpulab`` from a wheel.
 
     Raises
     ------
@@ -102,13 +145,18 @@ def find_originals(root: Path | None = None, prefixes: Iterable[str] | None = No
     """
     root = root or Path(__file__).resolve().parent.parent
     if prefixes is None:
-        # Where pip puts them: Debian's own Python has the prefix /usr, and its pip writes below /usr/local.
+        # Where pip puts them: Debian's own Python has the prefix /usr, and its pip writes below
+        # /usr/local.
         prefixes = (sys.prefix, sysconfig.get_path("data"), site.getuserbase())
-    for folder in (root / "notebooks", *(Path(prefix) / "share" / "gpulab" / "notebooks" for prefix in prefixes)):
+    for folder in (
+        root / "notebooks",
+        *(Path(prefix) / "share" / "gpulab" / "notebooks" for prefix in prefixes),
+    ):
         if (folder / _FIRST_NOTEBOOK).is_file():
             return folder
     raise InputError(
-        f"lab: the course's notebooks are not at {root / 'notebooks'} nor in this environment's share/gpulab; expected "
+        f"lab: the course's notebooks are not at {root / 'notebooks'} nor in this environment's "
+        "share/gpulab; expected "
         f"{_FIRST_NOTEBOOK} there. Clone the project's repository and run {set_up_command()} in it."
     )
 
@@ -121,7 +169,10 @@ def _default_copy(originals: Path) -> Path:
 
 def _reset(originals: Path, copy: Path, name: str) -> int:
     found, kept = working_copy.reset(originals, copy, name)
-    print(f"{found} is the original again." + (f" Yours is kept as {kept}." if kept else " There was no changed version to keep."))
+    print(
+        f"{found} is the original again."
+        + (f" Yours is kept as {kept}." if kept else " There was no changed version to keep.")
+    )
     print("If it is open in JupyterLab, use File > Reload Notebook from Disk there.")
     return 0
 
@@ -141,12 +192,16 @@ def _running_servers() -> Iterable[Mapping[str, Any]]:
 
 
 def _answers(server: Mapping[str, Any]) -> bool:
-    request = urllib.request.Request(f"{server['url']}api/status", headers={"Authorization": f"token {server.get('token', '')}"})
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy has no business between here and here
+    request = urllib.request.Request(
+        f"{server['url']}api/status", headers={"Authorization": f"token {server.get('token', '')}"}
+    )
+    # a proxy has no business between here and here
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=3):
             return True
-    except (OSError, http.client.HTTPException):  # also what answers at its port by now and is no web server
+    except (OSError, http.client.HTTPException):
+        # also what answers at its port by now and is no web server
         return False
 
 
@@ -163,26 +218,38 @@ def _open_running(server: Mapping[str, Any], *, open_browser: bool) -> int:
     return 0
 
 
-def jupyter_arguments(copy: Path, port: int | None, *, open_browser: bool, extra: Iterable[str] = (), root: bool = False) -> list[str]:
+def jupyter_arguments(
+    copy: Path,
+    port: int | None,
+    *,
+    open_browser: bool,
+    extra: Iterable[str] = (),
+    root: bool = False,
+) -> list[str]:
     """Return JupyterLab's command line, without the token.
 
     Raises
     ------
     InputError
-        If ``extra`` sets what this command sets itself (address, token, folder, port), or holds the name of a file or a folder.
+        If ``extra`` sets what this command sets itself (address, token, folder, port), or holds the
+        name of a file or a folder.
     """
     extra = list(extra)
     for before, argument in zip(["", *extra], extra, strict=False):
-        # JupyterLab would serve a folder that stands there in the working copy's place: the originals, with `gpulab lab notebooks`.
+        # JupyterLab would serve a folder that stands there in the working copy's place: the
+        # originals, with `gpulab lab notebooks`.
         if not argument.startswith("-") and ("=" in before or not before.startswith("-")):
             raise InputError(
-                f"lab: {shown(argument)} is not an option; expected only options, with those of JupyterLab after --. Choose the working "
+                f"lab: {shown(argument)} is not an option; expected only options, with those of "
+                "JupyterLab after --. Choose the working "
                 "copy's folder with --dir, and open a notebook in JupyterLab."
             )
-        name = argument.lstrip("-").split("=")[0].split(".")[-1].replace("-", "_")  # as an option, and as its shorter name
+        # as an option, and as its shorter name
+        name = argument.lstrip("-").split("=")[0].split(".")[-1].replace("-", "_")
         if name in _GUARDED:
             raise InputError(
-                f"lab: {argument} would change who can reach the server or what it serves; expected other arguments after --. "
+                f"lab: {argument} would change who can reach the server or what it serves; "
+                "expected other arguments after --. "
                 "Use --port and --dir; to serve other people, see docs/classroom.md."
             )
     return [
@@ -206,7 +273,10 @@ def _check_port(port: int | None) -> None:
     if port is None:
         return
     if not 1 <= port <= 65535:
-        raise InputError(f"lab: port {port} does not exist; expected 1 to 65535. Leave --port out to take the first free one.")
+        raise InputError(
+            f"lab: port {port} does not exist; expected 1 to 65535. Leave --port out to take the "
+            "first free one."
+        )
     with socket.socket() as probe:
         if sys.platform != "win32":  # there the option means something else
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -214,15 +284,17 @@ def _check_port(port: int | None) -> None:
             probe.bind((_ADDRESS, port))
         except OSError as error:
             raise InputError(
-                f"lab: port {port} cannot be used ({error.strerror}); expected a free one. Leave --port out to take the first free one."
+                f"lab: port {port} cannot be used ({error.strerror}); expected a free one. Leave "
+                "--port out to take the first free one."
             ) from error
 
 
 def _listen(server: Any, *, any_port: bool) -> None:
     """Take the port now, and the next free one where another server was faster.
 
-    JupyterLab looks for a free port first and takes it later: of two servers that start in the same instant one would give up.
-    It also tells the browser its port before it has it, so the port is taken before ``server.start()``.
+    JupyterLab looks for a free port first and takes it later: of two servers that start in the same
+    instant one would give up. It also tells the browser its port before it has it, so the port is
+    taken before ``server.start()``.
     """
     take = server._bind_http_server_tcp
 
@@ -242,7 +314,9 @@ def _listen(server: Any, *, any_port: bool) -> None:
     server.io_loop.run_sync(taken)
 
 
-def serve(copy: Path, port: int | None = None, *, open_browser: bool = True, extra: Iterable[str] = ()) -> int:
+def serve(
+    copy: Path, port: int | None = None, *, open_browser: bool = True, extra: Iterable[str] = ()
+) -> int:
     """Run JupyterLab on a folder, in this process, until it is stopped; return the exit code.
 
     Parameters
@@ -265,27 +339,38 @@ def serve(copy: Path, port: int | None = None, *, open_browser: bool = True, ext
     arguments = jupyter_arguments(copy, port, open_browser=open_browser, extra=extra, root=is_root)
     _check_port(port)
     if is_root:
-        print("Warning: JupyterLab runs as root here, so every notebook can change everything on this machine. Use a normal user account.")
+        print(
+            "Warning: JupyterLab runs as root here, so every notebook can change everything on "
+            "this machine. Use a normal user account."
+        )
     defaults = str(Path(__file__).resolve().parent / "_jupyter")
-    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, (defaults, os.environ.get("JUPYTER_CONFIG_PATH"))))
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(
+        filter(None, (defaults, os.environ.get("JUPYTER_CONFIG_PATH")))
+    )
     # The kernel of this environment, also where the user has one of the same name.
     os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")
     from jupyterlab.labapp import LabApp
 
     try:
         server = LabApp.initialize_server(argv=arguments)
-    except OSError as error:  # a home that is not there or only read, as in a container under another user's number
+    except OSError as error:
+        # a home that is not there or only read, as in a container under another user's number
         raise GpulabError(
-            f"lab: Jupyter cannot keep its own files ({error.strerror}: {error.filename}); expected a home folder that you may write to. "
-            f"Set {'APPDATA' if sys.platform == 'win32' else 'HOME'} to such a folder, and run it again."
+            f"lab: Jupyter cannot keep its own files ({error.strerror}: {error.filename}); "
+            "expected a home folder that you may write to. "
+            f"Set {'APPDATA' if sys.platform == 'win32' else 'HOME'} to such a folder, and run it "
+            "again."
         ) from error
-    # Always a fresh token: a user's own configuration may have emptied it, and a command line or an environment
-    # variable could be read by other users or by every kernel.
+    # Always a fresh token: a user's own configuration may have emptied it, and a command line or an
+    # environment variable could be read by other users or by every kernel.
     server.identity_provider.token = secrets.token_hex(24)
     server.identity_provider.token_generated = False  # the address is printed below, once
     try:
         _listen(server, any_port=port is None)
-        message = f"JupyterLab is at\n    {_address_of(server.server_info())}\nYour notebooks: {copy}. Stop with Ctrl-C."
+        message = (
+            f"JupyterLab is at\n    {_address_of(server.server_info())}\nYour notebooks: "
+            f"{copy}. Stop with Ctrl-C."
+        )
         server.io_loop.add_callback(print, message, flush=True)  # once it answers, not before
         server.start()
     except KeyboardInterrupt:

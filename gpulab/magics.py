@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def register(shell: Any) -> None:
-    """Register all magics and display hooks with an IPython shell; calling it twice does no harm."""
+    """Register all magics and display hooks with an IPython shell; calling it twice does no
+    harm.
+    """
     shell.register_magic_function(functools.partial(gpu_time, shell), "line_cell", "gpu_time")
     shell.register_magic_function(functools.partial(gpu_memory, shell), "cell", "gpu_memory")
     shell.register_magic_function(functools.partial(gpu_compile, shell), "cell", "gpu_compile")
@@ -31,7 +33,9 @@ def register(shell: Any) -> None:
 
 
 def _take_share() -> None:
-    """Where a class shares a GPU, keep to the share that ``GPULAB_GPU_MEMORY`` gives this kernel; nothing is loaded where it is not set."""
+    """Where a class shares a GPU, keep to the share that ``GPULAB_GPU_MEMORY`` gives this kernel;
+    nothing is loaded where it is not set.
+    """
     if os.environ.get("GPULAB_GPU_MEMORY"):
         from gpulab.memory._share import apply_share
 
@@ -41,7 +45,9 @@ def _take_share() -> None:
 
 
 def _register_displays(shell: Any) -> None:
-    """Show predictions as forms; only the names are told here, so nothing heavy is loaded before the first prediction."""
+    """Show predictions as forms; only the names are told here, so nothing heavy is loaded before
+    the first prediction.
+    """
     formatter = shell.display_formatter.mimebundle_formatter
     formatter.for_type_by_name("gpulab.lessons._predictions", "Prediction", _show_prediction)
 
@@ -52,11 +58,14 @@ def _show_prediction(prediction: Any, include: Any = None, exclude: Any = None) 
     return render(prediction, include, exclude)
 
 
-# What a learner writes is compiled with dont_inherit: else this file's own "from __future__ import annotations" would hold in it.
+# What a learner writes is compiled with dont_inherit: else this file's own "from __future__ import
+# annotations" would hold in it.
 
 
 class _Cell:
-    """Statements of a cell, compiled once and run in the user's namespace; what they assign stays there, as in any cell."""
+    """Statements of a cell, compiled once and run in the user's namespace; what they assign stays
+    there, as in any cell.
+    """
 
     def __init__(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         self._code, self._namespace = code, namespace
@@ -65,7 +74,8 @@ class _Cell:
         exec(self._code, self._namespace)
 
 
-# Option -> (keyword of gl.measure, whether a value follows). "-o" is the magic's own: it returns the Measurement.
+# Option -> (keyword of gl.measure, whether a value follows). "-o" is the magic's own: it returns
+# the Measurement.
 _OPTIONS = {
     "-d": ("device", True), "--device": ("device", True),
     "-w": ("relative_width", True), "--relative-width": ("relative_width", True),
@@ -87,21 +97,26 @@ def _time_options(line: str) -> tuple[dict[str, str | bool], str]:
         if name not in _OPTIONS:
             if name.startswith("--"):
                 raise InputError(
-                    f"%gpu_time: {name} is not an option; expected one of {', '.join(_OPTIONS)}. Put -- before code that begins like this."
+                    f"%gpu_time: {name} is not an option; expected one of {', '.join(_OPTIONS)}. "
+                    "Put -- before code that begins like this."
                 )
             break  # -x @ y: the code begins with a minus
         keyword, takes_value = _OPTIONS[name]
         value: str | bool = True
         rest = rest[word.end() :]
         if not takes_value and word.group(2) is not None:  # "no" would count as yes
-            raise InputError(f"%gpu_time: {name} has the value {shown(word.group(2))}; expected none. Write {name} alone, or leave it out.")
+            raise InputError(
+                f"%gpu_time: {name} has the value {shown(word.group(2))}; expected none. Write "
+                f"{name} alone, or leave it out."
+            )
         if takes_value:
             text = word.group(2)
             if text is None and (match := _VALUE.match(rest)) is not None:
                 text, rest = match.group(1), rest[match.end() :]
             if text is None:
                 raise InputError(
-                    f"%gpu_time: {name} has no value; expected one after it, such as {name} 1. Add it, or leave the option out."
+                    f"%gpu_time: {name} has no value; expected one after it, such as {name} 1. Add "
+                    "it, or leave the option out."
                 )
             value = text.strip("\"'")
         found[keyword] = value
@@ -109,7 +124,9 @@ def _time_options(line: str) -> tuple[dict[str, str | bool], str]:
 
 
 def _number(option: str, text: str, namespace: dict[str, Any]) -> Any:
-    """Read an option's value: a number with a unit, or an expression of the learner's variables such as 2*n**3."""
+    """Read an option's value: a number with a unit, or an expression of the learner's variables
+    such as 2*n**3.
+    """
     try:
         return {"deadline": parse_seconds, "nbytes": parse_bytes}[option](text)
     except (KeyError, InputError):
@@ -118,12 +135,15 @@ def _number(option: str, text: str, namespace: dict[str, Any]) -> Any:
         return eval(text, namespace)
     except Exception as error:
         raise InputError(
-            f"%gpu_time: cannot read {option} {text!r} ({error}); expected a number or an expression without spaces."
+            f"%gpu_time: cannot read {option} {text!r} ({error}); expected a number or an "
+            "expression without spaces."
         ) from error
 
 
 def _compiled(shell: Any, code: str) -> tuple[Callable[[], Any], Any]:
-    """Return what runs the code, and the device that its variables are on (None where none are arrays)."""
+    """Return what runs the code, and the device that its variables are on (None where none are
+    arrays).
+    """
     from gpulab.timing import device_of
 
     namespace: dict[str, Any] = shell.user_ns
@@ -136,14 +156,17 @@ def _compiled(shell: Any, code: str) -> tuple[Callable[[], Any], Any]:
         return _Cell(compiled, namespace), device_of(types.FunctionType(compiled, namespace))
     except SyntaxError as error:
         raise InputError(
-            f"%gpu_time: cannot read {code.strip()[:60]!r} ({error.msg}); expected Python code. Fix it and run the cell again."
+            f"%gpu_time: cannot read {code.strip()[:60]!r} ({error.msg}); expected Python code. "
+            "Fix it and run the cell again."
         ) from error
 
 
 def _statements(source: str) -> int:
-    """Return how many statements these are; 1 also where only brackets would hold an expression together.
+    """Return how many statements these are; 1 also where only brackets would hold an expression
+    together.
 
-    In brackets two lines, such as ``f()`` and ``(x + y).sum()``, would be one expression: a call of what ``f`` returned.
+    In brackets two lines, such as ``f()`` and ``(x + y).sum()``, would be one expression: a call of
+    what ``f`` returned.
     """
     try:
         return len(ast.parse(source).body)
@@ -152,9 +175,13 @@ def _statements(source: str) -> int:
 
 
 def _expression(source: str, namespace: dict[str, Any]) -> Callable[[], Any] | None:
-    """Return what gives an expression's value, which may go over several lines; None where it is none."""
+    """Return what gives an expression's value, which may go over several lines; None where it is
+    none.
+    """
     try:
-        fn: Callable[[], Any] = eval(compile(f"lambda: (\n{source}\n)", "<%gpu_time>", "eval", dont_inherit=True), namespace)
+        fn: Callable[[], Any] = eval(
+            compile(f"lambda: (\n{source}\n)", "<%gpu_time>", "eval", dont_inherit=True), namespace
+        )
     except SyntaxError:
         return None
     return fn
@@ -163,10 +190,14 @@ def _expression(source: str, namespace: dict[str, Any]) -> Callable[[], Any] | N
 def _set_up(shell: Any, code: str) -> None:
     """Run what stands behind ``%%gpu_time`` and its options, once."""
     try:
-        exec(compile(shell.transform_cell(code), "<%%gpu_time set-up>", "exec", dont_inherit=True), shell.user_ns)
+        exec(
+            compile(shell.transform_cell(code), "<%%gpu_time set-up>", "exec", dont_inherit=True),
+            shell.user_ns,
+        )
     except Exception as error:
         raise InputError(
-            f"%%gpu_time: the set-up {shown(code)} raised {type(error).__name__} ({message_of(error)}); expected it to run. The text "
+            f"%%gpu_time: the set-up {shown(code)} raised {type(error).__name__} "
+            f"({message_of(error)}); expected it to run. The text "
             f"after the options is run once, as set-up; the options are {', '.join(_OPTIONS)}."
         ) from error
 
@@ -179,11 +210,14 @@ def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement,
     code = rest if cell is None else cell
     if not _statements(shell.transform_cell(code)):  # nothing, or comments alone
         raise InputError(
-            "%gpu_time: there is no code; expected an expression on the line, such as %gpu_time x @ y, or statements under %%gpu_time."
+            "%gpu_time: there is no code; expected an expression on the line, such as %gpu_time x "
+            "@ y, or statements under %%gpu_time."
         )
     namespace: dict[str, Any] = shell.user_ns
     arguments: dict[str, Any] = {
-        keyword: value if keyword == "device" or value is True else _number(keyword, str(value), namespace)
+        keyword: value
+        if keyword == "device" or value is True
+        else _number(keyword, str(value), namespace)
         for keyword, value in options.items()
     }
     if cell is not None and rest:
@@ -196,15 +230,17 @@ def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement,
 
 
 def gpu_time(shell: Any, line: str, cell: str | None = None) -> Measurement | None:
-    """Measure code: ``%gpu_time [options] expression``, or a cell of statements under ``%%gpu_time [options] [set-up]``.
+    """Measure code: ``%gpu_time [options] expression``, or a cell of statements under ``%%gpu_time
+    [options] [set-up]``.
 
     Parameters
     ----------
     shell : IPython shell
         The code runs in its namespace; what a cell assigns stays there.
     line, cell : str
-        As IPython gives them. Options: ``-d`` device, ``-w`` relative width, ``-t`` deadline (``2``, ``500ms``), ``--flops``, ``--nbytes``
-        (numbers or expressions), ``--transfer``, ``--cold``, ``-o`` to return the Measurement instead of showing it.
+        As IPython gives them. Options: ``-d`` device, ``-w`` relative width, ``-t`` deadline
+        (``2``, ``500ms``), ``--flops``, ``--nbytes`` (numbers or expressions), ``--transfer``,
+        ``--cold``, ``-o`` to return the Measurement instead of showing it.
 
     Returns
     -------
@@ -237,14 +273,19 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
     Returns
     -------
     object
-        The value of the cell's last expression, as without the magic. An error passes through with its traceback.
+        The value of the cell's last expression, as without the magic. An error passes through with
+        its traceback.
     """
     from IPython.display import display
 
     from gpulab.memory import Watch
 
     if line.strip():
-        print(f"%%gpu_memory: {line.strip()!r} is not an option; expected nothing after the magic. Put code below it.", file=sys.stderr)
+        print(
+            f"%%gpu_memory: {line.strip()!r} is not an option; expected nothing after the magic. "
+            "Put code below it.",
+            file=sys.stderr,
+        )
         return None
     run, watch = _as_cell(shell, cell), Watch(shell.user_ns)
 
@@ -252,28 +293,38 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
         display(watch.result())  # type: ignore[no-untyped-call]
 
     with contextlib.ExitStack() as after, watch:
-        after.callback(show)  # only from here on: where the watching could not begin there is nothing to show
+        # only from here on: where the watching could not begin there is nothing to show
+        after.callback(show)
         return run()
 
 
 def _as_cell(shell: Any, cell: str) -> Callable[[], Any]:
-    """Return what runs a cell's code in the user's namespace and gives the value of its last expression; its text can be looked up."""
+    """Return what runs a cell's code in the user's namespace and gives the value of its last
+    expression; its text can be looked up.
+    """
     source = shell.transform_cell(cell)
     name = shell.compile.cache(source, shell.execution_count)
     tree = ast.parse(source, name)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) and not cell.rstrip().endswith(";") else None
+    last = (
+        tree.body.pop()
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not cell.rstrip().endswith(";")
+        else None
+    )
 
     def run() -> Any:
         exec(compile(tree, name, "exec", dont_inherit=True), shell.user_ns)
         if not isinstance(last, ast.Expr):
             return None
-        return eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), shell.user_ns)
+        return eval(
+            compile(ast.Expression(last.value), name, "eval", dont_inherit=True), shell.user_ns
+        )
 
     return run
 
 
 def needs(shell: Any, line: str, cell: str) -> Any:
-    """Run a cell under ``%%needs tensorflow`` only where that library is installed; else show in one sentence how to install it.
+    """Run a cell under ``%%needs tensorflow`` only where that library is installed; else show in
+    one sentence how to install it.
 
     Parameters
     ----------
@@ -285,16 +336,22 @@ def needs(shell: Any, line: str, cell: str) -> Any:
     Returns
     -------
     object
-        The value of the cell's last expression, as without the magic. An error passes through with its traceback.
+        The value of the cell's last expression, as without the magic. An error passes through with
+        its traceback.
     """
     from gpulab.lessons import _library
 
     wanted = line.split()
     unknown = [name for name in wanted if name not in ("jax", "tensorflow")]
     if unknown or not wanted:
-        print(f"%%needs: {line.strip()!r} is not known; expected jax, tensorflow or both. Write %%needs jax.", file=sys.stderr)
+        print(
+            f"%%needs: {line.strip()!r} is not known; expected jax, tensorflow or both. Write "
+            "%%needs jax.",
+            file=sys.stderr,
+        )
         return None
-    absent = [why for name in wanted if (why := _library.unusable(name))]  # loaded without its chatter
+    # loaded without its chatter
+    absent = [why for name in wanted if (why := _library.unusable(name))]
     if absent:
         print(*absent, "This cell was left out; the others run without it.", sep="\n")
         return None
@@ -302,15 +359,17 @@ def needs(shell: Any, line: str, cell: str) -> Any:
 
 
 def gpu_compile(shell: Any, line: str, cell: str) -> Any:
-    """Compile a cell of CUDA C++ under ``%%gpu_compile [--arch sm_90] [options]`` and show what each kernel takes; no GPU is needed.
+    """Compile a cell of CUDA C++ under ``%%gpu_compile [--arch sm_90] [options]`` and show what
+    each kernel takes; no GPU is needed.
 
     Parameters
     ----------
     shell : IPython shell
         The shell in which ``-o NAME`` stores the result as a variable.
     line, cell : str
-        As IPython gives them. Options: ``--arch`` the target architecture, ``--name 'tile<16>'`` a template instance to compile
-        (repeat for more), ``-o NAME``; every other word is passed to the compiler, such as ``-use_fast_math`` or ``-DTILE=16``.
+        As IPython gives them. Options: ``--arch`` the target architecture, ``--name 'tile<16>'`` a
+        template instance to compile (repeat for more), ``-o NAME``; every other word is passed to
+        the compiler, such as ``-use_fast_math`` or ``-DTILE=16``.
 
     Returns
     -------
@@ -323,7 +382,12 @@ def gpu_compile(shell: Any, line: str, cell: str) -> Any:
 
     try:
         found = _compile_options(line)
-        result = compile_cuda(cell, found["--arch"][-1] if found["--arch"] else "sm_90", found[""], names=found["--name"])
+        result = compile_cuda(
+            cell,
+            found["--arch"][-1] if found["--arch"] else "sm_90",
+            found[""],
+            names=found["--name"],
+        )
         if found["-o"]:
             shell.user_ns[found["-o"][-1]] = result
     except GpulabError as error:
@@ -334,12 +398,17 @@ def gpu_compile(shell: Any, line: str, cell: str) -> Any:
 
 
 def _compile_options(line: str) -> dict[str, list[str]]:
-    """Split a magic's line into its own options, each with its values, and the compiler's words under ""."""
+    """Split a magic's line into its own options, each with its values, and the compiler's words
+    under "".
+    """
     found: dict[str, list[str]] = {"--arch": [], "--name": [], "-o": [], "": []}
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise InputError(f"%%gpu_compile: cannot read {line.strip()!r} ({error}); expected closed quotes. Fix the line.") from error
+        raise InputError(
+            f"%%gpu_compile: cannot read {line.strip()!r} ({error}); expected closed quotes. Fix "
+            "the line."
+        ) from error
     while words:
         word, equals, value = words.pop(0).partition("=")
         if word not in found or not word:
@@ -347,9 +416,15 @@ def _compile_options(line: str) -> dict[str, list[str]]:
             continue
         if not equals:
             if not words:
-                raise InputError(f"%%gpu_compile: {word} has no value; expected one after it, such as --arch sm_80. Add it.")
+                raise InputError(
+                    f"%%gpu_compile: {word} has no value; expected one after it, such as --arch "
+                    "sm_80. Add it."
+                )
             value = words.pop(0)
         if word == "-o" and not value.isidentifier():
-            raise InputError(f"%%gpu_compile: -o {value!r} is not a valid variable name; expected one such as -o made. Change it.")
+            raise InputError(
+                f"%%gpu_compile: -o {value!r} is not a valid variable name; expected one such as "
+                "-o made. Change it."
+            )
         found[word].append(value)
     return found

@@ -1,8 +1,10 @@
-"""The small real models that workloads, training and memory share, so that no two notebooks build their own.
+"""The small real models that workloads, training and memory share, so that no two notebooks build
+their own.
 
-Five factories, each of which returns a ``torch.nn.Module`` in training mode with weights from torch's global
-generator (call ``torch.manual_seed`` first for the same ones again). Under ``with torch.device("meta"):`` a model of
-any size costs no memory, which is what ``memory.predict`` needs. No loop, no data and no pretrained weights here.
+Five factories, each of which returns a ``torch.nn.Module`` in training mode with weights from
+torch's global generator (call ``torch.manual_seed`` first for the same ones again). Under ``with
+torch.device("meta"):`` a model of any size costs no memory, which is what ``memory.predict`` needs.
+No loop, no data and no pretrained weights here.
 """
 
 from __future__ import annotations
@@ -16,18 +18,24 @@ from gpulab.errors import InputError
 def _positive(function: str, **sizes: int) -> list[int]:
     for name, value in sizes.items():
         if not is_whole(value) or value < 1:
-            raise InputError(f"{function}: {name} is {value!r}; expected a whole number of at least 1. Pass for example {name}=2.")
+            raise InputError(
+                f"{function}: {name} is {value!r}; expected a whole number of at least 1. Pass for "
+                f"example {name}=2."
+            )
     return [int(value) for value in sizes.values()]
 
 
 def _share(function: str, dropout: float) -> None:
     if not is_finite(dropout) or not 0 <= dropout < 1:
         raise InputError(
-            f"{function}: dropout is {dropout!r}; expected a share of at least 0 and less than 1. Pass for example dropout=0.1."
+            f"{function}: dropout is {dropout!r}; expected a share of at least 0 and less than 1. "
+            "Pass for example dropout=0.1."
         )
 
 
-def mlp(inputs: int = 784, hidden: int = 256, outputs: int = 10, depth: int = 2, dropout: float = 0.0) -> Any:
+def mlp(
+    inputs: int = 784, hidden: int = 256, outputs: int = 10, depth: int = 2, dropout: float = 0.0
+) -> Any:
     """Return a multi-layer perceptron: ``depth`` hidden layers with ReLU, then a linear layer.
 
     Parameters
@@ -54,7 +62,9 @@ def mlp(inputs: int = 784, hidden: int = 256, outputs: int = 10, depth: int = 2,
     >>> sum(p.numel() for p in mlp(64, 32, 10, depth=1).parameters()) == 64 * 32 + 32 + 32 * 10 + 10
     True
     """
-    inputs, hidden, outputs, depth = _positive("mlp", inputs=inputs, hidden=hidden, outputs=outputs, depth=depth)
+    inputs, hidden, outputs, depth = _positive(
+        "mlp", inputs=inputs, hidden=hidden, outputs=outputs, depth=depth
+    )
     _share("mlp", dropout)
     from gpulab._network_modules import SmallMLP
 
@@ -62,7 +72,8 @@ def mlp(inputs: int = 784, hidden: int = 256, outputs: int = 10, depth: int = 2,
 
 
 def cnn(channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2) -> Any:
-    """Return a convolutional classifier: stages of two 3x3 convolutions with batch norm, then average and linear.
+    """Return a convolutional classifier: stages of two 3x3 convolutions with batch norm, then
+    average and linear.
 
     Parameters
     ----------
@@ -72,13 +83,14 @@ def cnn(channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2) 
     width : int
         Channels of the first stage; each later stage has twice as many.
     stages : int
-        The image's sides halve between stages, so they must be at least ``2 ** (stages - 1)`` pixels.
+        The image's sides halve between stages, so they must be at least ``2 ** (stages - 1)``
+        pixels.
 
     Returns
     -------
     torch.nn.Module
-        Maps float (batch, channels, height, width) of any size to (batch, classes). The defaults fit scikit-learn's
-        8x8 digits and have 66 thousand parameters.
+        Maps float (batch, channels, height, width) of any size to (batch, classes). The defaults
+        fit scikit-learn's 8x8 digits and have 66 thousand parameters.
 
     Raises
     ------
@@ -90,21 +102,27 @@ def cnn(channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2) 
     >>> cnn(width=4).training
     True
     """
-    channels, classes, width, stages = _positive("cnn", channels=channels, classes=classes, width=width, stages=stages)
+    channels, classes, width, stages = _positive(
+        "cnn", channels=channels, classes=classes, width=width, stages=stages
+    )
     from gpulab._network_modules import SmallCNN
 
     return SmallCNN(channels, classes, width, stages)
 
 
-def resnext(channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2, groups: int = 8) -> Any:
-    """Return a residual classifier whose 3x3 convolutions work in groups: two bottleneck blocks per stage.
+def resnext(
+    channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2, groups: int = 8
+) -> Any:
+    """Return a residual classifier whose 3x3 convolutions work in groups: two bottleneck blocks per
+    stage.
 
     Parameters
     ----------
     channels, classes : int
         Of the image; of the answer.
     width : int
-        Channels of the first stage; each later stage has twice as many. Inside a block there are half as many.
+        Channels of the first stage; each later stage has twice as many. Inside a block there are
+        half as many.
     stages : int
         The image's sides halve between stages.
     groups : int
@@ -122,7 +140,8 @@ def resnext(channels: int = 1, classes: int = 10, width: int = 32, stages: int =
 
     Notes
     -----
-    Source: Xie et al., "Aggregated Residual Transformations for Deep Neural Networks", CVPR 2017, figure 3 (c).
+    Source: Xie et al., "Aggregated Residual Transformations for Deep Neural Networks", CVPR 2017,
+    figure 3 (c).
 
     Examples
     --------
@@ -134,15 +153,24 @@ def resnext(channels: int = 1, classes: int = 10, width: int = 32, stages: int =
     )
     if width % 2 or width // 2 % groups:
         raise InputError(
-            f"resnext: {groups} groups do not divide the {width / 2:g} channels inside a block; expected a width that is a multiple of "
+            f"resnext: {groups} groups do not divide the {width / 2:g} channels inside a block; "
+            "expected a width that is a multiple of "
             f"{2 * groups}. Pass width={2 * groups}."
         )
     from gpulab._network_modules import BlockNet, Bottleneck
 
-    return BlockNet(channels, classes, width, stages, lambda source, wide, stride: Bottleneck(source, wide, wide // 2, groups, stride))
+    return BlockNet(
+        channels,
+        classes,
+        width,
+        stages,
+        lambda source, wide, stride: Bottleneck(source, wide, wide // 2, groups, stride),
+    )
 
 
-def mobilenet(channels: int = 1, classes: int = 10, width: int = 16, stages: int = 2, expansion: int = 4) -> Any:
+def mobilenet(
+    channels: int = 1, classes: int = 10, width: int = 16, stages: int = 2, expansion: int = 4
+) -> Any:
     """Return a classifier of depthwise convolutions: two inverted residual blocks per stage.
 
     Parameters
@@ -168,7 +196,8 @@ def mobilenet(channels: int = 1, classes: int = 10, width: int = 16, stages: int
 
     Notes
     -----
-    Source: Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", CVPR 2018, table 1 and figure 4 (d).
+    Source: Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", CVPR 2018,
+    table 1 and figure 4 (d).
 
     Examples
     --------
@@ -176,11 +205,22 @@ def mobilenet(channels: int = 1, classes: int = 10, width: int = 16, stages: int
     32
     """
     channels, classes, width, stages, expansion = _positive(
-        "mobilenet", channels=channels, classes=classes, width=width, stages=stages, expansion=expansion
+        "mobilenet",
+        channels=channels,
+        classes=classes,
+        width=width,
+        stages=stages,
+        expansion=expansion,
     )
     from gpulab._network_modules import BlockNet, InvertedResidual
 
-    return BlockNet(channels, classes, width, stages, lambda source, wide, stride: InvertedResidual(source, wide, expansion, stride))
+    return BlockNet(
+        channels,
+        classes,
+        width,
+        stages,
+        lambda source, wide, stride: InvertedResidual(source, wide, expansion, stride),
+    )
 
 
 def transformer(
@@ -213,12 +253,14 @@ def transformer(
     -------
     torch.nn.Module
         ``model(tokens)`` maps int64 (batch, positions) to scores (batch, positions, vocabulary);
-        ``model(tokens, targets)`` returns the mean cross entropy, so the model can serve as its own loss.
+        ``model(tokens, targets)`` returns the mean cross entropy, so the model can serve as its own
+        loss.
 
     Raises
     ------
     InputError
-        If a size is not a positive whole number, ``heads`` does not divide ``width``, or ``dropout`` lies outside [0, 1).
+        If a size is not a positive whole number, ``heads`` does not divide ``width``, or
+        ``dropout`` lies outside [0, 1).
 
     Examples
     --------
@@ -228,12 +270,22 @@ def transformer(
     (3, 8, 50)
     """
     vocabulary, width, heads, layers, context = _positive(
-        "transformer", vocabulary=vocabulary, width=width, heads=heads, layers=layers, context=context
+        "transformer",
+        vocabulary=vocabulary,
+        width=width,
+        heads=heads,
+        layers=layers,
+        context=context,
     )
     _share("transformer", dropout)
     if width % heads:
         nearest = width // heads * heads or heads
-        raise InputError(f"transformer: {heads} heads do not divide width {width}; expected a multiple of heads. Pass width={nearest}.")
+        raise InputError(
+            f"transformer: {heads} heads do not divide width {width}; expected a multiple of "
+            f"heads. Pass width={nearest}."
+        )
     from gpulab._network_modules import SmallTransformer
 
-    return SmallTransformer(vocabulary, width, heads, layers, context=context, dropout=dropout, tied=tied)
+    return SmallTransformer(
+        vocabulary, width, heads, layers, context=context, dropout=dropout, tied=tied
+    )

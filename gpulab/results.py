@@ -1,8 +1,8 @@
 """One codec and one table for every result, so that no result class writes its own JSON or HTML.
 
-A result is a frozen dataclass that inherits from ``Result``. ``to_dict`` gives plain JSON values (finite
-numbers; infinities and nan as text), ``from_dict`` rebuilds the object from the type hints of its fields.
-Nothing in a file is ever executed.
+A result is a frozen dataclass that inherits from ``Result``. ``to_dict`` gives plain JSON values
+(finite numbers; infinities and nan as text), ``from_dict`` rebuilds the object from the type hints
+of its fields. Nothing in a file is ever executed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def encode(value: Any) -> Any:
     Raises
     ------
     TypeError
-        If the value is of a kind that ``decode`` could not give back: a programming error in the result's class.
+        If the value is of a kind that ``decode`` could not give back: a programming error in the
+        result's class.
     """
     if isinstance(value, Result):
         return value.to_dict()
@@ -53,7 +54,10 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"encode: a result cannot hold {kind_of(value)}; expected numbers, text, real arrays, tuples, mappings or results.")
+    raise TypeError(
+        f"encode: a result cannot hold {kind_of(value)}; expected numbers, text, real arrays, "
+        "tuples, mappings or results."
+    )
 
 
 def _encode_key(key: Any) -> str:
@@ -62,12 +66,17 @@ def _encode_key(key: Any) -> str:
         return plain
     if isinstance(plain, int) and not isinstance(plain, bool):
         return str(plain)
-    raise TypeError(f"encode: a mapping in a result has {kind_of(key)} as key; expected text, int or an enum.")
+    raise TypeError(
+        f"encode: a mapping in a result has {kind_of(key)} as key; expected text, int or an enum."
+    )
 
 
 def _mismatch(value: Any, hint: Any, where: str) -> RecordingError:
     name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
-    return RecordingError(f"{where}: found {reprlib.repr(value)}; expected {name}. The file is damaged or was written by another version.")
+    return RecordingError(
+        f"{where}: found {reprlib.repr(value)}; expected {name}. The file is damaged or was "
+        "written by another version."
+    )
 
 
 def _decode_float(value: Any, where: str) -> float:
@@ -86,7 +95,8 @@ def _decode_union(value: Any, hint: Any, where: str) -> Any:
     if value is None and len(options) < len(typing.get_args(hint)):
         return None
     failures = []
-    # Text first where text is allowed, so that the word "nan" in a field of text or number stays a word.
+    # Text first where text is allowed, so that the word "nan" in a field of text or number stays a
+    # word.
     for option in sorted(options, key=lambda kind: not (kind is str and isinstance(value, str))):
         try:
             return decode(value, option, where)
@@ -103,7 +113,10 @@ def _decode_tuple(value: Any, hint: Any, where: str) -> tuple[Any, ...]:
         return tuple(decode(item, kinds[0], f"{where}[{i}]") for i, item in enumerate(value))
     if len(kinds) != len(value):
         raise _mismatch(value, hint, where)
-    return tuple(decode(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
+    return tuple(
+        decode(item, kind, f"{where}[{i}]")
+        for i, (item, kind) in enumerate(zip(value, kinds, strict=True))
+    )
 
 
 def _decode_list(value: Any, hint: Any, where: str) -> list[Any]:
@@ -136,7 +149,8 @@ def _decode_mapping(value: Any, hint: Any, where: str) -> dict[Any, Any]:
     key_kind, kind = typing.get_args(hint)
     decoded = {}
     for key, item in value.items():
-        place = f"{where}.{reprlib.repr(str(key))[1:-1]}"  # what a file says is shown as data: no control characters, cut short
+        # what a file says is shown as data: no control characters, cut short
+        place = f"{where}.{reprlib.repr(str(key))[1:-1]}"
         try:
             name = int(key) if key_kind is int else decode(key, key_kind, place)
         except ValueError as error:
@@ -153,7 +167,8 @@ def decode(value: Any, hint: Any, where: str) -> Any:
     RecordingError
         If the value is not one that ``encode`` gives for this type.
     """
-    if type(value) is hint and hint in _AS_THEY_ARE:  # most fields of most files; a class of thirty has a hundred thousand
+    # most fields of most files; a class of thirty has a hundred thousand
+    if type(value) is hint and hint in _AS_THEY_ARE:
         return value
     origin = _origin(hint)
     if hint is Any:
@@ -215,35 +230,55 @@ class Result:
         Raises
         ------
         RecordingError
-            If a field is missing, unknown or of another type, or the schema's version is newer than this code's.
+            If a field is missing, unknown or of another type, or the schema's version is newer than
+            this code's.
         """
         where = where or cls.__name__
         if not isinstance(data, dict) or data.get("schema") != cls.__name__:
             raise _mismatch(data.get("schema") if isinstance(data, dict) else data, cls, where)
         version = data.get("schema_version")
-        if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= cls.schema_version:
+        if (
+            not isinstance(version, int)
+            or isinstance(version, bool)
+            or not 1 <= version <= cls.schema_version
+        ):
             raise RecordingError(
-                f"{where}: schema version {reprlib.repr(version)}; gpulab reads 1 to {cls.schema_version}. Update gpulab to read the file."
+                f"{where}: schema version {reprlib.repr(version)}; gpulab reads 1 to "
+                f"{cls.schema_version}. Update gpulab to read the file."
             )
         hints = _hints(cls)  # type: ignore[arg-type]
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         names = [field.name for field in fields]
         given = {str(name) for name in data} - {"schema", "schema_version"}
-        # A field that a later version added has a default, and a file of an earlier one does without it.
-        later = {field.name for field in fields if field.default is not dataclasses.MISSING} if version < cls.schema_version else set()
+        # A field that a later version added has a default, and a file of an earlier one does
+        # without it.
+        later = (
+            {field.name for field in fields if field.default is not dataclasses.MISSING}
+            if version < cls.schema_version
+            else set()
+        )
         if not set(names) - later <= given <= set(names):
             wrong = reprlib.repr(sorted((set(names) - later - given) | (given - set(names))))
             raise RecordingError(
-                f"{where}: fields that are missing or unknown: {wrong}. The file is damaged or was written by another version."
+                f"{where}: fields that are missing or unknown: {wrong}. The file is damaged or was "
+                "written by another version."
             )
-        values = {name: decode(data[name], hints[name], f"{where}.{name}") for name in names if name in given}
+        values = {
+            name: decode(data[name], hints[name], f"{where}.{name}")
+            for name in names
+            if name in given
+        }
         try:
             return cls(**values)
         except (InputError, ValueError, TypeError) as error:
-            raise RecordingError(f"{where}: {error} The file is damaged or was written by another version.") from error
+            raise RecordingError(
+                f"{where}: {error} The file is damaged or was written by another version."
+            ) from error
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the headers and the rows that the notebook shows; classes with a better table override this."""
+        """Return the headers and the rows that the notebook shows; classes with a better table
+        override this.
+        """
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         return ("", ""), [(field.name, str(getattr(self, field.name))) for field in fields]
 
@@ -256,7 +291,8 @@ class Result:
         return html_table(headers, rows, self.caption())
 
 
-# Colours come from JupyterLab's theme where there is one (light or dark); the second value serves other pages.
+# Colours come from JupyterLab's theme where there is one (light or dark); the second value serves
+# other pages.
 _INK = "var(--jp-ui-font-color1,#212121)"
 _PAPER = "var(--jp-layout-color1,#fff)"
 _BADGE_STYLE = {
@@ -264,30 +300,45 @@ _BADGE_STYLE = {
     "RECORDED": "background:transparent;color:inherit;border:2px solid currentColor",
     "MODELLED": "background:transparent;color:inherit;border:2px dashed currentColor",
 }
-_CAPTION_LENGTH, _CAPTION_SHORT = 180, 110  # characters: a longer caption folds to the shorter length
+# characters: a longer caption folds to the shorter length
+_CAPTION_LENGTH, _CAPTION_SHORT = 180, 110
 _NO_BREAK = 26  # characters: a shorter cell is not broken into lines
-_SENTENCE = "10em"  # the least width of a longer one: where the page is narrow the table scrolls, and no cell is a tower of single words
+# the least width of a longer one: where the page is narrow the table scrolls, and no cell is a
+# tower of single words
+_SENTENCE = "10em"
 _NOTE = "note: "  # how the first cell of a note's row begins
 _NOTES_SHOWN = 2
-_BADGE_SHAPE = "display:inline-block;padding:0 0.45em;border-radius:0.3em;font-size:0.85em;font-weight:600;letter-spacing:0.04em"
+_BADGE_SHAPE = (
+    "display:inline-block;padding:0 "
+    "0.45em;border-radius:0.3em;font-size:0.85em;font-weight:600;letter-spacing:0.04em"
+)
 
 
 def html_badge(badge: str) -> str:
-    """Return a badge as HTML, in the same form everywhere: solid for MEASURED, hollow for RECORDED, dashed for MODELLED."""
+    """Return a badge as HTML, in the same form everywhere: solid for MEASURED, hollow for RECORDED,
+    dashed for MODELLED.
+    """
     return f'<span class="gpulab-badge" style="{_BADGE_SHAPE};{_BADGE_STYLE[badge]}">{badge}</span>'
 
 
 def folded(text: str) -> tuple[str, str]:
-    """Return the beginning of a text and the rest that unfolds; the rest is "" where the text is short enough for a caption."""
+    """Return the beginning of a text and the rest that unfolds; the rest is "" where the text is
+    short enough for a caption.
+    """
     text = " ".join(text.split())
     cut = text.rfind(" ", 0, _CAPTION_SHORT - 1)  # with the ellipsis
-    return (text, "") if len(text) <= _CAPTION_LENGTH or cut < 0 else (f"{text[:cut]} …", f"… {text[cut + 1 :]}")
+    return (
+        (text, "")
+        if len(text) <= _CAPTION_LENGTH or cut < 0
+        else (f"{text[:cut]} …", f"… {text[cut + 1 :]}")
+    )
 
 
 def html_caption(sentence: str) -> str:
     """Return a line of text, escaped, with a badge word at its start drawn as the badge.
 
-    A long one (the assumptions and sources of a model) shows its beginning and unfolds, so that it does not bury the table.
+    A long one (the assumptions and sources of a model) shows its beginning and unfolds, so that it
+    does not bury the table.
     """
     word, _, rest = sentence.partition(" ")
     if word not in _BADGE_STYLE:
@@ -313,18 +364,27 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: s
     Returns
     -------
     str
-        One ``figure`` that scrolls sideways if the page is too narrow. Rows of notes ("note: unstable") after the second are folded.
+        One ``figure`` that scrolls sideways if the page is too narrow. Rows of notes ("note:
+        unstable") after the second are folded.
     """
-    cell = "text-align:left;vertical-align:top;padding:0.2em 1em 0.2em 0;font-variant-numeric:tabular-nums"
+    cell = (
+        "text-align:left;vertical-align:top;padding:0.2em 1em 0.2em "
+        "0;font-variant-numeric:tabular-nums"
+    )
     head = "".join(_header(str(text), cell) for text in headers) if any(headers) else ""
     texts = [[str(text) for text in row] for row in rows]
     more = [row for row in texts if row and row[0].startswith(_NOTE)][_NOTES_SHOWN:]
     body = "".join(_row(row, cell) for row in texts if row not in more)
     # Below the table and not its <caption>, which a browser makes no wider than the table itself.
-    below = f'<figcaption style="padding-top:0.4em">{html_caption(caption)}</figcaption>' if caption else ""
+    below = (
+        f'<figcaption style="padding-top:0.4em">{html_caption(caption)}</figcaption>'
+        if caption
+        else ""
+    )
     below = html_more_notes([f"{row[0].removeprefix(_NOTE)}: {row[1]}" for row in more]) + below
     return (
-        '<figure class="gpulab-result" style="margin:0;overflow-x:auto"><table style="margin:0;color:inherit;table-layout:auto">'
+        '<figure class="gpulab-result" style="margin:0;overflow-x:auto"><table '
+        'style="margin:0;color:inherit;table-layout:auto">'
         f"{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>{below}</figure>"
     )
 
@@ -335,28 +395,49 @@ def html_more_notes(sentences: Sequence[str]) -> str:
         return ""
     items = "".join(f"<li>{html.escape(each)}</li>" for each in sentences)
     count = f"{len(sentences)} more note{'s' if len(sentences) != 1 else ''}"
-    return f'<details><summary style="cursor:pointer">{count}</summary><ul style="margin:0.3em 0">{items}</ul></details>'
+    return (
+        f'<details><summary style="cursor:pointer">{count}</summary><ul style="margin:0.3em '
+        f'0">{items}</ul></details>'
+    )
 
 
 def _header(text: str, style: str) -> str:
     """A column's header; an empty corner is no header, or a screen reader announces nothing."""
-    return f'<th scope="col" style="{style}">{html.escape(text)}</th>' if text else f'<td style="{style}"></td>'
+    return (
+        f'<th scope="col" style="{style}">{html.escape(text)}</th>'
+        if text
+        else f'<td style="{style}"></td>'
+    )
 
 
 def _row(cells: list[str], style: str) -> str:
-    """A row of the body; its last filled cell takes the room of the empty ones behind it, so that a long note widens no column."""
-    first = f'<th scope="row" style="{_kept_together(cells[0], style)};font-weight:600">{html.escape(cells[0])}</th>' if cells else ""
+    """A row of the body; its last filled cell takes the room of the empty ones behind it, so that a
+    long note widens no column.
+    """
+    first = (
+        '<th scope="row" '
+        f'style="{_kept_together(cells[0], style)};font-weight:600">{html.escape(cells[0])}</th>'
+        if cells
+        else ""
+    )
     rest = cells[1:]
     while len(rest) > 1 and not rest[-1]:
         rest.pop()
     span = f' colspan="{len(cells) - len(rest)}"' if rest and len(rest) < len(cells) - 1 else ""
     drawn = [
-        f'<td{span if i == len(rest) - 1 else ""} style="{_kept_together(text, style)}">{html.escape(text)}</td>'
+        f"<td{span if i == len(rest) - 1 else ''} "
+        f'style="{_kept_together(text, style)}">{html.escape(text)}</td>'
         for i, text in enumerate(rest)
     ]
     return f"<tr>{first}{''.join(drawn)}</tr>"
 
 
 def _kept_together(text: str, style: str) -> str:
-    """A number and its unit, or a name of a few words, stay on one line; a sentence keeps room for a few words beside each other."""
-    return f"{style};white-space:nowrap" if len(text) <= _NO_BREAK else f"{style};min-width:{_SENTENCE}"
+    """A number and its unit, or a name of a few words, stay on one line; a sentence keeps room for
+    a few words beside each other.
+    """
+    return (
+        f"{style};white-space:nowrap"
+        if len(text) <= _NO_BREAK
+        else f"{style};min-width:{_SENTENCE}"
+    )

@@ -1,4 +1,5 @@
-"""Format and parse the quantities of this course, so that every table and plot shows them in the same way.
+"""Format and parse the quantities of this course, so that every table and plot shows them in the
+same way.
 
 Times use s, ms, us, ns. Storage uses binary prefixes (KiB = 1024 bytes); rates use decimal prefixes
 (GB/s = 1e9 bytes per second, GFLOP/s = 1e9 operations per second), as vendors' data sheets do.
@@ -132,7 +133,8 @@ def format_ratio(ratio: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """Return a number without a unit: three significant digits, or a whole number from 1,000 on, where three digits would need an exponent.
+    """Return a number without a unit: three significant digits, or a whole number from 1,000 on,
+    where three digits would need an exponent.
 
     >>> format_number(9.876), format_number(10), format_number(999.6), format_number(18765.4)
     ('9.88', '10', '1,000', '18,765')
@@ -141,7 +143,8 @@ def format_number(value: float) -> str:
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:
-    """Return a whole number with its noun: ``1 block``, ``2 blocks``; ``several`` is the plural, if it is not formed with an s.
+    """Return a whole number with its noun: ``1 block``, ``2 blocks``; ``several`` is the plural, if
+    it is not formed with an s.
 
     Examples
     --------
@@ -151,26 +154,37 @@ def plural(count: int, noun: str, several: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
 
 
-def _parse(given: Any, words: dict[str, float] | dict[str, int], function: str, example: str) -> float:
-    """Read text with a unit, or a bare number in the base unit; anything negative, infinite or unreadable is refused."""
+def _parse(
+    given: Any, words: dict[str, float] | dict[str, int], function: str, example: str
+) -> float:
+    """Read text with a unit, or a bare number in the base unit; anything negative, infinite or
+    unreadable is refused.
+    """
     expected = f"expected a number and a unit, such as {example}, that is finite and not negative"
     if isinstance(given, str):
         match = _QUANTITY.fullmatch(given)
         if match is None or match.group(2).lower() not in words:
-            raise InputError(f"{function}: cannot read {given[:60]!r}; {expected}. Units: {', '.join(w for w in words if w)}.")
+            raise InputError(
+                f"{function}: cannot read {given[:60]!r}; {expected}. Units: "
+                f"{', '.join(w for w in words if w)}."
+            )
         value = float(match.group(1)) * words[match.group(2).lower()]
     elif isinstance(given, float) or is_finite(given) or is_whole(given):
-        number = given if is_whole(given) else float(given)  # NumPy's small floats hold no such limit
+        # NumPy's small floats hold no such limit
+        number = given if is_whole(given) else float(given)
         value = float(number) if -_LARGEST < number < _LARGEST else math.inf
     else:
         raise InputError(f"{function}: got {kind_of(given)}; {expected}. Pass text or a number.")
     if not math.isfinite(value) or value < 0:
-        raise InputError(f"{function}: got {str(given)[:60]!r}; {expected}. Pass a realistic size or duration.")
+        raise InputError(
+            f"{function}: got {str(given)[:60]!r}; {expected}. Pass a realistic size or duration."
+        )
     return value
 
 
 def parse_seconds(text: str | float) -> float:
-    """Read a duration such as ``"10 us"``; text without a unit is refused, and a number is taken as seconds.
+    """Read a duration such as ``"10 us"``; text without a unit is refused, and a number is taken as
+    seconds.
 
     Parameters
     ----------
@@ -201,7 +215,8 @@ def parse_bytes(text: str | float) -> int:
     Parameters
     ----------
     text : str or float
-        A number with one of the units B, KiB to TiB (powers of 1024; K, M, G are short for them), kB to TB (powers of 1000); or bytes.
+        A number with one of the units B, KiB to TiB (powers of 1024; K, M, G are short for them),
+        kB to TB (powers of 1000); or bytes.
 
     Returns
     -------

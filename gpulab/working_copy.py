@@ -1,8 +1,8 @@
 """The learner's working copy of the notebooks: filled from the originals, and never overwritten.
 
-The learner edits ``my-notebooks/``, so that edits survive an update of the course and never disturb the originals.
-A manifest remembers the hash of each original that was given out; a file whose hash still matches was not edited.
-This module does not depend on JupyterLab, and it deletes nothing.
+The learner edits ``my-notebooks/``, so that edits survive an update of the course and never disturb
+the originals. A manifest remembers the hash of each original that was given out; a file whose hash
+still matches was not edited. This module does not depend on JupyterLab, and it deletes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from gpulab.errors import InputError
 STATE_FOLDER = ".gpulab"
 _MANIFEST = "given-out.json"
 _SCHEMA = 1
-# What lies in notebooks/ but is not for the learner: caches, checkpoints, and tests of the notebooks.
+# What lies in notebooks/ but is not for the learner: caches, checkpoints, and tests of the
+# notebooks.
 _LEFT_OUT = ("__pycache__", ".ipynb_checkpoints", "conftest.py")
 
 
@@ -51,13 +52,18 @@ class Update:
             lines.append(f"New in your working copy: {', '.join(self.added)}.")
         if self.renewed:
             lines.append(f"Updated (you had not changed them): {', '.join(self.renewed)}.")
-        lines += [f"You have changed {name}, so it was kept; the newer original is next to it as {new}." for name, new in self.beside]
+        lines += [
+            f"You have changed {name}, so it was kept; the newer original is next to it as {new}."
+            for name, new in self.beside
+        ]
         return tuple(lines)
 
 
 @dataclass
 class _Given:
-    """One manifest entry: the hash of the original in the working copy, and of the newest one laid beside it."""
+    """One manifest entry: the hash of the original in the working copy, and of the newest one laid
+    beside it.
+    """
 
     given: str
     beside: str | None = None
@@ -70,7 +76,8 @@ class _Manifest:
 
 
 def update(originals: Path, copy: Path) -> Update:
-    """Bring the working copy up to date with the originals without touching what the learner changed.
+    """Bring the working copy up to date with the originals without touching what the learner
+    changed.
 
     Parameters
     ----------
@@ -120,7 +127,9 @@ def update(originals: Path, copy: Path) -> Update:
     return Update(tuple(added), tuple(renewed), tuple(beside), tuple(manifest.warnings))
 
 
-def reset(originals: Path, copy: Path, name: str, now: datetime.datetime | None = None) -> tuple[str, str | None]:
+def reset(
+    originals: Path, copy: Path, name: str, now: datetime.datetime | None = None
+) -> tuple[str, str | None]:
     """Bring one original back into the working copy; an edited file is kept under a dated name.
 
     Parameters
@@ -133,7 +142,8 @@ def reset(originals: Path, copy: Path, name: str, now: datetime.datetime | None 
     Returns
     -------
     tuple of (str, str or None)
-        The file's name, and the name under which the learner's own version is kept (None: there was none to keep).
+        The file's name, and the name under which the learner's own version is kept (None: there was
+        none to keep).
 
     Raises
     ------
@@ -159,11 +169,15 @@ def reset(originals: Path, copy: Path, name: str, now: datetime.datetime | None 
 
 def _check_folders(originals: Path, copy: Path) -> None:
     if copy.exists() and not copy.is_dir():
-        raise InputError(f"working copy: {copy} is a file; expected a folder or a name that is free. Pass another one with --dir.")
+        raise InputError(
+            f"working copy: {copy} is a file; expected a folder or a name that is free. Pass "
+            "another one with --dir."
+        )
     resolved = copy.resolve()
     if resolved == originals.resolve() or originals.resolve() in resolved.parents:
         raise InputError(
-            f"working copy: {copy} is the folder of the originals or is inside it; expected another folder, so that the "
+            f"working copy: {copy} is the folder of the originals or is inside it; expected "
+            "another folder, so that the "
             "originals stay unchanged. Pass another one with --dir."
         )
 
@@ -184,12 +198,20 @@ def _find(name: str, names: list[str]) -> str:
         if len(hits) == 1:
             return hits[0]
         if hits:
-            raise InputError(f"reset: {name!r} matches {', '.join(hits)}; expected a name that matches one file. Write more of it.")
-    raise InputError(f"reset: there is no notebook {name!r}; expected one of {', '.join(names)}. Nothing was changed.")
+            raise InputError(
+                f"reset: {name!r} matches {', '.join(hits)}; expected a name that matches one "
+                "file. Write more of it."
+            )
+    raise InputError(
+        f"reset: there is no notebook {name!r}; expected one of {', '.join(names)}. Nothing was "
+        "changed."
+    )
 
 
 def _place_beside(target: Path, new: str, entry: _Given | None) -> Path:
-    """Where the newer original goes: over an older one that was laid there and left alone, else under a free name."""
+    """Where the newer original goes: over an older one that was laid there and left alone, else
+    under a free name.
+    """
     place = target.with_name(f"{target.stem}.new{target.suffix}")
     if place.exists():
         there = _hash(read_regular(place))
@@ -203,7 +225,9 @@ def _hash(content: bytes) -> str:
 
 
 def _read_manifest(copy: Path) -> _Manifest:
-    """The manifest; a damaged one is set aside, and every file then counts as edited, so nothing can be lost."""
+    """The manifest; a damaged one is set aside, and every file then counts as edited, so nothing
+    can be lost.
+    """
     path = copy / STATE_FOLDER / _MANIFEST
     try:
         text = read_regular(path)
@@ -216,25 +240,37 @@ def _read_manifest(copy: Path) -> _Manifest:
         path.replace(aside)
         return _Manifest(
             warnings=[
-                f"The record of the copied originals was damaged ({error}); it is kept as {STATE_FOLDER}/{aside.name}. "
+                f"The record of the copied originals was damaged ({error}); it is kept as "
+                f"{STATE_FOLDER}/{aside.name}. "
                 "Every file that differs from its original counts as yours and was kept."
             ]
         )
 
 
 def _parse(data: Any) -> dict[str, _Given]:
-    if not isinstance(data, dict) or data.get("schema") != _SCHEMA or not isinstance(data.get("files"), dict):
+    if (
+        not isinstance(data, dict)
+        or data.get("schema") != _SCHEMA
+        or not isinstance(data.get("files"), dict)
+    ):
         raise ValueError(f"expected a table with schema {_SCHEMA} and files")
     files = {}
     for name, entry in data["files"].items():
-        if not isinstance(entry, dict) or not isinstance(entry.get("given"), str) or not isinstance(entry.get("beside"), str | None):
+        if (
+            not isinstance(entry, dict)
+            or not isinstance(entry.get("given"), str)
+            or not isinstance(entry.get("beside"), str | None)
+        ):
             raise ValueError(f"the entry of {name} was not written by gpulab")
         files[name] = _Given(entry["given"], entry.get("beside"))
     return files
 
 
 def _write_manifest(copy: Path, manifest: _Manifest) -> None:
-    files = {name: {"given": entry.given, "beside": entry.beside} for name, entry in sorted(manifest.files.items())}
+    files = {
+        name: {"given": entry.given, "beside": entry.beside}
+        for name, entry in sorted(manifest.files.items())
+    }
     content = json.dumps({"schema": _SCHEMA, "files": files}, indent=1) + "\n"
     path = copy / STATE_FOLDER / _MANIFEST
     if not path.exists() or path.read_bytes() != content.encode():

@@ -1,15 +1,18 @@
-"""Rewrite notebooks to one canonical form, so that a change in a notebook is a change in what it says.
+"""Rewrite notebooks to one canonical form, so that a change in a notebook is a change in what it
+says.
 
     python tools/canonical.py              rewrite every notebook of notebooks/
-    python tools/canonical.py --check      name those that are not canonical; exit code 1 if there are any
+    python tools/canonical.py --check      name those that are not canonical; exit code 1 if there
+    are any
     python tools/canonical.py FILE ...     only these
 
 A file that is no notebook is named in one sentence, with exit code 2.
 
-Canonical: nbformat 4.5; cell ids that follow from the cell's place in the notebook; the python3 kernel and no other metadata; no
-execution counts, but a 1 where outputs are kept; those only in the cells that nbval compares (the tag
-``nbval-check-output``); one space of indentation; a newline at the end. Tags stay. A notebook of the course has the badge "Open in Colab"
-under its title, and after it the cell that installs gpulab there: both are written here, since they name the repository.
+Canonical: nbformat 4.5; cell ids that follow from the cell's place in the notebook; the python3
+kernel and no other metadata; no execution counts, but a 1 where outputs are kept; those only in the
+cells that nbval compares (the tag ``nbval-check-output``); one space of indentation; a newline at
+the end. Tags stay. A notebook of the course has the badge "Open in Colab" under its title, and
+after it the cell that installs gpulab there: both are written here, since they name the repository.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 CHECKED = "nbval-check-output"
-# Where the project is on GitHub. A placeholder until it is published: the one place to change, then run this file.
+# Where the project is on GitHub. A placeholder until it is published: the one place to change, then
+# run this file.
 REPOSITORY = "OWNER/gpulab"
 _BADGE = FOLDER.parent / "docs" / "images" / "open-in-colab.png"
 _ON_COLAB = f"""\
@@ -58,11 +62,16 @@ def canonical_text(path: Path) -> str:
 
 
 def _with_colab(cells: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Return the cells with the badge under the title, in the first of them, and the cell for Colab after it."""
+    """Return the cells with the badge under the title, in the first of them, and the cell for Colab
+    after it.
+    """
     first, *others = [cell for cell in cells if cell.get("id") != "colab"]
-    title, _, rest = re.sub(r"\n\n\[!\[Open in Colab.*", "", "".join(first["source"]), count=1).partition("\n")
+    title, _, rest = re.sub(
+        r"\n\n\[!\[Open in Colab.*", "", "".join(first["source"]), count=1
+    ).partition("\n")
     address = f"https://colab.research.google.com/github/{REPOSITORY}/blob/main/notebooks/{name}"
-    # In the notebook itself, since a page that loads a picture from elsewhere shows none without the internet.
+    # In the notebook itself, since a page that loads a picture from elsewhere shows none without
+    # the internet.
     picture = {"image/png": base64.b64encode(_BADGE.read_bytes()).decode()}
     source = f"{title}\n\n[![Open in Colab](attachment:{_BADGE.name})]({address})\n{rest}"
     head = {**first, "source": source, "attachments": {_BADGE.name: picture}}
@@ -72,19 +81,27 @@ def _with_colab(cells: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 def _cell(cell: dict[str, Any], number: int, taken: set[str]) -> dict[str, Any]:
     kind = cell["cell_type"]
     source = _lines("".join(cell["source"]).rstrip())
-    # An id that a person gave stays, since links and checks may name it; a random one would differ at each export.
+    # An id that a person gave stays, since links and checks may name it; a random one would differ
+    # at each export.
     name = cell.get("id", "")
     if not name or name in taken or _is_random(name):
         name = f"cell-{number:03d}"
     while name in taken:
         name += "x"
     taken.add(name)
-    metadata = {key: value for key, value in cell.get("metadata", {}).items() if key in _KEPT_CELL_METADATA and value}
+    metadata = {
+        key: value
+        for key, value in cell.get("metadata", {}).items()
+        if key in _KEPT_CELL_METADATA and value
+    }
     made: dict[str, Any] = {"cell_type": kind, "id": name, "metadata": metadata, "source": source}
     if kind == "code":
         outputs = cell.get("outputs", []) if CHECKED in metadata.get("tags", []) else []
         # nbval takes a cell that has outputs and no count for one that never ran, and fails it.
-        made |= {"execution_count": 1 if outputs else None, "outputs": [_output(output) for output in outputs]}
+        made |= {
+            "execution_count": 1 if outputs else None,
+            "outputs": [_output(output) for output in outputs],
+        }
     if cell.get("attachments"):
         made["attachments"] = cell["attachments"]
     return made
@@ -103,12 +120,19 @@ def _output(output: dict[str, Any]) -> dict[str, Any]:
     if "text" in made:
         made["text"] = _lines("".join(made["text"]))
     if "data" in made:
-        made["data"] = {kind: _lines(_joined(value)) if isinstance(_joined(value), str) else value for kind, value in made["data"].items()}
+        made["data"] = {
+            kind: _lines(_joined(value)) if isinstance(_joined(value), str) else value
+            for kind, value in made["data"].items()
+        }
     return made
 
 
 def _joined(value: Any) -> Any:
-    return "".join(value) if isinstance(value, list) and all(isinstance(line, str) for line in value) else value
+    return (
+        "".join(value)
+        if isinstance(value, list) and all(isinstance(line, str) for line in value)
+        else value
+    )
 
 
 def _lines(text: str) -> list[str]:
@@ -124,8 +148,13 @@ def main(arguments: list[str]) -> int:
         try:
             text = path.read_text(encoding="utf-8")
             wanted = canonical_text(path)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # ValueError: no JSON, or not in UTF-8
-            print(f"{path}: no notebook ({type(error).__name__}: {error}); expected JSON in nbformat 4. Restore the file.", file=sys.stderr)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            # ValueError: no JSON, or not in UTF-8
+            print(
+                f"{path}: no notebook ({type(error).__name__}: {error}); expected JSON in nbformat "
+                "4. Restore the file.",
+                file=sys.stderr,
+            )
             return 2
         if text != wanted:
             different += 1

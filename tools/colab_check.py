@@ -1,11 +1,14 @@
-"""Check the helper package beside the versions that Google Colab has (tools/colab-pins.txt), in an environment of its own.
+"""Check the helper package beside the versions that Google Colab has (tools/colab-pins.txt), in an
+environment of its own.
 
     python tools/colab_check.py            with notebooks 00 to 07
     python tools/colab_check.py 04 08      with these notebooks
 
-It installs gpulab as the first cell of a notebook does on Colab, and holds: no package that was there has another version afterwards, and
-none came but gpulab and NVIDIA's disassembler; every instrument can be made, and its panels carry their scripts; the notebooks run without
-an error. By hand or on a schedule, since it fetches gigabytes. It needs Python 3.13; there is no GPU in it, and no Colab around it.
+It installs gpulab as the first cell of a notebook does on Colab, and holds: no package that was
+there has another version afterwards, and none came but gpulab and NVIDIA's disassembler; every
+instrument can be made, and its panels carry their scripts; the notebooks run without an error. By
+hand or on a schedule, since it fetches gigabytes. It needs Python 3.13; there is no GPU in it, and
+no Colab around it.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PINS = ROOT / "tools" / "colab-pins.txt"
 VENV = ROOT / ".gpulab" / "venv-colab"
 COMES = {"gpulab", "nvidia-cuda-nvdisasm"}
-# What a browser is sent of each instrument: the box of ipywidgets 7, and the scripts of gpulab's own panels in it.
+# What a browser is sent of each instrument: the box of ipywidgets 7, and the scripts of gpulab's
+# own panels in it.
 INSTRUMENTS = """
 from gpulab import widgets
 for name in widgets.__all__:
@@ -44,41 +48,74 @@ def _pip(*arguments: str | Path) -> str:
 
 def build() -> None:
     """Make the environment anew, with the pinned packages."""
-    python = next((command for command, version in setup_env.find_pythons() if version == (3, 13)), None)
+    python = next(
+        (command for command, version in setup_env.find_pythons() if version == (3, 13)), None
+    )
     if python is None:
-        raise SystemExit("colab-check: no Python 3.13 was found; expected it, as on Colab. Install it, or run this file with it.")
+        raise SystemExit(
+            "colab-check: no Python 3.13 was found; expected it, as on Colab. Install it, or run "
+            "this file with it."
+        )
     subprocess.run([python, "-m", "venv", "--clear", VENV], check=True)
-    torch = next(line for line in PINS.read_text(encoding="utf-8").splitlines() if line.startswith("torch=="))
+    torch = next(
+        line for line in PINS.read_text(encoding="utf-8").splitlines() if line.startswith("torch==")
+    )
     if setup_env.index_answers("cpu"):
         _pip("install", "-q", torch, "--index-url", f"{setup_env.INDEX}cpu")
-    else:  # PyPI's build is for CUDA 13, and Colab's for CUDA 12: nothing may ask for CUDA 13's packages, or find its compiler
+    else:
+        # PyPI's build is for CUDA 13, and Colab's for CUDA 12: nothing may ask for CUDA 13's
+        # packages, or find its compiler
         _pip("install", "-q", torch)
         facts = next(VENV.glob("lib/python*/site-packages/torch-*.dist-info/METADATA"))
         lines = facts.read_text(encoding="utf-8").splitlines(keepends=True)
-        facts.write_text("".join(line for line in lines if not line.startswith(("Requires-Dist: cuda-", "Requires-Dist: nvidia-"))))
+        facts.write_text(
+            "".join(
+                line
+                for line in lines
+                if not line.startswith(("Requires-Dist: cuda-", "Requires-Dist: nvidia-"))
+            )
+        )
         _pip("uninstall", "-q", "-y", "nvidia-cuda-nvrtc")
     _pip("install", "-q", "-r", PINS)
 
 
 def installed() -> dict[str, str]:
     """Return the version of each package in the environment."""
-    return {normal(one["name"]): one["version"] for one in json.loads(_pip("list", "--format=json"))}
+    return {
+        normal(one["name"]): one["version"] for one in json.loads(_pip("list", "--format=json"))
+    }
 
 
 def changes(folder: Path) -> list[str]:
-    """Install gpulab from a copy of the project; return what is different then, and should not be."""
+    """Install gpulab from a copy of the project; return what is different then, and should not
+    be.
+    """
     before = installed()
     _pip("install", "-q", folder)
     after = installed()
-    other = [f"{name} {version} became {after.get(name)}" for name, version in before.items() if after.get(name) != version]
+    other = [
+        f"{name} {version} became {after.get(name)}"
+        for name, version in before.items()
+        if after.get(name) != version
+    ]
     return [*other, *(f"{name} came" for name in sorted(after.keys() - before.keys() - COMES))]
 
 
 def runs(notebook: Path) -> bool:
     """Run a notebook; return whether no cell failed."""
-    command = [VENV / "bin" / "jupyter-execute", "--timeout=900", "--kernel_name=python3", notebook.name]
+    command = [
+        VENV / "bin" / "jupyter-execute",
+        "--timeout=900",
+        "--kernel_name=python3",
+        notebook.name,
+    ]
     quick = {"GPULAB_QUICK": "1", "GPULAB_PROGRESS": str(notebook.parent / "progress.json")}
-    good = subprocess.run(command, check=False, cwd=notebook.parent, env={**os.environ, **quick}).returncode == 0
+    good = (
+        subprocess.run(
+            command, check=False, cwd=notebook.parent, env={**os.environ, **quick}
+        ).returncode
+        == 0
+    )
     print(f"{notebook.stem}: {'ran' if good else 'FAILED'}", flush=True)
     return good
 
@@ -87,13 +124,32 @@ def main(numbers: list[str]) -> int:
     """Run the checks; return 1 where one failed."""
     build()
     with tempfile.TemporaryDirectory() as made:
-        folder = Path(shutil.copytree(ROOT, Path(made) / "gpulab", ignore=shutil.ignore_patterns(".*", "build", "my-notebooks")))
+        folder = Path(
+            shutil.copytree(
+                ROOT,
+                Path(made) / "gpulab",
+                ignore=shutil.ignore_patterns(".*", "build", "my-notebooks"),
+            )
+        )
         failed, notebooks = changes(folder), folder / "notebooks"
-        cell = {"cell_type": "code", "id": "a", "metadata": {}, "outputs": [], "execution_count": None, "source": INSTRUMENTS}
-        (notebooks / "instruments.ipynb").write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+        cell = {
+            "cell_type": "code",
+            "id": "a",
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+            "source": INSTRUMENTS,
+        }
+        (notebooks / "instruments.ipynb").write_text(
+            json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+        )
         wanted = numbers or [f"{number:02}" for number in range(8)]
         chosen = [path for path in sorted(notebooks.glob("*.ipynb")) if path.name[:2] in wanted]
-        failed += [f"{path.stem} failed" for path in (notebooks / "instruments.ipynb", *chosen) if not runs(path)]
+        failed += [
+            f"{path.stem} failed"
+            for path in (notebooks / "instruments.ipynb", *chosen)
+            if not runs(path)
+        ]
     print("\n".join(failed or ["Nothing changed, and everything ran."]))
     return 1 if failed else 0
 

@@ -1,4 +1,5 @@
-"""Take the cores away in bursts, as neighbours on a shared machine do: a test that fails only beside this hangs on the machine.
+"""Take the cores away in bursts, as neighbours on a shared machine do: a test that fails only
+beside this hangs on the machine.
 
 python tools/disturb.py                  until Ctrl-C
 make test ARGS=--disturbed               the tests beside it
@@ -16,7 +17,8 @@ from collections.abc import Iterator
 
 # One more than the cores that there are: now and then nobody else has any.
 BURNERS = (os.cpu_count() or 1) + 1
-# Seconds of a burst and of the pause after it: from less than a system's time slice to what a start of a program takes.
+# Seconds of a burst and of the pause after it: from less than a system's time slice to what a start
+# of a program takes.
 SPANS = (0.05, 0.2, 0.5, 2.0, 5.0, 15.0)
 
 
@@ -35,7 +37,10 @@ def disturbed(burners: int = BURNERS) -> Iterator[list[subprocess.Popen[bytes]]]
     """Let as many processes take the cores away inside; gives them."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        processes += [subprocess.Popen([sys.executable, __file__, str(seed), str(os.getpid())]) for seed in range(burners)]
+        processes += [
+            subprocess.Popen([sys.executable, __file__, str(seed), str(os.getpid())])
+            for seed in range(burners)
+        ]
         yield processes
     finally:
         for process in processes:
@@ -51,7 +56,10 @@ def main(arguments: list[str]) -> int:
             burn(int(arguments[0]), int(arguments[1]))
         return 0
     with disturbed(), contextlib.suppress(KeyboardInterrupt):
-        print(f"disturb: {BURNERS} programs take the cores away in bursts; Ctrl-C ends them.", flush=True)
+        print(
+            f"disturb: {BURNERS} programs take the cores away in bursts; Ctrl-C ends them.",
+            flush=True,
+        )
         while True:
             time.sleep(1.0)
     return 0

@@ -1,8 +1,10 @@
-"""Write constraints.txt: every package that the course needs on any supported machine, at the version tried here.
+"""Write constraints.txt: every package that the course needs on any supported machine, at the
+version tried here.
 
-Run with the environment's own Python after changing versions: ``.venv/bin/python tools/make_constraints.py``. The closure is
-walked through the installed packages' own metadata, once for each supported system, processor and Python version, so a package that only
-Windows needs is pinned too. The packages that only another system installs are named, with their versions, below.
+Run with the environment's own Python after changing versions: ``.venv/bin/python
+tools/make_constraints.py``. The closure is walked through the installed packages' own metadata,
+once for each supported system, processor and Python version, so a package that only Windows needs
+is pinned too. The packages that only another system installs are named, with their versions, below.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
 PYTHONS = ("3.11", "3.12", "3.13")
 # sys_platform -> (platform_system, os_name, platform_machine ...) of the supported systems.
-SYSTEMS = {"linux": ("Linux", "posix", "x86_64", "aarch64"), "darwin": ("Darwin", "posix", "arm64"), "win32": ("Windows", "nt", "AMD64")}
+SYSTEMS = {
+    "linux": ("Linux", "posix", "x86_64", "aarch64"),
+    "darwin": ("Darwin", "posix", "arm64"),
+    "win32": ("Windows", "nt", "AMD64"),
+}
 # Needed on other systems only, so not installed where this file is made.
 ELSEWHERE = {
     "appnope": "0.1.4",
@@ -37,14 +43,25 @@ ELSEWHERE = {
 ALIKE = {"tensorflow": "tensorflow-cpu"}
 # What pip does not see as a dependency of ours: the build backend.
 _ALSO = {"setuptools": tuple(SYSTEMS)}
-# The CUDA build of this torch asks for these versions exactly (its metadata: cuda-toolkit==13.0.3, and that package's own metadata), so a
-# newer pin would make it impossible to install; the CPU build, which is the one here, does not tell. Look again when torch changes.
+# The CUDA build of this torch asks for these versions exactly (its metadata: cuda-toolkit==13.0.3,
+# and that package's own metadata), so a newer pin would make it impossible to install; the CPU
+# build, which is the one here, does not tell. Look again when torch changes.
 TORCH = "2.13.0"
-FIXED_BY_TORCH = {"nvidia-cuda-nvrtc": "13.0.88", "nvidia-cuda-runtime": "13.0.96", "nvidia-nvjitlink": "13.0.88"}
-# What else its CUDA builds ask for, and the CPU build does not: torch fixes their versions itself, by its own or by its toolkit's metadata.
+FIXED_BY_TORCH = {
+    "nvidia-cuda-nvrtc": "13.0.88",
+    "nvidia-cuda-runtime": "13.0.96",
+    "nvidia-nvjitlink": "13.0.88",
+}
+# What else its CUDA builds ask for, and the CPU build does not: torch fixes their versions itself,
+# by its own or by its toolkit's metadata.
 _BY_A_CUDA_BUILD = ("nvidia-", "cuda-", "triton")
-# Kept at the release of those, though torch does not ask for them: headers and compilers of one toolkit belong together.
-OF_THE_SAME_TOOLKIT = {"nvidia-cuda-crt": "13.0.88", "nvidia-cuda-cccl": "13.0.85", "nvidia-nvvm": "13.0.88"}
+# Kept at the release of those, though torch does not ask for them: headers and compilers of one
+# toolkit belong together.
+OF_THE_SAME_TOOLKIT = {
+    "nvidia-cuda-crt": "13.0.88",
+    "nvidia-cuda-cccl": "13.0.85",
+    "nvidia-nvvm": "13.0.88",
+}
 # CuPy has no builds for macOS.
 _NO_CUPY = ("darwin",)
 
@@ -58,7 +75,9 @@ _HEADER = """\
 def direct_requirements() -> list[Requirement]:
     """Return the requirements of pyproject.toml, with those of every extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = project["dependencies"] + [line for extra in project["optional-dependencies"].values() for line in extra]
+    lines = project["dependencies"] + [
+        line for extra in project["optional-dependencies"].values() for line in extra
+    ]
     return [r for r in map(Requirement, lines) if canonicalize_name(r.name) != "gpulab"]
 
 
@@ -87,7 +106,9 @@ def needed_on() -> dict[str, set[str]]:
 
 
 def _closure(environment: dict[str, str]) -> set[str]:
-    todo = [(r, "") for r in direct_requirements() if r.marker is None or r.marker.evaluate(environment)]
+    todo = [
+        (r, "") for r in direct_requirements() if r.marker is None or r.marker.evaluate(environment)
+    ]
     seen: set[tuple[str, str]] = set()
     while todo:
         requirement, asked = todo.pop()
@@ -97,8 +118,11 @@ def _closure(environment: dict[str, str]) -> set[str]:
                 continue
             seen.add((name, extra))
             source = ALIKE.get(name, name)
-            elsewhere = name in ELSEWHERE or not (requirement.marker is None or requirement.marker.evaluate({"extra": asked}))
-            if elsewhere and not _installed(source):  # such as what only an older Python needs: what it needs in turn is not known here
+            elsewhere = name in ELSEWHERE or not (
+                requirement.marker is None or requirement.marker.evaluate({"extra": asked})
+            )
+            # such as what only an older Python needs: what it needs in turn is not known here
+            if elsewhere and not _installed(source):
                 continue
             for line in metadata.distribution(source).requires or []:
                 below = Requirement(line)
@@ -125,7 +149,9 @@ def _version(name: str) -> str:
 def _line(name: str, platforms: set[str]) -> str:
     marker = ""
     if platforms != set(SYSTEMS):
-        marker = " ; " + " or ".join(f'sys_platform == "{platform}"' for platform in SYSTEMS if platform in platforms)
+        marker = " ; " + " or ".join(
+            f'sys_platform == "{platform}"' for platform in SYSTEMS if platform in platforms
+        )
     return f"{name}=={_version(name)}{marker}\n"
 
 

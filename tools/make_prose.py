@@ -1,6 +1,8 @@
-"""Write the text that the task "prose-transformer" learns from: the prose of the notebooks, as plain ASCII.
+"""Write the text that the task "prose-transformer" learns from: the prose of the notebooks, as
+plain ASCII.
 
-Run it only to change the task: figures measured on the older text would be of other data. Code, links' targets and tables are left out.
+Run it only to change the task: figures measured on the older text would be of other data. Code,
+links' targets and tables are left out.
 """
 
 from __future__ import annotations
@@ -11,11 +13,15 @@ import unicodedata
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[1]
-_PLAIN = str.maketrans({"—": "-", "–": "-", "’": "'", "‘": "'", "“": '"', "”": '"', "×": "x", "µ": "u", "…": "..."})
+_PLAIN = str.maketrans(
+    {"—": "-", "–": "-", "’": "'", "‘": "'", "“": '"', "”": '"', "×": "x", "µ": "u", "…": "..."}
+)
 
 
 def prose_of(notebook: dict) -> list[str]:
-    """Return the paragraphs of a notebook's markdown cells, without headings' marks, code blocks, tables, HTML and links' targets."""
+    """Return the paragraphs of a notebook's markdown cells, without headings' marks, code blocks,
+    tables, HTML and links' targets.
+    """
     paragraphs = []
     for cell in notebook["cells"]:
         if cell["cell_type"] != "markdown":
@@ -38,10 +44,17 @@ def prose_of(notebook: dict) -> list[str]:
 def main() -> None:
     """Write the file."""
     notebooks = sorted((_ROOT / "notebooks").glob("0*.ipynb"))
-    paragraphs = [paragraph for path in notebooks for paragraph in prose_of(json.loads(path.read_text(encoding="utf-8")))]
+    paragraphs = [
+        paragraph
+        for path in notebooks
+        for paragraph in prose_of(json.loads(path.read_text(encoding="utf-8")))
+    ]
     path = _ROOT / "gpulab" / "training" / "data" / "prose.txt"
     path.write_text("\n".join(paragraphs) + "\n", encoding="ascii")
-    print(f"{path.relative_to(_ROOT)}: {path.stat().st_size:,} characters of {len(paragraphs):,} paragraphs")
+    print(
+        f"{path.relative_to(_ROOT)}: {path.stat().st_size:,} characters of {len(paragraphs):,} "
+        "paragraphs"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Run the tests with the newest versions of all dependencies, in an environment of their own; .venv stays as it is.
+"""Run the tests with the newest versions of all dependencies, in an environment of their own; .venv
+stays as it is.
 
-    python tools/newest.py [pytest's arguments]      bring .gpulab/venv-newest up to date, say what is newer than the pins, run the tests
+    python tools/newest.py [pytest's arguments]      bring .gpulab/venv-newest up to date, say what
+    is newer than the pins, run the tests
     python tools/newest.py --list                    only say what is newer there than the pins
 
-By hand or on a schedule, not in continuous integration: a release of somebody else must not turn a red light on for a change of ours.
-PyTorch comes from its own index in the build for this machine; where that does not answer, the pinned one stays, and that is said.
+By hand or on a schedule, not in continuous integration: a release of somebody else must not turn a
+red light on for a change of ours. PyTorch comes from its own index in the build for this machine;
+where that does not answer, the pinned one stays, and that is said.
 """
 
 from __future__ import annotations
@@ -21,14 +24,30 @@ import setup_env
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".gpulab" / "venv-newest"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-TESTS = ("-q", "-m", "not browser and not pins", "--nbval-lax", "--nbval-cell-timeout=120", "--timeout", "400", "tests", "notebooks")
+TESTS = (
+    "-q",
+    "-m",
+    "not browser and not pins",
+    "--nbval-lax",
+    "--nbval-cell-timeout=120",
+    "--timeout",
+    "400",
+    "tests",
+    "notebooks",
+)
 
 
 def torch_arguments(stack: setup_env.Stack, answers: bool) -> list[str]:
-    """Return pip's arguments for the newest PyTorch of a stack; for the pinned one where PyTorch's index does not answer."""
+    """Return pip's arguments for the newest PyTorch of a stack; for the pinned one where PyTorch's
+    index does not answer.
+    """
     if stack.index is None:
         return ["--upgrade", "torch"]
-    return ["--upgrade", "torch", "--index-url", setup_env.INDEX + stack.index] if answers else [setup_env.torch_pin()]
+    return (
+        ["--upgrade", "torch", "--index-url", setup_env.INDEX + stack.index]
+        if answers
+        else [setup_env.torch_pin()]
+    )
 
 
 def normal(name: str) -> str:
@@ -43,13 +62,22 @@ def pins(text: str) -> dict[str, str]:
 
 
 def newer(pinned: dict[str, str], installed: dict[str, str]) -> list[tuple[str, str, str]]:
-    """Return (name, pinned, installed) of what differs, in the order of the names; a build's own mark (``+cpu``) is no difference."""
+    """Return (name, pinned, installed) of what differs, in the order of the names; a build's own
+    mark (``+cpu``) is no difference.
+    """
     there = {name: version.partition("+")[0] for name, version in installed.items()}
-    return [(name, version, installed[name]) for name, version in sorted(pinned.items()) if there.get(name, version) != version]
+    return [
+        (name, version, installed[name])
+        for name, version in sorted(pinned.items())
+        if there.get(name, version) != version
+    ]
 
 
 def _pip(*arguments: str) -> None:
-    subprocess.run([str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-q", *arguments], check=True)
+    subprocess.run(
+        [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-q", *arguments],
+        check=True,
+    )
 
 
 def install() -> None:
@@ -60,10 +88,15 @@ def install() -> None:
     stack = setup_env.choose_stack(setup_env.look_at_machine())
     answers = stack.index is None or setup_env.index_answers(stack.index)
     if not answers:
-        print(f"PyTorch's index {setup_env.INDEX}{stack.index} does not answer: torch stays at its pin.", flush=True)
+        print(
+            f"PyTorch's index {setup_env.INDEX}{stack.index} does not answer: torch stays at its "
+            "pin.",
+            flush=True,
+        )
     _pip(*torch_arguments(stack, answers))
     torch = installed()["torch"].partition("+")[0]
-    held = VENV / "held.txt"  # else the upgrade of the rest would take the default build, gigabytes of it
+    # else the upgrade of the rest would take the default build, gigabytes of it
+    held = VENV / "held.txt"
     held.write_text(f"torch=={torch}\n", encoding="utf-8")
     cupy = [stack.extra or "cuda13"] if stack.name != "apple" else []
     name = f"{ROOT}[{','.join(['test', *cupy])}]"
@@ -73,7 +106,9 @@ def install() -> None:
 def installed() -> dict[str, str]:
     """Return what the environment holds, by name."""
     command = [str(PYTHON), "-m", "pip", "list", "--format=json", "--disable-pip-version-check"]
-    listed = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+    listed = json.loads(
+        subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    )
     return {normal(one["name"]): one["version"] for one in listed}
 
 
@@ -83,11 +118,17 @@ def main(arguments: list[str]) -> int:
         if "--list" not in arguments:
             install()
         elif not PYTHON.exists():
-            print("There is no environment with the newest dependencies yet; run this without --list.", file=sys.stderr)
+            print(
+                "There is no environment with the newest dependencies yet; run this without --list.",
+                file=sys.stderr,
+            )
             return 1
         there = installed()
     except subprocess.CalledProcessError as error:
-        print(f"newest: `{' '.join(map(str, error.cmd))}` failed; its last lines say why.", file=sys.stderr)
+        print(
+            f"newest: `{' '.join(map(str, error.cmd))}` failed; its last lines say why.",
+            file=sys.stderr,
+        )
         return 1
     found = newer(pins((ROOT / "constraints.txt").read_text(encoding="utf-8")), there)
     for name, pinned, version in found:
@@ -95,7 +136,9 @@ def main(arguments: list[str]) -> int:
     print(f"{len(found)} packages differ from constraints.txt.", flush=True)
     if "--list" in arguments:
         return 0
-    return subprocess.run([str(PYTHON), "-m", "pytest", *TESTS, *arguments], cwd=ROOT, check=False).returncode
+    return subprocess.run(
+        [str(PYTHON), "-m", "pytest", *TESTS, *arguments], cwd=ROOT, check=False
+    ).returncode
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Run every benchmark of ``benchmarks/`` in turn, each in a process of its own; arguments are passed on, --quick to those that have it.
+"""Run every benchmark of ``benchmarks/`` in turn, each in a process of its own; arguments are
+passed on, --quick to those that have it.
 
 Give names to run only those: ``python tools/run_benchmarks.py interval_coverage --quick``.
 """
@@ -14,7 +15,11 @@ FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 
 def benchmarks() -> list[Path]:
     """Return the files that are programs; the others are helpers of theirs."""
-    return [path for path in sorted(FOLDER.glob("*.py")) if '__name__ == "__main__"' in path.read_text(encoding="utf-8")]
+    return [
+        path
+        for path in sorted(FOLDER.glob("*.py"))
+        if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+    ]
 
 
 def main(arguments: list[str]) -> int:
@@ -23,12 +28,24 @@ def main(arguments: list[str]) -> int:
     options = [a for a in arguments if a.startswith("-")]
     chosen = [path for path in benchmarks() if not names or path.stem in names]
     if not chosen:
-        print(f"No benchmark fits {' '.join(names)}; there are {', '.join(p.stem for p in benchmarks()) or 'none'}.", file=sys.stderr)
+        print(
+            f"No benchmark fits {' '.join(names)}; there are "
+            f"{', '.join(p.stem for p in benchmarks()) or 'none'}.",
+            file=sys.stderr,
+        )
         return 2
     failed = []
     for path in chosen:
-        given = [each for each in options if each != "--quick" or '"--quick"' in path.read_text(encoding="utf-8")]
-        print(f"\n== {' '.join([path.stem, *given])}{'' if given == options else ' (has no short form)'}", flush=True)
+        given = [
+            each
+            for each in options
+            if each != "--quick" or '"--quick"' in path.read_text(encoding="utf-8")
+        ]
+        print(
+            "\n== "
+            f"{' '.join([path.stem, *given])}{'' if given == options else ' (has no short form)'}",
+            flush=True,
+        )
         if subprocess.run([sys.executable, str(path), *given], check=False).returncode != 0:
             failed.append(path.stem)
     if failed:

@@ -1,12 +1,15 @@
 """Run the project's checks, and report them all: a failing linter does not hide a failing test.
 
     python tools/run_tests.py              everything: `make test`
-    python tools/run_tests.py --check      linters, types, layers, size and the fast tests: `make check`
+    python tools/run_tests.py --check      linters, types, layers, size and the fast tests: `make
+    check`
     python tools/run_tests.py -k transfer  the same tests, with pytest's own options
-    python tools/run_tests.py --disturbed  beside programs that take the cores away in bursts (tools/disturb.py)
+    python tools/run_tests.py --disturbed  beside programs that take the cores away in bursts
+    (tools/disturb.py)
 
-The browser runs every cell of every notebook and compares the outputs that are the same everywhere. Where there is no browser, nbval
-runs the notebooks instead. In the browser ``GPULAB_QUICK=1`` shortens what the notebooks' cells measure.
+The browser runs every cell of every notebook and compares the outputs that are the same everywhere.
+Where there is no browser, nbval runs the notebooks instead. In the browser ``GPULAB_QUICK=1``
+shortens what the notebooks' cells measure.
 """
 
 from __future__ import annotations
@@ -26,11 +29,17 @@ import disturb
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 sys.path.append(str(ROOT / "tests" / "browser"))
-LINTERS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("lint-imports", "--no-logo"), ("python", "tools/size.py"))
+LINTERS = (
+    ("ruff", "check", "."),
+    ("ruff", "format", "--check", "."),
+    ("lint-imports", "--no-logo"),
+    ("python", "tools/size.py"),
+)
 # It takes most of a minute on one core without its cache, so it runs beside the tests.
 MYPY = ("mypy",)
 PYTEST = (
-    # One worker for each of two cores. The tests of a file stay together, in the order of tests/conftest.py.
+    # One worker for each of two cores. The tests of a file stay together, in the order of
+    # tests/conftest.py.
     *("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
     # A test that hangs fails and names itself.
     *("--timeout", "300", "-q", "--durations=15"),
@@ -42,29 +51,48 @@ ALL = ("--nbval-lax", "--nbval-cell-timeout=120", "--doctest-modules", "tests", 
 def _run(command: tuple[str, ...]) -> bool:
     print(f"\n== {' '.join(command)}", flush=True)
     start = time.monotonic()
-    good = subprocess.run([str(BIN / command[0]), *command[1:]], cwd=ROOT, check=False).returncode == 0
-    print(f"== {command[0]}: {'passed' if good else 'FAILED'} in {time.monotonic() - start:.0f} s", flush=True)
+    good = (
+        subprocess.run([str(BIN / command[0]), *command[1:]], cwd=ROOT, check=False).returncode == 0
+    )
+    print(
+        f"== {command[0]}: {'passed' if good else 'FAILED'} in {time.monotonic() - start:.0f} s",
+        flush=True,
+    )
     return good
 
 
 def _start(command: tuple[str, ...]) -> Callable[[], bool]:
-    """Start a command beside what comes next; the returned function waits for it, shows its output and returns whether it passed."""
+    """Start a command beside what comes next; the returned function waits for it, shows its output
+    and returns whether it passed.
+    """
     output = tempfile.TemporaryFile()  # noqa: SIM115 - read and closed at the end
-    process = subprocess.Popen([str(BIN / command[0]), *command[1:]], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    process = subprocess.Popen(
+        [str(BIN / command[0]), *command[1:]],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+    )
 
     def end() -> bool:
         good = process.wait() == 0
         output.seek(0)
         text = output.read().decode(errors="replace").rstrip()
         output.close()
-        print(f"\n== {' '.join(command)} (beside the tests)\n{text}\n== {command[0]}: {'passed' if good else 'FAILED'}", flush=True)
+        print(
+            f"\n== {' '.join(command)} (beside the tests)\n{text}\n== {command[0]}: "
+            f"{'passed' if good else 'FAILED'}",
+            flush=True,
+        )
         return good
 
     return end
 
 
 def has_browser() -> bool:
-    """Return whether the browser tests can run here: playwright is installed, and it starts a Chromium."""
+    """Return whether the browser tests can run here: playwright is installed, and it starts a
+    Chromium.
+    """
     if importlib.util.find_spec("playwright") is None:
         return False
     from lab_driver import CHROMIUM, chromium_path
@@ -84,14 +112,21 @@ def tests(check: bool) -> tuple[str, ...]:
         return FAST
     if has_browser():
         return ALL
-    print("== no Chromium here: the notebooks run through nbval, and nobody drives their controls", flush=True)
-    return (*ALL, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))))
+    print(
+        "== no Chromium here: the notebooks run through nbval, and nobody drives their controls",
+        flush=True,
+    )
+    return (
+        *ALL,
+        *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))),
+    )
 
 
 def main(arguments: list[str]) -> int:
     """Run the checks; return the exit code."""
     begin = time.monotonic()
-    # Hundreds of kernels and ranks are started: where Python is told to write no bytecode, each of them compiles all of gpulab anew.
+    # Hundreds of kernels and ranks are started: where Python is told to write no bytecode, each of
+    # them compiles all of gpulab anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     options = tuple(word for word in arguments if word not in ("--check", "--disturbed"))
     beside = disturb.disturbed() if "--disturbed" in arguments else contextlib.nullcontext()
@@ -103,7 +138,10 @@ def main(arguments: list[str]) -> int:
     finally:
         results["mypy"] = mypy_ended()
     failed = [name for name, good in results.items() if not good]
-    print(f"\n{'FAILED: ' + ', '.join(failed) if failed else 'All checks passed'} in {time.monotonic() - begin:.0f} s.")
+    print(
+        f"\n{'FAILED: ' + ', '.join(failed) if failed else 'All checks passed'} in "
+        f"{time.monotonic() - begin:.0f} s."
+    )
     return 1 if failed else 0
 
 

@@ -1,13 +1,16 @@
-"""Make the course's environment in .venv: the right Python, the right PyTorch, then the rest, at pinned versions.
+"""Make the course's environment in .venv: the right Python, the right PyTorch, then the rest, at
+pinned versions.
 
     python3 tools/setup_env.py            what the course needs (make lab)
     python3 tools/setup_env.py --tests    and what its tests need (make test)
-    python3 tools/setup_env.py --wheelhouse    fill wheels/ for machines without a network (make wheelhouse)
+    python3 tools/setup_env.py --wheelhouse    fill wheels/ for machines without a network (make
+    wheelhouse)
 
-Runs with nothing but Python's standard library, also with a Python that is itself too old for the course (3.7), because it
-looks for a newer one. What it decides, it says, with the reason. A second run finds its stamp and does nothing; a run that was
-interrupted goes on where it stopped, since pip keeps what is installed and caches what it fetched. Where there is a folder wheels/
-that was filled, every package is taken from it and none from the network.
+Runs with nothing but Python's standard library, also with a Python that is itself too old for the
+course (3.7), because it looks for a newer one. What it decides, it says, with the reason. A second
+run finds its stamp and does nothing; a run that was interrupted goes on where it stopped, since pip
+keeps what is installed and caches what it fetched. Where there is a folder wheels/ that was filled,
+every package is taken from it and none from the network.
 """
 
 from __future__ import annotations
@@ -31,24 +34,35 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "gpulab-setup.json"
 WHEELS = ROOT / "wheels"
-# Written last, so that a folder that was filled in part is not taken for a whole one: a line for each kind of machine.
+# Written last, so that a folder that was filled in part is not taken for a whole one: a line for
+# each kind of machine.
 FILLED_FOR = WHEELS / "made-for.txt"
 OLDEST = (3, 11)
 NEWEST_TRIED = (3, 13)
 COMMANDS = ("python3.13", "python3.12", "python3.11", "python3", "python")
 INDEX = "https://download.pytorch.org/whl/"
-# How long PyTorch's own index may take to answer; set-up never waits longer for it, and never fails for it.
+# How long PyTorch's own index may take to answer; set-up never waits longer for it, and never fails
+# for it.
 INDEX_SECONDS = 4.0
-# The first driver release of each CUDA major version on Linux (CUDA release notes, table of driver versions).
+# The first driver release of each CUDA major version on Linux (CUDA release notes, table of driver
+# versions).
 DRIVER_OF_CUDA = ((580, 13), (525, 12))
-# CUDA 13 builds leave out what is older than Turing; the CUDA 12.6 builds of PyTorch leave out Blackwell (PyTorch RELEASE.md).
+# CUDA 13 builds leave out what is older than Turing; the CUDA 12.6 builds of PyTorch leave out
+# Blackwell (PyTorch RELEASE.md).
 OLDEST_FOR_CUDA_13 = (7, 5)
 NEWEST_FOR_CUDA_126 = (9, 0)
 # PyTorch's own index for each stack; None: the build on PyPI.
-INDEX_OF = {"cpu": "cpu", "apple": None, "cuda12": "cu126", "cuda13": "cu130" if os.name == "nt" else None}
-# Free space that the packages need, in bytes: measured for the CPU build (1.8 GB), estimated for CUDA's.
+INDEX_OF = {
+    "cpu": "cpu",
+    "apple": None,
+    "cuda12": "cu126",
+    "cuda13": "cu130" if os.name == "nt" else None,
+}
+# Free space that the packages need, in bytes: measured for the CPU build (1.8 GB), estimated for
+# CUDA's.
 ROOM = {"cpu": 3e9, "apple": 3e9, "cuda12": 12e9, "cuda13": 12e9}
-# What the tests need on top: measured (3.0 GB, of which TensorFlow and JAX are 1.8), and room for what pip unpacks.
+# What the tests need on top: measured (3.0 GB, of which TensorFlow and JAX are 1.8), and room for
+# what pip unpacks.
 ROOM_OF_TESTS = 3.5e9
 
 
@@ -67,7 +81,9 @@ class Facts(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """A choice of PyTorch and CuPy: its name, PyTorch's index for it (None: PyPI), CuPy's extra, and the reason."""
+    """A choice of PyTorch and CuPy: its name, PyTorch's index for it (None: PyPI), CuPy's extra,
+    and the reason.
+    """
 
     name: str
     index: str | None
@@ -76,7 +92,9 @@ class Stack(NamedTuple):
 
 
 def choose_python(candidates: list[tuple[str, tuple[int, int]]]) -> str | None:
-    """Return the best of (command, version): the newest version that was tried, else one newer than that, else None."""
+    """Return the best of (command, version): the newest version that was tried, else one newer than
+    that, else None.
+    """
     fit = [(version, command) for command, version in candidates if version >= OLDEST]
     tried = [pair for pair in fit if pair[0] <= NEWEST_TRIED]
     if tried:
@@ -90,43 +108,81 @@ def choose_stack(facts: Facts) -> Stack:
     if facts.system == "Darwin":
         if facts.machine != "arm64":
             raise SetupError(
-                f"set-up: this is an Intel Mac or a Python for Intel under Rosetta (machine = {facts.machine!r}); PyTorch has no current "
-                "builds for it. On an Apple-silicon Mac install a native (arm64) Python; else use another machine, or Colab "
+                "set-up: this is an Intel Mac or a Python for Intel under Rosetta (machine = "
+                f"{facts.machine!r}); PyTorch has no current "
+                "builds for it. On an Apple-silicon Mac install a native (arm64) Python; else use "
+                "another machine, or Colab "
                 "(docs/install.md)."
             )
-        return Stack("apple", None, None, "an Apple-silicon Mac: PyTorch with Metal (MPS); CuPy has no macOS build")
+        return Stack(
+            "apple",
+            None,
+            None,
+            "an Apple-silicon Mac: PyTorch with Metal (MPS); CuPy has no macOS build",
+        )
     windows = facts.system == "Windows"
     if facts.cuda is None:
         index = None if windows else "cpu"  # on Windows PyPI's own build is the CPU one
         if facts.amd:
-            return Stack("cpu", index, None, "an AMD GPU and no NVIDIA driver: the CPU build; for ROCm see docs/install.md")
-        return Stack("cpu", index, None, "no NVIDIA driver was found: the CPU build, about 0.9 GB instead of several")
+            return Stack(
+                "cpu",
+                index,
+                None,
+                "an AMD GPU and no NVIDIA driver: the CPU build; for ROCm see docs/install.md",
+            )
+        return Stack(
+            "cpu",
+            index,
+            None,
+            "no NVIDIA driver was found: the CPU build, about 0.9 GB instead of several",
+        )
     shown = f"{facts.cuda[0]}.{facts.cuda[1]}"
     names = ", ".join(name for name, _ in facts.gpus) or "an NVIDIA GPU"
     old = [name for name, capability in facts.gpus if capability < OLDEST_FOR_CUDA_13]
     new = [name for name, capability in facts.gpus if capability > NEWEST_FOR_CUDA_126]
-    if facts.cuda[0] >= 13 and (new or not old):  # of two GPUs that no build has both of, the newer one
+    # of two GPUs that no build has both of, the newer one
+    if facts.cuda[0] >= 13 and (new or not old):
         left = f"; {', '.join(old)} is older than it supports" if old else ""
         reason = f"{names}, driver for CUDA {shown}: PyTorch and CuPy for CUDA 13{left}"
         return Stack("cuda13", "cu130" if windows else None, "cuda13", reason)
     if facts.cuda[0] >= 12 and not new:
-        why = f"{', '.join(old)} is older than CUDA 13 supports" if facts.cuda[0] >= 13 else f"driver for CUDA {shown}"
-        return Stack("cuda12", "cu126", "cuda12", f"{names}, {why}: PyTorch for CUDA 12.6 and CuPy for CUDA 12")
+        why = (
+            f"{', '.join(old)} is older than CUDA 13 supports"
+            if facts.cuda[0] >= 13
+            else f"driver for CUDA {shown}"
+        )
+        return Stack(
+            "cuda12",
+            "cu126",
+            "cuda12",
+            f"{names}, {why}: PyTorch for CUDA 12.6 and CuPy for CUDA 12",
+        )
     wanted = "580 or newer (CUDA 13)" if new else "525 or newer (CUDA 12), better 580 (CUDA 13)"
-    reason = f"{names}, but its driver is for CUDA {shown}: the CPU build. Update the driver to {wanted} and run this again to use the GPU"
+    reason = (
+        f"{names}, but its driver is for CUDA {shown}: the CPU build. Update the driver to "
+        f"{wanted} and run this again to use the GPU"
+    )
     return Stack("cpu", None if windows else "cpu", None, reason)
 
 
 def cuda_of_driver(driver: str) -> tuple[int, int] | None:
-    """Return the CUDA version that a driver version such as "580.65.06" supports, by its major number; None if unknown."""
+    """Return the CUDA version that a driver version such as "580.65.06" supports, by its major
+    number; None if unknown.
+    """
     found = re.match(r"\s*(\d+)\.", driver)
     if not found:
         return None
-    return next(((cuda, 0) for first, cuda in DRIVER_OF_CUDA if int(found.group(1)) >= first), (11, 0))
+    return next(
+        ((cuda, 0) for first, cuda in DRIVER_OF_CUDA if int(found.group(1)) >= first), (11, 0)
+    )
 
 
-def parse_nvidia_smi(header: str, query: str) -> tuple[tuple[int, int] | None, tuple[tuple[str, tuple[int, int]], ...]]:
-    """Return the CUDA version of ``nvidia-smi``'s header and the (name, compute capability) of its query's lines."""
+def parse_nvidia_smi(
+    header: str, query: str
+) -> tuple[tuple[int, int] | None, tuple[tuple[str, tuple[int, int]], ...]]:
+    """Return the CUDA version of ``nvidia-smi``'s header and the (name, compute capability) of its
+    query's lines.
+    """
     found = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", header)
     gpus = []
     for line in query.splitlines():
@@ -140,12 +196,19 @@ def parse_nvidia_smi(header: str, query: str) -> tuple[tuple[int, int] | None, t
 def _output(*command: str) -> str:
     """What a command printed; "" if it is not there, fails or takes more than 20 seconds.
 
-    nvidia-smi cuts the paths of the programs on a GPU, also in the middle of a character, and on Windows writes them in another alphabet
-    than Python reads: what cannot be read is none of what is looked for.
+    nvidia-smi cuts the paths of the programs on a GPU, also in the middle of a character, and on
+    Windows writes them in another alphabet than Python reads: what cannot be read is none of what
+    is looked for.
     """
     try:
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20, check=True, text=True, errors="replace"
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=20,
+            check=True,
+            text=True,
+            errors="replace",
         )
         return done.stdout
     except (OSError, subprocess.SubprocessError):
@@ -179,15 +242,26 @@ def look_at_machine() -> Facts:
     system, machine = platform.system(), platform.machine()
     if system == "Darwin":
         return Facts(system, machine)
-    cuda, gpus = parse_nvidia_smi(_output("nvidia-smi"), _output("nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"))
-    return Facts(system, machine, cuda or _cuda_from_nvml() or _cuda_from_proc(), gpus, Path("/dev/kfd").exists())
+    cuda, gpus = parse_nvidia_smi(
+        _output("nvidia-smi"),
+        _output("nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"),
+    )
+    return Facts(
+        system,
+        machine,
+        cuda or _cuda_from_nvml() or _cuda_from_proc(),
+        gpus,
+        Path("/dev/kfd").exists(),
+    )
 
 
 def find_pythons() -> list[tuple[str, tuple[int, int]]]:
     """Return (command, version) of each Python that runs here; this one included."""
     found = []
     for command in (*COMMANDS, sys.executable):
-        text = _output(command, "-c", "import sys; print(sys.version_info[0], sys.version_info[1])").split()
+        text = _output(
+            command, "-c", "import sys; print(sys.version_info[0], sys.version_info[1])"
+        ).split()
         if len(text) == 2:
             found.append((command, (int(text[0]), int(text[1]))))
     return found
@@ -196,8 +270,11 @@ def find_pythons() -> list[tuple[str, tuple[int, int]]]:
 def index_answers(index: str, opener: Callable[..., object] = urllib.request.urlopen) -> bool:
     """Whether PyTorch's index has a page for torch, within INDEX_SECONDS."""
     try:
-        opener(urllib.request.Request(INDEX + index + "/torch/", method="HEAD"), timeout=INDEX_SECONDS)
-    except (OSError, ValueError, http.client.HTTPException):  # also what answers and is no web server, such as a wrong proxy
+        opener(
+            urllib.request.Request(INDEX + index + "/torch/", method="HEAD"), timeout=INDEX_SECONDS
+        )
+    except (OSError, ValueError, http.client.HTTPException):
+        # also what answers and is no web server, such as a wrong proxy
         return False
     return True
 
@@ -209,7 +286,9 @@ def wanted_key(stack: str, python: tuple[int, int]) -> str:
 
 
 def read_stamp() -> dict[str, object]:
-    """What the last set-up left, of one that did not finish its stack alone; empty if there was none or it cannot be read."""
+    """What the last set-up left, of one that did not finish its stack alone; empty if there was
+    none or it cannot be read.
+    """
     try:
         stamp = json.loads(STAMP.read_text())
     except (OSError, ValueError):
@@ -229,16 +308,25 @@ def is_done(stamp: dict[str, object], key: str, extras: list[str]) -> bool:
 
 
 def is_there(extras: list[str]) -> bool:
-    """Whether the environment holds gpulab and all that it and ``extras`` require: what was removed by hand since must come again."""
+    """Whether the environment holds gpulab and all that it and ``extras`` require: what was removed
+    by hand since must come again.
+    """
     code = (
         "import importlib.metadata, sys\n"
         "from pip._vendor.packaging.requirements import Requirement\n"
         "for each in map(Requirement, importlib.metadata.requires('gpulab')):\n"
-        "    wanted = each.marker is None or any(each.marker.evaluate({'extra': extra}) for extra in ['', *sys.argv[1:]])\n"
+        "    wanted = each.marker is None or any(each.marker.evaluate({'extra': extra}) for extra "
+        "in ['', *sys.argv[1:]])\n"
         "    if wanted and each.name != 'gpulab':\n"
-        "        assert each.specifier.contains(importlib.metadata.version(each.name), prereleases=True)"
+        "        assert each.specifier.contains(importlib.metadata.version(each.name), "
+        "prereleases=True)"
     )
-    return subprocess.run([str(venv_python()), "-c", code, *extras], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [str(venv_python()), "-c", code, *extras], stderr=subprocess.DEVNULL, check=False
+        ).returncode
+        == 0
+    )
 
 
 def torch_pin() -> str:
@@ -253,23 +341,31 @@ def venv_python() -> Path:
 
 
 def _version_of(python: str) -> tuple[int, int] | None:
-    text = _output(python, "-c", "import sys, pip; print(sys.version_info[0], sys.version_info[1])").split()
+    text = _output(
+        python, "-c", "import sys, pip; print(sys.version_info[0], sys.version_info[1])"
+    ).split()
     return (int(text[0]), int(text[1])) if len(text) == 2 else None
 
 
 def make_venv() -> tuple[int, int]:
     """Make .venv if it is not there, does not run or was moved; return its Python's version."""
     version = _version_of(str(venv_python()))
-    # The programs in .venv/bin name the folder that they were installed in, so a project that was moved needs new ones.
+    # The programs in .venv/bin name the folder that they were installed in, so a project that was
+    # moved needs new ones.
     moved = read_stamp().get("root", str(ROOT)) != str(ROOT)
     if version is not None and version >= OLDEST and not moved:
         return version
     pythons, filled = find_pythons(), FILLED_FOR.read_text() if FILLED_FOR.exists() else ""
-    fit = [(each, (major, minor)) for each, (major, minor) in pythons if f"Python {major}.{minor}," in filled]
+    fit = [
+        (each, (major, minor))
+        for each, (major, minor) in pythons
+        if f"Python {major}.{minor}," in filled
+    ]
     command = choose_python(fit or pythons)
     if command is None:
         raise SetupError(
-            f"set-up: no Python {OLDEST[0]}.{OLDEST[1]} or newer was found (looked for {', '.join(COMMANDS)}). "
+            f"set-up: no Python {OLDEST[0]}.{OLDEST[1]} or newer was found (looked for "
+            f"{', '.join(COMMANDS)}). "
             "Install one from python.org or your system's packages, and run this again."
         )
     print(f"Making .venv with {command}.", flush=True)
@@ -277,11 +373,15 @@ def make_venv() -> tuple[int, int]:
     version = _version_of(str(venv_python()))
     if made.returncode != 0 or version is None:
         raise SetupError(
-            f"set-up: {command} cannot make an environment; on Debian and Ubuntu its venv module is a package of its own: "
+            f"set-up: {command} cannot make an environment; on Debian and Ubuntu its venv module "
+            "is a package of its own: "
             "apt-get install python3-venv. Then run this again."
         )
     if version > NEWEST_TRIED:
-        print(f"Note: Python {version[0]}.{version[1]} is newer than the newest one supported here ({NEWEST_TRIED[0]}.{NEWEST_TRIED[1]}).")
+        print(
+            f"Note: Python {version[0]}.{version[1]} is newer than the newest one supported here "
+            f"({NEWEST_TRIED[0]}.{NEWEST_TRIED[1]})."
+        )
     return version
 
 
@@ -295,12 +395,15 @@ def _pip(*arguments: str) -> None:
     if subprocess.run(command, env=environment, check=False).returncode != 0:
         if offline:
             raise SetupError(
-                f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Packages are taken from {WHEELS}, which was filled "
-                f"for: {'; '.join(FILLED_FOR.read_text().splitlines())}. On another kind of machine run `make wheelhouse` there, or rename "
+                f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Packages are "
+                f"taken from {WHEELS}, which was filled "
+                f"for: {'; '.join(FILLED_FOR.read_text().splitlines())}. On another kind of "
+                "machine run `make wheelhouse` there, or rename "
                 "the folder to install from the network."
             )
         raise SetupError(
-            f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Is the network there, and room on the disk? "
+            f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Is the network "
+            "there, and room on the disk? "
             "Run the same again: it goes on where it stopped."
         )
 
@@ -313,15 +416,17 @@ def room_needed(stack: str, extras: list[str], before: dict[str, object]) -> flo
 
 
 def compile_packages() -> None:
-    """Compile all packages and gpulab to bytecode, on all cores; pip does it on one: most of two minutes for 19,000 files.
+    """Compile all packages and gpulab to bytecode, on all cores; pip does it on one: most of two
+    minutes for 19,000 files.
 
-    Files for other Pythons that packages carry along do not compile; pip passes over them too. The packages' own tests, one file in seven,
-    are left as they are: nobody imports them.
+    Files for other Pythons that packages carry along do not compile; pip passes over them too. The
+    packages' own tests, one file in seven, are left as they are: nobody imports them.
     """
     code = (
         "import compileall, re, sys, sysconfig\n"
         "for place in (sysconfig.get_path('purelib'), *sys.argv[1:]):\n"
-        "    compileall.compile_dir(place, quiet=2, workers=0, rx=re.compile(r'[/\\\\]tests[/\\\\]'))"
+        "    compileall.compile_dir(place, quiet=2, workers=0, "
+        "rx=re.compile(r'[/\\\\]tests[/\\\\]'))"
     )
     command = [str(venv_python()), "-c", code, str(ROOT / "gpulab")]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
@@ -333,44 +438,85 @@ def index_options(stack: Stack) -> list[str]:
         return []
     if index_answers(stack.index):
         return ["--extra-index-url", INDEX + stack.index]
-    also = ", which may be several gigabytes" if stack.name == "cpu" else "; it may not be able to use this GPU"
-    print(f"PyTorch's index {INDEX}{stack.index} does not answer, so the default build is taken{also}.", flush=True)
+    also = (
+        ", which may be several gigabytes"
+        if stack.name == "cpu"
+        else "; it may not be able to use this GPU"
+    )
+    print(
+        f"PyTorch's index {INDEX}{stack.index} does not answer, so the default build is "
+        f"taken{also}.",
+        flush=True,
+    )
     return []
 
 
 def project(stack: Stack, extras: list[str]) -> str:
     """The project with its extras, as pip takes it."""
-    # CuPy imports without a driver, and the tests of what gpulab then says need it (it has no macOS build).
+    # CuPy imports without a driver, and the tests of what gpulab then says need it (it has no macOS
+    # build).
     cupy = stack.extra or ("cuda13" if "test" in extras and stack.name != "apple" else None)
-    # numba-cuda runs Python kernels on a GPU; the pinned one is for CUDA 13 alone (the tests bring it in any case, to compile).
+    # numba-cuda runs Python kernels on a GPU; the pinned one is for CUDA 13 alone (the tests bring
+    # it in any case, to compile).
     kernels = ["kernels"] if stack.extra == "cuda13" else []
     return f"{ROOT}[{','.join([*([cupy] if cupy else []), *kernels, *extras])}]"
 
 
 def fill_wheelhouse(stack: Stack, extras: list[str], python: tuple[int, int]) -> None:
-    """Download into wheels/ what this machine's environment is installed from; the project itself is installed from its folder."""
-    print(f"Filling {WHEELS} for machines like this one: {stack.name} ({stack.reason}).", flush=True)
-    made_for = f"{platform.system()} {platform.machine()}, Python {python[0]}.{python[1]}, {stack.name}"
-    download = ["download", "--only-binary", ":all:", "-c", str(ROOT / "constraints.txt"), "--dest", str(WHEELS), *index_options(stack)]
+    """Download into wheels/ what this machine's environment is installed from; the project itself
+    is installed from its folder.
+    """
+    print(
+        f"Filling {WHEELS} for machines like this one: {stack.name} ({stack.reason}).", flush=True
+    )
+    made_for = (
+        f"{platform.system()} {platform.machine()}, Python {python[0]}.{python[1]}, {stack.name}"
+    )
+    download = [
+        "download",
+        "--only-binary",
+        ":all:",
+        "-c",
+        str(ROOT / "constraints.txt"),
+        "--dest",
+        str(WHEELS),
+        *index_options(stack),
+    ]
     _pip(*download, torch_pin(), "setuptools")
     _pip(*download, "--find-links", str(WHEELS), project(stack, extras))
     before = FILLED_FOR.read_text().splitlines() if FILLED_FOR.exists() else []
     FILLED_FOR.write_text("\n".join(sorted({*before, made_for})) + "\n")
     nbytes = sum(path.stat().st_size for path in WHEELS.iterdir())
-    print(f"{WHEELS.name} holds {nbytes / 1e9:.1f} GB. Copy the project's folder with it to each machine and run `make lab` there.")
+    print(
+        f"{WHEELS.name} holds {nbytes / 1e9:.1f} GB. Copy the project's folder with it to each "
+        "machine and run `make lab` there."
+    )
 
 
 def install(stack: Stack, extras: list[str], before: dict[str, object]) -> None:
-    """Install torch's exact pin first (a range would take the newest build, gigabytes of it), then the rest."""
+    """Install torch's exact pin first (a range would take the newest build, gigabytes of it), then
+    the rest.
+    """
     free, needed = shutil.disk_usage(str(VENV)).free, room_needed(stack.name, extras, before)
     if free < needed:
-        print(f"Note: {free / 1e9:.1f} GB are free here; this may need {needed / 1e9:.1f} GB.", flush=True)
+        print(
+            f"Note: {free / 1e9:.1f} GB are free here; this may need {needed / 1e9:.1f} GB.",
+            flush=True,
+        )
     if before.get("stack", stack.name) != stack.name:
-        _pip("uninstall", "--yes", "torch")  # the same version would count as there, though it is built for something else
-    if before.get("stack") != stack.name:  # for whom is known also where this is interrupted, and the next run is for something else
+        # the same version would count as there, though it is built for something else
+        _pip("uninstall", "--yes", "torch")
+    # for whom is known also where this is interrupted, and the next run is for something else
+    if before.get("stack") != stack.name:
         write_stamp({"stack": stack.name})
     constraints = ["--no-compile", "-c", str(ROOT / "constraints.txt")]
-    _pip("install", *constraints, torch_pin(), "setuptools", *([] if FILLED_FOR.exists() else index_options(stack)))
+    _pip(
+        "install",
+        *constraints,
+        torch_pin(),
+        "setuptools",
+        *([] if FILLED_FOR.exists() else index_options(stack)),
+    )
     _pip("install", *constraints, "--no-build-isolation", "-e", project(stack, extras))
     compile_packages()
 
@@ -380,14 +526,22 @@ def run(extras: list[str], wanted: str | None, wheelhouse: bool = False) -> None
     python = make_venv()
     stack = choose_stack(look_at_machine())
     if wanted:
-        stack = Stack(wanted, INDEX_OF[wanted], wanted if wanted.startswith("cuda") else None, "asked for by GPULAB_STACK")
-    # Not CUDA 13's compiler beside PyTorch for CUDA 12.6, which brings its own: an older driver cannot load what CUDA 13 makes.
+        stack = Stack(
+            wanted,
+            INDEX_OF[wanted],
+            wanted if wanted.startswith("cuda") else None,
+            "asked for by GPULAB_STACK",
+        )
+    # Not CUDA 13's compiler beside PyTorch for CUDA 12.6, which brings its own: an older driver
+    # cannot load what CUDA 13 makes.
     extras = ["lab", *([] if stack.name == "cuda12" else ["compiler"]), *extras]
     if wheelhouse:
         fill_wheelhouse(stack, extras, python)
         return
     key, before = wanted_key(stack.name, python), read_stamp()
-    if is_done(before, key, extras) and is_there([*extras, *([stack.extra] if stack.extra else [])]):
+    if is_done(before, key, extras) and is_there(
+        [*extras, *([stack.extra] if stack.extra else [])]
+    ):
         return
     print(f"Setting up for this machine: {stack.name} ({stack.reason}).", flush=True)
     kept = before.get("extras") if before.get("key") == key else None
@@ -401,11 +555,18 @@ def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description="Make the course's environment in .venv.")
     parser.add_argument("--tests", action="store_true", help="install what the tests need, too")
-    parser.add_argument("--wheelhouse", action="store_true", help="install nothing; download the packages into wheels/")
+    parser.add_argument(
+        "--wheelhouse",
+        action="store_true",
+        help="install nothing; download the packages into wheels/",
+    )
     options = parser.parse_args()
     wanted = os.environ.get("GPULAB_STACK")
     if wanted and wanted not in ROOM:
-        print(f"set-up: GPULAB_STACK={wanted!r} is not known; expected one of {', '.join(ROOM)}.", file=sys.stderr)
+        print(
+            f"set-up: GPULAB_STACK={wanted!r} is not known; expected one of {', '.join(ROOM)}.",
+            file=sys.stderr,
+        )
         return 2
     try:
         run(["test", "dev"] if options.tests else [], wanted, options.wheelhouse)

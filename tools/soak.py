@@ -1,13 +1,15 @@
-"""The long runs, outside continuous integration: each step is remembered when it is done, so an interrupted soak goes on.
+"""The long runs, outside continuous integration: each step is remembered when it is done, so an
+interrupted soak goes on.
 
     python tools/soak.py            what is not done yet
     python tools/soak.py --again    everything from the start
     python tools/soak.py --list     the steps and how they went
     python tools/soak.py course     only the steps whose name begins so
 
-Steps: every benchmark in full, and kills and skipped collectives on four ranks too; the long forms of the tests, with many more
-examples; the whole course, each notebook from top to bottom, twenty times in a row; the browser tests five times; and the tests with
-the newest versions of all dependencies (tools/newest.py).
+Steps: every benchmark in full, and kills and skipped collectives on four ranks too; the long forms
+of the tests, with many more examples; the whole course, each notebook from top to bottom, twenty
+times in a row; the browser tests five times; and the tests with the newest versions of all
+dependencies (tools/newest.py).
 """
 
 from __future__ import annotations
@@ -32,14 +34,28 @@ Step = tuple[str, tuple[tuple[str, ...], ...]]
 
 def steps() -> list[Step]:
     """Return each step's name and its commands."""
-    notebooks = tuple(str(p.relative_to(ROOT)) for p in sorted((ROOT / "notebooks").glob("*.ipynb")))
-    found: list[Step] = [(f"benchmark {path.stem}", ((sys.executable, str(path)),)) for path in benchmarks()]
+    notebooks = tuple(
+        str(p.relative_to(ROOT)) for p in sorted((ROOT / "notebooks").glob("*.ipynb"))
+    )
+    found: list[Step] = [
+        (f"benchmark {path.stem}", ((sys.executable, str(path)),)) for path in benchmarks()
+    ]
     four = ("--ranks", "4", "--seed", "1", "--kills", "54")
-    found.append(("failures on four ranks", ((sys.executable, "benchmarks/parallel_failures.py", *four),)))
-    found.append(("many examples", ((*_PYTEST, "-m", "not browser", "--soak", "--hypothesis-profile=soak", "tests"),)))
+    found.append(
+        ("failures on four ranks", ((sys.executable, "benchmarks/parallel_failures.py", *four),))
+    )
+    found.append(
+        (
+            "many examples",
+            ((*_PYTEST, "-m", "not browser", "--soak", "--hypothesis-profile=soak", "tests"),),
+        )
+    )
     course = (*_PYTEST, "--nbval-lax", "--nbval-cell-timeout=120", *notebooks)
     found += [(f"course {turn} of {_COURSES}", (course,)) for turn in range(1, _COURSES + 1)]
-    found += [(f"browser {turn} of {_BROWSERS}", ((*_PYTEST, "-m", "browser", "tests/browser"),)) for turn in range(1, _BROWSERS + 1)]
+    found += [
+        (f"browser {turn} of {_BROWSERS}", ((*_PYTEST, "-m", "browser", "tests/browser"),))
+        for turn in range(1, _BROWSERS + 1)
+    ]
     found.append(("newest dependencies", ((sys.executable, "tools/newest.py"),)))
     return found
 
@@ -62,13 +78,20 @@ def _write_state(state: dict[str, dict[str, object]]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run what is not done; return 1 if a step failed."""
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of thousands of kernels and ranks would compile all of gpulab anew
+    # each of thousands of kernels and ranks would compile all of gpulab anew
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     begins = tuple(word for word in arguments if not word.startswith("-")) or ("",)
     chosen = [step for step in steps() if step[0].startswith(begins)]
     if not chosen:
-        print(f"soak: no step begins with {' or '.join(begins)}; --list names them.", file=sys.stderr)
+        print(
+            f"soak: no step begins with {' or '.join(begins)}; --list names them.", file=sys.stderr
+        )
         return 2
-    state = {name: one for name, one in read_state().items() if "--again" not in arguments or not name.startswith(begins)}
+    state = {
+        name: one
+        for name, one in read_state().items()
+        if "--again" not in arguments or not name.startswith(begins)
+    }
     for name, commands in chosen:
         if "--list" in arguments:
             print(f"{name}: {state.get(name, 'not run yet')}")
@@ -77,11 +100,16 @@ def main(arguments: list[str]) -> int:
             continue
         print(f"\n== {name}", flush=True)
         start = time.monotonic()
-        passed = all(subprocess.run(command, cwd=ROOT, check=False).returncode == 0 for command in commands)
+        passed = all(
+            subprocess.run(command, cwd=ROOT, check=False).returncode == 0 for command in commands
+        )
         state[name] = {"passed": passed, "seconds": round(time.monotonic() - start)}
         _write_state(state)
     failed = [name for name, outcome in state.items() if not outcome["passed"]]
-    print(f"\n{len(state) - len(failed)} steps passed" + (f"; failed: {', '.join(failed)} (run again to repeat them)" if failed else ""))
+    print(
+        f"\n{len(state) - len(failed)} steps passed"
+        + (f"; failed: {', '.join(failed)} (run again to repeat them)" if failed else "")
+    )
     return 1 if failed else 0
 
 

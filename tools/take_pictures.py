@@ -1,6 +1,8 @@
-"""Take the README's picture: the controls and the figure of CompareTimings after a run, in JupyterLab, as the browser tests drive it.
+"""Take the README's picture: the controls and the figure of CompareTimings after a run, in
+JupyterLab, as the browser tests drive it.
 
-    .venv/bin/python tools/take_pictures.py        on a quiet machine: the picture shows what was measured
+    .venv/bin/python tools/take_pictures.py        on a quiet machine: the picture shows what was
+    measured
 
 Needs the tests' environment and Chromium.
 """
@@ -19,7 +21,8 @@ from playwright.sync_api import sync_playwright  # noqa: E402
 
 PICTURE = ROOT / "docs" / "images" / "compare-timings.png"
 CELLS = (
-    "import os\nos.environ.pop('GPULAB_QUICK', None)\nimport gpulab as gl\ncompare = gl.widgets.CompareTimings()\ncompare",
+    "import os\nos.environ.pop('GPULAB_QUICK', None)\nimport gpulab as gl\ncompare = "
+    "gl.widgets.CompareTimings()\ncompare",
     "compare.run(wait=True)",
 )
 WIDTH = 900
@@ -40,7 +43,9 @@ def main() -> None:
             tab.page.locator(".legend").first.wait_for()
             whole = tab.output(0).bounding_box()
             plot = tab.output(0).locator(".js-plotly-plot").first.bounding_box()
-            tab.page.screenshot(path=PICTURE, clip={**whole, "height": plot["y"] + plot["height"] - whole["y"]})
+            tab.page.screenshot(
+                path=PICTURE, clip={**whole, "height": plot["y"] + plot["height"] - whole["y"]}
+            )
             browser.close()
         finally:
             lab.remove()

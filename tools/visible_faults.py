@@ -37,7 +37,8 @@ RECORD = ROOT / "benchmarks" / "recorded" / "visible_faults.json"
 # For one turn of one fault; a turn that is cut off has caught nothing.
 SECONDS = {"old": 240, "new": 300}
 OPTIONS = {
-    "old": "-x -q -p no:cacheprovider --doctest-modules --nbval-lax --nbval-cell-timeout=120 --timeout=120",
+    "old": "-x -q -p no:cacheprovider --doctest-modules --nbval-lax --nbval-cell-timeout=120 "
+    "--timeout=120",
     "new": "-x -q -p no:cacheprovider -n 0 --import-mode=importlib --timeout=200",
 }
 NO_BROWSER = ["-m", "not browser and not gpu"]
@@ -114,7 +115,9 @@ def copied(suite: str) -> Iterator[Path]:
                 symlinks=True,
             )
         else:
-            subprocess.run(("git", "archive", f"--output={folder}/old.tar", "0e411de"), cwd=ROOT, check=True)
+            subprocess.run(
+                ("git", "archive", f"--output={folder}/old.tar", "0e411de"), cwd=ROOT, check=True
+            )
             shutil.unpack_archive(f"{folder}/old.tar", tree, filter="data")
         subprocess.run(
             (sys.executable, "-mcompileall", "-q", "--invalidation-mode=checked-hash", "gpulab"),
@@ -140,7 +143,10 @@ def turns(suite: str, path: str, tree: Path) -> list[list[str]]:
         return [[*NO_BROWSER, *near], ["tests/browser/test_course.py", "-k", Path(path).stem]]
     near += ["--doctest-modules", path]
     rest = ["tests", *(f"--ignore={each}" for each in near if each.startswith("tests/"))]
-    asked = [["-m", "not browser and not gpu and not slow", *rest], ["-m", "slow and not browser", *rest]]
+    asked = [
+        ["-m", "not browser and not gpu and not slow", *rest],
+        ["-m", "slow and not browser", *rest],
+    ]
     asked = [[*NO_BROWSER, *near], *asked]
     if name in ("widgets", "figures", "lab", "html"):
         asked.insert(1, ["tests/browser/test_journeys.py", "tests/browser/test_lab.py"])
@@ -150,7 +156,11 @@ def turns(suite: str, path: str, tree: Path) -> list[list[str]]:
 def fails_without(tree: Path, suite: str, test: str, turn: list[str]) -> bool:
     """Return whether a test, or pytest itself for a turn, fails in the unchanged copy too."""
     # A notebook's cell needs those before it; a file without a test's name cannot be collected.
-    asked = turn if test.startswith("pytest:") else [test.partition("::")[0] if ".ipynb::" in test else test]
+    asked = (
+        turn
+        if test.startswith("pytest:")
+        else [test.partition("::")[0] if ".ipynb::" in test else test]
+    )
     return run_tests(tree, suite, [*asked, *([] if "::" in test else ["--co"])])[0] == test
 
 
@@ -203,14 +213,20 @@ def try_all(faults: dict[str, dict[str, str]], suite: str, again: bool) -> None:
     """Try each fault with its nearest tests, then those that were not caught with further ones."""
     retried = ("missed", "not there") if again else ()
     known = {id: read_record()["faults"].get(id, {}).get(suite, NEW) for id in faults}
-    waiting = {id: NEW if one["outcome"] in retried else one for id, one in known.items() if one["outcome"] in ("asked", *retried)}
+    waiting = {
+        id: NEW if one["outcome"] in retried else one
+        for id, one in known.items()
+        if one["outcome"] in ("asked", *retried)
+    }
     with copied(suite) as tree:
         while waiting:
             id = min(waiting, key=lambda id: waiting[id]["turn"])
             one = attempt(tree, suite, faults[id], waiting[id]["turn"] + 1)
             one["seconds"] = round(one["seconds"] + waiting[id]["seconds"], 1)
             one["cut_off"] |= waiting.pop(id)["cut_off"]
-            change_record(lambda r, id=id, one=one: r["faults"].setdefault(id, {}).update({suite: one}))
+            change_record(
+                lambda r, id=id, one=one: r["faults"].setdefault(id, {}).update({suite: one})
+            )
             waiting |= {id: one} if one["outcome"] == "asked" else {}
             print(f"{len(waiting):3} left  {id:15} {_said(one)}", flush=True)
 
@@ -237,7 +253,9 @@ def report(faults: dict[str, dict[str, str]]) -> None:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--suite", choices=tuple(SECONDS), help="whose tests run")
     parser.add_argument("--report", action="store_true", help="print the table and end")
     parser.add_argument("--only", default="*", help="a pattern of ids, such as 'kernels-*'")

@@ -1,12 +1,14 @@
-"""One adapter for each array library, so that no other module needs to ask "is this torch or cupy?".
+"""One adapter for each array library, so that no other module needs to ask "is this torch or
+cupy?".
 
-A library is found through ``sys.modules``: an array of it cannot exist unless the caller has imported it,
-so inspecting an array never imports anything heavy. Only ``backend(name)`` imports, when asked by name.
+A library is found through ``sys.modules``: an array of it cannot exist unless the caller has
+imported it, so inspecting an array never imports anything heavy. Only ``backend(name)`` imports,
+when asked by name.
 
-DLPack is not trusted blindly. With the versions tested (torch 2.13, numpy 2.4), a negative stride makes torch abort
-the process, a read-only array becomes writable, a lazily negated tensor loses its sign, and a masked array its
-mask; so every adapter checks for these obstacles before any library sees the array. The modules of JAX and TensorFlow describe what these
-libraries do.
+DLPack is not trusted blindly. With the versions tested (torch 2.13, numpy 2.4), a negative stride
+makes torch abort the process, a read-only array becomes writable, a lazily negated tensor loses its
+sign, and a masked array its mask; so every adapter checks for these obstacles before any library
+sees the array. The modules of JAX and TensorFlow describe what these libraries do.
 """
 
 from __future__ import annotations
@@ -24,7 +26,14 @@ from gpulab._backends._numpy import NumpyBackend as NumpyBackend
 from gpulab._backends._numpy import numpy_dtype_problem as numpy_dtype_problem
 from gpulab._backends._tensorflow import TensorFlowBackend as TensorFlowBackend
 from gpulab._backends._torch import TorchBackend as TorchBackend
-from gpulab.errors import CopyRequiredError, InputError, MissingLibraryError, kind_of, message_of, shown
+from gpulab.errors import (
+    CopyRequiredError,
+    InputError,
+    MissingLibraryError,
+    kind_of,
+    message_of,
+    shown,
+)
 
 _CLASSES: dict[str, type[Backend]] = {
     "numpy": NumpyBackend,
@@ -36,7 +45,8 @@ _CLASSES: dict[str, type[Backend]] = {
 # Those that come with an extra of gpulab: where they are absent, that is no fault of the set-up.
 _EXTRA = ("jax", "tensorflow")
 _made: dict[str, Backend] = {}
-_broken: dict[str, str] = {}  # why an import failed: a second try meets what the first one has half loaded
+# why an import failed: a second try meets what the first one has half loaded
+_broken: dict[str, str] = {}
 
 
 def names() -> tuple[str, ...]:
@@ -52,7 +62,8 @@ def backend(name: str) -> Backend:
     InputError
         If gpulab does not know the library, or it is not installed.
     MissingLibraryError
-        If it is one of an extra (jax, tensorflow) that is not installed, or whose import fails; the message states how to install it.
+        If it is one of an extra (jax, tensorflow) that is not installed, or whose import fails; the
+        message states how to install it.
     """
     made = _made.get(name) if isinstance(name, str) else None
     if made is not None:
@@ -60,25 +71,35 @@ def backend(name: str) -> Backend:
     if isinstance(name, str) and name in _broken:
         raise MissingLibraryError(_broken[name])
     if not isinstance(name, str) or name not in _CLASSES:
-        raise InputError(f"library {shown(name)} is not one that gpulab knows; expected one of {', '.join(_CLASSES)}. Pass one of these.")
+        raise InputError(
+            f"library {shown(name)} is not one that gpulab knows; expected one of "
+            f"{', '.join(_CLASSES)}. Pass one of these."
+        )
     try:
         return _made.setdefault(name, _CLASSES[name]())
-    except Exception as error:  # a library whose parts do not fit together raises what its own import meets
+    except Exception as error:
+        # a library whose parts do not fit together raises what its own import meets
         if name in _EXTRA:
             if isinstance(error, ModuleNotFoundError) and error.name == name:
                 raise MissingLibraryError(missing(name)) from error
             _broken[name] = (
-                f"library {name!r} is installed, but cannot be imported ({type(error).__name__}: {message_of(error, 100)}); "
+                f"library {name!r} is installed, but cannot be imported ({type(error).__name__}: "
+                f"{message_of(error, 100)}); "
                 f"expected a working installation. {_CLASSES[name].how_to_get}"
             )
             raise MissingLibraryError(_broken[name]) from error
         if not isinstance(error, ImportError):
             raise
-        raise InputError(f"library {name!r} cannot be imported ({error}); expected it to be installed. Run `gpulab doctor`.") from error
+        raise InputError(
+            f"library {name!r} cannot be imported ({error}); expected it to be installed. Run "
+            "`gpulab doctor`."
+        ) from error
 
 
 def leave_memory() -> None:
-    """Have JAX and TensorFlow take a GPU's memory as they need it, where they do not yet hold it; imports neither."""
+    """Have JAX and TensorFlow take a GPU's memory as they need it, where they do not yet hold it;
+    imports neither.
+    """
     for name in _EXTRA:
         _CLASSES[name].prepare()
 
@@ -93,7 +114,11 @@ def backend_of(x: object) -> Backend | None:
     modules = sys.modules
     for name in _CLASSES:
         # A half-imported or broken library (its name in sys.modules, None as value) owns no array.
-        if modules.get(name) is not None and name not in _broken and (_made.get(name) or backend(name)).owns(x):
+        if (
+            modules.get(name) is not None
+            and name not in _broken
+            and (_made.get(name) or backend(name)).owns(x)
+        ):
             return _made[name]
     return None
 
@@ -112,15 +137,22 @@ def share(x: Any, library: str) -> Any:
     try:
         view = target.from_dlpack(x)
     except Exception as error:
-        obstacle = owner.obstacle(x, library) or (f"{library} refuses it ({message_of(error)})", "gl.to_device or gl.to_host")
+        obstacle = owner.obstacle(x, library) or (
+            f"{library} refuses it ({message_of(error)})",
+            "gl.to_device or gl.to_host",
+        )
         raise _copy_required(x, library, *obstacle) from error
     if target.may_copy and target.nbytes(view) and target.pointer(view) != owner.pointer(x):
-        raise _copy_required(x, library, f"{library} made a copy of it", f"gl.to_device(x, library={library!r})")
+        raise _copy_required(
+            x, library, f"{library} made a copy of it", f"gl.to_device(x, library={library!r})"
+        )
     return view
 
 
 def waits_for(result: Any) -> Callable[[Any], Any] | None:
-    """Return a function that waits for results like this one, in addition to waiting for their device; None where it is not needed."""
+    """Return a function that waits for results like this one, in addition to waiting for their
+    device; None where it is not needed.
+    """
     for name in _EXTRA:
         if sys.modules.get(name) is not None and name not in _broken:
             found = backend(name).waits_for(result)
@@ -130,10 +162,17 @@ def waits_for(result: Any) -> Callable[[Any], Any] | None:
 
 
 def _share_foreign(x: Any, target: Backend) -> Any:
-    """Share an array of a library that gpulab has no adapter for, if it speaks DLPack; host memory goes through numpy's checks."""
-    if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__") or isinstance(x, np.generic):
+    """Share an array of a library that gpulab has no adapter for, if it speaks DLPack; host memory
+    goes through numpy's checks.
+    """
+    if (
+        not hasattr(x, "__dlpack__")
+        or not hasattr(x, "__dlpack_device__")
+        or isinstance(x, np.generic)
+    ):
         raise InputError(
-            f"share: got {kind_of(x)}; expected an array of {', '.join(_CLASSES)} or another library that supports DLPack. "
+            f"share: got {kind_of(x)}; expected an array of {', '.join(_CLASSES)} or another "
+            "library that supports DLPack. "
             "Wrap it with numpy.asarray first."
         )
     host = 1  # kDLCPU in dlpack.h
@@ -142,14 +181,18 @@ def _share_foreign(x: Any, target: Backend) -> Any:
             return target.from_dlpack(x)
         view = np.from_dlpack(x)
     except Exception as error:
-        raise _copy_required(x, target.name, f"its library refuses ({error})", "numpy.asarray(x)") from error
+        raise _copy_required(
+            x, target.name, f"its library refuses ({error})", "numpy.asarray(x)"
+        ) from error
     return share(view, target.name)
 
 
 def _copy_required(x: Any, library: str, reason: str, remedy: str) -> CopyRequiredError:
-    nested = getattr(x, "is_nested", False)  # a nested tensor has no shape, and raises when asked for it
+    # a nested tensor has no shape, and raises when asked for it
+    nested = getattr(x, "is_nested", False)
     shape = "" if nested else f" of shape {tuple(getattr(x, 'shape', ()))}"
     return CopyRequiredError(
-        f"share: {library} cannot see this {type(x).__name__}{shape} without a copy, because {reason}; "
+        f"share: {library} cannot see this {type(x).__name__}{shape} without a copy, because "
+        f"{reason}; "
         f"expected memory that both libraries can use. Call {remedy}."
     )

@@ -34,17 +34,25 @@ class CupyBackend(Backend):
 
     def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
         if not device.startswith("cuda"):
-            raise DeviceError(f"to_device: cupy has no arrays on {device!r}; expected a CUDA device. Pass library='torch' or 'numpy'.")
+            raise DeviceError(
+                f"to_device: cupy has no arrays on {device!r}; expected a CUDA device. Pass "
+                "library='torch' or 'numpy'."
+            )
         wrong = numpy_dtype_problem(a)
         if wrong is not None:
-            raise InputError(f"to_device: {wrong[0]}; expected an array of plain numbers. Pass {wrong[1]}.")
+            raise InputError(
+                f"to_device: {wrong[0]}; expected an array of plain numbers. Pass {wrong[1]}."
+            )
         with self.module.cuda.Device(int(device.partition(":")[2] or 0)):
             if pinned:
-                staging = importlib.import_module("cupyx").empty_like_pinned(np.ascontiguousarray(a))
+                staging = importlib.import_module("cupyx").empty_like_pinned(
+                    np.ascontiguousarray(a)
+                )
                 staging[...] = a
                 a = staging
             array = self.module.asarray(a)
-            self.module.cuda.get_current_stream().synchronize()  # the source may be changed as soon as this returns
+            # the source may be changed as soon as this returns
+            self.module.cuda.get_current_stream().synchronize()
             return array
 
     def move(self, x: Any, device: str, pinned: bool) -> Any:
@@ -58,7 +66,10 @@ class CupyBackend(Backend):
 
     def obstacle(self, x: Any, library: str) -> tuple[str, str] | None:
         if library == "numpy":
-            return f"it is on {self.device_of(x)}, and numpy can access only main memory", "gl.to_host(x)"
+            return (
+                f"it is on {self.device_of(x)}, and numpy can access only main memory",
+                "gl.to_host(x)",
+            )
         if x.strides and min(x.strides) < 0:
             return "it has a negative stride", "cupy.ascontiguousarray(x)"
         return None

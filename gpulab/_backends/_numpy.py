@@ -33,7 +33,10 @@ class NumpyBackend(Backend):
 
     def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
         if device != "cpu":
-            raise DeviceError(f"to_device: numpy has no arrays on {device!r}; expected device 'cpu'. Pass library='torch' or 'cupy'.")
+            raise DeviceError(
+                f"to_device: numpy has no arrays on {device!r}; expected device 'cpu'. Pass "
+                "library='torch' or 'cupy'."
+            )
         if not pinned:
             return a
         from gpulab import _backends
@@ -52,25 +55,39 @@ class NumpyBackend(Backend):
             return "it has a negative stride", "numpy.ascontiguousarray(x)"
         if not flags.writeable:
             if library in ("jax", "tensorflow"):
-                return f"it is read-only, which numpy marks only in a version of DLPack that {library} does not accept", "x.copy()"
+                return (
+                    "it is read-only, which numpy marks only in a version of DLPack that "
+                    f"{library} does not accept",
+                    "x.copy()",
+                )
             return "it is read-only, and the other library could write to it", "x.copy()"
         if not flags.aligned:
             return "its elements are not aligned in memory", "x.copy()"
         if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
             return numpy_dtype_problem(x)
         if library == "cupy":
-            return "it is in main memory, and CuPy can access only CUDA memory", "gl.to_device(x, library='cupy')"
+            return (
+                "it is in main memory, and CuPy can access only CUDA memory",
+                "gl.to_device(x, library='cupy')",
+            )
         return None
 
     def from_dlpack(self, x: Any) -> Any:
         view = np.from_dlpack(x)
         torch = sys.modules.get("torch")
-        # An exporter without DLPack 1.0 cannot say "writable", and numpy then marks the view read-only. JAX's and TensorFlow's stay so.
-        return x.numpy() if not view.flags.writeable and torch is not None and isinstance(x, torch.Tensor) else view
+        # An exporter without DLPack 1.0 cannot say "writable", and numpy then marks the view
+        # read-only. JAX's and TensorFlow's stay so.
+        return (
+            x.numpy()
+            if not view.flags.writeable and torch is not None and isinstance(x, torch.Tensor)
+            else view
+        )
 
 
 def numpy_dtype_problem(x: np.ndarray) -> tuple[str, str] | None:
-    """Return why no other library has an array like this, and what to call; None for plain numbers in native order."""
+    """Return why no other library has an array like this, and what to call; None for plain numbers
+    in native order.
+    """
     if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
         return "its mask would be lost", "x.filled(value)"
     dtype = x.dtype

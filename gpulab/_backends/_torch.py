@@ -21,8 +21,18 @@ class TorchBackend(Backend):
         torch = self.module
         self._plain_types = {torch.Tensor, torch.nn.Parameter}
         self._no_dispatch = torch.Tensor.__torch_dispatch__
-        names = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2")
-        self._not_in_numpy = {getattr(torch, name) for name in (*names, "complex32") if hasattr(torch, name)}
+        names = (
+            "bfloat16",
+            "float8_e4m3fn",
+            "float8_e5m2",
+            "float8_e4m3fnuz",
+            "float8_e5m2fnuz",
+            "float8_e8m0fnu",
+            "float4_e2m1fn_x2",
+        )
+        self._not_in_numpy = {
+            getattr(torch, name) for name in (*names, "complex32") if hasattr(torch, name)
+        }
 
     def owns(self, x: object) -> bool:
         return isinstance(x, self.module.Tensor)
@@ -35,7 +45,8 @@ class TorchBackend(Backend):
         return int(x.data_ptr())
 
     def nbytes(self, x: Any) -> int:
-        return int(x.numel() * x.element_size())  # as if dense: ``x.nbytes`` raises for a sparse tensor
+        # as if dense: ``x.nbytes`` raises for a sparse tensor
+        return int(x.numel() * x.element_size())
 
     def dtype_name(self, x: Any) -> str:
         return str(x.dtype).removeprefix("torch.")
@@ -53,7 +64,10 @@ class TorchBackend(Backend):
         if x.device.type == "meta":
             return "a tensor on 'meta' has no data", "torch.empty_like(x, device='cpu')"
         if x.is_nested or x.layout is not self.module.strided:
-            return f"its layout is {'nested' if x.is_nested else str(x.layout).removeprefix('torch.')}", "x.to_dense()"
+            return (
+                f"its layout is {'nested' if x.is_nested else str(x.layout).removeprefix('torch.')}",
+                "x.to_dense()",
+            )
         if x.is_quantized:
             return f"its dtype {x.dtype} is quantized", "x.dequantize()"
         return None
@@ -64,7 +78,10 @@ class TorchBackend(Backend):
             problem = f"numpy has no {str(x.dtype).removeprefix('torch.')}", "x.float()"
         if problem is None:
             return None
-        return InputError(f"{function}: {problem[0]}; expected a dense tensor of a dtype that numpy has. Pass {problem[1]}.")
+        return InputError(
+            f"{function}: {problem[0]}; expected a dense tensor of a dtype that numpy has. Pass "
+            f"{problem[1]}."
+        )
 
     def to_host(self, x: Any) -> np.ndarray:
         problem = self._host_problem(x, "to_host")
@@ -75,8 +92,14 @@ class TorchBackend(Backend):
     def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
         wrong = numpy_dtype_problem(a)
         if wrong is not None:
-            raise InputError(f"to_device: {wrong[0]}; expected an array of plain numbers. Pass {wrong[1]}.")
-        usable = a.flags.writeable and a.flags.aligned and not any(stride < 0 or stride % a.itemsize for stride in a.strides)
+            raise InputError(
+                f"to_device: {wrong[0]}; expected an array of plain numbers. Pass {wrong[1]}."
+            )
+        usable = (
+            a.flags.writeable
+            and a.flags.aligned
+            and not any(stride < 0 or stride % a.itemsize for stride in a.strides)
+        )
         return self.move(self.module.from_numpy(a if usable else a.copy()), device, pinned)
 
     def move(self, x: Any, device: str, pinned: bool) -> Any:
@@ -84,10 +107,12 @@ class TorchBackend(Backend):
             x = x.pin_memory()
         try:
             return x.to(device)
-        except TypeError as error:  # of Metal, which has no float64; NumPy's arrays are of it unless told otherwise
+        except TypeError as error:
+            # of Metal, which has no float64; NumPy's arrays are of it unless told otherwise
             less = "complex64" if x.is_complex() else "float32"
             raise InputError(
-                f"to_device: {device} does not support {self.dtype_name(x)}; expected a dtype that it supports. Convert the array first: "
+                f"to_device: {device} does not support {self.dtype_name(x)}; expected a dtype that "
+                "it supports. Convert the array first: "
                 f'a.astype("{less}") of NumPy, a.to(torch.{less}) of PyTorch.'
             ) from error
 
@@ -97,11 +122,21 @@ class TorchBackend(Backend):
     def compact(self, x: Any) -> Any:
         if self._no_data(x) is not None:
             return None
-        return x.detach().resolve_conj().resolve_neg().clone(memory_format=self.module.contiguous_format)
+        return (
+            x.detach()
+            .resolve_conj()
+            .resolve_neg()
+            .clone(memory_format=self.module.contiguous_format)
+        )
 
     def hazard(self, x: Any, library: str) -> tuple[str, str] | None:
-        # numpy would show a negated view without its sign, and CuPy would quietly copy from main memory; the rest raises.
-        if type(x) in self._plain_types and not x.is_neg() and (library == "numpy" or x.device.type == "cuda"):
+        # numpy would show a negated view without its sign, and CuPy would quietly copy from main
+        # memory; the rest raises.
+        if (
+            type(x) in self._plain_types
+            and not x.is_neg()
+            and (library == "numpy" or x.device.type == "cuda")
+        ):
             return None
         return self.obstacle(x, library)
 
@@ -110,7 +145,10 @@ class TorchBackend(Backend):
         if problem is not None:
             return problem
         if x.requires_grad:
-            return "it takes part in autograd", "gl.share(x.detach(), ...), or gl.to_host(x) for a copy"
+            return (
+                "it takes part in autograd",
+                "gl.share(x.detach(), ...), or gl.to_host(x) for a copy",
+            )
         if x.is_conj():
             return "its conjugation is pending", "x.resolve_conj()"
         if x.is_neg():
@@ -118,9 +156,15 @@ class TorchBackend(Backend):
         kind = x.device.type
         if library == "numpy":
             if kind != "cpu":
-                return f"it is on {self.device_of(x)}, and numpy can access only main memory", "gl.to_host(x)"
+                return (
+                    f"it is on {self.device_of(x)}, and numpy can access only main memory",
+                    "gl.to_host(x)",
+                )
             if x.dtype in self._not_in_numpy:
                 return f"numpy has no {str(x.dtype).removeprefix('torch.')}", "x.float()"
         elif library == "cupy" and kind != "cuda":
-            return f"it is on {self.device_of(x)}, and CuPy can access only CUDA memory", "gl.to_device(x, library='cupy')"
+            return (
+                f"it is on {self.device_of(x)}, and CuPy can access only CUDA memory",
+                "gl.to_device(x, library='cupy')",
+            )
         return None

@@ -12,13 +12,26 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "html",
         help="write the course as HTML pages that open from the disk",
-        description="Run the notebooks on this machine and write them as HTML pages that need neither a server nor the internet. "
+        description="Run the notebooks on this machine and write them as HTML pages that need neither "
+        "a server nor the internet. "
         "The whole course takes about ten minutes on two cores.",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write the pages; index.html is the first")
-    parser.add_argument("--notebooks", type=Path, metavar="FOLDER", help="the notebooks (default: the course's own)")
     parser.add_argument(
-        "--only", nargs="+", default=(), metavar="NAME", help="only these notebooks, by the beginning of their names: 02 05"
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="where to write the pages; index.html is the first",
+    )
+    parser.add_argument(
+        "--notebooks", type=Path, metavar="FOLDER", help="the notebooks (default: the course's own)"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=(),
+        metavar="NAME",
+        help="only these notebooks, by the beginning of their names: 02 05",
     )
     parser.add_argument(
         "--executed",
@@ -26,7 +39,9 @@ def add_parser(subparsers: Any) -> None:
         metavar="FOLDER",
         help="folder for executed notebooks; those in it whose cells are unchanged are used again",
     )
-    parser.add_argument("--solutions", action="store_true", help="add a folded solution below each exercise")
+    parser.add_argument(
+        "--solutions", action="store_true", help="add a folded solution below each exercise"
+    )
     parser.set_defaults(run=run)
 
 
@@ -43,7 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     source, executed = folder(arguments.notebooks) or find_originals(), folder(arguments.executed)
     written = write_course(
-        source, expanded("html", arguments.out), only=tuple(arguments.only), executed=executed, solutions=arguments.solutions, say=print
+        source,
+        expanded("html", arguments.out),
+        only=tuple(arguments.only),
+        executed=executed,
+        solutions=arguments.solutions,
+        say=print,
     )
-    print(f"{plural(written.pages, 'page')}, {written.nbytes / 1e6:.1f} MB, {written.seconds:.0f} s. Open {written.index}")
+    print(
+        f"{plural(written.pages, 'page')}, {written.nbytes / 1e6:.1f} MB, {written.seconds:.0f} s. "
+        f"Open {written.index}"
+    )
     return 0

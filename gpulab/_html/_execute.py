@@ -1,8 +1,9 @@
-"""Run a notebook as a learner would with Run All, wait until its instruments are idle, and record the machine.
+"""Run a notebook as a learner would with Run All, wait until its instruments are idle, and record
+the machine.
 
-The learner's progress is not touched: each run has a folder and a progress file of its own. Answers are not given, so predictions are
-open and exercises are "not attempted yet". An instrument that shows nothing before its button is pressed is pressed once, so that
-there is something to see.
+The learner's progress is not touched: each run has a folder and a progress file of its own. Answers
+are not given, so predictions are open and exercises are "not attempted yet". An instrument that
+shows nothing before its button is pressed is pressed once, so that there is something to see.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from gpulab._files import TemporaryFolder, refuse_unwritable, write_atomically
 from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Environment
 
-# A cell of the course takes seconds; the longest (compiling, ranks) under a minute on a busy machine.
+# A cell of the course takes seconds; the longest (compiling, ranks) under a minute on a busy
+# machine.
 _CELL_SECONDS = 600
 # How long an interrupted cell may take to reply before its kernel is ended all the same.
 _REPLY_SECONDS = 3.0
@@ -30,7 +32,8 @@ _KEY = "gpulab"
 _LEARNERS = "my-notebooks"  # the working copy, where a learner's files lie
 _QUIET = ["--log-level=40"]  # the kernel warns of a connection that no other machine can reach
 _VIEW = "application/vnd.jupyter.widget-view+json"
-# After each cell: instruments finish, are pressed once where they are empty, and send their whole state.
+# After each cell: instruments finish, are pressed once where they are empty, and send their whole
+# state.
 _SETTLE = "__import__('gpulab.widgets._still', fromlist=['settle']).settle()"
 _STAMP = "print(__import__('json').dumps(__import__('gpulab').devices.environment(__import__('gpulab').devices.default()).to_dict()))"
 
@@ -43,12 +46,14 @@ def executed(notebook: Path, kept: Path | None = None) -> tuple[NotebookNode, En
     notebook : Path
         The course's own file; it stays as it is.
     kept : Path, optional
-        A folder of executed notebooks: one that has the same cells is taken from there, any other is run and kept there.
+        A folder of executed notebooks: one that has the same cells is taken from there, any other
+        is run and kept there.
 
     Raises
     ------
     GpulabError
-        If a cell fails, takes longer than ten minutes, or the kernel dies; the notebook and the cell are named.
+        If a cell fails, takes longer than ten minutes, or the kernel dies; the notebook and the
+        cell are named.
     InputError
         If the file is not a notebook, or it has to be run and ``kept`` cannot be written to.
     """
@@ -76,7 +81,8 @@ def writing(folder: Path, option: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"html: {folder} cannot be written to ({error.strerror or error}); expected a writable folder. Pass {option} with another one."
+            f"html: {folder} cannot be written to ({error.strerror or error}); expected a writable "
+            f"folder. Pass {option} with another one."
         ) from error
 
 
@@ -84,7 +90,10 @@ def _read(path: Path) -> NotebookNode:
     try:
         return nbformat.read(path, as_version=4)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
     except Exception as error:  # whatever the file holds
-        raise InputError(f"html: {path} is not a notebook ({error}); expected nbformat 4. Pass the course's folder.") from error
+        raise InputError(
+            f"html: {path} is not a notebook ({error}); expected nbformat 4. Pass the course's "
+            "folder."
+        ) from error
 
 
 def _sources(notebook: NotebookNode) -> list[tuple[str, str]]:
@@ -98,9 +107,12 @@ def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
 
     where = ""
     with TemporaryFolder("html") as made, _progress_and_kernel_of_its_own(Path(made).resolve()):
-        folder = str(Path(made).resolve())  # as the kernel names it: a Mac's temporary folders lie behind a link
+        # as the kernel names it: a Mac's temporary folders lie behind a link
+        folder = str(Path(made).resolve())
         scratch = nbformat.v4.new_code_cell()
-        notebook.cells.append(scratch)  # nbclient writes back each cell that it ran, so what is not the notebook's has a place behind it
+        # nbclient writes back each cell that it ran, so what is not the notebook's has a place
+        # behind it
+        notebook.cells.append(scratch)
         last = len(notebook.cells) - 1
         client = NotebookClient(
             notebook,
@@ -111,37 +123,62 @@ def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
             extra_arguments=_QUIET,
         )
         try:
-            with _ended_when_interrupted(client), client.setup_kernel(), _ended_when_interrupted(client):
+            with (
+                _ended_when_interrupted(client),
+                client.setup_kernel(),
+                _ended_when_interrupted(client),
+            ):
                 for index, cell in enumerate(notebook.cells[:last]):
                     if cell.cell_type != "code":
                         continue
                     where = f"cell {index} ({cell.get('id', 'no id')})"
                     client.execute_cell(cell, index)
                     if any(_VIEW in output.get("data", {}) for output in cell.outputs):
-                        client.execute_cell(nbformat.v4.new_code_cell(_SETTLE), last, store_history=False)
+                        client.execute_cell(
+                            nbformat.v4.new_code_cell(_SETTLE), last, store_history=False
+                        )
                 where = "the machine's stamp"
-                stamp = client.execute_cell(nbformat.v4.new_code_cell(_STAMP), last, store_history=False)
+                stamp = client.execute_cell(
+                    nbformat.v4.new_code_cell(_STAMP), last, store_history=False
+                )
                 client.set_widgets_metadata()
         except CellExecutionError as error:
-            raise GpulabError(f"html: {name}, {where} failed: {error.ename}: {error.evalue}. Open it and run it there.") from error
+            raise GpulabError(
+                f"html: {name}, {where} failed: {error.ename}: {error.evalue}. Open it and run it "
+                "there."
+            ) from error
         except CellTimeoutError as error:
             raise GpulabError(
-                f"html: {name}, {where} took longer than {_CELL_SECONDS} s. Try again when the machine is less busy."
+                f"html: {name}, {where} took longer than {_CELL_SECONDS} s. Try again when the "
+                "machine is less busy."
             ) from error
         except DeadKernelError as error:
-            raise GpulabError(f"html: {name}, {where}: the kernel died. Its memory may be full: see `gpulab doctor`.") from error
+            raise GpulabError(
+                f"html: {name}, {where}: the kernel died. Its memory may be full: see `gpulab "
+                "doctor`."
+            ) from error
         finally:
             del notebook.cells[last]
         _rename(notebook, folder)
-    found: dict[str, Any] = json.loads("".join(output.text for output in stamp.outputs if output.output_type == "stream"))
+    found: dict[str, Any] = json.loads(
+        "".join(output.text for output in stamp.outputs if output.output_type == "stream")
+    )
     return found
 
 
 def _rename(value: Any, folder: str) -> Any:
-    """Write the learner's folder for that of the run, in place, wherever an output or a widget names it."""
+    """Write the learner's folder for that of the run, in place, wherever an output or a widget
+    names it.
+    """
     if isinstance(value, str):
         return value.replace(folder, _LEARNERS)
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in list(items):
         value[key] = _rename(item, folder)
     return value
@@ -151,19 +188,21 @@ def _rename(value: Any, folder: str) -> Any:
 def _ended_when_interrupted(client: Any) -> Iterator[None]:
     """At Ctrl-C, end what nbclient waits for, and then the kernel, without a word.
 
-    An interrupt leaves nbclient's tasks in the loop. They would go on while the kernel is ended, listen on closed sockets, and
-    asyncio would print their tracebacks.
+    An interrupt leaves nbclient's tasks in the loop. They would go on while the kernel is ended,
+    listen on closed sockets, and asyncio would print their tracebacks.
     """
     try:
         yield
     except (KeyboardInterrupt, SystemExit):  # the latter at SIGTERM
         from jupyter_core.utils import ensure_event_loop, run_sync
 
-        if _inside_a_loop():  # of a notebook, with tasks of others in it: nbclient's own run in another thread's
+        # of a notebook, with tasks of others in it: nbclient's own run in another thread's
+        if _inside_a_loop():
             run_sync(_end)(set(), client.km)
         else:
             loop = ensure_event_loop()
-            loop.set_exception_handler(lambda loop, context: None)  # the task that the interrupt hit has an error that nobody asks for
+            # the task that the interrupt hit has an error that nobody asks for
+            loop.set_exception_handler(lambda loop, context: None)
             loop.run_until_complete(_end(asyncio.all_tasks(loop), client.km))
         raise
 
@@ -177,7 +216,9 @@ def _inside_a_loop() -> bool:
 
 
 async def _end(tasks: set[asyncio.Task[Any]], manager: Any) -> None:
-    """Interrupt the cell, hear its reply, drop what still waits, end the kernel: ended in a cell, it would complain of its sockets."""
+    """Interrupt the cell, hear its reply, drop what still waits, end the kernel: ended in a cell,
+    it would complain of its sockets.
+    """
     if tasks and manager is not None and manager.has_kernel:
         await manager.interrupt_kernel()
         await asyncio.wait(tasks, timeout=_REPLY_SECONDS)
@@ -190,9 +231,11 @@ async def _end(tasks: set[asyncio.Task[Any]], manager: Any) -> None:
 
 @contextmanager
 def _progress_and_kernel_of_its_own(folder: Path) -> Iterator[None]:
-    """Let the kernels that start meanwhile keep their answers in a file of this run, and be this environment's.
+    """Let the kernels that start meanwhile keep their answers in a file of this run, and be this
+    environment's.
 
-    In an environment of somebody else's, as on a server, Jupyter would take a kernel of the same name in the user's home.
+    In an environment of somebody else's, as on a server, Jupyter would take a kernel of the same
+    name in the user's home.
     """
     before = {name: os.environ.get(name) for name in ("GPULAB_PROGRESS", "JUPYTER_PREFER_ENV_PATH")}
     os.environ["GPULAB_PROGRESS"] = str(folder / ".gpulab" / "progress.json")

@@ -99,7 +99,8 @@ def write_course(
     Raises
     ------
     InputError
-        If there is no such notebook, ``out`` cannot be written to, or ``executed`` cannot and a notebook has to be run.
+        If there is no such notebook, ``out`` cannot be written to, or ``executed`` cannot and a
+        notebook has to be run.
     GpulabError
         If a cell fails.
     """
@@ -114,22 +115,29 @@ def write_course(
         pages.append(Page(path.stem, _title(notebook, path.stem), notebook, where))
         say(f"{path.name}: {time.monotonic() - start:.0f} s")
     files = {f"{_ASSETS}/{name}": content for name, content in _assets().items()}
-    there = {page.file for page in pages} | {file.name for file in out.glob("*.html")}  # of an earlier run with --only
+    # of an earlier run with --only
+    there = {page.file for page in pages} | {file.name for file in out.glob("*.html")}
     for number, page in enumerate(pages):
-        around = (pages[number - 1] if number else None, pages[number + 1] if number + 1 < len(pages) else None)
+        around = (
+            pages[number - 1] if number else None,
+            pages[number + 1] if number + 1 < len(pages) else None,
+        )
         files[page.file] = render(page, *around, solutions=solutions, there=there).encode()
     with writing(out, "--out"):
         files["index.html"] = _index(pages, _earlier(out, files)).encode()
         for name, content in files.items():
             write_atomically(out / name, content)
-    return Written(out / "index.html", len(pages), sum(map(len, files.values())), time.monotonic() - begun)
+    return Written(
+        out / "index.html", len(pages), sum(map(len, files.values())), time.monotonic() - begun
+    )
 
 
 def _chosen(source: Path, only: Sequence[str]) -> list[Path]:
     found = sorted(source.glob("*.ipynb"))
     if not found:
         raise InputError(
-            f"html: there are no notebooks in {source}; expected a folder with .ipynb files. Pass --notebooks with another folder."
+            f"html: there are no notebooks in {source}; expected a folder with .ipynb files. Pass "
+            "--notebooks with another folder."
         )
     chosen = [path for path in found if not only or path.stem.startswith(tuple(only))]
     missing = [name for name in only if not any(path.stem.startswith(name) for path in found)]
@@ -150,7 +158,12 @@ def _title(notebook: NotebookNode, name: str) -> str:
 
 
 def render(
-    page: Page, before: Page | None = None, after: Page | None = None, *, solutions: bool = False, there: Collection[str] | None = None
+    page: Page,
+    before: Page | None = None,
+    after: Page | None = None,
+    *,
+    solutions: bool = False,
+    there: Collection[str] | None = None,
 ) -> str:
     """Return a notebook as a page of HTML.
 
@@ -161,8 +174,8 @@ def render(
     solutions : bool
         Whether a solution stands below each exercise.
     there : collection of str, optional
-        The pages that there are, by file name: a link to a page that is not there is replaced by its text. None treats all pages as
-        present.
+        The pages that there are, by file name: a link to a page that is not there is replaced by
+        its text. None treats all pages as present.
     """
     from nbconvert import HTMLExporter
     from traitlets.config import Config
@@ -170,26 +183,50 @@ def render(
     notebook = prepare(page.notebook)
     if solutions:
         _add_solutions(notebook)
-    config = Config({"HTMLExporter": {"anchor_link_text": "#", "mathjax_url": "", "require_js_url": "", "jupyter_widgets_base_url": ""}})
-    exporter = HTMLExporter(config=config, template_name="gpulab", extra_template_basedirs=[str(_HERE / "template")])
+    config = Config(
+        {
+            "HTMLExporter": {
+                "anchor_link_text": "#",
+                "mathjax_url": "",
+                "require_js_url": "",
+                "jupyter_widgets_base_url": "",
+            }
+        }
+    )
+    exporter = HTMLExporter(
+        config=config, template_name="gpulab", extra_template_basedirs=[str(_HERE / "template")]
+    )
     plots = any(
-        'class="plot"' in output.get("data", {}).get("text/html", "") for cell in notebook.cells for output in cell.get("outputs", [])
+        'class="plot"' in output.get("data", {}).get("text/html", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
     )
     resources = {
         "gpulab": {
-            "title": page.title, "before": before, "after": after, "plots": plots, "stamp": short_stamp(page.where),
-            "facts": facts(page.where), "date": page.where.date[:10],
+            "title": page.title,
+            "before": before,
+            "after": after,
+            "plots": plots,
+            "stamp": short_stamp(page.where),
+            "facts": facts(page.where),
+            "date": page.where.date[:10],
         }
-    }  # fmt: skip
+    }
     text, _ = exporter.from_notebook_node(notebook, resources=resources)
 
     def to_page(link: re.Match[str]) -> str:
         file = f"{link['name']}.html"
-        return f"{link['open']}{file}{link['rest']}{link['words']}</a>" if there is None or file in there else link["words"]
+        return (
+            f"{link['open']}{file}{link['rest']}{link['words']}</a>"
+            if there is None or file in there
+            else link["words"]
+        )
 
     notebook_link = r'(?P<open><a\b[^>]*\bhref=")(?P<name>\d\d_\w+)\.ipynb(?P<rest>(?:#[^"]*)?"[^>]*>)(?P<words>.*?)</a>'
     text = re.sub(notebook_link, to_page, text, flags=re.DOTALL)
-    return text.replace('class="anchor-link"', 'class="anchor-link" aria-label="Link to this heading"')
+    return text.replace(
+        'class="anchor-link"', 'class="anchor-link" aria-label="Link to this heading"'
+    )
 
 
 def short_stamp(where: Environment) -> str:
@@ -199,24 +236,39 @@ def short_stamp(where: Environment) -> str:
 
 def facts(where: Environment) -> list[tuple[str, str]]:
     """Return the facts about the machine that the head of a page shows, as pairs of words."""
-    libraries = ", ".join(f"{name} {where.libraries[name]}" for name in _LIBRARIES if name in where.libraries)
+    libraries = ", ".join(
+        f"{name} {where.libraries[name]}" for name in _LIBRARIES if name in where.libraries
+    )
     rows = [
         ("Date", where.date.replace("T", " ").replace("+00:00", " UTC")),
         ("Device", where.device if where.device_kind != "cpu" else f"{where.device}, no GPU"),
-        ("Processor", f"{where.processor}, {where.cores} core{'' if where.cores == 1 else 's'}, {format_bytes(where.memory_bytes)}"),
-        ("System", where.system), ("Python", where.python), ("Libraries", libraries), ("Driver", where.driver or ""),
+        (
+            "Processor",
+            f"{where.processor}, {where.cores} core{'' if where.cores == 1 else 's'}, "
+            f"{format_bytes(where.memory_bytes)}",
+        ),
+        ("System", where.system),
+        ("Python", where.python),
+        ("Libraries", libraries),
+        ("Driver", where.driver or ""),
         ("Command", "gpulab html"),
-    ]  # fmt: skip
+    ]
     return [(name, value) for name, value in rows if value]
 
 
 def _add_solutions(notebook: NotebookNode) -> None:
-    """Mark each cell that checks an exercise with one of its solutions; the template folds it below the cell."""
+    """Mark each cell that checks an exercise with one of its solutions; the template folds it below
+    the cell.
+    """
     from gpulab.lessons import content
 
     known = {id: each for lesson in content.lessons() for id, each in lesson.exercises.items()}
     for cell in notebook.cells:
-        found = re.search(r"gl\.lessons\.check\(\s*[\"'](\d\d\.\d+)", cell.source) if cell.cell_type == "code" else None
+        found = (
+            re.search(r"gl\.lessons\.check\(\s*[\"'](\d\d\.\d+)", cell.source)
+            if cell.cell_type == "code"
+            else None
+        )
         if found and found[1] in known:
             cell.metadata["gpulab_solution"] = known[found[1]].solution.strip()
             cell.metadata["gpulab_exercise"] = found[1]
@@ -225,15 +277,25 @@ def _add_solutions(notebook: NotebookNode) -> None:
 def _assets() -> dict[str, bytes]:
     """The style, the script, and plotly's own library from the installed package."""
     widgets = importlib.resources.files("gpulab.widgets")
-    style = "".join((widgets / name).read_text(encoding="utf-8") for name in ("panel.css", "simt_microscope.css"))
+    style = "".join(
+        (widgets / name).read_text(encoding="utf-8")
+        for name in ("panel.css", "simt_microscope.css")
+    )
     style += _highlighting() + (_HERE / "page.css").read_text(encoding="utf-8")
     try:
-        plotly = (importlib.resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+        plotly = (
+            importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
+        ).read_bytes()
     except OSError as error:
         raise GpulabError(
-            f"html: plotly's library is not in its package ({error}); expected package_data/plotly.min.js. Install plotly again."
+            f"html: plotly's library is not in its package ({error}); expected "
+            "package_data/plotly.min.js. Install plotly again."
         ) from error
-    return {"page.css": style.encode(), "page.js": (_HERE / "page.js").read_bytes(), "plotly.min.js": plotly}
+    return {
+        "page.css": style.encode(),
+        "page.js": (_HERE / "page.js").read_bytes(),
+        "plotly.min.js": plotly,
+    }
 
 
 def _highlighting() -> str:
@@ -248,7 +310,9 @@ def _earlier(out: Path, files: Collection[str]) -> dict[str, str]:
     """The titles of the pages that are there from a run with --only, by file name."""
     found = {}
     for file in out.glob("[0-9][0-9]_*.html"):
-        title = file.name not in files and re.search(r"<title>(.*?) · gpulab</title>", file.read_text(encoding="utf-8", errors="replace"))
+        title = file.name not in files and re.search(
+            r"<title>(.*?) · gpulab</title>", file.read_text(encoding="utf-8", errors="replace")
+        )
         if title:
             found[file.name] = html.unescape(title[1])
     return found
@@ -257,7 +321,10 @@ def _earlier(out: Path, files: Collection[str]) -> dict[str, str]:
 def _index(pages: Sequence[Page], earlier: Mapping[str, str]) -> str:
     """The first page: what there is, and where it was made."""
     old = "<p>From an earlier run: the page states where it was made.</p>"
-    rows = {file: f'<li><h2><a href="{_url(file)}">{html.escape(title)}</a></h2>{old}</li>' for file, title in earlier.items()}
+    rows = {
+        file: f'<li><h2><a href="{_url(file)}">{html.escape(title)}</a></h2>{old}</li>'
+        for file, title in earlier.items()
+    }
     for page in pages:
         time_needed = _fact(page.notebook, r"\*\*Time:\*\*\s*([^.*]+)")
         asks = _questions(page.notebook)
@@ -269,16 +336,23 @@ def _index(pages: Sequence[Page], earlier: Mapping[str, str]) -> str:
     machines = {short_stamp(page.where): page.where for page in pages}
     tables = "".join(f"<dl class=facts>{_pairs(facts(where))}</dl>" for where in machines.values())
     template = (_HERE / "template" / "index.html").read_text(encoding="utf-8")
-    return template.replace("@PAGES@", "".join(rows[file] for file in sorted(rows))).replace("@MACHINES@", tables)
+    return template.replace("@PAGES@", "".join(rows[file] for file in sorted(rows))).replace(
+        "@MACHINES@", tables
+    )
 
 
 def _url(file: str) -> str:
-    """A file's name as an address: a # in it would begin a place in the page, and a ? what is asked for."""
+    """A file's name as an address: a # in it would begin a place in the page, and a ? what is asked
+    for.
+    """
     return urllib.parse.quote(file)
 
 
 def _pairs(rows: Sequence[tuple[str, str]]) -> str:
-    return "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in rows)
+    return "".join(
+        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>"
+        for name, value in rows
+    )
 
 
 def _opening(notebook: NotebookNode) -> str:
@@ -293,4 +367,6 @@ def _fact(notebook: NotebookNode, pattern: str) -> str:
 def _questions(notebook: NotebookNode) -> list[str]:
     """The questions that the opening lists, without mark-up."""
     part = _opening(notebook).partition("**Questions**")[2].partition("\n**")[0]
-    return [re.sub(r"[`*]", "", line[2:]).strip() for line in part.splitlines() if line.startswith("- ")]
+    return [
+        re.sub(r"[`*]", "", line[2:]).strip() for line in part.splitlines() if line.startswith("- ")
+    ]

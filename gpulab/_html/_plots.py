@@ -1,4 +1,6 @@
-"""A figure as an element that the page's own copy of plotly.js draws, with a description for screen readers."""
+"""A figure as an element that the page's own copy of plotly.js draws, with a description for screen
+readers.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,23 @@ def plot(figure: Mapping[str, Any], words: str = "") -> str:
     Returns
     -------
     str
-        A ``figure`` with the JSON inside; ``page.js`` draws it. Without scripts the words are shown.
+        A ``figure`` with the JSON inside; ``page.js`` draws it. Without scripts the words are
+        shown.
     """
     layout = figure.get("layout") or {}
     meta = layout.get("meta")
     said = (meta.get("description") if isinstance(meta, Mapping) else "") or words or "A figure."
     height = layout.get("height") or _HEIGHT
     # "<" could end the script element, or begin a comment in it.
-    body = json.dumps({"data": figure.get("data") or [], "layout": layout}, allow_nan=False).replace("<", "\\u003c")
+    body = json.dumps(
+        {"data": figure.get("data") or [], "layout": layout}, allow_nan=False
+    ).replace("<", "\\u003c")
     text = html.escape(str(said))
     return (
-        f'<figure class="plot"><div class="plot-window" tabindex="0" role="group" aria-label="Figure; scrolls sideways on a narrow page">'
-        f'<div class="plot-here" role="img" aria-label="{text}" style="height:{float(height):.0f}px"></div></div>'
-        f'<script type="application/json">{body}</script><noscript><p class="plot-words">{text}</p></noscript></figure>'
+        '<figure class="plot"><div class="plot-window" tabindex="0" role="group" '
+        'aria-label="Figure; scrolls sideways on a narrow page">'
+        f'<div class="plot-here" role="img" aria-label="{text}" '
+        f'style="height:{float(height):.0f}px"></div></div>'
+        f'<script type="application/json">{body}</script><noscript><p '
+        f'class="plot-words">{text}</p></noscript></figure>'
     )

@@ -1,7 +1,8 @@
-"""Instruments as still pictures, from the widget state that the executed notebook keeps: what a browser would draw, without a browser.
+"""Instruments as still pictures, from the widget state that the executed notebook keeps: what a
+browser would draw, without a browser.
 
-An instrument is a box of panels (``widgets/_panels``): its controls become words, its picture and its table stay what they are. A widget
-of another library is not drawn; its name is shown.
+An instrument is a box of panels (``widgets/_panels``): its controls become words, its picture and
+its table stay what they are. A widget of another library is not drawn; its name is shown.
 """
 
 from __future__ import annotations
@@ -28,19 +29,29 @@ class Stills:
     """
 
     def __init__(self, notebook_metadata: Mapping[str, Any], show_output: Renderer) -> None:
-        stored = notebook_metadata.get("widgets", {}).get("application/vnd.jupyter.widget-state+json", {})
+        stored = notebook_metadata.get("widgets", {}).get(
+            "application/vnd.jupyter.widget-state+json", {}
+        )
         self._models: Mapping[str, Any] = stored.get("state", {})
         self._show_output = show_output
 
     def of(self, model_id: str, words: str) -> str:
-        """Return a still of a view; ``words`` is the output's own text, shown where the widget is not one of gpulab's."""
+        """Return a still of a view; ``words`` is the output's own text, shown where the widget is
+        not one of gpulab's.
+        """
         drawn = self._draw(model_id)
         if not drawn:
-            return f'<div class="still"><p class="still-label">An instrument that runs in JupyterLab</p><p>{html.escape(words)}</p></div>'
+            return (
+                '<div class="still"><p class="still-label">An instrument that runs in '
+                f"JupyterLab</p><p>{html.escape(words)}</p></div>"
+            )
         if self._is_prediction(model_id):
             return drawn
         label = "Instrument, as a still picture; in JupyterLab you can use its controls"
-        return f'<div class="still" role="group" aria-label="{label}"><p class="still-label">{label}</p>{drawn}</div>'
+        return (
+            f'<div class="still" role="group" aria-label="{label}"><p '
+            f'class="still-label">{label}</p>{drawn}</div>'
+        )
 
     def _state(self, model_id: str) -> Mapping[str, Any]:
         return self._models.get(model_id, {}).get("state", {})  # type: ignore[no-any-return]
@@ -53,7 +64,10 @@ class Stills:
         if "children" in state:
             return "".join(self._draw(child.removeprefix(_MARK)) for child in state["children"])
         if "outputs" in state:
-            return "".join(f'<div class="gpulab-picture">{self._show_output(output)}</div>' for output in state["outputs"])
+            return "".join(
+                f'<div class="gpulab-picture">{self._show_output(output)}</div>'
+                for output in state["outputs"]
+            )
         for keys, draw in _PANELS:
             if keys <= set(state):
                 return draw(state)
@@ -63,16 +77,22 @@ class Stills:
 def _controls(state: Mapping[str, Any]) -> str:
     """The controls' labels with their values, and the names of the buttons."""
     values = state["values"]
-    fields = [(s, values[s["name"]]) for s in state["spec"] if s["name"] in values and not s.get("hidden")]
+    fields = [
+        (s, values[s["name"]]) for s in state["spec"] if s["name"] in values and not s.get("hidden")
+    ]
     pairs = "".join(
-        f'<div class="gpulab-field"><dt>{html.escape(_label(spec))}</dt><dd>{html.escape(_value(spec, value))}</dd></div>'
+        "<div "
+        f'class="gpulab-field"><dt>{html.escape(_label(spec))}</dt><dd>{html.escape(_value(spec, value))}</dd></div>'
         for spec, value in fields
     )
     buttons = ", ".join(action["label"] for action in state["actions"])
     pressed = f'<p class="still-buttons">Buttons: {html.escape(buttons)}</p>' if buttons else ""
-    error = f'<p class="gpulab-error">{html.escape(state["error"])}</p>' if state.get("error") else ""
+    error = (
+        f'<p class="gpulab-error">{html.escape(state["error"])}</p>' if state.get("error") else ""
+    )
     return (
-        f'<div class="gpulab"><p class="gpulab-heading"><span class="gpulab-title">{html.escape(state["title"])}</span> '
+        '<div class="gpulab"><p class="gpulab-heading"><span '
+        f'class="gpulab-title">{html.escape(state["title"])}</span> '
         f'<span class="gpulab-summary">{html.escape(state["summary"])}</span></p>'
         f"{f'<dl class=gpulab-controls>{pairs}</dl>' if pairs else ''}{pressed}{error}</div>"
     )
@@ -93,7 +113,10 @@ def _value(spec: Mapping[str, Any], value: Any) -> str:
 
 
 def _badge(name: str) -> str:
-    return f'<span class="gpulab-badge gpulab-badge-{html.escape(name.lower())}">{html.escape(name)}</span>'
+    return (
+        '<span class="gpulab-badge '
+        f'gpulab-badge-{html.escape(name.lower())}">{html.escape(name)}</span>'
+    )
 
 
 def _cell(tag: str, content: Any, scope: str = "") -> str:
@@ -104,28 +127,40 @@ def _cell(tag: str, content: Any, scope: str = "") -> str:
 def _table(label: str, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     if not rows:
         return ""
-    head = "".join(f'<th scope="col">{html.escape(text)}</th>' if text else "<td></td>" for text in headers)
+    head = "".join(
+        f'<th scope="col">{html.escape(text)}</th>' if text else "<td></td>" for text in headers
+    )
     body = "".join(
-        f"<tr>{''.join(_cell('th', c, ' scope=row') if k == 0 else _cell('td', c) for k, c in enumerate(row))}</tr>" for row in rows
+        f"<tr>{''.join(_cell('th', c, ' scope=row') if k == 0 else _cell('td', c) for k, c in enumerate(row))}</tr>"
+        for row in rows
     )
     named = html.escape(label)
     return (
-        f'<div class="gpulab-table" tabindex="0" role="group" aria-label="{named}"><table><caption class="gpulab-hidden">{named}</caption>'
+        f'<div class="gpulab-table" tabindex="0" role="group" aria-label="{named}"><table><caption '
+        f'class="gpulab-hidden">{named}</caption>'
         f"{f'<thead><tr>{head}</tr></thead>' if any(headers) else ''}<tbody>{body}</tbody></table></div>"
     )
 
 
 def _results(state: Mapping[str, Any]) -> str:
-    """The table, where its figures come from, the notes, and the lines that give the same in a cell."""
-    message = f'<p class="gpulab-message">{html.escape(state["message"])}</p>' if state["message"] else ""
+    """The table, where its figures come from, the notes, and the lines that give the same in a
+    cell.
+    """
+    message = (
+        f'<p class="gpulab-message">{html.escape(state["message"])}</p>' if state["message"] else ""
+    )
     lines = [f"<li>{_evidence(each)}</li>" for each in state["evidence"]]
     lines += map(_note, state["notes"])
     if state["more"]:
-        folded = f"<summary>{len(state['more'])} more notes</summary><ul>{''.join(map(_note, state['more']))}</ul>"
+        folded = (
+            f"<summary>{len(state['more'])} more "
+            f"notes</summary><ul>{''.join(map(_note, state['more']))}</ul>"
+        )
         lines.append(f'<li><details class="gpulab-more">{folded}</details></li>')
     status = f'<ul class="gpulab-status">{"".join(lines)}</ul>' if lines else ""
     code = (
-        f'<details class="gpulab-code"><summary>Show the code</summary><pre tabindex="0"><code>{html.escape(state["code"])}</code></pre>'
+        '<details class="gpulab-code"><summary>Show the code</summary><pre '
+        f'tabindex="0"><code>{html.escape(state["code"])}</code></pre>'
         "</details>"
         if state["code"]
         else ""
@@ -147,12 +182,20 @@ def _evidence(each: Mapping[str, str]) -> str:
 def _prediction(state: Mapping[str, Any]) -> str:
     """The question alone: the state at the notebook's end would give away the answer."""
     choices = "".join(f"<li>{html.escape(text)}</li>" for text in state["choices"])
-    unit = {"x": " As a factor.", "%": " In percent.", "": ""}.get(state.get("unit", ""), f" In {html.escape(state.get('unit', ''))}.")
-    how = "Choose an answer before you read on." if choices else f"Decide on a number before you read on.{unit}"
+    unit = {"x": " As a factor.", "%": " In percent.", "": ""}.get(
+        state.get("unit", ""), f" In {html.escape(state.get('unit', ''))}."
+    )
+    how = (
+        "Choose an answer before you read on."
+        if choices
+        else f"Decide on a number before you read on.{unit}"
+    )
     return (
-        f'<div class="gpulab gpulab-predict"><div class="gpulab-eyebrow">Predict {html.escape(state["id"])}</div>'
+        '<div class="gpulab gpulab-predict"><div class="gpulab-eyebrow">Predict '
+        f"{html.escape(state['id'])}</div>"
         f'<div class="gpulab-question">{html.escape(state["question"])}</div>'
-        f'{f"<ul class=gpulab-choices>{choices}</ul>" if choices else ""}<div class="gpulab-kept">{how}</div></div>'
+        f"{f'<ul class=gpulab-choices>{choices}</ul>' if choices else ''}<div "
+        f'class="gpulab-kept">{how}</div></div>'
     )
 
 

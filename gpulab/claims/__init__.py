@@ -1,11 +1,23 @@
-"""Published claims about GPU acceleration, with their sources, and what recorded machines show about them.
+"""Published claims about GPU acceleration, with their sources, and what recorded machines show
+about them.
 
-Each claim names its source and is read as a ratio of two times. ``ledger`` compares it with every recording: it holds, holds
-partly, fails, cannot be decided, or is not recorded yet. Nothing is timed here, and no verdict is written by hand.
+Each claim names its source and is read as a ratio of two times. ``ledger`` compares it with every
+recording: it holds, holds partly, fails, cannot be decided, or is not recorded yet. Nothing is
+timed here, and no verdict is written by hand.
 """
 
 from gpulab.claims._judge import judge, ledger
 from gpulab.claims._registry import claims
 from gpulab.claims.results import Claim, Comparison, Finding, Ledger, Source, Verdict
 
-__all__ = ["Claim", "Comparison", "Finding", "Ledger", "Source", "Verdict", "claims", "judge", "ledger"]
+__all__ = [
+    "Claim",
+    "Comparison",
+    "Finding",
+    "Ledger",
+    "Source",
+    "Verdict",
+    "claims",
+    "judge",
+    "ledger",
+]

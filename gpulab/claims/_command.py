@@ -11,10 +11,20 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "claims",
         help="compare published claims with recorded machines",
-        description="Compare published claims about GPU acceleration with recorded machines, and write the ledger as a page.",
+        description="Compare published claims about GPU acceleration with recorded machines, and "
+        "write the ledger as a page.",
     )
-    parser.add_argument("--out", metavar="FILE", help="the page to write (Markdown); without it, one line per claim is printed")
-    parser.add_argument("--recording", nargs="+", metavar="FILE", help="recordings to use (default: those that `gpulab recordings` lists)")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="the page to write (Markdown); without it, one line per claim is printed",
+    )
+    parser.add_argument(
+        "--recording",
+        nargs="+",
+        metavar="FILE",
+        help="recordings to use (default: those that `gpulab recordings` lists)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -31,7 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     found = ledger(given)
     if not arguments.out:
         for finding in found.findings:
-            print(f"{finding.verdict!s:16} {finding.claim.key:22} {finding.recording or '-':22} {finding.summary}")
+            print(
+                f"{finding.verdict!s:16} {finding.claim.key:22} {finding.recording or '-':22} "
+                f"{finding.summary}"
+            )
         print(repr(found))
         return 0
     target = expanded("claims", arguments.out)
@@ -39,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
         write_atomically(target, page(found).encode())
     except OSError as error:
         raise InputError(
-            f"claims: {target} cannot be written ({error.strerror or error}); expected a writable folder. Pass --out with another file."
+            f"claims: {target} cannot be written ({error.strerror or error}); expected a writable "
+            "folder. Pass --out with another file."
         ) from error
     print(f"{found!r} in {target}")
     return 0

@@ -31,7 +31,14 @@ def page(ledger: Ledger) -> str:
     for theme in dict.fromkeys(claim.theme for claim in claims.values()):
         parts.append(f"## {theme}\n")
         parts.append("| claim | read as | promised | what the recordings show |\n|---|---|---|---|")
-        parts.append("\n".join(_row(claim, ledger.of(claim.key)) for claim in claims.values() if claim.theme == theme) + "\n")
+        parts.append(
+            "\n".join(
+                _row(claim, ledger.of(claim.key))
+                for claim in claims.values()
+                if claim.theme == theme
+            )
+            + "\n"
+        )
     parts.append("## Sources\n")
     sources = {claim.source.key: claim.source for claim in claims.values()}
     parts.append("\n".join(_source(source) for source in sources.values()))
@@ -39,7 +46,11 @@ def page(ledger: Ledger) -> str:
 
 
 def _machines(ledger: Ledger) -> str:
-    seen = dict.fromkeys(f"- `{one.recording}`: {one.evidence.sentence}" for one in ledger.findings if one.evidence is not None)
+    seen = dict.fromkeys(
+        f"- `{one.recording}`: {one.evidence.sentence}"
+        for one in ledger.findings
+        if one.evidence is not None
+    )
     return "\n".join(seen or ["No machine is recorded yet."]) + "\n"
 
 
@@ -51,7 +62,9 @@ def _row(claim: Claim, findings: Sequence[Finding]) -> str:
 
 def _said(finding: Finding) -> str:
     if finding.verdict is Verdict.MISSING:
-        return f"{Verdict.MISSING}" + (f" (`{finding.recording}`)" if finding.recording else " (no machine of this kind)")
+        return f"{Verdict.MISSING}" + (
+            f" (`{finding.recording}`)" if finding.recording else " (no machine of this kind)"
+        )
     return f"**{finding.verdict}** (`{finding.recording}`): {finding.summary}"
 
 

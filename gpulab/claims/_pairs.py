@@ -1,4 +1,6 @@
-"""Find the entries of a recording that differ in one parameter, and compute the ratios of their times."""
+"""Find the entries of a recording that differ in one parameter, and compute the ratios of their
+times.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from gpulab.recordings import Entry, Recording, Timing
 from gpulab.recordings._schema import Parameter
 from gpulab.units import format_bytes
 
-# Some work per call, by which times are divided before they are compared: FLOPs, bytes, items; None or 0 where it was not recorded.
+# Some work per call, by which times are divided before they are compared: FLOPs, bytes, items; None
+# or 0 where it was not recorded.
 Amount = Callable[[Entry], float | None]
 Keep = Callable[[Mapping[str, Parameter]], bool]
 Compare = Callable[[Recording, Recording | None], list[Comparison]]
@@ -18,7 +21,9 @@ _BYTES = ("nbytes", "parameter_bytes")
 
 
 def compared(case: str, first: Entry, second: Entry, scale: float = 1.0) -> Comparison:
-    """Return the first time over the second, times ``scale``, with the widest interval that both allow."""
+    """Return the first time over the second, times ``scale``, with the widest interval that both
+    allow.
+    """
     ratio, ends = _timing(first).over(_timing(second))
     interval = None if ends is None else (scale * ends[0], scale * ends[1])
     return Comparison(case, scale * ratio, interval, first.key, second.key)
@@ -30,7 +35,9 @@ def _timing(entry: Entry) -> Timing:
 
 
 def label(params: Mapping[str, Parameter], instead: Mapping[str, Parameter] | None = None) -> str:
-    """Return a case's parameters in words; of those that the comparison changes only the counts, as "n 64 vs. 128"."""
+    """Return a case's parameters in words; of those that the comparison changes only the counts, as
+    "n 64 vs. 128".
+    """
     words = []
     for name, value in params.items():
         if instead is None or name not in instead:
@@ -55,7 +62,8 @@ def pairs(
     keep: Keep | None = None,
     per: Amount | None = None,
 ) -> Compare:
-    """Return what compares each entry that has the parameters ``first`` with the one that has ``second`` instead, all others equal.
+    """Return what compares each entry that has the parameters ``first`` with the one that has
+    ``second`` instead, all others equal.
 
     Parameters
     ----------
@@ -65,7 +73,8 @@ def pairs(
     keep : callable, optional
         ``keep(params of the first)``: whether the case belongs to the claim.
     per : callable, optional
-        The work of an entry; the ratio is then of times per work, and an entry without its work is not compared.
+        The work of an entry; the ratio is then of times per work, and an entry without its work is
+        not compared.
     """
 
     def compare(recording: Recording, cpu: Recording | None) -> list[Comparison]:
@@ -97,11 +106,14 @@ def beside_cpu(experiment: str, keep: Keep | None = None, *, largest: bool = Fal
     """
 
     def compare(recording: Recording, cpu: Recording | None) -> list[Comparison]:
-        if cpu is None or recording.environment.device_kind == "cpu":  # both of one box may have its name
+        # both of one box may have its name
+        if cpu is None or recording.environment.device_kind == "cpu":
             return []
         found: list[tuple[Entry, Entry]] = []
         for entry in recording.select(experiment):
-            there = cpu.find(experiment, **entry.params) if keep is None or keep(entry.params) else None
+            there = (
+                cpu.find(experiment, **entry.params) if keep is None or keep(entry.params) else None
+            )
             if there is not None:
                 found.append((there, entry))
         if largest:
@@ -109,23 +121,43 @@ def beside_cpu(experiment: str, keep: Keep | None = None, *, largest: bool = Fal
             for _, entry in found:
                 workload = entry.params["workload"]
                 sizes[workload] = max(sizes.get(workload, 0.0), items(entry))
-            found = [(there, entry) for there, entry in found if items(entry) == sizes[entry.params["workload"]]]
-        return [compared(f"{label(entry.params)}, vs. {cpu.name}", there, entry) for there, entry in found]
+            found = [
+                (there, entry)
+                for there, entry in found
+                if items(entry) == sizes[entry.params["workload"]]
+            ]
+        return [
+            compared(f"{label(entry.params)}, vs. {cpu.name}", there, entry)
+            for there, entry in found
+        ]
 
     return compare
 
 
-def over_median(experiment: str, part: Callable[[Timing], float | None], keep: Keep | None = None) -> Compare:
-    """Return what sets a figure of an entry, such as its first call, over its own median; the interval is the median's alone."""
+def over_median(
+    experiment: str, part: Callable[[Timing], float | None], keep: Keep | None = None
+) -> Compare:
+    """Return what sets a figure of an entry, such as its first call, over its own median; the
+    interval is the median's alone.
+    """
     return _inside(experiment, part, keep, lambda value, median: value / median)
 
 
-def median_over(experiment: str, part: Callable[[Timing], float | None], keep: Keep | None = None) -> Compare:
-    """Return what sets an entry's median over another of its figures; the interval is the median's alone."""
+def median_over(
+    experiment: str, part: Callable[[Timing], float | None], keep: Keep | None = None
+) -> Compare:
+    """Return what sets an entry's median over another of its figures; the interval is the median's
+    alone.
+    """
     return _inside(experiment, part, keep, lambda value, median: median / value)
 
 
-def _inside(experiment: str, part: Callable[[Timing], float | None], keep: Keep | None, ratio: Callable[[float, float], float]) -> Compare:
+def _inside(
+    experiment: str,
+    part: Callable[[Timing], float | None],
+    keep: Keep | None,
+    ratio: Callable[[float, float], float],
+) -> Compare:
     def compare(recording: Recording, cpu: Recording | None) -> list[Comparison]:
         found = []
         for entry in recording.select(experiment):
@@ -134,9 +166,19 @@ def _inside(experiment: str, part: Callable[[Timing], float | None], keep: Keep 
             if not value:
                 continue
             ends = timing.interval_seconds
-            sides = None if ends is None or ends[0] <= 0 else sorted(ratio(value, end) for end in ends)
+            sides = (
+                None if ends is None or ends[0] <= 0 else sorted(ratio(value, end) for end in ends)
+            )
             interval = None if sides is None else (sides[0], sides[1])
-            found.append(Comparison(label(entry.params), ratio(value, timing.median_seconds), interval, entry.key, entry.key))
+            found.append(
+                Comparison(
+                    label(entry.params),
+                    ratio(value, timing.median_seconds),
+                    interval,
+                    entry.key,
+                    entry.key,
+                )
+            )
         return found
 
     return compare
@@ -148,10 +190,11 @@ def several(*parts: Compare) -> Compare:
 
 
 def average(part: Compare) -> Compare:
-    """Return what sets the geometric mean of all cases in place of the cases: for a promise of an average.
+    """Return what sets the geometric mean of all cases in place of the cases: for a promise of an
+    average.
 
-    The interval is the mean of the lower and of the upper ends, so wider than that of a mean whose cases err apart; None where a case has
-    none.
+    The interval is the mean of the lower and of the upper ends, so wider than that of a mean whose
+    cases err apart; None where a case has none.
     """
 
     def compare(recording: Recording, cpu: Recording | None) -> list[Comparison]:

@@ -25,7 +25,9 @@ class Spec:
 @functools.cache
 def specs() -> tuple[Spec, ...]:
     """Return all claims in the order of the ledger."""
-    return tuple(one for theme in _THEMES for one in importlib.import_module(f"gpulab.claims.{theme}").CLAIMS)
+    return tuple(
+        one for theme in _THEMES for one in importlib.import_module(f"gpulab.claims.{theme}").CLAIMS
+    )
 
 
 def claims() -> tuple[Claim, ...]:
@@ -43,9 +45,12 @@ def spec(key: str) -> Spec:
     """
     known = {one.claim.key: one for one in specs()}
     if not isinstance(key, str) or key not in known:
-        near = difflib.get_close_matches(key, known, n=3, cutoff=0.4) if isinstance(key, str) else []
+        near = (
+            difflib.get_close_matches(key, known, n=3, cutoff=0.4) if isinstance(key, str) else []
+        )
         raise InputError(
-            f"claims: there is no claim {shown(key)}; expected the key of one of gl.claims.claims(), such as "
+            f"claims: there is no claim {shown(key)}; expected the key of one of "
+            "gl.claims.claims(), such as "
             f"{', '.join(map(repr, near or list(known)[:3]))}."
         )
     return known[key]

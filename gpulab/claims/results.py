@@ -57,7 +57,8 @@ class Claim(Result):
     sentence : str
         The claim, paraphrased.
     reading : str
-        The ratio as which it is read, "A / B": by default the time without the technique divided by the time with it.
+        The ratio as which it is read, "A / B": by default the time without the technique divided by
+        the time with it.
     source : Source
     where : str
         The section of the source.
@@ -103,7 +104,8 @@ class Comparison(Result):
     ratio : float
         The first median divided by the second.
     interval : (float, float) or None
-        From both 95 % intervals, each end from the least favorable pair, so wider than 95 %. None where one of them is missing.
+        From both 95 % intervals, each end from the least favorable pair, so wider than 95 %. None
+        where one of them is missing.
     first, second : str
         The keys of the entries.
     """
@@ -117,7 +119,10 @@ class Comparison(Result):
     def __str__(self) -> str:
         if self.interval is None:
             return f"{format_ratio(self.ratio)} (no interval)"
-        return f"{format_ratio(self.ratio)} [{format_ratio(self.interval[0])}, {format_ratio(self.interval[1])}]"
+        return (
+            f"{format_ratio(self.ratio)} [{format_ratio(self.interval[0])}, "
+            f"{format_ratio(self.interval[1])}]"
+        )
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,8 @@ class Finding(Result):
     comparisons : tuple of Comparison
         Ordered from the smallest ratio to the largest.
     agreeing, disagreeing : int
-        How many have their whole interval inside the promised range, and outside it; the rest overlap its limit or have no interval.
+        How many have their whole interval inside the promised range, and outside it; the rest
+        overlap its limit or have no interval.
     evidence : Evidence or None
         Of the recording.
     """
@@ -154,14 +160,19 @@ class Finding(Result):
         least, most = self.comparisons[0], self.comparisons[-1]
         if len(self.comparisons) == 1:
             return f"{least} ({least.case})" if least.case else str(least)
-        return f"{len(self.comparisons)} cases, {least} ({least.case}) to {most} ({most.case}); {self.agreeing} as promised"
+        return (
+            f"{len(self.comparisons)} cases, {least} ({least.case}) to {most} ({most.case}); "
+            f"{self.agreeing} as promised"
+        )
 
     def __repr__(self) -> str:
         return f"<{self.claim.key} on {self.recording or 'no machine'}: {self.verdict}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per comparison."""
-        return (f"{self.claim.key}: {self.claim.promised}", "ratio"), [(c.case, str(c)) for c in self.comparisons]
+        return (f"{self.claim.key}: {self.claim.promised}", "ratio"), [
+            (c.case, str(c)) for c in self.comparisons
+        ]
 
 
 @dataclass(frozen=True)
@@ -186,13 +197,31 @@ class Ledger(Result):
 
     def __repr__(self) -> str:
         words = ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items() if count)
-        return f"<ledger of {plural(len({f.claim.key for f in self.findings}), 'claim')}, {plural(len(self.findings), 'verdict')}: {words}>"
+        return (
+            f"<ledger of {plural(len({f.claim.key for f in self.findings}), 'claim')}, "
+            f"{plural(len(self.findings), 'verdict')}: {words}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         """Return one row per finding."""
         rows = [
-            (f.claim.sentence, f"{f.claim.source.title}, {f.claim.where}", f.claim.promised, f.recording or "none", Badge.RECORDED,
-             str(f.verdict), f.summary)
+            (
+                f.claim.sentence,
+                f"{f.claim.source.title}, {f.claim.where}",
+                f.claim.promised,
+                f.recording or "none",
+                Badge.RECORDED,
+                str(f.verdict),
+                f.summary,
+            )
             for f in self.findings
-        ]  # fmt: skip
-        return ("claim", "source", "promised", "machine", "evidence", "verdict", "recorded ratios"), rows
+        ]
+        return (
+            "claim",
+            "source",
+            "promised",
+            "machine",
+            "evidence",
+            "verdict",
+            "recorded ratios",
+        ), rows

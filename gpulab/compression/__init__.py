@@ -1,7 +1,8 @@
-"""Lighter models: prune, quantize, share and group weights, and compare the results by bytes, FLOPs, time and accuracy.
+"""Lighter models: prune, quantize, share and group weights, and compare the results by bytes,
+FLOPs, time and accuracy.
 
-Everything here takes any ``torch.nn.Module`` and returns a changed copy. A fine-tuned model keeps its constraint while it trains;
-``finish`` makes the model that is shipped.
+Everything here takes any ``torch.nn.Module`` and returns a changed copy. A fine-tuned model keeps
+its constraint while it trains; ``finish`` makes the model that is shipped.
 """
 
 from gpulab.compression._count import count

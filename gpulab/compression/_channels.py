@@ -1,9 +1,10 @@
 """Removing channels: which layers can lose some, and what must shrink with them.
 
-The model is traced with ``torch.fx``. A layer can lose an output channel where everything that reads the channel is known:
-its output passes only through modules that treat each channel by itself (norms over a batch, activations, pooling, depthwise
-convolutions) until it ends in linear or convolutional layers, whose weights for that channel go too. A sum with another branch
-(a residual connection) ties channels of several layers together; those layers are left whole.
+The model is traced with ``torch.fx``. A layer can lose an output channel where everything that
+reads the channel is known: its output passes only through modules that treat each channel by itself
+(norms over a batch, activations, pooling, depthwise convolutions) until it ends in linear or
+convolutional layers, whose weights for that channel go too. A sum with another branch (a residual
+connection) ties channels of several layers together; those layers are left whole.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Chain:
     producer : str
         The layer.
     followers : list of str
-        Modules between that hold one value or filter a channel: batch norms and depthwise convolutions.
+        Modules between that hold one value or filter a channel: batch norms and depthwise
+        convolutions.
     consumers : list of str
         Layers that read the channels.
     """
@@ -49,13 +51,15 @@ def remove(model: Any, wanted: Mapping[str, Any], amount: float, multiple: int) 
 
     if any(parametrize.is_parametrized(m) for m in model.modules()):
         raise InputError(
-            "prune: the model has masked or shared weights and structured=True; expected plain weights. Remove channels first, then "
+            "prune: the model has masked or shared weights and structured=True; expected plain "
+            "weights. Remove channels first, then "
             "prune single weights."
         )
     found = [chain for chain in chains(model) if chain.producer in wanted]
     if not found:
         raise InputError(
-            "prune: no layer of this model can lose a channel by itself; expected a layer whose output only known layers read. "
+            "prune: no layer of this model can lose a channel by itself; expected a layer whose "
+            "output only known layers read. "
             "Prune single weights instead (structured=False)."
         )
     for chain in found:
@@ -80,11 +84,21 @@ def chains(model: Any) -> list[Chain]:
     found = []
     for node in nodes:
         layer = modules.get(node.target) if node.op == "call_module" else None
-        if not isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d)) or getattr(layer, "groups", 1) != 1:
+        if (
+            not isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d))
+            or getattr(layer, "groups", 1) != 1
+        ):
             continue
         if uses[node.target] > 1 or owners[id(layer.weight)] > 1:
             continue
-        walk = _Walk(modules, uses, owners, Chain(node.target), layer.weight.shape[0], isinstance(layer, torch.nn.Conv2d))
+        walk = _Walk(
+            modules,
+            uses,
+            owners,
+            Chain(node.target),
+            layer.weight.shape[0],
+            isinstance(layer, torch.nn.Conv2d),
+        )
         if walk.follow(node) and walk.chain.consumers:
             found.append(walk.chain)
     return found
@@ -98,10 +112,13 @@ def _traced(model: Any) -> list[Any]:
             return not any(True for _ in m.children()) and type(m).__module__.startswith("torch.nn")
 
     try:
-        graph = Tracer().trace(model, concrete_args={"targets": None} if _takes_targets(model) else None)
+        graph = Tracer().trace(
+            model, concrete_args={"targets": None} if _takes_targets(model) else None
+        )
     except Exception as error:
         raise InputError(
-            f"prune: torch.fx cannot follow this model ({type(error).__name__}); expected code without branches on its values. "
+            f"prune: torch.fx cannot follow this model ({type(error).__name__}); expected code "
+            "without branches on its values. "
             "Prune single weights instead (structured=False)."
         ) from error
     return list(graph.nodes)
@@ -122,11 +139,14 @@ class _Walk:
     owners: Counter[int]
     chain: Chain
     channels: int
-    image: bool  # of a convolution the channels are the second dimension, of a linear layer the last
+    # of a convolution the channels are the second dimension, of a linear layer the last
+    image: bool
     flattened: bool = False
 
     def follow(self, node: Any) -> bool:
-        """Walk on from a node; False where something is met that is not known to keep channels apart."""
+        """Walk on from a node; False where something is met that is not known to keep channels
+        apart.
+        """
         return bool(node.users) and all(self._passes(user) for user in node.users)
 
     def _passes(self, user: Any) -> bool:
@@ -147,12 +167,15 @@ class _Walk:
         if isinstance(layer, nn.Flatten):
             self.flattened = self.image
             return self.image and layer.start_dim == 1 and self.follow(user)
-        return isinstance(layer, _pointwise() + (_pooling() if self.image and not self.flattened else ())) and self.follow(user)
+        return isinstance(
+            layer, _pointwise() + (_pooling() if self.image and not self.flattened else ())
+        ) and self.follow(user)
 
     def _reads_image(self, user: Any, layer: Any) -> bool:
         if not self.image or self.flattened or self.owners[id(layer.weight)] > 1:
             return False
-        if layer.groups == self.channels == layer.out_channels > 1:  # depthwise: a filter for each channel, which goes with it
+        # depthwise: a filter for each channel, which goes with it
+        if layer.groups == self.channels == layer.out_channels > 1:
             self.chain.followers.append(user.target)
             return self.follow(user)
         self.chain.consumers.append(user.target)
@@ -160,14 +183,30 @@ class _Walk:
 
     def _reads_features(self, user: Any, layer: Any) -> bool:
         self.chain.consumers.append(user.target)
-        fits = layer.in_features % self.channels == 0 if self.flattened else layer.in_features == self.channels and not self.image
+        fits = (
+            layer.in_features % self.channels == 0
+            if self.flattened
+            else layer.in_features == self.channels and not self.image
+        )
         return bool(fits and self.owners[id(layer.weight)] == 1)
 
 
 def _pointwise() -> tuple[type, ...]:
     from torch import nn
 
-    return (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Hardswish, nn.LeakyReLU, nn.Sigmoid, nn.Tanh, nn.Identity, nn.Dropout, nn.Dropout2d)
+    return (
+        nn.ReLU,
+        nn.ReLU6,
+        nn.GELU,
+        nn.SiLU,
+        nn.Hardswish,
+        nn.LeakyReLU,
+        nn.Sigmoid,
+        nn.Tanh,
+        nn.Identity,
+        nn.Dropout,
+        nn.Dropout2d,
+    )
 
 
 def _pooling() -> tuple[type, ...]:
@@ -198,7 +237,9 @@ def _shrink(model: Any, chain: Chain, amount: float, multiple: int) -> None:
 
 
 def _importance(model: Any, chain: Chain) -> Any:
-    """Return one value a channel: the norm of its filter, as the first batch norm behind it scales it."""
+    """Return one value a channel: the norm of its filter, as the first batch norm behind it scales
+    it.
+    """
     import torch
 
     size = model.get_submodule(chain.producer).weight.detach().flatten(1).norm(dim=1)
@@ -207,7 +248,9 @@ def _importance(model: Any, chain: Chain) -> Any:
         if isinstance(follower, torch.nn.Conv2d):
             size = size * follower.weight.detach().flatten(1).norm(dim=1)
         elif follower.weight is not None and follower.running_var is not None:
-            size = size * follower.weight.detach().abs() / (follower.running_var + follower.eps).sqrt()
+            size = (
+                size * follower.weight.detach().abs() / (follower.running_var + follower.eps).sqrt()
+            )
     return size
 
 
@@ -238,7 +281,9 @@ def _cut_norm(norm: Any, keep: Any) -> None:
 
 
 def _cut_inputs(layer: Any, keep: Any, channels: int) -> None:
-    """Drop what reads the removed channels; a linear layer behind a flattened image reads several values of each."""
+    """Drop what reads the removed channels; a linear layer behind a flattened image reads several
+    values of each.
+    """
     import torch
 
     width = layer.weight.shape[1]

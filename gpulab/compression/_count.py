@@ -1,7 +1,8 @@
 """Count a model's parameters and FLOPs, layer by layer, while it runs once.
 
-A multiply and an add are two FLOP. Counted are the layers with weights, attention and other matrix products; norms, activations and
-sums are left out, as by PyTorch's ``FlopCounterMode``. A zero that is stored is multiplied and counts; one that is not stored does not.
+A multiply and an add are two FLOP. Counted are the layers with weights, attention and other matrix
+products; norms, activations and sums are left out, as by PyTorch's ``FlopCounterMode``. A zero that
+is stored is multiplied and counts; one that is not stored does not.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     Returns
     -------
     Cost
-        Evidence MODELLED; a note names operators of other libraries (``torch.library``), whose products are not seen.
+        Evidence MODELLED; a note names operators of other libraries (``torch.library``), whose
+        products are not seen.
 
     Raises
     ------
@@ -52,13 +54,25 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
         with torch.no_grad(), _products(counter), _operators(counter):
             done(*inputs)
     except Exception as error:
-        raise InputError(f"count: the model raised {message_of(error)}; expected it to run on these inputs. Try model(x) first.") from error
+        raise InputError(
+            f"count: the model raised {message_of(error)}; expected it to run on these inputs. Try "
+            "model(x) first."
+        ) from error
     finally:
         counter.remove()
     batch = int(inputs[0].shape[0]) if inputs and getattr(inputs[0], "dim", lambda: 0)() else 1
-    which = "one operator was" if len(counter.unknown) == 1 else f"{len(counter.unknown)} operators were"
-    sentence = f"{which} not counted: {', '.join(counter.unknown)}. torch.utils.flop_counter.register_flop_formula gives it a count."
-    assumptions = "a multiply and an add are two operations; norms, activations and sums are left out"
+    which = (
+        "one operator was"
+        if len(counter.unknown) == 1
+        else f"{len(counter.unknown)} operators were"
+    )
+    sentence = (
+        f"{which} not counted: {', '.join(counter.unknown)}. "
+        "torch.utils.flop_counter.register_flop_formula gives it a count."
+    )
+    assumptions = (
+        "a multiply and an add are two operations; norms, activations and sums are left out"
+    )
     return Cost(
         label=label if label is not None else type(model).__name__,
         batch=batch,
@@ -71,7 +85,9 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
 
 
 def _stored(model: Any) -> int:
-    """Return how many weights are stored: parameters, and the integers or values in a layer that took another's place."""
+    """Return how many weights are stored: parameters, and the integers or values in a layer that
+    took another's place.
+    """
     from gpulab.compression._modules import Quantized, Sparse
 
     held = [p.numel() for p in model.parameters()]
@@ -121,24 +137,39 @@ class _Counter:
             if output is None:  # the layer raised
                 return
             before = self.rows[name].flops if name in self.rows else 0
-            self.rows[name] = LayerCost(name, _kind(layer), _weights(layer), before + _flops(layer, output))
+            self.rows[name] = LayerCost(
+                name, _kind(layer), _weights(layer), before + _flops(layer, output)
+            )
 
         return leave
 
 
 def _flops(layer: Any, output: Any) -> int:
-    """Two for each weight that a position of the output reads: of a CSR layer only those that are stored."""
+    """Two for each weight that a position of the output reads: of a CSR layer only those that are
+    stored.
+    """
     import torch
 
     from gpulab.compression._modules import Sparse, _Shipped
 
-    if isinstance(layer, torch.nn.RNNBase):  # an LSTM is one operator on a CPU, and on cuDNN each of the three is: no product shows within
-        steps = output[0].data if isinstance(output[0], torch.nn.utils.rnn.PackedSequence) else output[0]
-        read = sum(getattr(layer, name).numel() for name in layer._flat_weights_names if name.startswith("weight"))
+    # an LSTM is one operator on a CPU, and on cuDNN each of the three is: no product shows within
+    if isinstance(layer, torch.nn.RNNBase):
+        steps = (
+            output[0].data
+            if isinstance(output[0], torch.nn.utils.rnn.PackedSequence)
+            else output[0]
+        )
+        read = sum(
+            getattr(layer, name).numel()
+            for name in layer._flat_weights_names
+            if name.startswith("weight")
+        )
         return int(2 * (steps.numel() // steps.shape[-1]) * read)
     shape = layer.weight_shape if isinstance(layer, _Shipped) else tuple(layer.weight.shape)
     positions = output.numel() // shape[0]
-    return int(2 * positions * (layer.values.numel() if isinstance(layer, Sparse) else math.prod(shape)))
+    return int(
+        2 * positions * (layer.values.numel() if isinstance(layer, Sparse) else math.prod(shape))
+    )
 
 
 def _weights(layer: Any) -> int:
@@ -151,7 +182,9 @@ def _weights(layer: Any) -> int:
     bias = 0 if layer.bias is None else layer.bias.numel()
     if isinstance(layer, Sparse):
         return int(layer.values.numel()) + bias
-    return int(math.prod(layer.weight_shape) if isinstance(layer, _Shipped) else layer.weight.numel()) + int(bias)
+    return int(
+        math.prod(layer.weight_shape) if isinstance(layer, _Shipped) else layer.weight.numel()
+    ) + int(bias)
 
 
 def _kind(layer: Any) -> str:
@@ -164,15 +197,40 @@ def _kind(layer: Any) -> str:
     convolution = layer.convolution if isinstance(layer, _Shipped) else hasattr(layer, "groups")
     groups = getattr(layer, "groups", 1)
     outputs = (layer.weight_shape if isinstance(layer, _Shipped) else layer.weight.shape)[0]
-    shape = "linear" if not convolution else "convolution" if groups == 1 else "depthwise" if groups == outputs else f"{groups} groups"
+    shape = (
+        "linear"
+        if not convolution
+        else "convolution"
+        if groups == 1
+        else "depthwise"
+        if groups == outputs
+        else f"{groups} groups"
+    )
     form = (
-        "CSR" if isinstance(layer, Sparse) else "int8" if isinstance(layer, Integer) else "integers" if isinstance(layer, Quantized) else ""
+        "CSR"
+        if isinstance(layer, Sparse)
+        else "int8"
+        if isinstance(layer, Integer)
+        else "integers"
+        if isinstance(layer, Quantized)
+        else ""
     )
     return f"{shape}, {form}" if form else shape
 
 
-# Whose operators are counted, or multiply no matrices; the last three only inside of layers, which count for themselves.
-_NAMESPACES = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "torchao", "quantized", "onednn")
+# Whose operators are counted, or multiply no matrices; the last three only inside of layers, which
+# count for themselves.
+_NAMESPACES = (
+    "aten",
+    "prim",
+    "prims",
+    "profiler",
+    "c10d",
+    "_c10d_functional",
+    "torchao",
+    "quantized",
+    "onednn",
+)
 _PRODUCTS = ("scaled_dot_product_attention", "matmul", "__matmul__", "mm", "bmm")
 
 
@@ -188,22 +246,36 @@ def _products(counter: _Counter) -> Any:
         **dict.fromkeys((aten.mv, aten.dot, aten.vdot), lambda left, *_, **__: 2 * math.prod(left)),
         aten.addmv: lambda _, left, *__, **___: 2 * math.prod(left),
         aten.addbmm: lambda _, left, right, **__: 2 * math.prod(left) * right[-1],
-        aten._trilinear: lambda left, weight, *_, **__: 2 * math.prod(left[:-1]) * math.prod(weight),
+        aten._trilinear: lambda left, weight, *_, **__: (
+            2 * math.prod(left[:-1]) * math.prod(weight)
+        ),
     }
 
     class Products(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             name = getattr(func, "__name__", "")
             if not (counter.inside or name in _PRODUCTS or name.startswith("__")):
-                # Products within: of F.linear, einsum, a one-dimensional convolution, PyTorch's own attention layer.
-                with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=formulas) as seen:
+                # Products within: of F.linear, einsum, a one-dimensional convolution, PyTorch's own
+                # attention layer.
+                with (
+                    sdpa_kernel(SDPBackend.MATH),
+                    FlopCounterMode(display=False, custom_mapping=formulas) as seen,
+                ):
                     result = func(*args, **(kwargs or {}))
                 counter.add(seen.get_total_flops())
                 return result
             result = func(*args, **(kwargs or {}))
             if name == "scaled_dot_product_attention":
-                q, k, v = (list(args) + [(kwargs or {}).get(n) for n in ("query", "key", "value")[len(args) :]])[:3]
-                counter.add(2 * q.numel() * k.shape[-2] + 2 * (q.numel() // q.shape[-1]) * k.shape[-2] * v.shape[-1])
+                q, k, v = (
+                    list(args)
+                    + [(kwargs or {}).get(n) for n in ("query", "key", "value")[len(args) :]]
+                )[:3]
+                counter.add(
+                    2 * q.numel() * k.shape[-2]
+                    + 2 * (q.numel() // q.shape[-1]) * k.shape[-2] * v.shape[-1]
+                )
             elif name in _PRODUCTS and hasattr(result, "numel"):
                 counter.add(2 * int(result.numel()) * int(args[0].shape[-1]))
             return result
@@ -216,7 +288,9 @@ def _operators(counter: _Counter) -> Any:
     from torch.utils.flop_counter import flop_registry
 
     class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             known = _NAMESPACES if counter.inside else _NAMESPACES[:-3]
             if func.namespace not in known and func.overloadpacket not in flop_registry:
                 counter.unknown[func._schema.name] = None

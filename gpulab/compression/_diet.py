@@ -1,7 +1,9 @@
-"""A recipe from a trained network to a light one, step by step, and a comparison of several recipes.
+"""A recipe from a trained network to a light one, step by step, and a comparison of several
+recipes.
 
-The order keeps accuracy: remove channels, fine-tune; set weights to zero, fine-tune; then share or quantize what is left, with training
-that knows of it where there are few bits. Trained networks are kept, so that ten recipes train the first one once.
+The order keeps accuracy: remove channels, fine-tune; set weights to zero, fine-tune; then share or
+quantize what is left, with training that knows of it where there are few bits. Trained networks are
+kept, so that ten recipes train the first one once.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from gpulab.training._tasks import check_seed
 NETWORKS = ("as it is", "resnext", "mobilenet")
 COMPUTE = ("dense", "csr", "integer")
 _KEPT_MODELS = 12
-_CALIBRATION = 256  # inputs: hundreds are enough for a range (Krishnamoorthi, arXiv:1806.08342, section 3.1)
-# From here on down, rounding after training loses much that training with rounding keeps (ibid., section 4).
+# inputs: hundreds are enough for a range (Krishnamoorthi, arXiv:1806.08342, section 3.1)
+_CALIBRATION = 256
+# From here on down, rounding after training loses much that training with rounding keeps (ibid.,
+# section 4).
 _FEW_BITS = 4
 
 Progress = Callable[[float, str], None]
@@ -42,7 +46,8 @@ class Recipe:
     Attributes
     ----------
     network : str
-        "as it is", or for images "resnext" (grouped convolutions) or "mobilenet" (depthwise ones) in its place.
+        "as it is", or for images "resnext" (grouped convolutions) or "mobilenet" (depthwise ones)
+        in its place.
     channels : float
         The share of channels to remove.
     zeros : float
@@ -56,7 +61,8 @@ class Recipe:
     activations : str or None
         With fewer bits: None, "dynamic" or "static" (calibrated on training inputs).
     compute : str
-        "dense" as usual, "csr" multiplies only the nonzero weights, "integer" uses 8-bit CPU kernels.
+        "dense" as usual, "csr" multiplies only the nonzero weights, "integer" uses 8-bit CPU
+        kernels.
     fine_tune : float
         Training after each step that loses something, as a share of the task's epochs; 0 for none.
     """
@@ -77,18 +83,30 @@ class Recipe:
         for name in ("channels", "zeros"):
             _targets.share("Recipe", name, getattr(self, name))
         if not _given.is_finite(self.fine_tune) or not 0 <= self.fine_tune <= 10:
-            raise InputError(f"Recipe: fine_tune={shown(self.fine_tune)}; expected a share of the task's epochs, 0 to 10. Pass 0.5.")
+            raise InputError(
+                f"Recipe: fine_tune={shown(self.fine_tune)}; expected a share of the task's "
+                "epochs, 0 to 10. Pass 0.5."
+            )
         for name, left, low, high in (("values", 0, 2, 256), ("bits", 32, 2, 8)):
             given = getattr(self, name)
             as_it_is = _given.is_whole(given) and given == left
-            object.__setattr__(self, name, left if as_it_is else _targets.whole("Recipe", name, given, low, high))
+            object.__setattr__(
+                self, name, left if as_it_is else _targets.whole("Recipe", name, given, low, high)
+            )
         if self.values and self.bits != 32:
-            raise InputError(f"Recipe: values={self.values} and bits={self.bits}; expected one of the two. Leave one out.")
+            raise InputError(
+                f"Recipe: values={self.values} and bits={self.bits}; expected one of the two. "
+                "Leave one out."
+            )
         if self.compute == "csr" and self.bits != 32:
-            raise InputError(f"Recipe: compute='csr' and bits={self.bits}; expected float32 weights for CSR. Leave bits out.")
+            raise InputError(
+                f"Recipe: compute='csr' and bits={self.bits}; expected float32 weights for CSR. "
+                "Leave bits out."
+            )
         if self.compute == "integer" and (self.bits != 8 or self.activations != "dynamic"):
             raise InputError(
-                f"Recipe: compute='integer' with bits={self.bits} and activations={self.activations!r}; expected 8, 'dynamic'."
+                f"Recipe: compute='integer' with bits={self.bits} and "
+                f"activations={self.activations!r}; expected 8, 'dynamic'."
             )
 
     @property
@@ -100,11 +118,22 @@ class Recipe:
         parts += [f"{self.values} values"] if self.values else []
         if self.bits != 32:
             tensor = " a tensor" if self.weights == "per-tensor" else ""
-            parts.append(f"{self.bits} bits{tensor}{f', {self.activations} inputs' if self.activations else ''}")
-        parts += [{"csr": "CSR", "integer": "integer kernels"}[self.compute]] if self.compute != "dense" else []
+            parts.append(
+                f"{self.bits} "
+                f"bits{tensor}{f', {self.activations} inputs' if self.activations else ''}"
+            )
+        parts += (
+            [{"csr": "CSR", "integer": "integer kernels"}[self.compute]]
+            if self.compute != "dense"
+            else []
+        )
         loses = self.channels or self.zeros or self.values or self.bits <= _FEW_BITS
         if loses and self.fine_tune != Recipe.fine_tune:
-            parts.append(f"fine-tuned for {self.fine_tune:g}x the epochs" if self.fine_tune else "not fine-tuned")
+            parts.append(
+                f"fine-tuned for {self.fine_tune:g}x the epochs"
+                if self.fine_tune
+                else "not fine-tuned"
+            )
         return ", ".join(parts) or "as trained"
 
     def __repr__(self) -> str:
@@ -130,14 +159,16 @@ def diet(
     task : str or Task
     recipes : iterable of Recipe
     seeds : iterable of int
-        Each recipe is applied for each seed: with other initial weights and another order of the data.
+        Each recipe is applied for each seed: with other initial weights and another order of the
+        data.
     device : optional
         Where the models are trained and timed; None takes the best there is.
     batch_size, deadline, progress, stop
         As for ``weigh``.
     threads : int, optional
-        PyTorch's threads while the models are trained on a CPU; they are timed with the current number. Small steps on several threads
-        wait for each other whenever another process takes a core. None leaves the number as it is.
+        PyTorch's threads while the models are trained on a CPU; they are timed with the current
+        number. Small steps on several threads wait for each other whenever another process takes a
+        core. None leaves the number as it is.
 
     Returns
     -------
@@ -155,25 +186,47 @@ def diet(
     wanted = [Recipe(), *_given.items("diet", "recipes", recipes)]
     wrong = [each for each in wanted if not isinstance(each, Recipe)]
     if wrong or len(wanted) < 2:
-        raise InputError(f"diet: {f'{shown(wrong[0])} is not a Recipe' if wrong else 'there are no recipes'}; expected at least one. "
-                         "Pass for example [compression.Recipe(zeros=0.9)].")  # fmt: skip
+        raise InputError(
+            f"diet: {f'{shown(wrong[0])} is not a Recipe' if wrong else 'there are no recipes'}; "
+            "expected at least one. "
+            "Pass for example [compression.Recipe(zeros=0.9)]."
+        )
     threads = _settings.check_threads("diet", threads)
     numbers = [check_seed("diet", seed) for seed in _given.items("diet", "seeds", seeds)]
     if not numbers:
         raise InputError("diet: there are no seeds; expected at least one. Pass seeds=(0, 1, 2).")
-    wanted = list({each.label: each for each in wanted}.values())  # one that is there twice is no second seed
-    report, asked = _given.callback("diet", "progress", progress) or _silent, _given.callback("diet", "stop", stop) or _never
+    # one that is there twice is no second seed
+    wanted = list({each.label: each for each in wanted}.values())
+    report, asked = (
+        _given.callback("diet", "progress", progress) or _silent,
+        _given.callback("diet", "stop", stop) or _never,
+    )
     models: dict[str, list[Any]] = {}
     steps = len(wanted) * len(numbers)
-    for number, (recipe, seed) in enumerate((recipe, seed) for recipe in wanted for seed in numbers):
+    for number, (recipe, seed) in enumerate(
+        (recipe, seed) for recipe in wanted for seed in numbers
+    ):
         said = f"{recipe.label}, seed {seed}"
         models.setdefault(recipe.label, []).append(
             cook(
-                recipe, job, seed, device=device, threads=threads, stop=asked,
+                recipe,
+                job,
+                seed,
+                device=device,
+                threads=threads,
+                stop=asked,
                 progress=_part(report, 0.7 * number / steps, 0.7 * (number + 1) / steps, said),
             )
-        )  # fmt: skip
-    return weigh(models, job, device=device, batch_size=batch_size, deadline=deadline, progress=_part(report, 0.7, 1.0, ""), stop=asked)
+        )
+    return weigh(
+        models,
+        job,
+        device=device,
+        batch_size=batch_size,
+        deadline=deadline,
+        progress=_part(report, 0.7, 1.0, ""),
+        stop=asked,
+    )
 
 
 def _silent(_: float, __: str) -> None:
@@ -186,7 +239,9 @@ def _never() -> bool:
 
 
 def _part(report: Progress, begin: float, end: float, said: str) -> Progress:
-    return lambda fraction, text: report(begin + (end - begin) * fraction, f"{said}: {text}" if said else text)
+    return lambda fraction, text: report(
+        begin + (end - begin) * fraction, f"{said}: {text}" if said else text
+    )
 
 
 def cook(
@@ -219,17 +274,24 @@ def cook(
     Raises
     ------
     InputError
-        If the seed is invalid, or the recipe does not fit the task: a network for images with text, or no channel that can be removed.
+        If the seed is invalid, or the recipe does not fit the task: a network for images with text,
+        or no channel that can be removed.
     StoppedError
         If ``stop`` returned True before the end.
     """
     job, seed, where = training.task(task), check_seed("cook", seed), devices.find(device)
-    report, asked, threads = progress or _silent, stop or _never, _settings.check_threads("cook", threads)
+    report, asked, threads = (
+        progress or _silent,
+        stop or _never,
+        _settings.check_threads("cook", threads),
+    )
     with _settings.threads(threads, where):
         return _cooked(recipe, job, seed, where, report, asked)
 
 
-def _cooked(recipe: Recipe, job: Any, seed: int, device: devices.Device, report: Progress, asked: Stop) -> Any:
+def _cooked(
+    recipe: Recipe, job: Any, seed: int, device: devices.Device, report: Progress, asked: Stop
+) -> Any:
     def tune(model: Any, what: str) -> Any:
         if recipe.fine_tune:
             _train(
@@ -256,19 +318,27 @@ def _cooked(recipe: Recipe, job: Any, seed: int, device: devices.Device, report:
 
 
 def _quantized(recipe: Recipe, job: Any, model: Any, tune: Callable[[Any, str], Any]) -> Any:
-    scheme: dict[str, Any] = {"weights": recipe.weights, "activations": recipe.activations, "bits": recipe.bits}
+    scheme: dict[str, Any] = {
+        "weights": recipe.weights,
+        "activations": recipe.activations,
+        "bits": recipe.bits,
+    }
     if recipe.bits <= _FEW_BITS and recipe.fine_tune:
         return tune(quantize_aware(model, **scheme), "with rounding")
     if recipe.activations == "static":
         inputs = job.train[slice(0, _CALIBRATION)][0]
         return quantize(model, calibration=inputs.to(next(model.parameters()).device), **scheme)
-    return quantize(model, arithmetic="integer" if recipe.compute == "integer" else "float", **scheme)
+    return quantize(
+        model, arithmetic="integer" if recipe.compute == "integer" else "float", **scheme
+    )
 
 
 _models: OrderedDict[tuple[Any, devices.Device, str, int], Any] = OrderedDict()
 
 
-def _trained(job: Any, network: str, seed: int, device: devices.Device, report: Progress, stop: Stop) -> Any:
+def _trained(
+    job: Any, network: str, seed: int, device: devices.Device, report: Progress, stop: Stop
+) -> Any:
     """Return a copy of the task's trained network; the last few are kept."""
     key = (job, device, network, seed)  # the task itself: another one may have its name
     if key not in _models:
@@ -288,7 +358,10 @@ def _built(job: Any, network: str, seed: int) -> Any:
         return job.make_model(seed)
     sample = job.test[slice(0, 1)][0]
     if sample.dim() != 4:
-        raise InputError(f"diet: network={network!r} for {job.name}, whose items are not images; expected 'as it is'. Leave network out.")
+        raise InputError(
+            f"diet: network={network!r} for {job.name}, whose items are not images; expected 'as "
+            "it is'. Leave network out."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if network == "resnext":
@@ -296,7 +369,21 @@ def _built(job: Any, network: str, seed: int) -> Any:
         return networks.mobilenet(sample.shape[1], 10, width=8)
 
 
-def _train(job: Any, model: Any, seed: int, device: devices.Device, stop: Stop, report: Progress, *, epochs: int | None = None) -> None:
-    result = training.fit(job, model=model, device=device, epochs=epochs, seed=seed, progress=report, stop=stop)
+def _train(
+    job: Any,
+    model: Any,
+    seed: int,
+    device: devices.Device,
+    stop: Stop,
+    report: Progress,
+    *,
+    epochs: int | None = None,
+) -> None:
+    result = training.fit(
+        job, model=model, device=device, epochs=epochs, seed=seed, progress=report, stop=stop
+    )
     if result.ended != "finished":
-        raise StoppedError(f"diet: training {job.name} ended early ({result.ended}), so there is nothing to weigh. Run it again.")
+        raise StoppedError(
+            f"diet: training {job.name} ended early ({result.ended}), so there is nothing to "
+            "weigh. Run it again."
+        )

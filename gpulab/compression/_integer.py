@@ -1,9 +1,11 @@
 """PyTorch's 8-bit CPU kernels: whether this machine has them, and weights packed for them.
 
-Linear layers run in FBGEMM or QNNPACK (``torch.ops.quantized``), convolutions in oneDNN (``torch.ops.onednn``, which PyTorch's own
-compiler uses). Without VNNI instructions an x86 CPU multiplies pairs of 8-bit numbers into 16-bit sums, and two products of 8-bit
-inputs with large weights overflow it: the answer is wrong, without any error. So inputs get 7 bits there, and 127 * 127 * 2 still
-fits (PyTorch calls it ``reduce_range``, oneDNN's guide "nuances of int8 computations").
+Linear layers run in FBGEMM or QNNPACK (``torch.ops.quantized``), convolutions in oneDNN
+(``torch.ops.onednn``, which PyTorch's own compiler uses). Without VNNI instructions an x86 CPU
+multiplies pairs of 8-bit numbers into 16-bit sums, and two products of 8-bit inputs with large
+weights overflow it: the answer is wrong, without any error. So inputs get 7 bits there, and 127 *
+127 * 2 still fits (PyTorch calls it ``reduce_range``, oneDNN's guide "nuances of int8
+computations").
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ _X86 = ("x86_64", "amd64", "i386", "i686")
 
 
 def activation_bits() -> int:
-    """Return how many bits an input may have: 8, or 7 on an x86 CPU where PyTorch reports no AVX-512 VNNI.
+    """Return how many bits an input may have: 8, or 7 on an x86 CPU where PyTorch reports no
+    AVX-512 VNNI.
 
-    That of AVX, which Intel's Core processors have from the 12th generation on, PyTorch does not look for, and FBGEMM does not use.
+    That of AVX, which Intel's Core processors have from the 12th generation on, PyTorch does not
+    look for, and FBGEMM does not use.
     """
     import torch
 
@@ -33,14 +37,19 @@ def activation_bits() -> int:
 
 
 def refusal(device: Any, convolution: bool = False) -> str:
-    """Return why integer kernels cannot run on a device, as a sentence; "" where they can: a tiny layer is tried."""
+    """Return why integer kernels cannot run on a device, as a sentence; "" where they can: a tiny
+    layer is tried.
+    """
     import torch
 
     from gpulab.compression._modules import Integer
 
     where = devices.find(str(device))
     if not where.is_cpu:
-        return f"PyTorch's 8-bit kernels for linear layers and convolutions run on CPUs only, not on {where.name}."
+        return (
+            "PyTorch's 8-bit kernels for linear layers and convolutions run on CPUs only, "
+            f"not on {where.name}."
+        )
     layer: Any = torch.nn.Conv2d(4, 4, 3, padding=1) if convolution else torch.nn.Linear(4, 4)
     x = torch.ones(1, 4, 4, 4) if convolution else torch.ones(1, 4)
     try:
@@ -48,7 +57,10 @@ def refusal(device: Any, convolution: bool = False) -> str:
             Integer(layer, _ranges.Scheme("per-channel", 8, "dynamic", activation_bits()))(x)
     except Exception as error:
         kind = "convolutions" if convolution else "linear layers"
-        return f"this build of PyTorch has no 8-bit kernels for {kind} on this CPU ({type(error).__name__})."
+        return (
+            f"this build of PyTorch has no 8-bit kernels for {kind} on this CPU "
+            f"({type(error).__name__})."
+        )
     return ""
 
 
@@ -56,7 +68,10 @@ def check(device: Any) -> None:
     """Raise ``DeviceError`` where the device has no integer kernels."""
     reason = refusal(device)
     if reason:
-        raise DeviceError(f"quantize: {reason} Expected a CPU with them. Use arithmetic='torchao', or 'float' for the same numbers.")
+        raise DeviceError(
+            f"quantize: {reason} Expected a CPU with them. Use arithmetic='torchao', or 'float' "
+            "for the same numbers."
+        )
 
 
 class Packed:
@@ -66,7 +81,8 @@ class Packed:
         self.layer = layer
         self.bits = layer.scheme.activation_bits
         channels = layer.codes.shape[0]
-        self.scales = layer.scale.detach().flatten().expand(channels).contiguous()  # a layer's one scale is repeated for its channels
+        # a layer's one scale is repeated for its channels
+        self.scales = layer.scale.detach().flatten().expand(channels).contiguous()
         self.weight = self._convolution() if layer.convolution else self._linear()
 
     def _linear(self) -> Any:
@@ -74,16 +90,27 @@ class Packed:
 
         zeros = torch.zeros(len(self.scales), dtype=torch.int64)
         bias = self.layer.bias
-        with warnings.catch_warnings():  # PyTorch means to move these to torchao; until then they are the fast ones, and refusal() tells
+        # PyTorch means to move these to torchao; until then they are the fast ones, and refusal()
+        # tells
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            codes = torch._make_per_channel_quantized_tensor(self.layer.codes, self.scales.double(), zeros, 0)
-            return torch.ops.quantized.linear_prepack(codes, None if bias is None else bias.detach())
+            codes = torch._make_per_channel_quantized_tensor(
+                self.layer.codes, self.scales.double(), zeros, 0
+            )
+            return torch.ops.quantized.linear_prepack(
+                codes, None if bias is None else bias.detach()
+            )
 
     def _convolution(self) -> Any:
         import torch
 
         self.zeros = torch.zeros(len(self.scales), dtype=torch.int64)
-        self.shape = [list(self.layer.stride), list(self.layer.padding), list(self.layer.dilation), self.layer.groups]
+        self.shape = [
+            list(self.layer.stride),
+            list(self.layer.padding),
+            list(self.layer.dilation),
+            self.layer.groups,
+        ]
         return torch.ops.onednn.qconv_prepack(self.layer.codes, self.scales, 1.0, 1, *self.shape)
 
     def __call__(self, x: Any) -> Any:
@@ -96,6 +123,18 @@ class Packed:
         step, zero = _ranges.input_grid(*torch.aminmax(x), self.bits)
         codes = (x / step).round_().add_(zero).clamp_(0, 2**self.bits - 1).to(torch.uint8)
         return torch.ops.onednn.qconv_pointwise(
-            codes, float(step), int(zero), self.weight, self.scales, self.zeros, self.layer.bias, *self.shape, 1.0, 0, torch.float32,
-            "none", [], "",
-        )  # fmt: skip
+            codes,
+            float(step),
+            int(zero),
+            self.weight,
+            self.scales,
+            self.zeros,
+            self.layer.bias,
+            *self.shape,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
+        )

@@ -1,7 +1,8 @@
-"""The modules that compression puts into a model; apart because a module class needs torch when it is defined.
+"""The modules that compression puts into a model; apart because a module class needs torch when it
+is defined.
 
-Imported only inside the functions of this package. Three are parametrizations (they compute a layer's weight while it is
-trained), the others take a layer's place in the model that is shipped.
+Imported only inside the functions of this package. Three are parametrizations (they compute a
+layer's weight while it is trained), the others take a layer's place in the model that is shipped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from gpulab.compression import _integer, _ranges
 
 
 class Mask(nn.Module):
-    """A parametrization: the weight times a mask of zeros and ones, so that what was pruned stays zero whatever the optimizer does."""
+    """A parametrization: the weight times a mask of zeros and ones, so that what was pruned stays
+    zero whatever the optimizer does.
+    """
 
     mask: torch.Tensor
 
@@ -33,7 +36,8 @@ class Mask(nn.Module):
 
 
 class Codebook(nn.Module):
-    """A parametrization of shared weights: the trained parameter is the codebook, and each weight is one of its entries.
+    """A parametrization of shared weights: the trained parameter is the codebook, and each weight
+    is one of its entries.
 
     Index ``clusters`` (one past the end) stands for a zero that is kept.
     """
@@ -74,7 +78,9 @@ class Observed(nn.Module):
 
 
 class Aware(nn.Module):
-    """A layer that is trained as if it were quantized: weights and inputs are rounded on the way, gradients pass as if not."""
+    """A layer that is trained as if it were quantized: weights and inputs are rounded on the way,
+    gradients pass as if not.
+    """
 
     def __init__(self, layer: nn.Module, scheme: _ranges.Scheme, momentum: float) -> None:
         super().__init__()
@@ -85,7 +91,9 @@ class Aware(nn.Module):
         """Return the layer's output with rounded weight and inputs."""
         weight: torch.Tensor = self.layer.weight  # type: ignore[assignment]
         scale = _ranges.weight_scale(weight.detach(), self.scheme)
-        rounded = _ranges.straight_through(weight, lambda w: _ranges.codes(w, scale, self.scheme.bits) * scale)
+        rounded = _ranges.straight_through(
+            weight, lambda w: _ranges.codes(w, scale, self.scheme.bits) * scale
+        )
         return apply(self.layer, self._inputs(x), rounded)
 
     def _inputs(self, x: torch.Tensor) -> torch.Tensor:
@@ -98,7 +106,9 @@ class Aware(nn.Module):
                 self.observed.follow(x.detach())
             low, high = self.observed.low, self.observed.high
         step, zero = _ranges.input_grid(low, high, self.scheme.activation_bits)
-        rounded: torch.Tensor = _ranges.straight_through(x, lambda v: _ranges.round_inputs(v, step, zero, self.scheme.activation_bits))
+        rounded: torch.Tensor = _ranges.straight_through(
+            x, lambda v: _ranges.round_inputs(v, step, zero, self.scheme.activation_bits)
+        )
         return rounded
 
 
@@ -111,19 +121,28 @@ def apply(layer: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _copied_without(made: str) -> Any:
-    """Return a ``__deepcopy__`` that leaves out an attribute which is made of the buffers again when it is needed."""
+    """Return a ``__deepcopy__`` that leaves out an attribute which is made of the buffers again
+    when it is needed.
+    """
 
     def copied(self: Any, memo: dict[int, Any]) -> Any:
         new = self.__class__.__new__(self.__class__)
         memo[id(self)] = new
-        new.__dict__.update({key: None if key == made else copy.deepcopy(value, memo) for key, value in self.__dict__.items()})
+        new.__dict__.update(
+            {
+                key: None if key == made else copy.deepcopy(value, memo)
+                for key, value in self.__dict__.items()
+            }
+        )
         return new
 
     return copied
 
 
 def _loaded_without(made: str) -> Any:
-    """Return a ``_load_from_state_dict`` that drops such an attribute: it was made of the buffers that were there before."""
+    """Return a ``_load_from_state_dict`` that drops such an attribute: it was made of the buffers
+    that were there before.
+    """
 
     def loaded(self: Any, *args: Any, **kwargs: Any) -> None:
         setattr(self, made, None)
@@ -145,17 +164,25 @@ class _Shipped(nn.Module):
             if isinstance(layer.padding, str):
                 layer = _plain_padding(layer)
             self.stride, self.padding, self.dilation = layer.stride, layer.padding, layer.dilation
-        self.bias = None if layer.bias is None else nn.Parameter(layer.bias.detach().clone(), requires_grad=False)
+        self.bias = (
+            None
+            if layer.bias is None
+            else nn.Parameter(layer.bias.detach().clone(), requires_grad=False)
+        )
 
     def multiply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Return the layer's output with a dense weight."""
         if self.convolution:
-            return functional.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+            return functional.conv2d(
+                x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+            )
         return functional.linear(x, weight, self.bias)
 
     def extra_repr(self) -> str:
         """Return what tells this layer from others."""
-        return f"{'convolution' if self.convolution else 'linear'}, weight {tuple(self.weight_shape)}"
+        return (
+            f"{'convolution' if self.convolution else 'linear'}, weight {tuple(self.weight_shape)}"
+        )
 
 
 def check_padding(layer: Any) -> None:
@@ -172,10 +199,16 @@ def check_padding(layer: Any) -> None:
         return
     if layer.padding_mode != "zeros":
         raise InputError(
-            f"compression: a convolution with padding_mode={layer.padding_mode!r}; expected padding with zeros. Skip that layer by name."
+            f"compression: a convolution with padding_mode={layer.padding_mode!r}; expected "
+            "padding with zeros. Skip that layer by name."
         )
-    if layer.padding == "same" and any((k - 1) * d % 2 for k, d in zip(layer.kernel_size, layer.dilation, strict=True)):
-        raise InputError('compression: padding="same" with an even kernel; expected an odd one. Skip that layer by name.')
+    if layer.padding == "same" and any(
+        (k - 1) * d % 2 for k, d in zip(layer.kernel_size, layer.dilation, strict=True)
+    ):
+        raise InputError(
+            'compression: padding="same" with an even kernel; expected an odd one. Skip that layer '
+            "by name."
+        )
 
 
 def _plain_padding(layer: nn.Conv2d) -> nn.Conv2d:
@@ -185,10 +218,11 @@ def _plain_padding(layer: nn.Conv2d) -> nn.Conv2d:
 
 
 class Quantized(_Shipped):
-    """A layer that keeps its weight as integers and a scale; the arithmetic is float32 on the rounded values.
+    """A layer that keeps its weight as integers and a scale; the arithmetic is float32 on the
+    rounded values.
 
-    The results are those of integer arithmetic (up to float32's rounding of the sum), the speed is not: the weight is turned
-    into float32 at every call.
+    The results are those of integer arithmetic (up to float32's rounding of the sum), the speed is
+    not: the weight is turned into float32 at every call.
     """
 
     codes: torch.Tensor
@@ -196,7 +230,13 @@ class Quantized(_Shipped):
     step: torch.Tensor
     zero: torch.Tensor
 
-    def __init__(self, layer: Any, scheme: _ranges.Scheme, low: torch.Tensor | None = None, high: torch.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        layer: Any,
+        scheme: _ranges.Scheme,
+        low: torch.Tensor | None = None,
+        high: torch.Tensor | None = None,
+    ) -> None:
         super().__init__(layer)
         self.scheme = scheme
         weight = layer.weight.detach()
@@ -225,7 +265,9 @@ class Quantized(_Shipped):
 
 
 class Integer(Quantized):
-    """The same numbers with integer arithmetic: the library's CPU kernels take 8-bit inputs and weights and add in 32 bits."""
+    """The same numbers with integer arithmetic: the library's CPU kernels take 8-bit inputs and
+    weights and add in 32 bits.
+    """
 
     def __init__(self, layer: Any, scheme: _ranges.Scheme) -> None:
         super().__init__(layer, scheme)
@@ -255,7 +297,8 @@ class Sparse(_Shipped):
         super().__init__(layer)
         matrix = layer.weight.detach().flatten(1).to_sparse_csr()
         self.kernel_size = tuple(self.weight_shape[2:])
-        # Three plain tensors: PyTorch can neither copy nor move a module that holds a sparse one. 32-bit indices are what its kernels use.
+        # Three plain tensors: PyTorch can neither copy nor move a module that holds a sparse one.
+        # 32-bit indices are what its kernels use.
         self.register_buffer("rows", matrix.crow_indices().int())
         self.register_buffer("columns", matrix.col_indices().int())
         self.register_buffer("values", matrix.values())
@@ -263,12 +306,21 @@ class Sparse(_Shipped):
 
     @property
     def matrix(self) -> Any:
-        """The weight as a matrix in PyTorch's CSR format, on the device and in the type of its parts."""
-        if self._matrix is None or self._matrix.device != self.values.device or self._matrix.dtype != self.values.dtype:
+        """The weight as a matrix in PyTorch's CSR format, on the device and in the type of its
+        parts.
+        """
+        if (
+            self._matrix is None
+            or self._matrix.device != self.values.device
+            or self._matrix.dtype != self.values.dtype
+        ):
             shape = (self.weight_shape[0], math.prod(self.weight_shape[1:]))
-            with warnings.catch_warnings():  # it says that its sparse formats are in beta, once a process, in the middle of a lesson
+            # it says that its sparse formats are in beta, once a process, in the middle of a lesson
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._matrix = torch.sparse_csr_tensor(self.rows, self.columns, self.values, shape, check_invariants=False)
+                self._matrix = torch.sparse_csr_tensor(
+                    self.rows, self.columns, self.values, shape, check_invariants=False
+                )
         return self._matrix
 
     @property
@@ -285,13 +337,23 @@ class Sparse(_Shipped):
         if not self.convolution:
             flat = x.reshape(-1, x.shape[-1])
             y: torch.Tensor = (self.matrix @ flat.t()).t()
-            return (y if self.bias is None else y + self.bias).reshape(*x.shape[:-1], self.weight_shape[0])
-        patches = functional.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)  # (batch, columns, places)
+            return (y if self.bias is None else y + self.bias).reshape(
+                *x.shape[:-1], self.weight_shape[0]
+            )
+        # (batch, columns, places)
+        patches = functional.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)
         batch, columns, _ = patches.shape
         y = self.matrix @ patches.transpose(0, 1).reshape(columns, -1)
         sides = [
             (n + 2 * p - d * (k - 1) - 1) // s + 1
-            for n, p, d, k, s in zip(x.shape[-2:], self.padding, self.dilation, self.kernel_size, self.stride, strict=True)
+            for n, p, d, k, s in zip(
+                x.shape[-2:],
+                self.padding,
+                self.dilation,
+                self.kernel_size,
+                self.stride,
+                strict=True,
+            )
         ]
         y = y.view(self.weight_shape[0], batch, *sides).transpose(0, 1)
         return y if self.bias is None else y + self.bias.view(-1, 1, 1)

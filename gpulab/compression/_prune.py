@@ -1,7 +1,9 @@
-"""Pruning: the smallest weights become zero and stay zero, or whole channels go and the layers really shrink.
+"""Pruning: the smallest weights become zero and stay zero, or whole channels go and the layers
+really shrink.
 
-Importance is the magnitude of a weight (Han et al., "Learning both Weights and Connections", NeurIPS 2015), for a channel the
-norm of its filter as the batch norm after it scales it (after Li et al., "Pruning Filters for Efficient ConvNets", ICLR 2017).
+Importance is the magnitude of a weight (Han et al., "Learning both Weights and Connections",
+NeurIPS 2015), for a channel the norm of its filter as the batch norm after it scales it (after Li
+et al., "Pruning Filters for Efficient ConvNets", ICLR 2017).
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from gpulab import _given
 from gpulab.compression import _channels, _targets
 from gpulab.errors import InputError
 
-# Of four neighbors in a row of the weight matrix two stay: the pattern that NVIDIA's sparse Tensor Cores take (Mishra et al.,
-# "Accelerating Sparse Deep Neural Networks", arXiv:2104.08378, section 3).
+# Of four neighbors in a row of the weight matrix two stay: the pattern that NVIDIA's sparse Tensor
+# Cores take (Mishra et al., "Accelerating Sparse Deep Neural Networks", arXiv:2104.08378, section
+# 3).
 _GROUP, _KEPT = 4, 2
 
 
@@ -29,34 +32,41 @@ def prune(
     skip: Iterable[str] = (),
     multiple: int = 1,
 ) -> Any:
-    """Return a pruned copy of a model, ready to be fine-tuned: what was pruned stays zero in training, and channels are gone.
+    """Return a pruned copy of a model, ready to be fine-tuned: what was pruned stays zero in
+    training, and channels are gone.
 
     Parameters
     ----------
     model : torch.nn.Module
-        It is not changed. A pruned model can be pruned further: ``amount`` includes the weights that are zero already.
+        It is not changed. A pruned model can be pruned further: ``amount`` includes the weights
+        that are zero already.
     amount : float
         The share of weights to set to zero, or of channels to remove from each layer, 0 to 1.
     structured : bool
-        Remove whole channels and the weights that read them, instead of setting single weights to zero.
+        Remove whole channels and the weights that read them, instead of setting single weights to
+        zero.
     pattern : str, optional
         "2:4" keeps the two largest of every four neighbors in a row; ``amount`` must then be 0.5.
     scope : str
-        "global" compares the weights of all layers with each other, "layer" prunes the same share of each.
+        "global" compares the weights of all layers with each other, "layer" prunes the same share
+        of each.
     layers, skip : iterable of str, optional
         Names of the layers to prune (all linear and convolutional ones), and of those to leave out.
     multiple : int
-        Keep channels in multiples of this, as Tensor Cores prefer; at least this many channels stay.
+        Keep channels in multiples of this, as Tensor Cores prefer; at least this many channels
+        stay.
 
     Returns
     -------
     torch.nn.Module
-        With masks on its weights (``compression.finish`` makes plain weights of them), or with smaller layers.
+        With masks on its weights (``compression.finish`` makes plain weights of them), or with
+        smaller layers.
 
     Raises
     ------
     InputError
-        If an argument is not usable, no layer is left, or no channel can be removed without touching others.
+        If an argument is not usable, no layer is left, or no channel can be removed without
+        touching others.
 
     Examples
     --------
@@ -71,18 +81,27 @@ def prune(
     _given.word("prune", "scope", scope, ("global", "layer"))
     if _given.flag("prune", "structured", structured):
         if pattern is not None:
-            raise InputError(f"prune: pattern={pattern!r} with structured=True; expected one of the two. Leave pattern out.")
+            raise InputError(
+                f"prune: pattern={pattern!r} with structured=True; expected one of the two. Leave "
+                "pattern out."
+            )
         found = _targets.chosen("prune", copied, layers, skip)
-        return _channels.remove(copied, found, amount, _targets.whole("prune", "multiple", multiple, 1, 1024))
+        return _channels.remove(
+            copied, found, amount, _targets.whole("prune", "multiple", multiple, 1, 1024)
+        )
     found = _targets.chosen("prune", copied, layers, skip)
     for name, layer in found.items():
         if not bool(layer.weight.detach().isfinite().all()):
-            raise InputError(f"prune: the weights of {name} are not all finite numbers; expected a trained model. Train it again.")
+            raise InputError(
+                f"prune: the weights of {name} are not all finite numbers; expected a trained "
+                "model. Train it again."
+            )
     if pattern is not None:
         _given.word("prune", "pattern", pattern, ("2:4",))
         if amount != 0.5:
             raise InputError(
-                f"prune: pattern='2:4' with amount={amount}; expected 0.5, since the pattern keeps two of four. Leave amount out."
+                f"prune: pattern='2:4' with amount={amount}; expected 0.5, since the pattern keeps "
+                "two of four. Leave amount out."
             )
         masks = {name: two_of_four(layer.weight.detach()) for name, layer in found.items()}
     else:
@@ -93,15 +112,22 @@ def prune(
 
 
 def _smallest(found: Mapping[str, Any], amount: float, scope: str) -> dict[str, Any]:
-    """Return the masks that keep the largest weights; ties are broken by position, so that the count is exact."""
+    """Return the masks that keep the largest weights; ties are broken by position, so that the
+    count is exact.
+    """
     import torch
 
     sizes = {name: layer.weight.detach().abs() for name, layer in found.items()}
     if scope == "layer":
-        return {name: _keep_largest(size.flatten(), amount).view_as(size) for name, size in sizes.items()}
+        return {
+            name: _keep_largest(size.flatten(), amount).view_as(size)
+            for name, size in sizes.items()
+        }
     kept = _keep_largest(torch.cat([size.flatten() for size in sizes.values()]), amount)
     parts = kept.split([size.numel() for size in sizes.values()])
-    return {name: part.view_as(size) for (name, size), part in zip(sizes.items(), parts, strict=True)}
+    return {
+        name: part.view_as(size) for (name, size), part in zip(sizes.items(), parts, strict=True)
+    }
 
 
 def _keep_largest(sizes: Any, amount: float) -> Any:
@@ -115,7 +141,9 @@ def _keep_largest(sizes: Any, amount: float) -> Any:
 
 
 def two_of_four(weight: Any) -> Any:
-    """Return the mask that keeps the two largest of every four neighbors in a row of the weight matrix; a rest of a row is kept."""
+    """Return the mask that keeps the two largest of every four neighbors in a row of the weight
+    matrix; a rest of a row is kept.
+    """
     import torch
 
     rows = weight.detach().abs().flatten(1)
@@ -127,7 +155,9 @@ def two_of_four(weight: Any) -> Any:
 
 
 def _put(layer: Any, mask: Any) -> None:
-    """Give a layer a mask; what one that it has already keeps at zero stays there, whatever the new one says."""
+    """Give a layer a mask; what one that it has already keeps at zero stays there, whatever the new
+    one says.
+    """
     from torch.nn.utils import parametrize
 
     from gpulab.compression._modules import Codebook, Mask
@@ -138,12 +168,17 @@ def _put(layer: Any, mask: Any) -> None:
                 each.mask = mask * each.mask
                 return
             if isinstance(each, Codebook):
-                raise InputError("prune: the model's weights are shared already; expected plain ones. Prune first, then share the weights.")
+                raise InputError(
+                    "prune: the model's weights are shared already; expected plain ones. Prune "
+                    "first, then share the weights."
+                )
     parametrize.register_parametrization(layer, "weight", Mask(mask))
 
 
 def zero_share(model: Any) -> float | None:
-    """Return the share of zeros in the weights of linear and convolutional layers; None where there is no such layer."""
+    """Return the share of zeros in the weights of linear and convolutional layers; None where there
+    is no such layer.
+    """
     import torch
 
     weights = [_numbers(m.weight.detach()) for m in model.modules() if _has_weight(m)]
@@ -152,7 +187,9 @@ def zero_share(model: Any) -> float | None:
 
 
 def _numbers(weight: Any) -> Any:
-    """Return a weight as plain numbers: a tensor of a library's own kind (2:4, torchao) has no operator that counts its zeros."""
+    """Return a weight as plain numbers: a tensor of a library's own kind (2:4, torchao) has no
+    operator that counts its zeros.
+    """
     import torch
 
     if type(weight) is torch.Tensor:

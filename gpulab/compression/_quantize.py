@@ -1,8 +1,9 @@
 """Quantization after training, with or without calibration, and quantization-aware training.
 
-``quantize`` makes a model to ship; ``quantize_aware`` makes one to train, which ``finish`` turns into one to ship. The scheme (a
-scale for each channel or one a layer, inputs rounded or not) is apart from the arithmetic that runs it: float32 on rounded values
-everywhere, PyTorch's integer kernels on a CPU, torchao's on what it supports.
+``quantize`` makes a model to ship; ``quantize_aware`` makes one to train, which ``finish`` turns
+into one to ship. The scheme (a scale for each channel or one a layer, inputs rounded or not) is
+apart from the arithmetic that runs it: float32 on rounded values everywhere, PyTorch's integer
+kernels on a CPU, torchao's on what it supports.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from gpulab.errors import InputError, message_of, shown
 
 WEIGHTS = ("per-channel", "per-tensor")
 ARITHMETIC = ("float", "integer", "torchao")
-# The share of the newest batch in a followed range. Jacob et al. (2018) smooth over thousands of steps; a course's run has a hundred.
+# The share of the newest batch in a followed range. Jacob et al. (2018) smooth over thousands of
+# steps; a course's run has a hundred.
 _MOMENTUM = 0.1
 
 
@@ -43,21 +45,22 @@ def quantize(
     weights : str
         "per-channel", a scale for each output channel; or "per-tensor", one for the layer.
     activations : str or None
-        None leaves the layers' inputs in float32; "dynamic" rounds them to 8 bits by the range of each batch; "static" by the range
-        that ``calibration`` showed.
+        None leaves the layers' inputs in float32; "dynamic" rounds them to 8 bits by the range of
+        each batch; "static" by the range that ``calibration`` showed.
     bits : int
-        Of a weight, 2 to 8. Inputs have 8 (7 in integer arithmetic on an x86 CPU where PyTorch reports no AVX-512 VNNI: 16-bit
-        sums would overflow).
+        Of a weight, 2 to 8. Inputs have 8 (7 in integer arithmetic on an x86 CPU where PyTorch
+        reports no AVX-512 VNNI: 16-bit sums would overflow).
     calibration : tensor or iterable of tensors, optional
         Inputs of the model, for "static", like those that it will get in use.
     arithmetic : str
-        "float": float32 on the rounded values, on any device; saves memory, not time. "integer": PyTorch's 8-bit CPU kernels (needs
-        activations="dynamic" and bits=8). "torchao": PyTorch's library for it, linear layers, 8 bits, per channel.
+        "float": float32 on the rounded values, on any device; saves memory, not time. "integer":
+        PyTorch's 8-bit CPU kernels (needs activations="dynamic" and bits=8). "torchao": PyTorch's
+        library for it, linear layers, 8 bits, per channel.
     layers, skip : iterable of str, optional
         Names of layers to quantize (all), and of those to leave in float32.
     percentile : float
-        For "static": the range ends at this percentile of a batch's calibration values and begins at 100 minus it; 100 takes the largest
-        and the smallest value.
+        For "static": the range ends at this percentile of a batch's calibration values and begins
+        at 100 minus it; 100 takes the largest and the smallest value.
 
     Returns
     -------
@@ -82,7 +85,8 @@ def quantize(
     _given.word("quantize", "arithmetic", arithmetic, ARITHMETIC)
     if (calibration is not None) != (activations == "static"):
         raise InputError(
-            f"quantize: calibration={'given' if calibration is not None else None} with activations={activations!r}; expected calibration "
+            f"quantize: calibration={'given' if calibration is not None else None} with "
+            f"activations={activations!r}; expected calibration "
             "with 'static', and only then. Pass calibration=x with activations='static'."
         )
     done = finish(model)
@@ -111,14 +115,16 @@ def quantize_aware(
     layers: Iterable[str] | None = None,
     skip: Iterable[str] = (),
 ) -> Any:
-    """Return a copy for quantization-aware training: it rounds in the forward pass only. ``finish`` makes it a quantized model.
+    """Return a copy for quantization-aware training: it rounds in the forward pass only. ``finish``
+    makes it a quantized model.
 
     Parameters
     ----------
     model : torch.nn.Module
         Usually trained already; masks of a pruned model are kept.
     weights, activations, bits, layers, skip
-        As for ``quantize``; the range of "static" inputs is followed while the model trains and frozen in evaluation.
+        As for ``quantize``; the range of "static" inputs is followed while the model trains and
+        frozen in evaluation.
 
     Raises
     ------
@@ -148,20 +154,27 @@ def _with_integers(done: Any, found: dict[str, Any], scheme: Scheme) -> Any:
 
     if scheme.activations != "dynamic" or scheme.bits != 8:
         raise InputError(
-            f"quantize: arithmetic='integer' with activations={scheme.activations!r} and bits={scheme.bits}; expected 'dynamic' "
+            f"quantize: arithmetic='integer' with activations={scheme.activations!r} and "
+            f"bits={scheme.bits}; expected 'dynamic' "
             "and bits=8, for which PyTorch has CPU kernels. Pass these, or arithmetic='float'."
         )
     _integer.check(next(iter(found.values())).weight.device)
     refused = _integer.refusal("cpu", convolution=True)
     integers = Scheme(scheme.weights, 8, "dynamic", _integer.activation_bits())
     for name, layer in found.items():
-        stays = refused and hasattr(layer, "groups")  # a convolution without such a kernel keeps its integers and computes in float32
-        done = _targets.replace(done, name, (Quantized(layer, scheme) if stays else Integer(layer, integers)).eval())
+        # a convolution without such a kernel keeps its integers and computes in float32
+        stays = refused and hasattr(layer, "groups")
+        done = _targets.replace(
+            done, name, (Quantized(layer, scheme) if stays else Integer(layer, integers)).eval()
+        )
     return done
 
 
-def observe(model: Any, found: dict[str, Any], calibration: Any, percentile: float = 100.0) -> dict[str, tuple[Any, Any]]:
-    """Return the smallest and largest input of each layer, as 0-dimensional tensors, over the calibration inputs.
+def observe(
+    model: Any, found: dict[str, Any], calibration: Any, percentile: float = 100.0
+) -> dict[str, tuple[Any, Any]]:
+    """Return the smallest and largest input of each layer, as 0-dimensional tensors, over the
+    calibration inputs.
 
     Raises
     ------
@@ -171,11 +184,19 @@ def observe(model: Any, found: dict[str, Any], calibration: Any, percentile: flo
     import torch
 
     if not _given.is_finite(percentile) or not 50 < percentile <= 100:
-        raise InputError(f"quantize: percentile={shown(percentile)}; expected a number over 50, up to 100. Leave it out for 100.")
-    batches = [calibration] if isinstance(calibration, torch.Tensor) else _given.items("quantize", "calibration", calibration)
+        raise InputError(
+            f"quantize: percentile={shown(percentile)}; expected a number over 50, up to 100. "
+            "Leave it out for 100."
+        )
+    batches = (
+        [calibration]
+        if isinstance(calibration, torch.Tensor)
+        else _given.items("quantize", "calibration", calibration)
+    )
     if not batches or not all(isinstance(each, torch.Tensor) and each.numel() for each in batches):
         raise InputError(
-            "quantize: calibration has no inputs; expected a tensor of them, or several. Pass a few hundred of the training inputs."
+            "quantize: calibration has no inputs; expected a tensor of them, or several. Pass a "
+            "few hundred of the training inputs."
         )
     seen: dict[str, list[tuple[Any, Any]]] = {name: [] for name in found}
 
@@ -192,7 +213,8 @@ def observe(model: Any, found: dict[str, Any], calibration: Any, percentile: flo
                 model(batch)
     except Exception as error:
         raise InputError(
-            f"quantize: the model raised {message_of(error)} on a calibration input; expected inputs like the training's."
+            f"quantize: the model raised {message_of(error)} on a calibration input; expected "
+            "inputs like the training's."
         ) from error
     finally:
         for hook in hooks:
@@ -200,10 +222,19 @@ def observe(model: Any, found: dict[str, Any], calibration: Any, percentile: flo
     found_ranges = {}
     for name, ends in seen.items():
         if not ends:
-            raise InputError(f"quantize: no calibration input reached {name}; expected every layer to run. Skip that layer.")
-        low, high = torch.stack([low for low, _ in ends]).amin(), torch.stack([high for _, high in ends]).amax()
+            raise InputError(
+                f"quantize: no calibration input reached {name}; expected every layer to run. Skip "
+                "that layer."
+            )
+        low, high = (
+            torch.stack([low for low, _ in ends]).amin(),
+            torch.stack([high for _, high in ends]).amax(),
+        )
         if not bool(torch.isfinite(low) & torch.isfinite(high)):
-            raise InputError(f"quantize: the inputs of {name} reach {float(low)} and {float(high)} in calibration; expected finite ones.")
+            raise InputError(
+                f"quantize: the inputs of {name} reach {float(low)} and {float(high)} in "
+                "calibration; expected finite ones."
+            )
         found_ranges[name] = (low, high)
     return found_ranges
 

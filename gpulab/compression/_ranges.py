@@ -1,11 +1,13 @@
 """The arithmetic of quantization: scales, codes and grids, with nothing about models.
 
-Weights are symmetric: code = round(weight / scale) from -(2^(b-1) - 1) to 2^(b-1) - 1, so that 0 is exactly 0 and what was
-pruned stays pruned. Inputs are affine: code = round(x / step) + zero from 0 to 2^b - 1, because what follows a ReLU has no
-negative half to spend codes on. Rounding is to the nearest, ties to even, as PyTorch's.
+Weights are symmetric: code = round(weight / scale) from -(2^(b-1) - 1) to 2^(b-1) - 1, so that 0 is
+exactly 0 and what was pruned stays pruned. Inputs are affine: code = round(x / step) + zero from 0
+to 2^b - 1, because what follows a ReLU has no negative half to spend codes on. Rounding is to the
+nearest, ties to even, as PyTorch's.
 
-Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR 2018,
-sections 2.1 and 3; symmetric weights as in Krishnamoorthi, arXiv:1806.08342, section 2.
+Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient
+Integer-Arithmetic-Only Inference", CVPR 2018, sections 2.1 and 3; symmetric weights as in
+Krishnamoorthi, arXiv:1806.08342, section 2.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# Below this a range holds nothing but zeros; a scale of zero would divide by zero. It is the smallest normal float32.
+# Below this a range holds nothing but zeros; a scale of zero would divide by zero. It is the
+# smallest normal float32.
 TINY = 1.1754943508222875e-38
 
 
@@ -29,7 +32,8 @@ class Scheme:
     bits : int
         Of a weight's code, 2 to 8.
     activations : str or None
-        None (inputs stay float32), "dynamic" (range of each batch as it comes) or "static" (range from calibration).
+        None (inputs stay float32), "dynamic" (range of each batch as it comes) or "static" (range
+        from calibration).
     activation_bits : int
         Of an input's code, 2 to 8.
     """
@@ -42,7 +46,11 @@ class Scheme:
 
 def weight_scale(weight: Any, scheme: Scheme) -> Any:
     """Return the scale: a tensor that multiplies the codes, of shape () or (channels, 1, ...)."""
-    most = weight.abs().amax(dim=tuple(range(1, weight.dim())), keepdim=True) if scheme.weights == "per-channel" else weight.abs().amax()
+    most = (
+        weight.abs().amax(dim=tuple(range(1, weight.dim())), keepdim=True)
+        if scheme.weights == "per-channel"
+        else weight.abs().amax()
+    )
     return most.clamp_min(TINY) / (2 ** (scheme.bits - 1) - 1)
 
 
@@ -53,7 +61,9 @@ def codes(weight: Any, scale: Any, bits: int) -> Any:
 
 
 def input_grid(low: Any, high: Any, bits: int) -> tuple[Any, Any]:
-    """Return step and zero point of inputs from ``low`` to ``high``; the range is widened to hold 0, which padding needs exactly."""
+    """Return step and zero point of inputs from ``low`` to ``high``; the range is widened to hold
+    0, which padding needs exactly.
+    """
     low, high = low.clamp(max=0), high.clamp(min=0)
     most = 2**bits - 1
     step = ((high - low) / most).clamp_min(TINY)
@@ -66,5 +76,7 @@ def round_inputs(x: Any, step: Any, zero: Any, bits: int) -> Any:
 
 
 def straight_through(x: Any, rounded: Callable[[Any], Any]) -> Any:
-    """Return the rounded values whose gradient is that of ``x`` (the straight-through estimator of Bengio et al. 2013)."""
+    """Return the rounded values whose gradient is that of ``x`` (the straight-through estimator of
+    Bengio et al. 2013).
+    """
     return x + (rounded(x.detach()) - x.detach())

@@ -1,8 +1,9 @@
-"""Weight sharing: a layer's weights become a few values, its codebook, and each weight a short index into it.
+"""Weight sharing: a layer's weights become a few values, its codebook, and each weight a short
+index into it.
 
-k-means on the weights of each layer (Han, Mao, Dally, "Deep Compression", ICLR 2016, section 3): start values spread evenly
-over the range, which that paper found better than random ones; then Lloyd's steps until nothing changes. Zeros of a pruned
-layer stay zero and take no entry.
+k-means on the weights of each layer (Han, Mao, Dally, "Deep Compression", ICLR 2016, section 3):
+start values spread evenly over the range, which that paper found better than random ones; then
+Lloyd's steps until nothing changes. Zeros of a pruned layer stay zero and take no entry.
 """
 
 from __future__ import annotations
@@ -13,19 +14,24 @@ from typing import Any
 from gpulab.compression import _targets
 from gpulab.errors import InputError
 
-# In one dimension Lloyd's steps settle after a few dozen; a cap keeps a strange weight from going on for ever.
+# In one dimension Lloyd's steps settle after a few dozen; a cap keeps a strange weight from going
+# on for ever.
 _MOST_STEPS = 200
 
 
-def share_weights(model: Any, clusters: int = 16, *, layers: Iterable[str] | None = None, skip: Iterable[str] = ()) -> Any:
-    """Return a copy whose layers each have only ``clusters`` different weights, ready to be fine-tuned: the codebooks are what is trained.
+def share_weights(
+    model: Any, clusters: int = 16, *, layers: Iterable[str] | None = None, skip: Iterable[str] = ()
+) -> Any:
+    """Return a copy whose layers each have only ``clusters`` different weights, ready to be
+    fine-tuned: the codebooks are what is trained.
 
     Parameters
     ----------
     model : torch.nn.Module
         It is not changed. Masks of a pruned model are kept: its zeros stay.
     clusters : int
-        Entries of each layer's codebook, 2 to 256; an index takes log2 of that many bits, rounded up.
+        Entries of each layer's codebook, 2 to 256; an index takes log2 of that many bits, rounded
+        up.
     layers, skip : iterable of str, optional
         Names of layers to share (all linear and convolutional ones), and of those to leave out.
 
@@ -58,7 +64,8 @@ def _share(layer: Any, clusters: int) -> None:
     if parametrize.is_parametrized(layer, "weight"):
         if any(not isinstance(each, Mask) for each in layer.parametrizations.weight):
             raise InputError(
-                "share_weights: the model's weights are shared already; expected plain or masked ones. Begin with the plain model."
+                "share_weights: the model's weights are shared already; expected plain or masked "
+                "ones. Begin with the plain model."
             )
         kept = layer.parametrizations.weight[0].mask != 0
         _targets.plain(layer)
@@ -74,7 +81,8 @@ def _share(layer: Any, clusters: int) -> None:
 
 
 def k_means(values: Any, clusters: int) -> tuple[Any, Any]:
-    """Return codebook and indices of a flat tensor: each value belongs to the nearest entry, each entry is the mean of its values.
+    """Return codebook and indices of a flat tensor: each value belongs to the nearest entry, each
+    entry is the mean of its values.
 
     With no more different values than clusters the codebook is those values.
     """
@@ -84,12 +92,16 @@ def k_means(values: Any, clusters: int) -> tuple[Any, Any]:
     if len(distinct) <= clusters:
         return distinct, inverse
     low, high = values.min(), values.max()
-    book = low + (high - low) * torch.linspace(0, 1, clusters, device=values.device, dtype=values.dtype)
+    book = low + (high - low) * torch.linspace(
+        0, 1, clusters, device=values.device, dtype=values.dtype
+    )
     nearest = torch.zeros_like(values, dtype=torch.int64)
     for _ in range(_MOST_STEPS):
         now = torch.bucketize(values, (book[1:] + book[:-1]) / 2)
         counts = torch.bincount(now, minlength=clusters)
-        sums = torch.zeros(clusters, dtype=torch.float64, device=values.device).index_add_(0, now, values.double())
+        sums = torch.zeros(clusters, dtype=torch.float64, device=values.device).index_add_(
+            0, now, values.double()
+        )
         means = torch.where(counts > 0, (sums / counts.clamp_min(1)).to(values.dtype), book)
         book = means.sort().values
         if torch.equal(now, nearest):

@@ -1,4 +1,6 @@
-"""Sparse formats: store and multiply only what is not zero, and report where a device has no kernels for that."""
+"""Sparse formats: store and multiply only what is not zero, and report where a device has no
+kernels for that.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,18 @@ from gpulab.compression._finish import finish
 from gpulab.compression._prune import two_of_four
 from gpulab.errors import DeviceError, InputError
 
-# Half of a row of the weight matrix is stored, in tiles: the least multiples of rows and columns that PyTorch's 2:4 kernels take in half
-# precision (torch/sparse/semi_structured.py).
+# Half of a row of the weight matrix is stored, in tiles: the least multiples of rows and columns
+# that PyTorch's 2:4 kernels take in half precision (torch/sparse/semi_structured.py).
 _ROWS, _COLUMNS = 32, 64
 
 
-def to_sparse(model: Any, format: str = "csr", *, layers: Iterable[str] | None = None, skip: Iterable[str] = ()) -> Any:
+def to_sparse(
+    model: Any,
+    format: str = "csr",
+    *,
+    layers: Iterable[str] | None = None,
+    skip: Iterable[str] = (),
+) -> Any:
     """Return a finished copy whose layers store and multiply only the weights that are not zero.
 
     Parameters
@@ -26,8 +34,9 @@ def to_sparse(model: Any, format: str = "csr", *, layers: Iterable[str] | None =
     model : torch.nn.Module
         Usually pruned; it is not changed.
     format : str
-        "csr" on any device (compressed sparse rows; each value with its column's index), or "2:4" on an NVIDIA GPU of compute
-        capability 8.0 or newer (linear layers in half precision, pruned with ``pattern="2:4"``).
+        "csr" on any device (compressed sparse rows; each value with its column's index), or "2:4"
+        on an NVIDIA GPU of compute capability 8.0 or newer (linear layers in half precision, pruned
+        with ``pattern="2:4"``).
     layers, skip : iterable of str, optional
         Names of layers (all that fit the format), and of those to leave out.
 
@@ -50,11 +59,15 @@ def to_sparse(model: Any, format: str = "csr", *, layers: Iterable[str] | None =
     for name, layer in found.items():
         if layer.weight.device.type == "mps":
             raise DeviceError(
-                "to_sparse: PyTorch has no CSR products on Apple's GPU; expected a CPU or CUDA device. Use model.cpu() first."
+                "to_sparse: PyTorch has no CSR products on Apple's GPU; expected a CPU or CUDA "
+                "device. Use model.cpu() first."
             )
         if isinstance(layer, torch.nn.Conv2d) and layer.groups != 1:
             if layers is not None:
-                raise InputError(f"to_sparse: {name} has {layer.groups} groups; expected an ungrouped convolution. Skip it.")
+                raise InputError(
+                    f"to_sparse: {name} has {layer.groups} groups; expected an ungrouped "
+                    "convolution. Skip it."
+                )
             continue
         with _quiet():
             done = _targets.replace(done, name, Sparse(layer).eval())
@@ -66,21 +79,34 @@ def _semi_structured(model: Any, found: dict[str, Any]) -> Any:
 
     fits = {name: layer for name, layer in found.items() if isinstance(layer, torch.nn.Linear)}
     if not fits:
-        raise InputError("to_sparse: format='2:4' and no linear layer; expected at least one. Use format='csr'.")
+        raise InputError(
+            "to_sparse: format='2:4' and no linear layer; expected at least one. Use format='csr'."
+        )
     for name, layer in fits.items():
         weight = layer.weight.detach()
         reason = two_four_refusal(weight.device)
         if reason:
             raise DeviceError(f"to_sparse: {reason} Use format='csr', or keep the dense weights.")
-        if weight.dtype not in (torch.float16, torch.bfloat16) or weight.shape[0] % _ROWS or weight.shape[1] % _COLUMNS:
+        if (
+            weight.dtype not in (torch.float16, torch.bfloat16)
+            or weight.shape[0] % _ROWS
+            or weight.shape[1] % _COLUMNS
+        ):
             raise InputError(
-                f"to_sparse: {name} is {weight.dtype} of shape {tuple(weight.shape)}; expected float16 or bfloat16 with multiples of "
-                f"{_ROWS} rows and {_COLUMNS} columns. Convert with model.half(), or skip this layer."
+                f"to_sparse: {name} is {weight.dtype} of shape {tuple(weight.shape)}; expected "
+                "float16 or bfloat16 with multiples of "
+                f"{_ROWS} rows and {_COLUMNS} columns. Convert with model.half(), or skip this "
+                "layer."
             )
         if not torch.equal(weight * two_of_four(weight).to(weight.dtype), weight):
-            raise InputError(f"to_sparse: {name} has more than two of four neighbors that are not zero. Prune with pattern='2:4' first.")
+            raise InputError(
+                f"to_sparse: {name} has more than two of four neighbors that are not zero. Prune "
+                "with pattern='2:4' first."
+            )
         with _quiet():
-            layer.weight = torch.nn.Parameter(torch.sparse.to_sparse_semi_structured(weight), requires_grad=False)
+            layer.weight = torch.nn.Parameter(
+                torch.sparse.to_sparse_semi_structured(weight), requires_grad=False
+            )
     return model
 
 
@@ -90,16 +116,24 @@ def two_four_refusal(device: Any) -> str:
 
     where = devices.find(str(device))
     if where.torch_type != "cuda" or torch.version.cuda is None:
-        return f"{where.name} has no 2:4 sparse instructions; they came with NVIDIA's compute capability 8.0 (Ampere)."
+        return (
+            f"{where.name} has no 2:4 sparse instructions; they came with NVIDIA's compute "
+            "capability 8.0 (Ampere)."
+        )
     major, minor = torch.cuda.get_device_capability(torch.device(str(device)))
     if (major, minor) < (8, 0):
-        return f"{where.name} has compute capability {major}.{minor}; 2:4 sparse instructions need 8.0 (Ampere) or newer."
+        return (
+            f"{where.name} has compute capability {major}.{minor}; 2:4 sparse instructions "
+            "need 8.0 (Ampere) or newer."
+        )
     return ""
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out PyTorch's note that its sparse formats are in beta: it would stand once a process, in the middle of a lesson."""
+    """Leave out PyTorch's note that its sparse formats are in beta: it would stand once a process,
+    in the middle of a lesson.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is in (beta|prototype).*")
         yield

@@ -1,12 +1,15 @@
-"""A compressed model on disk: every tensor in the smallest form that gives exactly the same numbers back.
+"""A compressed model on disk: every tensor in the smallest form that gives exactly the same numbers
+back.
 
-One file: a magic word, the length of the header and a checksum of all that follows, a compressed JSON header that names each tensor and
-how it is stored, then the raw bytes. The forms, of which
-the smallest is taken tensor by tensor:
+One file: a magic word, the length of the header and a checksum of all that follows, a compressed
+JSON header that names each tensor and how it is stored, then the raw bytes. The forms, of which the
+smallest is taken tensor by tensor:
 
 - ``plain``: the values as they lie in memory;
-- ``book``: the different values once, and for each element an index of as few bits as will do (shared and few-bit weights);
-- ``mask``: one bit an element says whether it is zero, and only the others follow, plain or as ``book`` (pruned weights);
+- ``book``: the different values once, and for each element an index of as few bits as will do
+  (shared and few-bit weights);
+- ``mask``: one bit an element says whether it is zero, and only the others follow, plain or as
+  ``book`` (pruned weights);
 - ``narrow``: whole numbers in the smallest integers that hold them (the indices of ``to_sparse``);
 - ``same``: a tensor that another name has already (tied weights).
 
@@ -28,12 +31,32 @@ import numpy as np
 from gpulab import _files
 from gpulab.compression import _targets
 from gpulab.compression._finish import finish
-from gpulab.errors import CheckpointError, GpulabError, InputError, MissingLibraryError, message_of, pip_command, shown
+from gpulab.errors import (
+    CheckpointError,
+    GpulabError,
+    InputError,
+    MissingLibraryError,
+    message_of,
+    pip_command,
+    shown,
+)
 
 _MAGIC = b"gpulab-model-2\n"
-_MOST_HEADER = 1 << 26  # bytes, unpacked: a million tensors; a file can't ask for more memory than that
+# bytes, unpacked: a million tensors; a file can't ask for more memory than that
+_MOST_HEADER = 1 << 26
 _MOST_VALUES = 256
-_DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_DTYPES = (
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+)
 
 
 def save(model: Any, path: str | Path) -> int:
@@ -58,7 +81,8 @@ def save(model: Any, path: str | Path) -> int:
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """Return the tensors of a file that ``save`` wrote, for ``load_state_dict`` of a finished model of the same shape.
+    """Return the tensors of a file that ``save`` wrote, for ``load_state_dict`` of a finished model
+    of the same shape.
 
     Raises
     ------
@@ -107,10 +131,16 @@ def packed(model: Any) -> bytes:
 
 
 def _identity(tensor: Any) -> Any:
-    """Return what two names of one tensor have in common; None where there is no plain storage to tell by."""
+    """Return what two names of one tensor have in common; None where there is no plain storage to
+    tell by.
+    """
     import torch
 
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or not tensor.numel():
+    if (
+        type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+        or tensor.layout is not torch.strided
+        or not tensor.numel()
+    ):
         return None
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
@@ -124,7 +154,9 @@ def _smallest(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
         return _foreign(tensor)
     flat = _as_numpy(tensor.detach().cpu().contiguous())
     entry: dict[str, Any] = {"dtype": name, "shape": list(tensor.shape)}
-    forms: list[tuple[dict[str, Any], list[bytes]]] = [({**entry, "form": "plain"}, [flat.tobytes()])]
+    forms: list[tuple[dict[str, Any], list[bytes]]] = [
+        ({**entry, "form": "plain"}, [flat.tobytes()])
+    ]
     if flat.dtype.kind == "i" and flat.size and flat.min() >= 0:
         kind = np.min_scalar_type(int(flat.max())).name
         forms.append(({**entry, "form": "narrow", "as": kind}, [flat.astype(kind).tobytes()]))
@@ -132,7 +164,8 @@ def _smallest(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
         booked = _book(flat)
         if booked is not None:
             forms.append(({**entry, "form": "book", "bits": booked[0]}, booked[1]))
-        zero = (flat << 1 if tensor.dtype is torch.bfloat16 else flat) == 0  # of these 16 bits without the sign: a mask leaves -0 too
+        # of these 16 bits without the sign: a mask leaves -0 too
+        zero = (flat << 1 if tensor.dtype is torch.bfloat16 else flat) == 0
         if zero.any():
             rest, bits = flat[~zero], np.packbits(~zero).tobytes()
             forms.append(({**entry, "form": "mask"}, [bits, rest.tobytes()]))
@@ -146,12 +179,16 @@ def _as_numpy(tensor: Any) -> np.ndarray:
     """Return a flat array; bfloat16, which numpy does not have, as its 16 bits."""
     import torch
 
-    view = tensor.flatten().view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor.flatten()
+    view = (
+        tensor.flatten().view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor.flatten()
+    )
     return np.asarray(view.numpy())
 
 
 def _book(flat: np.ndarray) -> tuple[int, list[bytes]] | None:
-    """Return bits an index, the book and the packed indices; None where there are too many different values."""
+    """Return bits an index, the book and the packed indices; None where there are too many
+    different values.
+    """
     book, indices = np.unique(flat, return_inverse=True)
     if not 1 <= len(book) <= _MOST_VALUES:
         return None
@@ -184,9 +221,19 @@ def unpacked(content: bytes, where: str) -> dict[str, Any]:
         return dict(_entries(content))
     except GpulabError:  # the file is whole, and a library is missing
         raise
-    except (ValueError, KeyError, TypeError, IndexError, zlib.error, AttributeError, MemoryError, OverflowError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        zlib.error,
+        AttributeError,
+        MemoryError,
+        OverflowError,
+    ) as error:
         raise CheckpointError(
-            f"load: {shown(where)} is not a file of compression.save ({message_of(error, 60)}); expected one. Save the model again."
+            f"load: {shown(where)} is not a file of compression.save ({message_of(error, 60)}); "
+            "expected one. Save the model again."
         ) from error
 
 
@@ -194,10 +241,14 @@ def _entries(content: bytes) -> Iterator[tuple[str, Any]]:
     if not content.startswith(_MAGIC):
         raise ValueError("it does not begin with the mark of such a file")
     begin = len(_MAGIC) + 8
-    length, checksum = (int.from_bytes(content[at : at + 4], "little") for at in (begin - 8, begin - 4))
+    length, checksum = (
+        int.from_bytes(content[at : at + 4], "little") for at in (begin - 8, begin - 4)
+    )
     if zlib.crc32(content[begin:]) != checksum:
         raise ValueError("its checksum does not match")
-    header = json.loads(zlib.decompressobj().decompress(content[begin : begin + length], _MOST_HEADER))
+    header = json.loads(
+        zlib.decompressobj().decompress(content[begin : begin + length], _MOST_HEADER)
+    )
     place = begin + length
     done: dict[str, Any] = {}
     for name, entry in header.items():
@@ -257,11 +308,13 @@ def _load_foreign(content: bytes) -> Any:
                 import torchao.quantization  # noqa: F401  (it tells PyTorch which of its classes are safe to load)
         except ImportError as error:
             raise MissingLibraryError(
-                f"load: the file has tensors of torchao, which is not installed. Run {pip_command('install torchao')}."
+                "load: the file has tensors of torchao, which is not installed. Run "
+                f"{pip_command('install torchao')}."
             ) from error
     try:
         return torch.load(io.BytesIO(content), weights_only=True)
     except Exception as error:
         raise InputError(
-            f"load: a tensor of a library's own type cannot be read ({type(error).__name__}); expected its library. Install it."
+            f"load: a tensor of a library's own type cannot be read ({type(error).__name__}); "
+            "expected its library. Install it."
         ) from error

@@ -1,4 +1,6 @@
-"""What a device can do with a lighter model: each form is tried on a small layer, and a refusal says why."""
+"""What a device can do with a lighter model: each form is tried on a small layer, and a refusal
+says why.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class Support(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a form."""
-        return (self.device, "runs here", ""), [(each.name, "yes" if each.works else "no", each.sentence) for each in self.abilities]
+        return (self.device, "runs here", ""), [
+            (each.name, "yes" if each.works else "no", each.sentence) for each in self.abilities
+        ]
 
 
 def support(device: Any = None) -> Support:
@@ -99,24 +103,47 @@ def support(device: Any = None) -> Support:
         ),
         _integers(place, False),
         _integers(place, True),
-        _tried("torchao, 8-bit weights", "Linear layers; a quarter of the bytes.", place, lambda model: _torchao(model, None)),
-        _tried("torchao, 8-bit weights and inputs", "Linear layers; integer products.", place, lambda model: _torchao(model, "dynamic")),
+        _tried(
+            "torchao, 8-bit weights",
+            "Linear layers; a quarter of the bytes.",
+            place,
+            lambda model: _torchao(model, None),
+        ),
+        _tried(
+            "torchao, 8-bit weights and inputs",
+            "Linear layers; integer products.",
+            place,
+            lambda model: _torchao(model, "dynamic"),
+        ),
     )
     return Support(where.name, abilities, Evidence.measured(where.name))
 
 
-def _tried(name: str, good: str, place: str, change: Callable[[Any], Any], dtype: str = "float32") -> Ability:
-    """Try a change of a layer whose sizes suit every kernel: multiples of 32 with more than 16 rows."""
+def _tried(
+    name: str, good: str, place: str, change: Callable[[Any], Any], dtype: str = "float32"
+) -> Ability:
+    """Try a change of a layer whose sizes suit every kernel: multiples of 32 with more than 16
+    rows.
+    """
     import torch
 
     try:
         model = torch.nn.Sequential(torch.nn.Linear(64, 64)).to(place, getattr(torch, dtype))
         with torch.no_grad():  # the sum waits for the device: a kernel that fails does so here
-            float(change(model)(torch.ones(32, 64, dtype=getattr(torch, dtype), device=place)).float().sum())
+            float(
+                change(model)(torch.ones(32, 64, dtype=getattr(torch, dtype), device=place))
+                .float()
+                .sum()
+            )
     except GpulabError as error:
         return Ability(name, False, message_of(error) + ".")
     except Exception as error:  # a library's refusal to run on this device is what is asked for
-        return Ability(name, False, f"{type(error).__name__}: {message_of(error)}. Use 8-bit weights with float32 arithmetic.")
+        return Ability(
+            name,
+            False,
+            f"{type(error).__name__}: {message_of(error)}. Use 8-bit weights with float32 "
+            "arithmetic.",
+        )
     return Ability(name, True, good)
 
 
@@ -128,10 +155,16 @@ def _two_four(place: str) -> Ability:
     name = "2:4 zeros"
     refused = _sparse.two_four_refusal(place)
     if refused:
-        return Ability(name, False, f"{refused} The zeros still reduce the file to little more than half its size.")
+        return Ability(
+            name,
+            False,
+            f"{refused} The zeros still reduce the file to little more than half its size.",
+        )
     good = "Half of the products, in half precision, where the pattern is two zeros in four."
 
-    return _tried(name, good, place, lambda model: to_sparse(prune(model, pattern="2:4"), "2:4"), "float16")
+    return _tried(
+        name, good, place, lambda model: to_sparse(prune(model, pattern="2:4"), "2:4"), "float16"
+    )
 
 
 def _integers(place: str, convolution: bool) -> Ability:
@@ -140,7 +173,12 @@ def _integers(place: str, convolution: bool) -> Ability:
     if refused:
         return Ability(name, False, f"{refused[0].upper()}{refused[1:]}")
     bits = _integer.activation_bits()
-    exact = "Inputs have 8 bits." if bits == 8 else (
-        "Inputs have 7 bits: PyTorch reports no AVX-512 VNNI on this CPU, and without it 16-bit sums of 8-bit inputs would overflow."
-    )  # fmt: skip
+    exact = (
+        "Inputs have 8 bits."
+        if bits == 8
+        else (
+            "Inputs have 7 bits: PyTorch reports no AVX-512 VNNI on this CPU, and without it "
+            "16-bit sums of 8-bit inputs would overflow."
+        )
+    )
     return Ability(name, True, f"Integer products. {exact}")

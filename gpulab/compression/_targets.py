@@ -1,8 +1,9 @@
 """Which layers can be compressed, and copies of a model that are safe to change.
 
-Only the weights of linear and convolutional layers are compressed: biases and norms are few, and an embedding is a table of
-rows that are looked up one at a time. A weight that two layers share (tied embeddings) is left alone, for a change here would
-be a change there. So is one of a library's own kind (torchao's, 2:4): it is compressed already, and few operators take it.
+Only the weights of linear and convolutional layers are compressed: biases and norms are few, and an
+embedding is a table of rows that are looked up one at a time. A weight that two layers share (tied
+embeddings) is left alone, for a change here would be a change there. So is one of a library's own
+kind (torchao's, 2:4): it is compressed already, and few operators take it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def module(function: str, model: Any) -> Any:
 
     if not isinstance(model, torch.nn.Module):
         raise InputError(
-            f"{function}: model is {shown(model)}; expected a torch.nn.Module. Pass a trained model, such as gl.networks.cnn() after fit."
+            f"{function}: model is {shown(model)}; expected a torch.nn.Module. Pass a trained "
+            "model, such as gl.networks.cnn() after fit."
         )
     return model
 
@@ -47,23 +49,32 @@ def duplicate(function: str, model: Any) -> Any:
         raise
     except Exception as error:
         raise InputError(
-            f"{function}: this model cannot be copied ({type(error).__name__}: {error}); expected one whose tensors are all parameters "
+            f"{function}: this model cannot be copied ({type(error).__name__}: {error}); expected "
+            "one whose tensors are all parameters "
             "or buffers. Build it again and load its state_dict."
         ) from error
 
 
 def layers(model: Any) -> dict[str, Any]:
-    """Return the linear and convolutional layers by name, except those whose weight another module shares or a library packed."""
+    """Return the linear and convolutional layers by name, except those whose weight another module
+    shares or a library packed.
+    """
     import torch
 
     kinds = (torch.nn.Linear, torch.nn.Conv2d)
     owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     own = ((name, m, weight_of(m)) for name, m in model.named_modules() if isinstance(m, kinds))
-    return {name: m for name, m, weight in own if owners[id(weight)] == 1 and type(weight.data) is torch.Tensor}
+    return {
+        name: m
+        for name, m, weight in own
+        if owners[id(weight)] == 1 and type(weight.data) is torch.Tensor
+    }
 
 
 def weight_of(layer: Any) -> Any:
-    """Return the parameter behind a layer's weight: its own, or the one that a parametrization computes it from."""
+    """Return the parameter behind a layer's weight: its own, or the one that a parametrization
+    computes it from.
+    """
     from torch.nn.utils import parametrize
 
     if parametrize.is_parametrized(layer, "weight"):
@@ -75,8 +86,9 @@ def weight_of(layer: Any) -> Any:
 def plain(layer: Any) -> None:
     """Make the weight that a layer's parametrizations compute its plain weight, in place.
 
-    A deep copy of a parametrized layer shares its class with the original, and PyTorch takes the computed attribute off that
-    class: so the layer gets a class of its own first, else the original would lose its weight.
+    A deep copy of a parametrized layer shares its class with the original, and PyTorch takes the
+    computed attribute off that class: so the layer gets a class of its own first, else the original
+    would lose its weight.
     """
     from torch.nn.utils import parametrize
 
@@ -85,7 +97,9 @@ def plain(layer: Any) -> None:
     parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
 
 
-def chosen(function: str, model: Any, names: Iterable[str] | None, skip: Iterable[str] = ()) -> dict[str, Any]:
+def chosen(
+    function: str, model: Any, names: Iterable[str] | None, skip: Iterable[str] = ()
+) -> dict[str, Any]:
     """Return the layers to compress.
 
     Raises
@@ -96,21 +110,27 @@ def chosen(function: str, model: Any, names: Iterable[str] | None, skip: Iterabl
     there = layers(model)
     left_out = _given.items(function, "skip", skip)
     wanted = list(there) if names is None else _given.items(function, "layers", names)
-    unknown = [name for name in [*wanted, *left_out] if not isinstance(name, str) or name not in there]
+    unknown = [
+        name for name in [*wanted, *left_out] if not isinstance(name, str) or name not in there
+    ]
     if unknown:
         raise InputError(
-            f"{function}: there is no layer {shown(unknown[0])} to compress; expected some of: {', '.join(there) or '(none)'}. Pass one."
+            f"{function}: there is no layer {shown(unknown[0])} to compress; expected some of: "
+            f"{', '.join(there) or '(none)'}. Pass one."
         )
     found = {name: there[name] for name in wanted if name not in left_out}
     if not found:
         raise InputError(
-            f"{function}: no layer is left to compress; expected at least one linear or convolutional layer. Name fewer to skip."
+            f"{function}: no layer is left to compress; expected at least one linear or "
+            "convolutional layer. Name fewer to skip."
         )
     return found
 
 
 def replace(model: Any, name: str, new: Any) -> Any:
-    """Put a module in the place of the one with that name and return the model; the name "" is the model itself."""
+    """Put a module in the place of the one with that name and return the model; the name "" is the
+    model itself.
+    """
     if not name:
         return new
     parent, _, own = name.rpartition(".")
@@ -127,7 +147,10 @@ def share(function: str, name: str, value: Any) -> float:
         If it is none.
     """
     if not _given.is_finite(value) or not 0 <= value < 1:
-        raise InputError(f"{function}: {name}={shown(value)}; expected a share of at least 0 and below 1. Pass for example {name}=0.5.")
+        raise InputError(
+            f"{function}: {name}={shown(value)}; expected a share of at least 0 and below 1. Pass "
+            f"for example {name}=0.5."
+        )
     return float(value)
 
 
@@ -140,5 +163,8 @@ def whole(function: str, name: str, value: Any, low: int, high: int) -> int:
         If it is none.
     """
     if not _given.is_whole(value) or not low <= value <= high:
-        raise InputError(f"{function}: {name}={shown(value)}; expected a whole number from {low} to {high}. Pass for example {name}={low}.")
+        raise InputError(
+            f"{function}: {name}={shown(value)}; expected a whole number from {low} to {high}. "
+            f"Pass for example {name}={low}."
+        )
     return int(value)

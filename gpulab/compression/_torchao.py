@@ -1,4 +1,6 @@
-"""torchao, PyTorch's own library for lighter models: imported without its warnings about parts that this machine cannot load."""
+"""torchao, PyTorch's own library for lighter models: imported without its warnings about parts that
+this machine cannot load.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,16 @@ def quantized(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
 
     if scheme.weights != "per-channel" or scheme.bits != 8 or scheme.activations == "static":
         raise InputError(
-            f"quantize: arithmetic='torchao' with weights={scheme.weights!r}, bits={scheme.bits}, activations={scheme.activations!r}; "
-            "expected per-channel, 8 bits, and None or 'dynamic'. Use arithmetic='float' for other schemes."
+            f"quantize: arithmetic='torchao' with weights={scheme.weights!r}, bits={scheme.bits}, "
+            f"activations={scheme.activations!r}; "
+            "expected per-channel, 8 bits, and None or 'dynamic'. Use arithmetic='float' for other "
+            "schemes."
         )
     linear = {name for name, layer in found.items() if isinstance(layer, torch.nn.Linear)}
     if not linear:
         raise InputError(
-            "quantize: arithmetic='torchao' and no linear layer; expected at least one, since torchao leaves convolutions as they are. "
+            "quantize: arithmetic='torchao' and no linear layer; expected at least one, since "
+            "torchao leaves convolutions as they are. "
             "Use arithmetic='integer' on a CPU, or 'float'."
         )
     with quiet():
@@ -42,24 +47,31 @@ def quantized(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
             from torchao import quantization
         except ImportError as error:
             raise MissingLibraryError(
-                f"quantize: torchao is not installed; expected it to be. Run {pip_command('install torchao')}."
+                "quantize: torchao is not installed; expected it to be. Run "
+                f"{pip_command('install torchao')}."
             ) from error
-        make = quantization.Int8DynamicActivationInt8WeightConfig if scheme.activations else quantization.Int8WeightOnlyConfig
+        make = (
+            quantization.Int8DynamicActivationInt8WeightConfig
+            if scheme.activations
+            else quantization.Int8WeightOnlyConfig
+        )
         try:
             quantization.quantize_(model, make(version=2), filter_fn=lambda _, name: name in linear)
         except Exception as error:
             raise DeviceError(
-                f"quantize: torchao refused ({message_of(error)}); expected a device it supports. Use arithmetic='float'."
+                f"quantize: torchao refused ({message_of(error)}); expected a device it supports. "
+                "Use arithmetic='float'."
             ) from error
     return model.eval()
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence warnings about libraries that this machine cannot load while torchao is imported; errors pass.
+    """Silence warnings about libraries that this machine cannot load while torchao is imported;
+    errors pass.
 
-    The messages are warnings of its loggers and of Python's warnings module: none concerns the CPU, and a learner can do nothing
-    about them.
+    The messages are warnings of its loggers and of Python's warnings module: none concerns the CPU,
+    and a learner can do nothing about them.
     """
     loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
     before = [logger.level for logger in loggers]

@@ -24,7 +24,8 @@ class LayerCost(Result):
     Attributes
     ----------
     name, kind : str
-        As in the model; "linear", "convolution", "depthwise", "8 groups", "recurrent", with the form it is stored in.
+        As in the model; "linear", "convolution", "depthwise", "8 groups", "recurrent", with the
+        form it is stored in.
     parameters : int
         Weights and biases that are stored.
     flops : int
@@ -79,14 +80,39 @@ class Cost(Result):
         return self.flops / self.batch
 
     def __repr__(self) -> str:
-        return f"<{self.label}: {self.parameters:,} parameters, {format_flops(self.flops_per_item)} an item ({self.evidence.badge})>"
+        return (
+            f"<{self.label}: {self.parameters:,} parameters, "
+            f"{format_flops(self.flops_per_item)} an item ({self.evidence.badge})>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a layer, and the sum."""
-        rows = [(layer.name, layer.kind, f"{layer.parameters:,}", format_flops(layer.flops / self.batch)) for layer in self.layers]
+        rows = [
+            (
+                layer.name,
+                layer.kind,
+                f"{layer.parameters:,}",
+                format_flops(layer.flops / self.batch),
+            )
+            for layer in self.layers
+        ]
         if self.other_flops:
-            rows.append(("other products", "attention and the like", "0", format_flops(self.other_flops / self.batch)))
-        rows.append(("all", plural(len(self.layers), "layer"), f"{self.parameters:,}", format_flops(self.flops_per_item)))
+            rows.append(
+                (
+                    "other products",
+                    "attention and the like",
+                    "0",
+                    format_flops(self.other_flops / self.batch),
+                )
+            )
+        rows.append(
+            (
+                "all",
+                plural(len(self.layers), "layer"),
+                f"{self.parameters:,}",
+                format_flops(self.flops_per_item),
+            )
+        )
         rows += [(f"note: {note.code}", note.sentence, "", "") for note in self.notes]
         return (self.label, "kind", "parameters", "FLOP an item"), rows
 
@@ -98,8 +124,8 @@ class Reason(Result):
     Attributes
     ----------
     code : str
-        "dense zeros", "unpacked", "converted", "rounding", "no instructions", "indices", "starting", "memory", "rate" or
-        "elsewhere".
+        "dense zeros", "unpacked", "converted", "rounding", "no instructions", "indices",
+        "starting", "memory", "rate" or "elsewhere".
     sentence : str
     """
 
@@ -117,7 +143,8 @@ class WeighedModel(Result):
     file_bytes : int
         Of the file that ``compression.save`` writes.
     parameters, zeros : int
-        Stored weights and biases; how many weights of linear and convolutional layers are zero and stored.
+        Stored weights and biases; how many weights of linear and convolutional layers are zero and
+        stored.
     forms : tuple of str
         How its layers are stored and computed, such as "dense zeros", "csr", "integers in float".
     flops_per_item : float
@@ -138,7 +165,8 @@ class WeighedModel(Result):
     accuracies : tuple of Accuracy
         On the test: one for each seed; empty where no task was given.
     reasons : tuple of Reason
-        Why it is not faster than the first, or less so than its FLOPs promise; empty where there is nothing to explain.
+        Why it is not faster than the first, or less so than its FLOPs promise; empty where there is
+        nothing to explain.
     evidence : Evidence
     """
 
@@ -163,15 +191,20 @@ class WeighedModel(Result):
     @property
     def accuracy(self) -> float | None:
         """The share of right answers, mean over the seeds; None without a task."""
-        return sum(each.ratio for each in self.accuracies) / len(self.accuracies) if self.accuracies else None
+        return (
+            sum(each.ratio for each in self.accuracies) / len(self.accuracies)
+            if self.accuracies
+            else None
+        )
 
     @property
     def accuracy_interval(self) -> tuple[float, float] | None:
         """A 95 % interval over test items, and over seeds where there are several.
 
-        One seed: that of its test. Several: the half-width over the seeds (Student's t of their accuracies) and the half-width over
-        the items (the mean of the seeds' own, as if all erred on the same items) are combined as independent errors are, root of
-        the sum of squares. The second part is an upper bound, so the interval is wide rather than narrow.
+        One seed: that of its test. Several: the half-width over the seeds (Student's t of their
+        accuracies) and the half-width over the items (the mean of the seeds' own, as if all erred
+        on the same items) are combined as independent errors are, root of the sum of squares. The
+        second part is an upper bound, so the interval is wide rather than narrow.
         """
         if self.accuracy is None:
             return None
@@ -180,7 +213,9 @@ class WeighedModel(Result):
         from gpulab.timing.statistics import t_quantile
 
         n = len(self.accuracies)
-        spread = math.sqrt(sum((each.ratio - self.accuracy) ** 2 for each in self.accuracies) / (n - 1))
+        spread = math.sqrt(
+            sum((each.ratio - self.accuracy) ** 2 for each in self.accuracies) / (n - 1)
+        )
         seeds = t_quantile(n - 1) * spread / math.sqrt(n)
         items = sum(each.interval[1] - each.interval[0] for each in self.accuracies) / (2 * n)
         half = math.hypot(seeds, items)
@@ -188,7 +223,9 @@ class WeighedModel(Result):
 
     @property
     def faster(self) -> str:
-        """Whether it is "faster", "slower" or "as fast" as the first: whether the interval includes 1; "" for the first, or without one."""
+        """Whether it is "faster", "slower" or "as fast" as the first: whether the interval includes
+        1; "" for the first, or without one.
+        """
         if self.speedup is None or self.speedup_interval is None:
             return ""
         low, high = self.speedup_interval
@@ -196,7 +233,10 @@ class WeighedModel(Result):
 
     def __repr__(self) -> str:
         accuracy = f", accuracy {100 * self.accuracy:.1f} %" if self.accuracy is not None else ""
-        return f"<{self.label}: {format_bytes(self.file_bytes)}, {format_seconds(self.median_seconds)} a batch{accuracy}>"
+        return (
+            f"<{self.label}: {format_bytes(self.file_bytes)}, "
+            f"{format_seconds(self.median_seconds)} a batch{accuracy}>"
+        )
 
 
 @dataclass(frozen=True)
@@ -230,52 +270,88 @@ class Weighing(Result):
         from gpulab import _given
 
         return self.models[
-            [each.label for each in self.models].index(_given.word("Weighing", "label", label, [m.label for m in self.models]))
+            [each.label for each in self.models].index(
+                _given.word("Weighing", "label", label, [m.label for m in self.models])
+            )
         ]
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """One sentence for each model except the first: how much smaller and faster it is, and why not more."""
+        """One sentence for each model except the first: how much smaller and faster it is, and why
+        not more.
+        """
         return tuple(_sentence(self.models[0], each) for each in self.models[1:])
 
     @property
     def front(self) -> tuple[str, ...]:
-        """The labels of the Pareto front: no other model is as good in accuracy, size and time and better in one of them."""
+        """The labels of the Pareto front: no other model is as good in accuracy, size and time and
+        better in one of them.
+        """
         return self.front_of()
 
     def front_of(self, *, size: bool = True, time: bool = True) -> tuple[str, ...]:
-        """Return the labels of the models that no other beats in accuracy and, as chosen, in size and time."""
-        values = {m.label: (m.accuracy or 0.0, -m.file_bytes * size, (m.speedup or 1.0) * time) for m in self.models}
-        return tuple(label for label, mine in values.items() if not any(_beats(its, mine) for its in values.values()))
+        """Return the labels of the models that no other beats in accuracy and, as chosen, in size
+        and time.
+        """
+        values = {
+            m.label: (m.accuracy or 0.0, -m.file_bytes * size, (m.speedup or 1.0) * time)
+            for m in self.models
+        }
+        return tuple(
+            label
+            for label, mine in values.items()
+            if not any(_beats(its, mine) for its in values.values())
+        )
 
     def with_models(self, more: Weighing) -> Weighing:
-        """Return this with the models of another weighing that has the same first model; a model of the same label is replaced.
+        """Return this with the models of another weighing that has the same first model; a model of
+        the same label is replaced.
 
-        Times of different weighings are comparable by ``speedup`` only: each was measured in turns with its own first model.
+        Times of different weighings are comparable by ``speedup`` only: each was measured in turns
+        with its own first model.
         """
         kept = {each.label: each for each in self.models}
         kept.update({each.label: each for each in more.models[1:]})
-        notes = {note.code: note for note in (*self.notes, *more.notes)}  # of each kind the newest: ten weighings would say it ten times
+        # of each kind the newest: ten weighings would say it ten times
+        notes = {note.code: note for note in (*self.notes, *more.notes)}
         return dataclasses.replace(self, models=tuple(kept.values()), notes=tuple(notes.values()))
 
     def __repr__(self) -> str:
         many = plural(len(self.models), "model")
-        return f"<{many} on {self.device}: {', '.join(each.label for each in self.models)} ({self.evidence.badge})>"
+        return (
+            f"<{many} on {self.device}: {', '.join(each.label for each in self.models)} "
+            f"({self.evidence.badge})>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a model."""
         several = max((len(each.accuracies) for each in self.models), default=0)
         right = f"accuracy ({several} seeds)" if several > 1 else "accuracy"
-        headers = ("model", "file", "weights", "FLOP an item (counted)", f"time for {self.batch}", "time for 1", "speed-up", right)
+        headers = (
+            "model",
+            "file",
+            "weights",
+            "FLOP an item (counted)",
+            f"time for {self.batch}",
+            "time for 1",
+            "speed-up",
+            right,
+        )
         rows = [
             (
-                each.label, format_bytes(each.file_bytes), f"{each.parameters - each.zeros:,}", format_flops(each.flops_per_item),
-                f"{format_seconds(each.median_seconds)} {format_interval(each.interval_seconds)}", format_seconds(each.single_seconds),
-                "baseline" if each.speedup is None else f"{format_ratio(each.speedup)} {_ratios(each.speedup_interval)}",
+                each.label,
+                format_bytes(each.file_bytes),
+                f"{each.parameters - each.zeros:,}",
+                format_flops(each.flops_per_item),
+                f"{format_seconds(each.median_seconds)} {format_interval(each.interval_seconds)}",
+                format_seconds(each.single_seconds),
+                "baseline"
+                if each.speedup is None
+                else f"{format_ratio(each.speedup)} {_ratios(each.speedup_interval)}",
                 _right(each),
             )
             for each in self.models
-        ]  # fmt: skip
+        ]
         return headers, rows
 
     def _repr_html_(self) -> str:
@@ -286,7 +362,9 @@ class Weighing(Result):
 
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Return whether values (more is better) are at least as good in everything and better in something."""
+    """Return whether values (more is better) are at least as good in everything and better in
+    something.
+    """
     return all(map(operator.ge, one, other)) and one != other
 
 
@@ -298,19 +376,31 @@ def _right(model: WeighedModel) -> str:
 
 
 def _ratios(interval: tuple[float, float] | None) -> str:
-    return "(no interval)" if interval is None else f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]"
+    return (
+        "(no interval)"
+        if interval is None
+        else f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]"
+    )
 
 
 def _sentence(first: WeighedModel, one: WeighedModel) -> str:
     size = first.file_bytes / one.file_bytes
-    small = f"{format_ratio(size)} smaller" if size > 1.005 else f"{format_ratio(1 / size)} larger" if size < 0.995 else "as large"
+    small = (
+        f"{format_ratio(size)} smaller"
+        if size > 1.005
+        else f"{format_ratio(1 / size)} larger"
+        if size < 0.995
+        else "as large"
+    )
     if one.speedup is None:
         return f"{one.label}: {small} on disk."
     fast = {
         "faster": f"a speed-up of {format_ratio(one.speedup)}",
         "slower": f"slower (a speed-up of {format_ratio(one.speedup)})",
-        "as fast": f"not faster (a speed-up of {format_ratio(one.speedup)}, and the interval includes 1)",
-        "": f"a speed-up of {format_ratio(one.speedup)} without an interval (measure longer, or on a quieter machine)",
+        "as fast": f"not faster (a speed-up of {format_ratio(one.speedup)}, and the interval "
+        "includes 1)",
+        "": f"a speed-up of {format_ratio(one.speedup)} without an interval (measure longer, "
+        "or on a quieter machine)",
     }[one.faster]
     why = " ".join(reason.sentence for reason in one.reasons)
     return f"{one.label}: {small} on disk, {fast}.{' ' + why if why else ''}"

@@ -1,6 +1,7 @@
 """What this machine has: devices, their figures, and what is wrong with the set-up.
 
-Everything is discovered on call, never at import: a GPU that appears or vanishes between two calls is seen.
+Everything is discovered on call, never at import: a GPU that appears or vanishes between two calls
+is seen.
 """
 
 from gpulab.devices._ceilings import Ceilings, MemoryCeiling, ceilings

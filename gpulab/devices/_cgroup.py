@@ -1,8 +1,9 @@
-"""The limits that a container or a batch system sets: memory and CPU time, from cgroups of both versions.
+"""The limits that a container or a batch system sets: memory and CPU time, from cgroups of both
+versions.
 
-A limit of any ancestor binds, so every level up to the mount's root is read and the smallest wins. Where a
-container sees its own cgroup as the root, the path of ``/proc/self/cgroup`` does not exist below the mount;
-the root then speaks for it.
+A limit of any ancestor binds, so every level up to the mount's root is read and the smallest wins.
+Where a container sees its own cgroup as the root, the path of ``/proc/self/cgroup`` does not exist
+below the mount; the root then speaks for it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Iterator
 
-# Version 1 writes "no limit" as the largest page-aligned 63-bit number; anything of that order means none.
+# Version 1 writes "no limit" as the largest page-aligned 63-bit number; anything of that order
+# means none.
 _NO_LIMIT = 2**60
 
 
@@ -22,7 +24,9 @@ def _read(path: pathlib.Path) -> str | None:
 
 
 def _paths(root: pathlib.Path) -> dict[str, str]:
-    """Return controller -> this process's path; the unified hierarchy of version 2 has the name ""."""
+    """Return controller -> this process's path; the unified hierarchy of version 2 has the name
+    "".
+    """
     found: dict[str, str] = {}
     for line in (_read(root / "proc/self/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
@@ -72,13 +76,21 @@ def memory_limit_bytes(root: pathlib.Path = pathlib.Path("/")) -> int | None:
         Where ``proc`` and ``sys`` are; tests pass a made-up tree.
     """
     names = {1: "memory.limit_in_bytes", 2: "memory.max"}
-    limits = [_number(_read(directory / names[version])) for version, directory in _directories(root, "memory")]
+    limits = [
+        _number(_read(directory / names[version]))
+        for version, directory in _directories(root, "memory")
+    ]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def memory_free_bytes(root: pathlib.Path = pathlib.Path("/")) -> int | None:
-    """Return what the tightest limit leaves, in bytes, counting reclaimable file cache as free; None without a limit."""
-    names = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
+    """Return what the tightest limit leaves, in bytes, counting reclaimable file cache as free;
+    None without a limit.
+    """
+    names = {
+        1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        2: ("memory.max", "memory.current"),
+    }
     free = []
     for version, directory in _directories(root, "memory"):
         limit, used = (_number(_read(directory / name)) for name in names[version])
@@ -89,12 +101,18 @@ def memory_free_bytes(root: pathlib.Path = pathlib.Path("/")) -> int | None:
 
 def _reclaimable(directory: pathlib.Path) -> int:
     """Return the bytes of file cache that the kernel gives back on demand."""
-    fields = dict(line.split(maxsplit=1) for line in (_read(directory / "memory.stat") or "").splitlines() if " " in line)
+    fields = dict(
+        line.split(maxsplit=1)
+        for line in (_read(directory / "memory.stat") or "").splitlines()
+        if " " in line
+    )
     return int(fields.get("total_inactive_file", fields.get("inactive_file", "0")))
 
 
 def cpu_quota_cores(root: pathlib.Path = pathlib.Path("/")) -> float | None:
-    """Return how many cores' worth of time this process may use, such as 1.5; None without a limit."""
+    """Return how many cores' worth of time this process may use, such as 1.5; None without a
+    limit.
+    """
     quotas = []
     for version, directory in _directories(root, "cpu"):
         names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if version == 1 else ("cpu.max",)

@@ -1,4 +1,6 @@
-"""The processor: cores, caches, SIMD instructions and clock, read from the system without an array library."""
+"""The processor: cores, caches, SIMD instructions and clock, read from the system without an array
+library.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,28 @@ from gpulab.units import format_bytes
 
 # The instruction sets that decide how wide arithmetic is, by the names that Linux gives them.
 _SIMD = (
-    "sse2", "sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni",
-    "amx_tile", "amx_bf16", "amx_fp16", "amx_int8", "asimd", "asimdhp", "bf16", "i8mm", "sve", "sve2", "sme",
-)  # fmt: skip
+    "sse2",
+    "sse4_2",
+    "avx",
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_fp16",
+    "avx512_vnni",
+    "avx_vnni",
+    "amx_tile",
+    "amx_bf16",
+    "amx_fp16",
+    "amx_int8",
+    "asimd",
+    "asimdhp",
+    "bf16",
+    "i8mm",
+    "sve",
+    "sve2",
+    "sme",
+)
 _SYSCTL_SECONDS = 5  # sysctl answers in milliseconds; a hung one must not hang machine()
 
 
@@ -35,7 +56,8 @@ class Cache(Result):
     instances : int
         How many of this size serve the cores that this process may use.
     others : tuple of (int, int)
-        The other sizes of this level, and how many instances of each: those of a processor's second kind of cores.
+        The other sizes of this level, and how many instances of each: those of a processor's second
+        kind of cores.
     """
 
     schema_version: ClassVar[int] = 2  # 1 had no others
@@ -47,13 +69,19 @@ class Cache(Result):
     @property
     def total_bytes(self) -> int:
         """The capacity of all instances together."""
-        return sum(size * count for size, count in ((self.size_bytes, self.instances), *self.others))
+        return sum(
+            size * count for size, count in ((self.size_bytes, self.instances), *self.others)
+        )
 
     @property
     def count_words(self) -> str:
-        """The text that follows the size in a label: " x 8 and 32.0 KiB x 4"; "" where there is one instance."""
+        """The text that follows the size in a label: " x 8 and 32.0 KiB x 4"; "" where there is one
+        instance.
+        """
         count = f" x {self.instances}" if self.instances != 1 else ""
-        return count + "".join(f" and {format_bytes(size)}{f' x {n}' if n != 1 else ''}" for size, n in self.others)
+        return count + "".join(
+            f" and {format_bytes(size)}{f' x {n}' if n != 1 else ''}" for size, n in self.others
+        )
 
     def __str__(self) -> str:
         return f"{self.level} {format_bytes(self.size_bytes)}{self.count_words}"
@@ -78,7 +106,8 @@ class Processor(Result):
     simd : tuple of str
         Instruction sets that widen arithmetic, by Linux's names.
     clock_hz, max_clock_hz : float or None
-        Now, and the highest that the system reports; None where it reports none (often in virtual machines).
+        Now, and the highest that the system reports; None where it reports none (often in virtual
+        machines).
     hypervisor : str or None
         "yes" or a product's name inside a virtual machine; None on bare metal.
     """
@@ -121,7 +150,11 @@ def probe(root: pathlib.Path = pathlib.Path("/")) -> Processor:
     usable = _host.usable_core_numbers()
     mhz = [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.MULTILINE)]
     now = _khz(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
-    tops = [_khz(directory / "cpufreq/cpuinfo_max_freq") for directory in _cpu_directories(root) if int(directory.name[3:]) in usable]
+    tops = [
+        _khz(directory / "cpufreq/cpuinfo_max_freq")
+        for directory in _cpu_directories(root)
+        if int(directory.name[3:]) in usable
+    ]
     return Processor(
         name=_host.processor_name(),
         architecture=platform.machine(),
@@ -131,7 +164,8 @@ def probe(root: pathlib.Path = pathlib.Path("/")) -> Processor:
         caches=_caches(root, usable),
         simd=tuple(word for word in _SIMD if word in flags),
         clock_hz=now or (max(mhz) * 1e6 if mhz else None),
-        max_clock_hz=max((top for top in tops if top is not None), default=None),  # of two kinds of cores the faster one's
+        # of two kinds of cores the faster one's
+        max_clock_hz=max((top for top in tops if top is not None), default=None),
         hypervisor=_hypervisor(root, flags),
     )
 
@@ -155,8 +189,14 @@ def _khz(path: pathlib.Path) -> float | None:
 
 
 def _cpu_directories(root: pathlib.Path) -> list[pathlib.Path]:
-    """In the order of their numbers: the kernel lists them in any, and of two kinds of cores each run must tell the same caches."""
-    found = [path for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*") if path.name[3:].isdigit()]
+    """In the order of their numbers: the kernel lists them in any, and of two kinds of cores each
+    run must tell the same caches.
+    """
+    found = [
+        path
+        for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*")
+        if path.name[3:].isdigit()
+    ]
     return sorted(found, key=lambda path: int(path.name[3:]))
 
 
@@ -164,21 +204,29 @@ def _physical_cores(root: pathlib.Path) -> int | None:
     cores = set()
     for directory in _cpu_directories(root):
         topology = directory / "topology"
-        siblings = read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list")
+        siblings = read_text(topology / "core_cpus_list") or read_text(
+            topology / "thread_siblings_list"
+        )
         if siblings:
             cores.add(siblings)
     return len(cores) or None
 
 
 def _caches(root: pathlib.Path, usable: Sequence[int]) -> tuple[Cache, ...]:
-    """Return data and unified caches of the usable cores, one entry a level with the size of the first core's, smallest level first."""
+    """Return data and unified caches of the usable cores, one entry a level with the size of the
+    first core's, smallest level first.
+    """
     found: dict[str, dict[int, set[str]]] = {}
     for directory in _cpu_directories(root):
         if int(directory.name[3:]) not in usable:
             continue
         for index in sorted((directory / "cache").glob("index*")):
             kind, level, size = (read_text(index / name) for name in ("type", "level", "size"))
-            if kind == "Instruction" or not level.isdigit() or (nbytes := _kernel_size(size)) is None:
+            if (
+                kind == "Instruction"
+                or not level.isdigit()
+                or (nbytes := _kernel_size(size)) is None
+            ):
                 continue
             name = f"L{level}d" if level == "1" else f"L{level}"
             shared = found.setdefault(name, {}).setdefault(nbytes, set())
@@ -193,7 +241,11 @@ def _caches(root: pathlib.Path, usable: Sequence[int]) -> tuple[Cache, ...]:
 def _kernel_size(text: str) -> int | None:
     """Read the kernel's "48K" or "32M", which mean powers of 1024."""
     match = re.fullmatch(r"(\d+)([KMG]?)", text)
-    return int(match.group(1)) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match.group(2)] if match else None
+    return (
+        int(match.group(1)) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match.group(2)]
+        if match
+        else None
+    )
 
 
 def _hypervisor(root: pathlib.Path, flags: set[str]) -> str | None:
@@ -205,7 +257,13 @@ def _hypervisor(root: pathlib.Path, flags: set[str]) -> str | None:
 def sysctl(name: str) -> str:
     """Return one of macOS's system values as text, or "" where it does not exist."""
     try:
-        done = subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, timeout=_SYSCTL_SECONDS, check=False)
+        done = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", name],
+            capture_output=True,
+            text=True,
+            timeout=_SYSCTL_SECONDS,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip()
@@ -233,7 +291,9 @@ def _probe_apple() -> Processor:
         physical_cores=count("hw.physicalcpu"),
         quota_cores=None,
         caches=tuple(Cache(level, size, 1) for level, size in sizes.items() if size),
-        simd=("asimd",) if platform.machine() == "arm64" else tuple(w for w in _SIMD if f" {w} " in f" {_apple_features()} "),
+        simd=("asimd",)
+        if platform.machine() == "arm64"
+        else tuple(w for w in _SIMD if f" {w} " in f" {_apple_features()} "),
         clock_hz=None,
         max_clock_hz=float(clock) if clock else None,
         hypervisor="yes" if sysctl("kern.hv_vmm_present") == "1" else None,
@@ -241,4 +301,8 @@ def _probe_apple() -> Processor:
 
 
 def _apple_features() -> str:
-    return f"{sysctl('machdep.cpu.features')} {sysctl('machdep.cpu.leaf7_features')}".lower().replace(".", "_").replace("avx1_0", "avx")
+    return (
+        f"{sysctl('machdep.cpu.features')} {sysctl('machdep.cpu.leaf7_features')}".lower()
+        .replace(".", "_")
+        .replace("avx1_0", "avx")
+    )

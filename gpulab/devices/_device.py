@@ -48,11 +48,16 @@ class Device(Result):
 
     @property
     def has_tf32(self) -> bool:
-        """Whether its Tensor Cores can read float32 as TF32: NVIDIA's from compute capability 8.0 on."""
+        """Whether its Tensor Cores can read float32 as TF32: NVIDIA's from compute capability 8.0
+        on.
+        """
         from gpulab.devices import _facts
 
         capability = _facts.accelerator(self).compute_capability if self.kind == "cuda" else None
-        return int((capability or "0").partition(".")[0]) >= 8 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+        return (
+            int((capability or "0").partition(".")[0]) >= 8
+            and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+        )
 
     @property
     def name(self) -> str:
@@ -70,7 +75,8 @@ class Device(Result):
 
     @property
     def memory_bytes(self) -> int | None:
-        """The memory of the device, in bytes; for the CPU what this process may use; None where the library does not report it.
+        """The memory of the device, in bytes; for the CPU what this process may use; None where the
+        library does not report it.
 
         Raises
         ------
@@ -81,7 +87,8 @@ class Device(Result):
 
     @property
     def free_bytes(self) -> int | None:
-        """The memory that can be allocated now, in bytes; None where the library does not report it.
+        """The memory that can be allocated now, in bytes; None where the library does not report
+        it.
 
         Raises
         ------
@@ -108,7 +115,8 @@ class Device(Result):
             return None, int(torch.xpu.get_device_properties(self.index).total_memory)
 
     def synchronize(self) -> None:
-        """Return when all work that was queued on the device has finished; nothing to wait for on a CPU.
+        """Return when all work that was queued on the device has finished; nothing to wait for on a
+        CPU.
 
         Raises
         ------
@@ -145,7 +153,9 @@ def _torch() -> Any:
 
 
 def accelerator_kind() -> str | None:
-    """Return the kind of accelerator that PyTorch can use now: "cuda", "rocm", "xpu", "mps", or None."""
+    """Return the kind of accelerator that PyTorch can use now: "cuda", "rocm", "xpu", "mps", or
+    None.
+    """
     torch = _torch()
     if torch.cuda.is_available():
         return "rocm" if torch.version.hip else "cuda"
@@ -158,11 +168,16 @@ def accelerator_count(kind: str | None) -> int:
     """Return how many accelerators of a kind PyTorch can use now."""
     if kind is None:
         return 0
-    return 1 if kind == "mps" else int(getattr(_torch(), "cuda" if kind == "rocm" else kind).device_count())
+    return (
+        1
+        if kind == "mps"
+        else int(getattr(_torch(), "cuda" if kind == "rocm" else kind).device_count())
+    )
 
 
 def of_name(name: str) -> Device:
-    """Return the Device of a name such as "cuda:1" that an existing array is on, without asking the machine again.
+    """Return the Device of a name such as "cuda:1" that an existing array is on, without asking the
+    machine again.
 
     Raises
     ------
@@ -174,7 +189,8 @@ def of_name(name: str) -> Device:
         kind = "rocm"
     if kind not in ("cpu", "cuda", "rocm", "xpu", "mps"):
         raise InputError(
-            f"device_of: an array on {shown(name)} has no data that gpulab can use; expected one on cpu, cuda, xpu or mps. Move it there."
+            f"device_of: an array on {shown(name)} has no data that gpulab can use; expected one "
+            "on cpu, cuda, xpu or mps. Move it there."
         )
     return Device(kind, int(index or 0))
 
@@ -182,7 +198,10 @@ def of_name(name: str) -> Device:
 def available() -> tuple[Device, ...]:
     """Return the devices of this machine, the CPU first."""
     kind = accelerator_kind()
-    return (Device("cpu"), *(Device(kind, index) for index in range(accelerator_count(kind)) if kind is not None))
+    return (
+        Device("cpu"),
+        *(Device(kind, index) for index in range(accelerator_count(kind)) if kind is not None),
+    )
 
 
 def default() -> Device:
@@ -197,7 +216,8 @@ def find(device: Any = None) -> Device:
     Parameters
     ----------
     device : None, str, Device or torch.device
-        None takes the best one available: CUDA or ROCm, XPU, MPS, CPU. ``"gpu"`` is the first accelerator.
+        None takes the best one available: CUDA or ROCm, XPU, MPS, CPU. ``"gpu"`` is the first
+        accelerator.
 
     Raises
     ------
@@ -210,9 +230,13 @@ def find(device: Any = None) -> Device:
         return default()
     if isinstance(device, Device) and device.is_cpu:
         return device
-    if not isinstance(device, (str, Device)) and type(device).__module__.partition(".")[0] != "torch":
+    if (
+        not isinstance(device, (str, Device))
+        and type(device).__module__.partition(".")[0] != "torch"
+    ):
         raise InputError(
-            f"device: got {kind_of(device)}; expected None, a name such as 'cpu' or 'cuda:0', a Device or a torch.device. "
+            f"device: got {kind_of(device)}; expected None, a name such as 'cpu' or 'cuda:0', a "
+            "Device or a torch.device. "
             "Pass one of these."
         )
     text = str(device).strip().lower()
@@ -229,7 +253,8 @@ def find(device: Any = None) -> Device:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hint = f" (CUDA_VISIBLE_DEVICES={visible!r})" if visible is not None else ""
     raise DeviceError(
-        f"device {shown(text)} is not on this machine{hint}; expected one of: {there}. Pass one of these, or None for the best "
+        f"device {shown(text)} is not on this machine{hint}; expected one of: {there}. Pass one of "
+        "these, or None for the best "
         "one available."
     )
 

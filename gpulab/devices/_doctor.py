@@ -1,7 +1,9 @@
-"""The check before class: whether this machine can run the course, and if not, what has to be fixed first.
+"""The check before class: whether this machine can run the course, and if not, what has to be fixed
+first.
 
-It looks at what ``machine()`` finds, asks for each package that the notebooks need, and does one small piece of real
-work on the accelerator and with CuPy: a driver that answers questions may still refuse to compute.
+It looks at what ``machine()`` finds, asks for each package that the notebooks need, and does one
+small piece of real work on the accelerator and with CuPy: a driver that answers questions may still
+refuse to compute.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from gpulab.units import format_bytes
 State = Literal["ok", "fix", "warn", "note"]
 
 _OLDEST_PYTHON = (3, 11)
-# What the notebooks import or run; each with the oldest release that the course was written for (pyproject.toml).
+# What the notebooks import or run; each with the oldest release that the course was written for
+# (pyproject.toml).
 _NEEDED: Mapping[str, str] = {
     "numpy": "2.0",
     "torch": "2.9",
@@ -54,8 +57,8 @@ class Check(Result):
     ----------
     name : str
     state : str
-        "ok"; "fix" (a part of the course cannot run until it is fixed); "warn" (it runs, but figures may be unreliable); "note" (good to
-        know).
+        "ok"; "fix" (a part of the course cannot run until it is fixed); "warn" (it runs, but
+        figures may be unreliable); "note" (good to know).
     detail : str
         What was found.
     remedy : str
@@ -104,7 +107,9 @@ class Checkup(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per check."""
-        return ("check", "state", "found", "what to do"), [(c.name, c.state, c.detail, c.remedy) for c in self.checks]
+        return ("check", "state", "found", "what to do"), [
+            (c.name, c.state, c.detail, c.remedy) for c in self.checks
+        ]
 
 
 def checkup(facts: Facts | None = None) -> Checkup:
@@ -121,17 +126,28 @@ def checkup(facts: Facts | None = None) -> Checkup:
         ``.ok``, ``.text`` and the single checks.
     """
     known = gather() if facts is None else facts
-    checks = [_python(), *(_package(name, oldest) for name, oldest in _NEEDED.items()), _write_access(pathlib.Path.cwd())]
+    checks = [
+        _python(),
+        *(_package(name, oldest) for name, oldest in _NEEDED.items()),
+        _write_access(pathlib.Path.cwd()),
+    ]
     checks += [_accelerator(known), *_cupy(known)]
     checks.append(Check("disk", "ok", f"{format_bytes(known.disk_free_bytes)} free"))
     checks.append(
-        Check("memory", "ok", f"{format_bytes(known.memory.available_bytes)} free of {format_bytes(known.memory.installed_bytes)}")
+        Check(
+            "memory",
+            "ok",
+            f"{format_bytes(known.memory.available_bytes)} free of "
+            f"{format_bytes(known.memory.installed_bytes)}",
+        )
     )
     return Checkup(_with_problems(checks, known))
 
 
 def _with_problems(checks: list[Check], facts: Facts) -> tuple[Check, ...]:
-    """Add the machine's problems; one about disk or memory takes the place of the line that called it fine."""
+    """Add the machine's problems; one about disk or memory takes the place of the line that called
+    it fine.
+    """
     problems = {problem.code: problem for problem in diagnose(facts)}
     replaced = {code.removeprefix("low-") for code in problems if code.startswith("low-")}
     kept = [check for check in checks if check.name not in replaced]
@@ -159,10 +175,21 @@ def _package(name: str, oldest: str) -> Check:
         version: str | None = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         if name == "jupyterlab":
-            return Check(name, "note", "not installed; only `gpulab lab` needs it, a hosted notebook does not")
+            return Check(
+                name,
+                "note",
+                "not installed; only `gpulab lab` needs it, a hosted notebook does not",
+            )
         return Check(name, "fix", "not installed", f"Run {set_up_command()}.")
-    if not version:  # a folder for the package's facts without any: an installation that was interrupted, or met a full disk
-        return Check(name, "fix", "only partly installed", f"Run {pip_command(f'install --ignore-installed {wanted}')}.")
+    # a folder for the package's facts without any: an installation that was interrupted, or met a
+    # full disk
+    if not version:
+        return Check(
+            name,
+            "fix",
+            "only partly installed",
+            f"Run {pip_command(f'install --ignore-installed {wanted}')}.",
+        )
     if _release(version) < _release(oldest):
         remedy = f"Run {set_up_command()}, or {pip_command(f'install {wanted}')}."
         return Check(name, "fix", f"{version}; the course needs {oldest} or newer.", remedy)
@@ -170,7 +197,9 @@ def _package(name: str, oldest: str) -> Check:
 
 
 def _quoted(word: str) -> str:
-    """A word as a shell takes it whole; in Windows' own ' is a letter, and > would write to a file."""
+    """A word as a shell takes it whole; in Windows' own ' is a letter, and > would write to a
+    file.
+    """
     return f'"{word}"' if sys.platform == "win32" else f"'{word}'"
 
 
@@ -203,11 +232,19 @@ def _write_access(folder: pathlib.Path) -> Check:
 def _accelerator(facts: Facts) -> Check:
     gpu = next((gpu for gpu in facts.accelerators if gpu.device), None)
     if gpu is None or gpu.device is None:
-        detail = "none; the CPU is measured live, GPU figures are recorded or modelled and are labeled so"
+        detail = (
+            "none; the CPU is measured live, GPU figures are recorded or modelled and are "
+            "labeled so"
+        )
         return Check("accelerator", "note", detail)
     failure = _failure(lambda: _product("torch", device=str(gpu.device)))
     if failure is not None:
-        return Check("accelerator", "fix", f"{gpu.name} is present but cannot compute: {failure}", "Restart the kernel, then the machine.")
+        return Check(
+            "accelerator",
+            "fix",
+            f"{gpu.name} is present but cannot compute: {failure}",
+            "Restart the kernel, then the machine.",
+        )
     return Check("accelerator", "ok", accelerator_text(gpu))
 
 
@@ -216,7 +253,16 @@ def _cupy(facts: Facts) -> list[Check]:
         return []
     failure = _failure(lambda: _product("cupy"))
     if failure is None:
-        return [Check("cupy", "ok", ", ".join(f"{name} {facts.libraries.get(name, '')}".strip() for name in facts.cupy_packages))]
+        return [
+            Check(
+                "cupy",
+                "ok",
+                ", ".join(
+                    f"{name} {facts.libraries.get(name, '')}".strip()
+                    for name in facts.cupy_packages
+                ),
+            )
+        ]
     return [
         Check(
             "cupy",
@@ -231,10 +277,15 @@ def _failure(work: Callable[[], float]) -> str | None:
     """Do a small piece of work whose answer is known; return in one line how it failed, or None."""
     try:
         answer = work()
-    except Exception as error:  # whatever a broken driver or library throws is what the report is for
+    except Exception as error:
+        # whatever a broken driver or library throws is what the report is for
         return f"{type(error).__name__}: {error}".splitlines()[0][:200]
     expected = float(_PRODUCT_SIZE**3)
-    return None if answer == expected else f"a product of ones sums to {answer:g} and not to {expected:g}."
+    return (
+        None
+        if answer == expected
+        else f"a product of ones sums to {answer:g} and not to {expected:g}."
+    )
 
 
 def _product(library: str, **place: Any) -> float:

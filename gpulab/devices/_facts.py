@@ -1,7 +1,9 @@
-"""Every raw fact about this machine, gathered in one place, so that the diagnosis can be tested without hardware.
+"""Every raw fact about this machine, gathered in one place, so that the diagnosis can be tested
+without hardware.
 
-``gather`` asks the system, the driver and the libraries; ``Facts`` is plain data. What cannot be found out is
-None; a library that fails when it is queried leaves its message in a field and never raises.
+``gather`` asks the system, the driver and the libraries; ``Facts`` is plain data. What cannot be
+found out is None; a library that fails when it is queried leaves its message in a field and never
+raises.
 """
 
 from __future__ import annotations
@@ -135,7 +137,8 @@ class Facts(Result):
     disk_free_bytes : int
     accelerators : tuple of Accelerator
     pci_gpus : mapping of str to int or None
-        Display controllers on the PCI bus by vendor ("nvidia", "amd", "intel"); None where the bus cannot be read.
+        Display controllers on the PCI bus by vendor ("nvidia", "amd", "intel"); None where the bus
+        cannot be read.
     driver : Driver
         NVIDIA's.
     torch : Torch
@@ -165,7 +168,8 @@ class Facts(Result):
 
 
 def gather(root: pathlib.Path = pathlib.Path("/")) -> Facts:
-    """Ask the system, the driver and the libraries (imports torch if it is installed; takes up to some seconds the first time).
+    """Ask the system, the driver and the libraries (imports torch if it is installed; takes up to
+    some seconds the first time).
 
     Parameters
     ----------
@@ -178,7 +182,9 @@ def gather(root: pathlib.Path = pathlib.Path("/")) -> Facts:
     try:
         accelerators = _accelerators(torch, driver)
     except (DeviceError, RuntimeError) as error:  # a GPU that vanished while it was asked
-        torch = dataclasses.replace(torch, kind=None, error=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+        torch = dataclasses.replace(
+            torch, kind=None, error=f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        )
         accelerators = _accelerators(torch, driver)
     return Facts(
         system=platform.system(),
@@ -186,7 +192,11 @@ def gather(root: pathlib.Path = pathlib.Path("/")) -> Facts:
         python=platform.python_version(),
         translated=_translated(),
         processor=_cpu.probe(root),
-        memory=Memory(_host.installed_memory_bytes(), _host.available_memory_bytes(root), _cgroup.memory_limit_bytes(root)),
+        memory=Memory(
+            _host.installed_memory_bytes(),
+            _host.available_memory_bytes(root),
+            _cgroup.memory_limit_bytes(root),
+        ),
         disk_path=str(folder),
         disk_free_bytes=shutil.disk_usage(folder).free,
         accelerators=accelerators,
@@ -200,7 +210,9 @@ def gather(root: pathlib.Path = pathlib.Path("/")) -> Facts:
 
 
 def pci_gpus(bus: pathlib.Path) -> dict[str, int] | None:
-    """Count display controllers (PCI class 0x03) by vendor; None where there is no such folder to read."""
+    """Count display controllers (PCI class 0x03) by vendor; None where there is no such folder to
+    read.
+    """
     if not bus.is_dir():
         return None
     counts: dict[str, int] = {}
@@ -219,11 +231,17 @@ def _translated() -> bool:
         return _cpu.sysctl("sysctl.proc_translated") == "1"
     # qemu-user shows the guest's architecture to Python but the host's processor in /proc/cpuinfo.
     vendor = "vendor_id" in _cpu.read_text(pathlib.Path("/proc/cpuinfo"))
-    return platform.system() == "Linux" and platform.machine() in ("aarch64", "riscv64", "ppc64le") and vendor
+    return (
+        platform.system() == "Linux"
+        and platform.machine() in ("aarch64", "riscv64", "ppc64le")
+        and vendor
+    )
 
 
 def _cupy_packages() -> tuple[str, ...]:
-    """Return what is installed as CuPy, by the folders of its metadata: to read the names in those of all packages takes 0.2 s."""
+    """Return what is installed as CuPy, by the folders of its metadata: to read the names in those
+    of all packages takes 0.2 s.
+    """
     names = set()
     for place in sys.path:
         with contextlib.suppress(OSError):  # no folder, or not ours to read
@@ -231,11 +249,17 @@ def _cupy_packages() -> tuple[str, ...]:
                 name, _, rest = entry.name.lower().partition("-")
                 if rest.endswith((".dist-info", ".egg-info")):
                     names.add(name.replace("_", "-"))
-    return tuple(sorted(name for name in names if name == "cupy" or name.startswith(("cupy-cuda", "cupy-rocm"))))
+    return tuple(
+        sorted(
+            name for name in names if name == "cupy" or name.startswith(("cupy-cuda", "cupy-rocm"))
+        )
+    )
 
 
 def probe_torch() -> Torch:
-    """Return what PyTorch says about itself; an import or a driver that fails leaves its sentence in ``error``."""
+    """Return what PyTorch says about itself; an import or a driver that fails leaves its sentence
+    in ``error``.
+    """
     if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
         return Torch()
     try:
@@ -243,31 +267,48 @@ def probe_torch() -> Torch:
 
         kind = _device.accelerator_kind()
         architectures = tuple(torch.cuda.get_arch_list()) if kind in ("cuda", "rocm") else ()
-        return Torch(str(torch.__version__), None, torch.version.cuda, torch.version.hip, kind, architectures)
-    except Exception as error:  # a broken install raises OSError, ImportError, RuntimeError ...: the learner reads which
-        return Torch(importlib.metadata.version("torch"), f"{type(error).__name__}: {error}".splitlines()[0][:200])
+        return Torch(
+            str(torch.__version__), None, torch.version.cuda, torch.version.hip, kind, architectures
+        )
+    except Exception as error:
+        # a broken install raises OSError, ImportError, RuntimeError ...: the learner reads which
+        return Torch(
+            importlib.metadata.version("torch"),
+            f"{type(error).__name__}: {error}".splitlines()[0][:200],
+        )
 
 
 def _accelerators(torch: Torch, driver: _nvml.Driver) -> tuple[Accelerator, ...]:
-    """Return the GPUs that PyTorch can use, with what the driver adds, and then those that only the driver sees."""
+    """Return the GPUs that PyTorch can use, with what the driver adds, and then those that only the
+    driver sees.
+    """
     usable = []
     matched = set()
     for index in range(_device.accelerator_count(torch.kind)) if torch.kind else ():
         seen, uuid = _seen_by_torch(torch.kind or "", index)
         gpu = next((g for g in driver.gpus if uuid and uuid in g.uuid), None)
         if gpu is None and len(driver.gpus) == 1 and torch.kind == "cuda":
-            gpu = driver.gpus[0]  # a MIG slice has a UUID of its own; with one GPU it can only be a part of that
+            # a MIG slice has a UUID of its own; with one GPU it can only be a part of that
+            gpu = driver.gpus[0]
         if gpu is not None:
             matched.add(gpu.uuid)
         usable.append(_merged(seen, gpu))
-    others = [_merged(Accelerator(None, g.name, "cuda"), g) for g in driver.gpus if g.uuid not in matched]
+    others = [
+        _merged(Accelerator(None, g.name, "cuda"), g) for g in driver.gpus if g.uuid not in matched
+    ]
     return (*usable, *others)
 
 
 def _seen_by_torch(kind: str, index: int) -> tuple[Accelerator, str]:
     device = _device.Device(kind, index)
     if kind == "mps":
-        return Accelerator(str(device), device.name, kind, memory_bytes=device.memory_bytes, free_bytes=device.free_bytes), ""
+        return Accelerator(
+            str(device),
+            device.name,
+            kind,
+            memory_bytes=device.memory_bytes,
+            free_bytes=device.free_bytes,
+        ), ""
     import torch
 
     properties = (torch.xpu if kind == "xpu" else torch.cuda).get_device_properties(index)
@@ -283,7 +324,11 @@ def _seen_by_torch(kind: str, index: int) -> tuple[Accelerator, str]:
         kind=kind,
         memory_bytes=get("total_memory"),
         free_bytes=device.free_bytes,
-        compute_capability=get("gcnArchName") if kind == "rocm" else f"{major}.{properties.minor}" if kind == "cuda" else None,
+        compute_capability=get("gcnArchName")
+        if kind == "rocm"
+        else f"{major}.{properties.minor}"
+        if kind == "cuda"
+        else None,
         multiprocessors=get("multi_processor_count", "gpu_subslice_count"),
         max_clock_hz=clock * 1e3 if clock else None,  # CUDA gives kilohertz
         memory_clock_hz=memory_clock * 1e3 if memory_clock else None,
@@ -293,7 +338,9 @@ def _seen_by_torch(kind: str, index: int) -> tuple[Accelerator, str]:
 
 
 def _merged(seen: Accelerator, gpu: _nvml.NvmlGpu | None) -> Accelerator:
-    """Fill what PyTorch does not say with what the driver says; where both speak, PyTorch's view counts (it sees the MIG slice)."""
+    """Fill what PyTorch does not say with what the driver says; where both speak, PyTorch's view
+    counts (it sees the MIG slice).
+    """
     if gpu is None:
         return seen
     both: dict[str, Any] = {name: getattr(seen, name) for name in Accelerator.__dataclass_fields__}
@@ -309,7 +356,13 @@ def accelerator(device: _device.Device) -> Accelerator:
     DeviceError
         If the accelerator vanished.
     """
-    found = next((gpu for gpu in _accelerators(probe_torch(), _nvml.probe()) if gpu.device == str(device)), None)
+    found = next(
+        (gpu for gpu in _accelerators(probe_torch(), _nvml.probe()) if gpu.device == str(device)),
+        None,
+    )
     if found is None:
-        raise DeviceError(f"device '{device}' no longer answers; expected it to stay usable. Save your work and restart the kernel.")
+        raise DeviceError(
+            f"device '{device}' no longer answers; expected it to stay usable. Save your work and "
+            "restart the kernel."
+        )
     return found

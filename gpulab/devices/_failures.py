@@ -1,7 +1,7 @@
 """Turn what libraries raise when memory runs out or a device vanishes into one of gpulab's errors.
 
-Exception types are recognized by name and by words in their message, so nothing is imported to inspect an
-error, and libraries that were never loaded cost nothing.
+Exception types are recognized by name and by words in their message, so nothing is imported to
+inspect an error, and libraries that were never loaded cost nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from gpulab.devices import _nvml
 from gpulab.errors import DeviceError, GpulabError, OutOfMemoryError, message_of, pip_command
 
-# torch.OutOfMemoryError (also torch.cuda.OutOfMemoryError), cupy.cuda.memory.OutOfMemoryError, numpy's _ArrayMemoryError.
+# torch.OutOfMemoryError (also torch.cuda.OutOfMemoryError), cupy.cuda.memory.OutOfMemoryError,
+# numpy's _ArrayMemoryError.
 _MEMORY_TYPES = {"OutOfMemoryError", "_ArrayMemoryError", "MemoryError", "XpuOutOfMemoryError"}
 _MEMORY_WORDS = (
     "out of memory",
@@ -23,7 +24,15 @@ _MEMORY_WORDS = (
     "insufficient resources",
 )
 # torch.AcceleratorError, cupy_backends' runtime and driver errors, pynvml's NVMLError children.
-_DEVICE_TYPES = ("AcceleratorError", "CUDARuntimeError", "CUDADriverError", "NVMLError", "CUBLASError", "CUDNNError", "CUFFTError")
+_DEVICE_TYPES = (
+    "AcceleratorError",
+    "CUDARuntimeError",
+    "CUDADriverError",
+    "NVMLError",
+    "CUBLASError",
+    "CUDNNError",
+    "CUFFTError",
+)
 _DEVICE_WORDS = (
     "cuda error",
     "hip error",
@@ -38,8 +47,9 @@ _DEVICE_WORDS = (
     "mps backend",
 )
 
-# Of these, what was asked for could not be launched, and the device is as it was. CUDA's manual (Runtime API, cudaError) asks for a new
-# process only after faults inside a kernel, such as cudaErrorIllegalAddress or cudaErrorLaunchFailure.
+# Of these, what was asked for could not be launched, and the device is as it was. CUDA's manual
+# (Runtime API, cudaError) asks for a new process only after faults inside a kernel, such as
+# cudaErrorIllegalAddress or cudaErrorLaunchFailure.
 _CALL_WORDS = (
     "invalid argument",
     "invalid configuration argument",
@@ -50,8 +60,9 @@ _CALL_WORDS = (
     "cublas_status_invalid_value",
 )
 
-# Code of a newer CUDA than the driver's: what the driver says of PTX (CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222) and of machine code
-# (CUDA_ERROR_INVALID_IMAGE, 200), CUDA's runtime of the first, and ptxas, whose words numba-cuda and nvJitLink pass on.
+# Code of a newer CUDA than the driver's: what the driver says of PTX
+# (CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222) and of machine code (CUDA_ERROR_INVALID_IMAGE, 200),
+# CUDA's runtime of the first, and ptxas, whose words numba-cuda and nvJitLink pass on.
 _NEWER_CODE_WORDS = (
     "unsupported toolchain",
     "unsupported_ptx_version",
@@ -63,7 +74,8 @@ _NEWER_CODE_WORDS = (
 
 
 def translate(error: BaseException, doing: str) -> GpulabError | None:
-    """Return gpulab's error for what happened, or None where neither memory nor the device is the cause.
+    """Return gpulab's error for what happened, or None where neither memory nor the device is the
+    cause.
 
     Parameters
     ----------
@@ -75,7 +87,8 @@ def translate(error: BaseException, doing: str) -> GpulabError | None:
     Returns
     -------
     GpulabError or None
-        ``OutOfMemoryError`` or ``DeviceError``, one sentence each; an error of gpulab is returned unchanged.
+        ``OutOfMemoryError`` or ``DeviceError``, one sentence each; an error of gpulab is returned
+        unchanged.
     """
     if isinstance(error, GpulabError):
         return error
@@ -92,11 +105,14 @@ def translate(error: BaseException, doing: str) -> GpulabError | None:
     if kinds & set(_DEVICE_TYPES) or (library and any(words in message for words in _DEVICE_WORDS)):
         if any(words in message for words in _CALL_WORDS):
             return DeviceError(
-                f"{doing}: the device refused the call ({_first_line(error)}); expected a launch and a dtype that it supports. "
-                "Check block size, shapes and dtype; `gpulab doctor` reports whether this PyTorch fits the GPU."
+                f"{doing}: the device refused the call ({_first_line(error)}); expected a launch "
+                "and a dtype that it supports. "
+                "Check block size, shapes and dtype; `gpulab doctor` reports whether this PyTorch "
+                "fits the GPU."
             )
         return DeviceError(
-            f"{doing}: the device stopped answering ({_first_line(error)}); expected it to stay usable. "
+            f"{doing}: the device stopped answering ({_first_line(error)}); expected it to stay "
+            "usable. "
             "Save your work and restart the kernel; if it happens again, run `gpulab doctor`."
         )
     return None
@@ -104,7 +120,8 @@ def translate(error: BaseException, doing: str) -> GpulabError | None:
 
 @contextlib.contextmanager
 def guard(doing: str) -> Iterator[None]:
-    """Raise ``OutOfMemoryError`` or ``DeviceError`` in place of a library's own error inside the block.
+    """Raise ``OutOfMemoryError`` or ``DeviceError`` in place of a library's own error inside the
+    block.
 
     Parameters
     ----------
@@ -121,16 +138,27 @@ def guard(doing: str) -> Iterator[None]:
 
 
 def _newer_than_the_driver(error: BaseException, doing: str) -> str:
-    """Return what is said of code that was compiled for a newer CUDA than the driver runs, with what to install."""
+    """Return what is said of code that was compiled for a newer CUDA than the driver runs, with
+    what to install.
+    """
     driver = _nvml.probe()
-    which, remedy, compilers = "the NVIDIA driver", "Update the driver", f'install "cuda-toolkit[nvcc,nvrtc,nvjitlink]=={driver.cuda}.*"'
+    which, remedy, compilers = (
+        "the NVIDIA driver",
+        "Update the driver",
+        f'install "cuda-toolkit[nvcc,nvrtc,nvjitlink]=={driver.cuda}.*"',
+    )
     if driver.cuda:
         which = f"the driver {driver.version}, which runs CUDA {driver.cuda}"
         # CUDA 13's wheels have names and a folder of their own, into which libraries look first.
-        newer = f", after {pip_command('uninstall -y nvidia-cuda-nvrtc nvidia-nvjitlink nvidia-nvvm')}" if driver.cuda < "13" else ""
+        newer = (
+            f", after {pip_command('uninstall -y nvidia-cuda-nvrtc nvidia-nvjitlink nvidia-nvvm')}"
+            if driver.cuda < "13"
+            else ""
+        )
         remedy += f", or install the compilers of its CUDA with {pip_command(compilers)}{newer}"
     return (
-        f"{doing}: the code was compiled for a newer CUDA than that of {which} ({_first_line(error)}); expected code that the driver can "
+        f"{doing}: the code was compiled for a newer CUDA than that of {which} "
+        f"({_first_line(error)}); expected code that the driver can "
         f"load. {remedy}, and restart the kernel."
     )
 

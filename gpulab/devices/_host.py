@@ -1,4 +1,6 @@
-"""Facts about the host that need no array library: processor, cores, memory, driver, installed versions."""
+"""Facts about the host that need no array library: processor, cores, memory, driver, installed
+versions.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,25 @@ import sys
 from gpulab.devices import _cgroup
 
 # The libraries whose versions change a measurement or a result.
-_WATCHED = ("numpy", "torch", "cupy-cuda12x", "cupy-cuda13x", "cupy", "numba-cuda", "triton", "jax", "tensorflow")
+_WATCHED = (
+    "numpy",
+    "torch",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "cupy",
+    "numba-cuda",
+    "triton",
+    "jax",
+    "tensorflow",
+)
 _WINDOWS_PROCESSOR = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
 
 
 @functools.cache
 def processor_name() -> str:
-    """Return the CPU's model name, such as "Apple M2"; Python itself knows only its family on a Mac and on Windows."""
+    """Return the CPU's model name, such as "Apple M2"; Python itself knows only its family on a Mac
+    and on Windows.
+    """
     found = " ".join(_stated_name().split())
     return found or platform.processor() or platform.machine() or "unknown processor"
 
@@ -39,12 +53,23 @@ def _stated_name() -> str:
             return ""
     cpuinfo = pathlib.Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(errors="replace").splitlines() if cpuinfo.exists() else []
-    return next((line.partition(":")[2] for line in lines if line.startswith(("model name", "Model", "Hardware"))), "")
+    return next(
+        (
+            line.partition(":")[2]
+            for line in lines
+            if line.startswith(("model name", "Model", "Hardware"))
+        ),
+        "",
+    )
 
 
 def usable_core_numbers() -> tuple[int, ...]:
     """Return the numbers of the logical CPUs that this process may run on."""
-    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else tuple(range(os.cpu_count() or 1))
+    return (
+        tuple(sorted(os.sched_getaffinity(0)))
+        if hasattr(os, "sched_getaffinity")
+        else tuple(range(os.cpu_count() or 1))
+    )
 
 
 def usable_cores() -> int:
@@ -53,7 +78,9 @@ def usable_cores() -> int:
 
 
 def memory_bytes() -> int:
-    """Return the main memory that this process may use, in bytes: the machine's, or less inside a container."""
+    """Return the main memory that this process may use, in bytes: the machine's, or less inside a
+    container.
+    """
     limit = _cgroup.memory_limit_bytes()
     return installed_memory_bytes() if limit is None else min(limit, installed_memory_bytes())
 
@@ -69,9 +96,13 @@ def installed_memory_bytes() -> int:
 
 
 def available_memory_bytes(root: pathlib.Path = pathlib.Path("/")) -> int:
-    """Return the main memory that this process can take without swapping, in bytes; a container's limit counts."""
+    """Return the main memory that this process can take without swapping, in bytes; a container's
+    limit counts.
+    """
     free = _cgroup.memory_free_bytes(root)
-    return _available_memory_bytes(root) if free is None else min(free, _available_memory_bytes(root))
+    return (
+        _available_memory_bytes(root) if free is None else min(free, _available_memory_bytes(root))
+    )
 
 
 def _available_memory_bytes(root: pathlib.Path) -> int:

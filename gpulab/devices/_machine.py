@@ -54,30 +54,58 @@ class Machine(Result):
         wrong = sum(problem.severity != "info" for problem in self.problems)
         state = f"{wrong} problem{'s' if wrong != 1 else ''} to fix" if wrong else "nothing to fix"
         cores = self.processor.usable_cores
-        host = f"{self.processor.name}, {cores} core{'s' if cores != 1 else ''}, {format_bytes(self.memory.available_bytes)} free"
+        host = (
+            f"{self.processor.name}, {cores} core{'s' if cores != 1 else ''}, "
+            f"{format_bytes(self.memory.available_bytes)} free"
+        )
         return f"<Machine: {host}; {gpus}; {state}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per part: processor, caches, memory, disk, each accelerator, libraries, and the problems."""
+        """Return one row per part: processor, caches, memory, disk, each accelerator, libraries,
+        and the problems.
+        """
         rows = [
             ("processor", _processor_text(self.processor)),
             ("caches", ", ".join(str(cache) for cache in self.processor.caches) or "not reported"),
             ("memory", _memory_text(self.memory)),
             ("disk", f"{format_bytes(self.disk_free_bytes)} free"),
         ]
-        rows.extend((gpu.device or "GPU, not usable here", accelerator_text(gpu)) for gpu in self.accelerators)
+        rows.extend(
+            (gpu.device or "GPU, not usable here", accelerator_text(gpu))
+            for gpu in self.accelerators
+        )
         if not self.accelerators:
             rows.append(("accelerator", "none"))
         if self.driver:
-            rows.append(("NVIDIA driver", f"{self.driver}{f', runs CUDA up to {self.driver_cuda}' if self.driver_cuda else ''}"))
-        rows.append(("libraries", ", ".join(f"{name} {version}" for name, version in self.libraries.items())))
-        rows.extend((f"{problem.severity}: {problem.code}", f"{problem.symptom} {problem.remedy}") for problem in self.problems)
+            rows.append(
+                (
+                    "NVIDIA driver",
+                    f"{self.driver}{f', runs CUDA up to {self.driver_cuda}' if self.driver_cuda else ''}",
+                )
+            )
+        rows.append(
+            (
+                "libraries",
+                ", ".join(f"{name} {version}" for name, version in self.libraries.items()),
+            )
+        )
+        rows.extend(
+            (f"{problem.severity}: {problem.code}", f"{problem.symptom} {problem.remedy}")
+            for problem in self.problems
+        )
         return ("this machine", ""), rows
 
 
 def _processor_text(processor: Processor) -> str:
-    physical = f" of {processor.physical_cores} physical" if processor.physical_cores not in (None, processor.usable_cores) else ""
-    parts = [f"{processor.name}, {processor.usable_cores} usable core{'s' if processor.usable_cores != 1 else ''}{physical}"]
+    physical = (
+        f" of {processor.physical_cores} physical"
+        if processor.physical_cores not in (None, processor.usable_cores)
+        else ""
+    )
+    parts = [
+        f"{processor.name}, {processor.usable_cores} usable "
+        f"core{'s' if processor.usable_cores != 1 else ''}{physical}"
+    ]
     if processor.quota_cores is not None:
         parts.append(f"{processor.quota_words} granted")
     if processor.clock_hz:
@@ -90,8 +118,13 @@ def _processor_text(processor: Processor) -> str:
 
 
 def _memory_text(memory: Memory) -> str:
-    limit = f", limited to {format_bytes(memory.limit_bytes)}" if memory.limit_bytes is not None else ""
-    return f"{format_bytes(memory.available_bytes)} free of {format_bytes(memory.installed_bytes)}{limit}"
+    limit = (
+        f", limited to {format_bytes(memory.limit_bytes)}" if memory.limit_bytes is not None else ""
+    )
+    return (
+        f"{format_bytes(memory.available_bytes)} free of "
+        f"{format_bytes(memory.installed_bytes)}{limit}"
+    )
 
 
 def accelerator_text(gpu: Accelerator) -> str:
@@ -101,7 +134,11 @@ def accelerator_text(gpu: Accelerator) -> str:
         free = f"{format_bytes(gpu.free_bytes)} free of " if gpu.free_bytes is not None else ""
         parts.append(f"{free}{format_bytes(gpu.memory_bytes)}")
     if gpu.compute_capability:
-        parts.append(f"compute capability {gpu.compute_capability}" if gpu.kind == "cuda" else gpu.compute_capability)
+        parts.append(
+            f"compute capability {gpu.compute_capability}"
+            if gpu.kind == "cuda"
+            else gpu.compute_capability
+        )
     if gpu.multiprocessors:
         parts.append(f"{gpu.multiprocessors} {'SMs' if gpu.kind == 'cuda' else 'compute units'}")
     if gpu.clock_hz or gpu.max_clock_hz:
@@ -111,7 +148,10 @@ def accelerator_text(gpu: Accelerator) -> str:
     if gpu.l2_bytes:
         parts.append(f"L2 {format_bytes(gpu.l2_bytes)}")
     if gpu.mig is not None:
-        parts.append(f"MIG {'on: ' + (', '.join(gpu.mig_slices) or 'no slice visible') if gpu.mig else 'off'}")
+        parts.append(
+            "MIG "
+            f"{'on: ' + (', '.join(gpu.mig_slices) or 'no slice visible') if gpu.mig else 'off'}"
+        )
     if gpu.power_watts is not None:
         limit = f" of {gpu.power_limit_watts:.0f}" if gpu.power_limit_watts else ""
         parts.append(f"{gpu.power_watts:.0f}{limit} W")
@@ -123,7 +163,8 @@ def accelerator_text(gpu: Accelerator) -> str:
 
 
 def machine(facts: Facts | None = None) -> Machine:
-    """Return this machine: processors, memory, accelerators, library versions, what is wrong and how to fix it.
+    """Return this machine: processors, memory, accelerators, library versions, what is wrong and
+    how to fix it.
 
     Parameters
     ----------
@@ -137,8 +178,9 @@ def machine(facts: Facts | None = None) -> Machine:
 
     Notes
     -----
-    It never fails for a broken driver or library: those become problems. The first call imports torch.
-    Support for Apple and Intel GPUs and for ROCm follows their documentation and has not been tested on hardware.
+    It never fails for a broken driver or library: those become problems. The first call imports
+    torch. Support for Apple and Intel GPUs and for ROCm follows their documentation and has not
+    been tested on hardware.
 
     Examples
     --------
@@ -146,7 +188,11 @@ def machine(facts: Facts | None = None) -> Machine:
     True
     """
     known = gather() if facts is None else facts
-    usable = next((gpu.device for gpu in known.accelerators if gpu.device), "cpu") if facts is None else "cpu"
+    usable = (
+        next((gpu.device for gpu in known.accelerators if gpu.device), "cpu")
+        if facts is None
+        else "cpu"
+    )
     try:
         environment = _device.environment(usable)
     except DeviceError:  # the GPU vanished since it was asked; the stamp is then the host's

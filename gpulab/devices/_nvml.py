@@ -1,7 +1,8 @@
-"""NVIDIA's management library: what the driver knows about each GPU, also those that CUDA does not show.
+"""NVIDIA's management library: what the driver knows about each GPU, also those that CUDA does not
+show.
 
-``nvidia-ml-py`` is optional: without it ``nvidia-smi`` is called. CUDA's numbers and the driver's differ as soon
-as CUDA_VISIBLE_DEVICES is set, so GPUs are matched by UUID, never by number.
+``nvidia-ml-py`` is optional: without it ``nvidia-smi`` is called. CUDA's numbers and the driver's
+differ as soon as CUDA_VISIBLE_DEVICES is set, so GPUs are matched by UUID, never by number.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any
 
 from gpulab.results import Result
 
-_SMI_SECONDS = 20  # nvidia-smi takes seconds when it has to wake the driver; a hung one must not hang machine()
+# nvidia-smi takes seconds when it has to wake the driver; a hung one must not hang machine()
+_SMI_SECONDS = 20
 
-# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, "nvmlClocksEventReasons"). Idle and the clocks that a
-# user set are no trouble, so they are left out.
+# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, "nvmlClocksEventReasons"). Idle and the
+# clocks that a user set are no trouble, so they are left out.
 _SLOWDOWNS = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -88,7 +90,9 @@ class Driver(Result):
 
 @contextlib.contextmanager
 def session() -> Iterator[Any]:
-    """Give the initialized ``pynvml`` module for the length of the block, or None where it is not available."""
+    """Give the initialized ``pynvml`` module for the length of the block, or None where it is not
+    available.
+    """
     try:
         import pynvml
 
@@ -99,7 +103,8 @@ def session() -> Iterator[Any]:
     try:
         yield pynvml
     finally:
-        with contextlib.suppress(pynvml.NVMLError):  # a GPU that fell off the bus fails here too, after the answer is known
+        # a GPU that fell off the bus fails here too, after the answer is known
+        with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
 
@@ -129,8 +134,15 @@ def _text(value: Any) -> str:
 
 def _probe_nvml(nvml: Any) -> Driver:
     version = int(nvml.nvmlSystemGetCudaDriverVersion())
-    gpus = tuple(_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount()))
-    return Driver(_text(nvml.nvmlSystemGetDriverVersion()), f"{version // 1000}.{version % 1000 // 10}", None, gpus)
+    gpus = tuple(
+        _gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())
+    )
+    return Driver(
+        _text(nvml.nvmlSystemGetDriverVersion()),
+        f"{version // 1000}.{version % 1000 // 10}",
+        None,
+        gpus,
+    )
 
 
 def _gpu(nvml: Any, handle: Any) -> NvmlGpu:
@@ -139,7 +151,12 @@ def _gpu(nvml: Any, handle: Any) -> NvmlGpu:
     def ask(question: Callable[..., Any], *args: Any) -> Any:
         try:
             return question(handle, *args)
-        except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission, nvml.NVMLError_InvalidArgument):
+        except (
+            nvml.NVMLError_NotSupported,
+            nvml.NVMLError_FunctionNotFound,
+            nvml.NVMLError_NoPermission,
+            nvml.NVMLError_InvalidArgument,
+        ):
             return None
 
     def scaled(question: Callable[..., Any], factor: float, *args: Any) -> float | None:
@@ -164,7 +181,9 @@ def _gpu(nvml: Any, handle: Any) -> NvmlGpu:
         power_limit_watts=scaled(nvml.nvmlDeviceGetEnforcedPowerLimit, 1e-3),
         temperature_celsius=scaled(nvml.nvmlDeviceGetTemperature, 1.0, nvml.NVML_TEMPERATURE_GPU),
         mig=None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
-        mig_slices=_slices(nvml, handle) if mig is not None and mig[0] == nvml.NVML_DEVICE_MIG_ENABLE else (),
+        mig_slices=_slices(nvml, handle)
+        if mig is not None and mig[0] == nvml.NVML_DEVICE_MIG_ENABLE
+        else (),
         slowdowns=slowdown_names(bits),
     )
 
@@ -178,16 +197,36 @@ def _slices(nvml: Any, handle: Any) -> tuple[str, ...]:
     names = []
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
-            names.append(_text(nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))))
-        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument, nvml.NVMLError_NoPermission):
+            names.append(
+                _text(
+                    nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
+                )
+            )
+        except (
+            nvml.NVMLError_NotFound,
+            nvml.NVMLError_InvalidArgument,
+            nvml.NVMLError_NoPermission,
+        ):
             continue  # a slot that is not in use, or not ours to see
     return tuple(names)
 
 
 _SMI_FIELDS = (
-    "uuid", "name", "memory.total", "memory.free", "clocks.sm", "clocks.max.sm", "clocks.max.memory", "compute_cap", "power.draw",
-    "power.limit", "temperature.gpu", "mig.mode.current", "clocks_throttle_reasons.active", "driver_version",
-)  # fmt: skip
+    "uuid",
+    "name",
+    "memory.total",
+    "memory.free",
+    "clocks.sm",
+    "clocks.max.sm",
+    "clocks.max.memory",
+    "compute_cap",
+    "power.draw",
+    "power.limit",
+    "temperature.gpu",
+    "mig.mode.current",
+    "clocks_throttle_reasons.active",
+    "driver_version",
+)
 
 
 def _probe_smi() -> Driver:
@@ -196,16 +235,22 @@ def _probe_smi() -> Driver:
         return Driver()
     command = [program, f"--query-gpu={','.join(_SMI_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_SECONDS, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SMI_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Driver(error=str(error))
     if done.returncode != 0:
-        return Driver(error=(done.stdout + done.stderr).strip().partition("\n")[0] or f"nvidia-smi ended with code {done.returncode}")
+        return Driver(
+            error=(done.stdout + done.stderr).strip().partition("\n")[0]
+            or f"nvidia-smi ended with code {done.returncode}"
+        )
     return parse_smi(done.stdout)
 
 
 def parse_smi(text: str) -> Driver:
-    """Read the lines of ``nvidia-smi --query-gpu=... --format=csv,noheader,nounits`` for this module's fields.
+    """Read the lines of ``nvidia-smi --query-gpu=... --format=csv,noheader,nounits`` for this
+    module's fields.
 
     The newest CUDA that the driver runs cannot be queried; torch's own check is used instead.
     """
@@ -213,7 +258,10 @@ def parse_smi(text: str) -> Driver:
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         if len(row) != len(_SMI_FIELDS):
             continue
-        fields = {name: None if value.startswith("[") or value == "N/A" else value for name, value in zip(_SMI_FIELDS, row, strict=True)}
+        fields = {
+            name: None if value.startswith("[") or value == "N/A" else value
+            for name, value in zip(_SMI_FIELDS, row, strict=True)
+        }
         version = fields["driver_version"]
         mig = fields["mig.mode.current"]
         reasons = fields["clocks_throttle_reasons.active"]
@@ -231,7 +279,9 @@ def parse_smi(text: str) -> Driver:
                 power_limit_watts=_times(fields["power.limit"], 1.0),
                 temperature_celsius=_times(fields["temperature.gpu"], 1.0),
                 mig=None if mig is None else mig == "Enabled",
-                slowdowns=slowdown_names(int(reasons, 16)) if reasons and reasons.startswith("0x") else (),
+                slowdowns=slowdown_names(int(reasons, 16))
+                if reasons and reasons.startswith("0x")
+                else (),
             )
         )
     return Driver(version, None, None, tuple(gpus))

@@ -1,8 +1,10 @@
-"""``spec(device)``: the most that a device can do, by dtype and by level of its memory, with the source of each figure.
+"""``spec(device)``: the most that a device can do, by dtype and by level of its memory, with the
+source of each figure.
 
-These are upper bounds for the question "is this rate possible?", not promises. A GPU's figures come from its data
-sheet, scaled up where this very card clocks higher; an unknown GPU's from its multiprocessors, clocks and bus; a
-CPU's from its cores, its widest instructions and a clock that no processor on the market exceeds. What is not stated is None.
+These are upper bounds for the question "is this rate possible?", not promises. A GPU's figures come
+from its data sheet, scaled up where this very card clocks higher; an unknown GPU's from its
+multiprocessors, clocks and bus; a CPU's from its cores, its widest instructions and a clock that no
+processor on the market exceeds. What is not stated is None.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from gpulab.evidence import Evidence
 from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
 
-# No processor sold clocks higher (Intel Core i9-14900KS: 6.2 GHz); used where a virtual machine hides the real limit.
+# No processor sold clocks higher (Intel Core i9-14900KS: 6.2 GHz); used where a virtual machine
+# hides the real limit.
 _FASTEST_CLOCK_HZ = 6.2e9
-# Bytes that a GPU multiprocessor can take from L2 in one clock (Volta to Blackwell: 64 B, measured below that on all parts).
+# Bytes that a GPU multiprocessor can take from L2 in one clock (Volta to Blackwell: 64 B, measured
+# below that on all parts).
 _L2_BYTES_PER_CLOCK = 64
 
 
@@ -51,7 +55,8 @@ class MemoryLevel(Result):
     capacity_bytes : float
         What it holds, over all instances; infinite where the size is not known.
     bytes_per_second : float or None
-        The most it can deliver to the whole device, reads and writes together; None where not stated.
+        The most it can deliver to the whole device, reads and writes together; None where not
+        stated.
     source : str
     """
 
@@ -69,8 +74,8 @@ class DeviceSpec(Result):
     ----------
     device, kind, name : str
     flops_per_second : mapping of str to Figure
-        By arithmetic: float64, float32, tf32, bfloat16, float16 (float32 accumulation), float16_acc16, float8, int8. Dense.
-        An arithmetic whose rate is not stated is missing.
+        By arithmetic: float64, float32, tf32, bfloat16, float16 (float32 accumulation),
+        float16_acc16, float8, int8. Dense. An arithmetic whose rate is not stated is missing.
     levels : tuple of MemoryLevel
         Fastest first; the last is the device's main memory.
     evidence : Evidence
@@ -87,36 +92,59 @@ class DeviceSpec(Result):
     def __repr__(self) -> str:
         top = self.flops_per_second.get("float32")
         rate = f"at most {format_flops_per_second(top.value)}" if top else "peak not known"
-        return f"<DeviceSpec {self.name}: float32 {rate}, {', '.join(level.name for level in self.levels)}>"
+        return (
+            f"<DeviceSpec {self.name}: float32 {rate}, "
+            f"{', '.join(level.name for level in self.levels)}>"
+        )
 
     def peak(self, dtype: str, operation: str | None = None) -> Figure | None:
-        """Return the peak of the fastest arithmetic that PyTorch's settings permit now for arrays of a dtype.
+        """Return the peak of the fastest arithmetic that PyTorch's settings permit now for arrays
+        of a dtype.
 
         Parameters
         ----------
         dtype : str
             Of the arrays, such as "float32".
         operation : str, optional
-            "matmul" or "convolution"; None takes the faster of both, since TF32 is allowed for each separately.
+            "matmul" or "convolution"; None takes the faster of both, since TF32 is allowed for each
+            separately.
 
         Returns
         -------
         Figure or None
             FLOP/s and its source; None where not stated.
         """
-        allowed = [self.flops_per_second[name] for name in arithmetic(dtype, self.kind, operation) if name in self.flops_per_second]
+        allowed = [
+            self.flops_per_second[name]
+            for name in arithmetic(dtype, self.kind, operation)
+            if name in self.flops_per_second
+        ]
         return max(allowed, key=lambda figure: figure.value, default=None)
 
     def level(self, working_set_bytes: float) -> MemoryLevel:
         """Return the fastest level that holds a working set, in bytes; the last where none does."""
-        return next((level for level in self.levels if working_set_bytes <= level.capacity_bytes), self.levels[-1])
+        return next(
+            (level for level in self.levels if working_set_bytes <= level.capacity_bytes),
+            self.levels[-1],
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per arithmetic and one per memory level, each with its source."""
-        rows = [(name, format_flops_per_second(figure.value), figure.source) for name, figure in self.flops_per_second.items()]
+        rows = [
+            (name, format_flops_per_second(figure.value), figure.source)
+            for name, figure in self.flops_per_second.items()
+        ]
         for level in self.levels:
-            size = format_bytes(level.capacity_bytes) if math.isfinite(level.capacity_bytes) else "size not known"
-            rate = format_bytes_per_second(level.bytes_per_second) if level.bytes_per_second is not None else "not stated"
+            size = (
+                format_bytes(level.capacity_bytes)
+                if math.isfinite(level.capacity_bytes)
+                else "size not known"
+            )
+            rate = (
+                format_bytes_per_second(level.bytes_per_second)
+                if level.bytes_per_second is not None
+                else "not stated"
+            )
             rows.append((f"{level.name} ({size})", rate, level.source))
         return (self.name, "at most", "source"), rows
 
@@ -132,7 +160,8 @@ def spec(device: _device.Device | str | None = None) -> DeviceSpec:
     Returns
     -------
     DeviceSpec
-        Upper bounds with their sources; kept for the life of the process, since a device's figures do not change.
+        Upper bounds with their sources; kept for the life of the process, since a device's figures
+        do not change.
 
     Raises
     ------
@@ -171,37 +200,59 @@ def gpu_spec(gpu: _facts.Accelerator, name: str) -> DeviceSpec:
     bandwidth, source = _bandwidth(known, gpu)
     memory = MemoryLevel("DRAM", gpu.memory_bytes or math.inf, bandwidth, source)
     evidence = Evidence.modelled(
-        "dense arithmetic at the highest clock, every unit busy", known.source if known else "the device's own figures", device=name
+        "dense arithmetic at the highest clock, every unit busy",
+        known.source if known else "the device's own figures",
+        device=name,
     )
-    return DeviceSpec(gpu.device or name, gpu.kind, name, flops, (*_l2(known, gpu), memory), evidence)
+    return DeviceSpec(
+        gpu.device or name, gpu.kind, name, flops, (*_l2(known, gpu), memory), evidence
+    )
 
 
 def _stated(known: _datasheets.Part, gpu: _facts.Accelerator) -> dict[str, Figure]:
-    """The data sheet's peaks, scaled to this card's clock where that is higher and to its multiprocessors (a MIG slice has fewer)."""
+    """The data sheet's peaks, scaled to this card's clock where that is higher and to its
+    multiprocessors (a MIG slice has fewer).
+    """
     clock = max(1.0, (gpu.max_clock_hz or 0.0) / known.boost_hz)
     share = (gpu.multiprocessors or known.multiprocessors) / known.multiprocessors
-    scaled = f", scaled to this card's {clock * known.boost_hz / 1e6:.0f} MHz" if clock > 1.0 else ""
+    scaled = (
+        f", scaled to this card's {clock * known.boost_hz / 1e6:.0f} MHz" if clock > 1.0 else ""
+    )
     if share != 1.0:
         scaled += f", scaled to {gpu.multiprocessors} of {known.multiprocessors} multiprocessors"
-    return {dtype: Figure(peak * clock * share, known.source_of(dtype) + scaled) for dtype, peak in known.peaks().items()}
+    return {
+        dtype: Figure(peak * clock * share, known.source_of(dtype) + scaled)
+        for dtype, peak in known.peaks().items()
+    }
 
 
 def _computed(gpu: _facts.Accelerator) -> dict[str, Figure]:
-    rates = _datasheets.rates_per_clock(gpu.compute_capability or "", gpu.name) if gpu.kind == "cuda" else None
+    rates = (
+        _datasheets.rates_per_clock(gpu.compute_capability or "", gpu.name)
+        if gpu.kind == "cuda"
+        else None
+    )
     if rates is None or not gpu.multiprocessors or not gpu.max_clock_hz:
         return {}
     where = f"{gpu.multiprocessors} multiprocessors x {gpu.max_clock_hz / 1e6:.0f} MHz"
     return {
         dtype: Figure(
-            rate * gpu.multiprocessors * gpu.max_clock_hz, f"{where} x {rate} FLOP a clock (compute capability {gpu.compute_capability})"
+            rate * gpu.multiprocessors * gpu.max_clock_hz,
+            f"{where} x {rate} FLOP a clock (compute capability {gpu.compute_capability})",
         )
         for dtype, rate in rates.items()
     }
 
 
 def _bandwidth(known: _datasheets.Part | None, gpu: _facts.Accelerator) -> tuple[float | None, str]:
-    """The larger of what the data sheet states and what memory clock and bus give (two transfers a clock)."""
-    own = 2.0 * gpu.memory_clock_hz * gpu.memory_bus_bits / 8 if gpu.memory_clock_hz and gpu.memory_bus_bits else None
+    """The larger of what the data sheet states and what memory clock and bus give (two transfers a
+    clock).
+    """
+    own = (
+        2.0 * gpu.memory_clock_hz * gpu.memory_bus_bits / 8
+        if gpu.memory_clock_hz and gpu.memory_bus_bits
+        else None
+    )
     if known is not None and (own is None or known.bytes_per_second >= own):
         return known.bytes_per_second, known.source
     if own is not None:
@@ -230,8 +281,9 @@ def cpu_spec(processor: _cpu.Processor, memory_bytes: float, name: str) -> Devic
 
     Notes
     -----
-    Sources: Intel's and AMD's optimization manuals (two FMA pipes of the widest vector, AMX at 1,024 bfloat16 operations a clock),
-    Arm's for NEON (four 128-bit pipes) and SVE (two 512-bit pipes at most). Apple's matrix unit is not documented: no figure.
+    Sources: Intel's and AMD's optimization manuals (two FMA pipes of the widest vector, AMX at
+    1,024 bfloat16 operations a clock), Arm's for NEON (four 128-bit pipes) and SVE (two 512-bit
+    pipes at most). Apple's matrix unit is not documented: no figure.
     """
     stated = processor.max_clock_hz is not None
     clock = processor.max_clock_hz or max(_FASTEST_CLOCK_HZ, processor.clock_hz or 0.0)
@@ -239,22 +291,36 @@ def cpu_spec(processor: _cpu.Processor, memory_bytes: float, name: str) -> Devic
     origin = "reported by the system" if stated else "no processor on the market is faster"
     why = f"{cores} core{'s' if cores != 1 else ''} x {clock / 1e9:.2f} GHz ({origin})"
     rates = {} if processor.name.startswith("Apple") else cpu_rates_per_clock(processor.simd)
-    flops = {dtype: Figure(rate * cores * clock, f"{why} x {rate} FLOP a clock") for dtype, rate in rates.items()}
+    flops = {
+        dtype: Figure(rate * cores * clock, f"{why} x {rate} FLOP a clock")
+        for dtype, rate in rates.items()
+    }
     widths = _cpu_bytes_per_clock(processor.simd)
     levels = [
-        MemoryLevel(c.level, float(c.total_bytes), cores * clock * widths[c.level], f"{why} x {widths[c.level]} B a clock")
+        MemoryLevel(
+            c.level,
+            float(c.total_bytes),
+            cores * clock * widths[c.level],
+            f"{why} x {widths[c.level]} B a clock",
+        )
         for c in processor.caches
         if c.level in widths
     ]
-    memory = MemoryLevel("DRAM", memory_bytes, None, "not stated by the system; devices.ceilings measures it")
+    memory = MemoryLevel(
+        "DRAM", memory_bytes, None, "not stated by the system; devices.ceilings measures it"
+    )
     evidence = Evidence.modelled(
-        "every core's widest units busy each clock; each hardware thread counted as a core", "vendors' optimization manuals", device=name
+        "every core's widest units busy each clock; each hardware thread counted as a core",
+        "vendors' optimization manuals",
+        device=name,
     )
     return DeviceSpec("cpu", "cpu", name, flops, (*levels, memory), evidence)
 
 
 def cpu_rates_per_clock(simd: Sequence[str]) -> dict[str, int]:
-    """Return the most FLOP per clock of one core by dtype; empty for instruction sets that are not known."""
+    """Return the most FLOP per clock of one core by dtype; empty for instruction sets that are not
+    known.
+    """
     has = set(simd)
     if "avx512f" in has:
         float32 = 64  # 16 lanes x 2 pipes x 2
@@ -274,8 +340,16 @@ def cpu_rates_per_clock(simd: Sequence[str]) -> dict[str, int]:
     return {
         "float64": float32 // 2,
         "float32": float32,
-        "bfloat16": amx if "amx_bf16" in has else 2 * float32 if has & {"avx512_bf16", "bf16"} else float32,
-        "float16": amx if "amx_fp16" in has else 2 * float32 if has & {"avx512_fp16", "asimdhp"} else float32,
+        "bfloat16": amx
+        if "amx_bf16" in has
+        else 2 * float32
+        if has & {"avx512_bf16", "bf16"}
+        else float32,
+        "float16": amx
+        if "amx_fp16" in has
+        else 2 * float32
+        if has & {"avx512_fp16", "asimdhp"}
+        else float32,
         "int8": 2 * amx if "amx_int8" in has else 4 * float32,
     }
 
@@ -283,5 +357,6 @@ def cpu_rates_per_clock(simd: Sequence[str]) -> dict[str, int]:
 def _cpu_bytes_per_clock(simd: Sequence[str]) -> dict[str, int]:
     """The most bytes that one core moves a clock, reads and writes together, by cache level."""
     wide = "avx512f" in simd or "sve" in simd
-    # L1: two loads and two stores of 64 B, or three loads and two stores of 32 B. L2: a line each way. L3: half a line each way.
+    # L1: two loads and two stores of 64 B, or three loads and two stores of 32 B. L2: a line each
+    # way. L3: half a line each way.
     return {"L1d": 256 if wide else 160, "L2": 128, "L3": 64}

@@ -1,8 +1,10 @@
-"""Streams through memory at a chosen working set: copy, read and triad, on all cores at once or on an accelerator.
+"""Streams through memory at a chosen working set: copy, read and triad, on all cores at once or on
+an accelerator.
 
-On a CPU the streams run in NumPy, one thread per core, each over rows of its own that are laid over one another
-(stride 0), so that a single call passes a small working set many times and its own cost disappears. NumPy gives up
-the interpreter's lock inside. A ceiling is the best of several runs: whatever disturbs a run makes it slower, never faster.
+On a CPU the streams run in NumPy, one thread per core, each over rows of its own that are laid over
+one another (stride 0), so that a single call passes a small working set many times and its own cost
+disappears. NumPy gives up the interpreter's lock inside. A ceiling is the best of several runs:
+whatever disturbs a run makes it slower, never faster.
 """
 
 from __future__ import annotations
@@ -18,19 +20,23 @@ from numpy.lib.stride_tricks import as_strided
 
 Clock = Callable[[], float]
 OPERATIONS = ("copy", "read", "triad")
-# Arrays read and written by each: copy a = -b, read max(b), triad a = b + c (the traffic of STREAM's triad).
+# Arrays read and written by each: copy a = -b, read max(b), triad a = b + c (the traffic of
+# STREAM's triad).
 ARRAYS = {"copy": 2, "read": 1, "triad": 3}
 _ALIGNMENT_BYTES = 64  # a cache line: vectors that straddle two are slower
 _STAGGER_LINES, _PAGE_BYTES = 17, 4096
 _ROW_BUFFER = 16  # elements, the least that NumPy takes
-_BYTES_PER_CALL = 2**24  # passes of a thread in one call: about 0.1 ms from a cache, far above the call's own cost
+# passes of a thread in one call: about 0.1 ms from a cache, far above the call's own cost
+_BYTES_PER_CALL = 2**24
 RUNS = 7  # best of; more changes the result by less than the machine's own noise
 _LONG_SECONDS = 0.12  # spent on one figure; a busy machine then gets fewer runs, not a longer wait
 _BARRIER_SECONDS = 30.0
 
 
 def best(run: Callable[[], float], runs: int = RUNS) -> float:
-    """Return the smallest of several times of ``run``, in seconds, after one that is thrown away; of two if runs take long."""
+    """Return the smallest of several times of ``run``, in seconds, after one that is thrown away;
+    of two if runs take long.
+    """
     times = [run()]
     while len(times) <= runs and (len(times) < 3 or sum(times) < _LONG_SECONDS):
         times.append(run())
@@ -38,7 +44,9 @@ def best(run: Callable[[], float], runs: int = RUNS) -> float:
 
 
 def _aligned(elements: int, place: int) -> np.ndarray:
-    """An array on a cache line, each ``place`` some lines further into its page: equal offsets alias and stall loads behind stores."""
+    """An array on a cache line, each ``place`` some lines further into its page: equal offsets
+    alias and stall loads behind stores.
+    """
     room = np.ones(elements + 2 * _PAGE_BYTES // 4, np.float32)
     start = (-room.ctypes.data % _PAGE_BYTES + _STAGGER_LINES * place * _ALIGNMENT_BYTES) // 4
     return room[start : start + elements]
@@ -49,7 +57,9 @@ def _rows(array: np.ndarray, count: int) -> np.ndarray:
 
 
 def thread_work(operation: str, nbytes: int) -> tuple[Callable[[], Any], int]:
-    """Return one thread's call and the bytes that it moves, for a working set of ``nbytes`` of that thread."""
+    """Return one thread's call and the bytes that it moves, for a working set of ``nbytes`` of that
+    thread.
+    """
     arrays = ARRAYS[operation]
     elements = max(_ALIGNMENT_BYTES // 4, nbytes // (4 * arrays) // 16 * 16)
     passes = max(1, _BYTES_PER_CALL // (4 * arrays * elements))
@@ -63,7 +73,9 @@ def thread_work(operation: str, nbytes: int) -> tuple[Callable[[], Any], int]:
 
 
 def _in_place(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Keep NumPy from copying several short rows into its buffer first: that is four times slower than the first cache."""
+    """Keep NumPy from copying several short rows into its buffer first: that is four times slower
+    than the first cache.
+    """
 
     def run() -> Any:
         with np.errstate():  # its end puts the size of the buffer back
@@ -73,7 +85,9 @@ def _in_place(call: Callable[[], Any]) -> Callable[[], Any]:
     return run
 
 
-def host_rate(operation: str, nbytes: int, threads: int, clock: Clock, pool: Executor | None = None) -> float:
+def host_rate(
+    operation: str, nbytes: int, threads: int, clock: Clock, pool: Executor | None = None
+) -> float:
     """Return the best rate of all threads together, in bytes per second.
 
     Parameters
@@ -84,9 +98,11 @@ def host_rate(operation: str, nbytes: int, threads: int, clock: Clock, pool: Exe
         The working set of all threads together.
     threads : int
     clock : callable
-        Returns seconds. It is called before and after each run, so an error that it raises ends the measurement there.
+        Returns seconds. It is called before and after each run, so an error that it raises ends the
+        measurement there.
     pool : Executor, optional
-        With room for as many threads; one that lives on keeps the system's account of how long its threads waited for a core.
+        With room for as many threads; one that lives on keeps the system's account of how long its
+        threads waited for a core.
     """
     if threads == 1:
         work, moved = thread_work(operation, nbytes)
@@ -104,7 +120,9 @@ def _timed(work: Callable[[], Any], clock: Clock) -> float:
 
 
 def _in_threads(operation: str, nbytes: int, threads: int, clock: Clock, pool: Executor) -> float:
-    """Every run starts together and ends with the last thread: the rate that the whole machine sustains."""
+    """Every run starts together and ends with the last thread: the rate that the whole machine
+    sustains.
+    """
     spans: list[list[tuple[float, float]]] = [[] for _ in range(RUNS + 1)]
     barrier = threading.Barrier(threads)
     failures: list[BaseException] = []
@@ -132,8 +150,12 @@ def _in_threads(operation: str, nbytes: int, threads: int, clock: Clock, pool: E
     return threads * moved / seconds
 
 
-def device_rate(operation: str, nbytes: int, device: str, synchronize: Callable[[], None], clock: Clock) -> float:
-    """Return the best rate of an accelerator's memory, in bytes per second, for a working set far above its caches."""
+def device_rate(
+    operation: str, nbytes: int, device: str, synchronize: Callable[[], None], clock: Clock
+) -> float:
+    """Return the best rate of an accelerator's memory, in bytes per second, for a working set far
+    above its caches.
+    """
     import torch
 
     arrays = ARRAYS[operation]
@@ -147,9 +169,11 @@ def device_rate(operation: str, nbytes: int, device: str, synchronize: Callable[
 
 
 def shortest(work: Callable[[], Any], clock: Clock, seconds: float) -> float:
-    """Return the shortest of single calls, in seconds: as many as fit into a span, at least two after one that is thrown away.
+    """Return the shortest of single calls, in seconds: as many as fit into a span, at least two
+    after one that is thrown away.
 
-    On a CPU a call is over when it returns, and a short call can run between the time slices of another process, which a batch cannot.
+    On a CPU a call is over when it returns, and a short call can run between the time slices of
+    another process, which a batch cannot.
     """
     end, least, calls = clock() + seconds, math.inf, 0
     while calls < 3 or clock() < end:
@@ -160,9 +184,14 @@ def shortest(work: Callable[[], Any], clock: Clock, seconds: float) -> float:
 
 
 def repeated(
-    work: Callable[[], Any], synchronize: Callable[[], None], clock: Clock, at_least_seconds: float = 0.004, runs: int = RUNS
+    work: Callable[[], Any],
+    synchronize: Callable[[], None],
+    clock: Clock,
+    at_least_seconds: float = 0.004,
+    runs: int = RUNS,
 ) -> float:
-    """Return the best seconds of one call among batches that last long enough for the launch and the wait to vanish.
+    """Return the best seconds of one call among batches that last long enough for the launch and
+    the wait to vanish.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """What the machine did around a measurement: readings of its counters, taken before and after.
 
-Only reads and reports; what a difference means is decided by the pure rules in ``gpulab.devices.disturbance``.
-A counter that this machine does not have is None. Nothing here is needed for a time, so a counter that cannot
-be read is never an error.
+Only reads and reports; what a difference means is decided by the pure rules in
+``gpulab.devices.disturbance``. A counter that this machine does not have is None. Nothing here is
+needed for a time, so a counter that cannot be read is never an error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Readings:
     run_delay_seconds : float or None
         How long the calling thread was ready to run and had no core.
     process_run_delay_seconds : float or None
-        The same over all threads of this process, also those that have ended since it was first read.
+        The same over all threads of this process, also those that have ended since it was first
+        read.
     busy_seconds : float or None
         CPU time of all processes on the cores that this one may use.
     tick_seconds : float
@@ -50,7 +51,8 @@ class Readings:
     thermal_events : int or None
         How often the cores slowed down because of heat.
     frequency_hertz, base_frequency_hertz : float or None
-        The highest clock of the cores now, since idle cores run at a low one; the lowest that the manufacturer guarantees.
+        The highest clock of the cores now, since idle cores run at a low one; the lowest that the
+        manufacturer guarantees.
     gpu : GpuReadings or None
         Of the GPU that is measured.
     """
@@ -71,7 +73,8 @@ class Readings:
 
 
 def read(device: Device, since: Readings | None = None, root: pathlib.Path = _ROOT) -> Readings:
-    """Read every counter that this machine has; about half a millisecond on a CPU, more with an NVIDIA GPU.
+    """Read every counter that this machine has; about half a millisecond on a CPU, more with an
+    NVIDIA GPU.
 
     Parameters
     ----------
@@ -82,7 +85,11 @@ def read(device: Device, since: Readings | None = None, root: pathlib.Path = _RO
     root : path
         Where ``proc`` and ``sys`` are: "/", or a copy of another machine's files.
     """
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    cores = (
+        sorted(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else list(range(os.cpu_count() or 1))
+    )
     busy, stolen = _busy_and_stolen(root / "proc", cores)
     cpu = root / "sys/devices/system/cpu"
     return Readings(
@@ -98,7 +105,9 @@ def read(device: Device, since: Readings | None = None, root: pathlib.Path = _RO
         thermal_events=_sum_of(cpu, cores, "thermal_throttle/core_throttle_count"),
         frequency_hertz=_hertz(max, cpu, cores, "cpufreq/scaling_cur_freq"),
         base_frequency_hertz=_hertz(min, cpu, cores, "cpufreq/base_frequency"),
-        gpu=gpu_readings.read(device, since.gpu if since is not None else None) if device.kind == "cuda" else None,
+        gpu=gpu_readings.read(device, since.gpu if since is not None else None)
+        if device.kind == "cuda"
+        else None,
     )
 
 
@@ -115,14 +124,18 @@ def _tick_seconds() -> float:
 
 
 def _run_delay(path: pathlib.Path) -> float | None:
-    """Return the second field of a schedstat file: nanoseconds spent waiting on a run queue (kernel docs, sched-stats)."""
+    """Return the second field of a schedstat file: nanoseconds spent waiting on a run queue (kernel
+    docs, sched-stats).
+    """
     text = _text(path)
     fields = text.split() if text else []
     return int(fields[1]) * 1e-9 if len(fields) >= 2 else None
 
 
 class _RunDelays:
-    """The run delay of all threads of this process, those included that have ended: the system forgets them, and the sum would fall."""
+    """The run delay of all threads of this process, those included that have ended: the system
+    forgets them, and the sum would fall.
+    """
 
     def __init__(self, root: pathlib.Path) -> None:
         self._tasks = root / "proc/self/task"
@@ -141,8 +154,11 @@ class _RunDelays:
             living = {thread: delay for thread, delay in delays.items() if delay is not None}
             if not living:
                 return None
-            # A delay that has fallen is another thread's, which was given the number of one that has ended.
-            self._ended_seconds += sum(last for thread, last in self._known.items() if living.get(thread, -1.0) < last)
+            # A delay that has fallen is another thread's, which was given the number of one that
+            # has ended.
+            self._ended_seconds += sum(
+                last for thread, last in self._known.items() if living.get(thread, -1.0) < last
+            )
             self._known = living
             return self._ended_seconds + sum(living.values())
 
@@ -162,11 +178,14 @@ def _busy_and_stolen(proc: pathlib.Path, cores: list[int]) -> tuple[float | None
     for line in text.splitlines():
         name, *fields = line.split()
         if name in wanted and len(fields) >= 8:
-            user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) for field in fields[:8])
+            user, nice, system, _idle, _iowait, irq, softirq, steal = (
+                int(field) for field in fields[:8]
+            )
             busy += (user + nice + system + irq + softirq) * tick
             stolen += steal * tick
             seen += 1
-    # A container's own /proc/stat (lxcfs) counts its cores from 0, whatever numbers they have: a part of them is no answer.
+    # A container's own /proc/stat (lxcfs) counts its cores from 0, whatever numbers they have: a
+    # part of them is no answer.
     return (busy, stolen) if seen == len(cores) else (None, None)
 
 
@@ -183,7 +202,9 @@ def _busy_from_psutil() -> float | None:
 
 
 def _cgroup_stat_files(root: pathlib.Path) -> list[pathlib.Path]:
-    """Return the cpu.stat files of this process's control group and of all groups above it (versions 1 and 2)."""
+    """Return the cpu.stat files of this process's control group and of all groups above it
+    (versions 1 and 2).
+    """
     mount, files = root / "sys/fs/cgroup", []
     for line in (_text(root / "proc/self/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
@@ -196,7 +217,11 @@ def _cgroup_stat_files(root: pathlib.Path) -> list[pathlib.Path]:
             continue
         for top in roots:
             here = top / path.lstrip("/")
-            files += [group / "cpu.stat" for group in (here, *here.parents) if group == top or top in group.parents]
+            files += [
+                group / "cpu.stat"
+                for group in (here, *here.parents)
+                if group == top or top in group.parents
+            ]
     return list(dict.fromkeys(files))
 
 
@@ -205,7 +230,8 @@ def _throttled_seconds(root: pathlib.Path) -> float | None:
     for file in _cgroup_stat_files(root):
         for line in (_text(file) or "").splitlines():
             name, _, value = line.partition(" ")
-            if name in ("throttled_time", "throttled_usec"):  # version 1 counts nanoseconds, version 2 microseconds
+            # version 1 counts nanoseconds, version 2 microseconds
+            if name in ("throttled_time", "throttled_usec"):
                 total = (total or 0.0) + int(value) * (1e-9 if name == "throttled_time" else 1e-6)
     return total
 
@@ -220,6 +246,8 @@ def _sum_of(cpu: pathlib.Path, cores: list[int], name: str) -> int | None:
     return sum(values) if values else None
 
 
-def _hertz(which: Callable[[list[int]], int], cpu: pathlib.Path, cores: list[int], name: str) -> float | None:
+def _hertz(
+    which: Callable[[list[int]], int], cpu: pathlib.Path, cores: list[int], name: str
+) -> float | None:
     values = _values(cpu, cores, name)
     return 1000.0 * which(values) if values else None

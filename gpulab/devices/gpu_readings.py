@@ -1,7 +1,9 @@
-"""What NVIDIA's management library reports about the GPU that is measured: throttling, clocks, other processes.
+"""What NVIDIA's management library reports about the GPU that is measured: throttling, clocks,
+other processes.
 
-``pynvml`` is optional; without it, or without a driver, there are no readings. In a container the process ids are the
-host's, so other processes are counted where our own id is not in the list: this process always holds one context itself.
+``pynvml`` is optional; without it, or without a driver, there are no readings. In a container the
+process ids are the host's, so other processes are counted where our own id is not in the list: this
+process always holds one context itself.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class GpuReadings:
     epoch_microseconds : int
         When, as the driver counts it.
     slowed_seconds : float or None
-        How long the clock was reduced by power, heat or the board's limit, since the driver was loaded.
+        How long the clock was reduced by power, heat or the board's limit, since the driver was
+        loaded.
     reasons : tuple of str
         What reduces the clock at this moment.
     clock_hertz, top_clock_hertz : float or None
@@ -68,15 +71,23 @@ def _starts(nvml: Any) -> bool:
 
 @functools.cache
 def _handle(nvml: Any, index: int) -> Any:
-    """Return NVML's handle of a CUDA device: by UUID, because CUDA_VISIBLE_DEVICES renumbers; None where it cannot be told which it is."""
+    """Return NVML's handle of a CUDA device: by UUID, because CUDA_VISIBLE_DEVICES renumbers; None
+    where it cannot be told which it is.
+    """
     try:
         import torch
 
         uuid = str(torch.cuda.get_device_properties(index).uuid)
-        return nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+        return nvml.nvmlDeviceGetHandleByUUID(
+            uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+        )
     except (ImportError, AttributeError, RuntimeError, nvml.NVMLError):
-        # A MIG slice, say: its UUID is none of a GPU's, and its number says nothing of the GPU that it is cut from.
-        if os.environ.get("CUDA_VISIBLE_DEVICES") is not None and _ask(nvml.nvmlDeviceGetCount) != 1:
+        # A MIG slice, say: its UUID is none of a GPU's, and its number says nothing of the GPU that
+        # it is cut from.
+        if (
+            os.environ.get("CUDA_VISIBLE_DEVICES") is not None
+            and _ask(nvml.nvmlDeviceGetCount) != 1
+        ):
             return None
         return _ask(nvml.nvmlDeviceGetHandleByIndex, index)
 
@@ -99,7 +110,9 @@ def read(device: Device, since: GpuReadings | None = None) -> GpuReadings | None
     now = int(time.time() * 1e6)
     clock = _ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
     top = _ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
-    neighbours, busy = _neighbours(nvml, handle, since.epoch_microseconds if since is not None else now)
+    neighbours, busy = _neighbours(
+        nvml, handle, since.epoch_microseconds if since is not None else now
+    )
     return GpuReadings(
         epoch_microseconds=now,
         slowed_seconds=_slowed_seconds(nvml, handle),
@@ -113,12 +126,16 @@ def read(device: Device, since: GpuReadings | None = None) -> GpuReadings | None
 
 def _reasons(nvml: Any, handle: Any) -> tuple[str, ...]:
     name = "nvmlDeviceGetCurrentClocksEventReasons"  # before driver 535: ...ThrottleReasons
-    question = getattr(nvml, name, None) or getattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
+    question = getattr(nvml, name, None) or getattr(
+        nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None
+    )
     return slowdown_names(int((_ask(question, handle) if question is not None else None) or 0))
 
 
 def _slowed_seconds(nvml: Any, handle: Any) -> float | None:
-    """Return the sum of the violation counters; each counts nanoseconds since the driver was loaded."""
+    """Return the sum of the violation counters; each counts nanoseconds since the driver was
+    loaded.
+    """
     answers = [_ask(nvml.nvmlDeviceGetViolationStatus, handle, policy) for policy in _POLICIES]
     known = [answer.violationTime * 1e-9 for answer in answers if answer is not None]
     return sum(known) if known else None
@@ -142,6 +159,7 @@ def _neighbours(nvml: Any, handle: Any, since_microseconds: int) -> tuple[int | 
         shares[int(sample.pid)] = max(shares.get(int(sample.pid), 0.0), sample.smUtil / 100.0)
     if ours in pids:
         return count, max((share for pid, share in shares.items() if pid != ours), default=0.0)
-    # Our own id is hidden by the container: the busiest process during our own measurement is taken for ours.
+    # Our own id is hidden by the container: the busiest process during our own measurement is taken
+    # for ours.
     ranked = sorted(shares.values(), reverse=True)
     return count, ranked[1] if len(ranked) > 1 else 0.0

@@ -1,4 +1,6 @@
-"""Plotly figures of results: one function for each kind of result, no widgets, no arithmetic beyond what a figure needs."""
+"""Plotly figures of results: one function for each kind of result, no widgets, no arithmetic beyond
+what a figure needs.
+"""
 
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle

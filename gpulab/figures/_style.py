@@ -1,7 +1,9 @@
-"""The layout that all figures of the course share: theme, axes with units, the badge and the description.
+"""The layout that all figures of the course share: theme, axes with units, the badge and the
+description.
 
-JupyterLab's light and dark themes need different text colors, and a kernel cannot know which theme is active. So each text
-is wrapped in a span whose color is JupyterLab's own CSS variable; elsewhere it falls back to a medium gray.
+JupyterLab's light and dark themes need different text colors, and a kernel cannot know which theme
+is active. So each text is wrapped in a span whose color is JupyterLab's own CSS variable; elsewhere
+it falls back to a medium gray.
 """
 
 from __future__ import annotations
@@ -27,15 +29,24 @@ HEIGHT = 340
 _SUBTITLE = 100  # characters that fit beside each other at 900 pixels
 _LINE = 15  # pixels of one more line of it
 _NARROW = 0.005  # of a picture's width: about four pixels
-# At the bottom of the whole picture: plotly makes room for as many rows as there are, below the axis title at every width.
+# At the bottom of the whole picture: plotly makes room for as many rows as there are, below the
+# axis title at every width.
 _LEGEND = {
-    "orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)",
-}  # fmt: skip
+    "orientation": "h",
+    "x": 0,
+    "xanchor": "left",
+    "yref": "container",
+    "y": 0,
+    "yanchor": "bottom",
+    "bgcolor": "rgba(0,0,0,0)",
+}
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 
 
 class LabFigure(go.Figure):  # type: ignore[misc]
-    """A plotly figure that is displayed as plain data: without a script or a mode bar, with its description as text."""
+    """A plotly figure that is displayed as plain data: without a script or a mode bar, with its
+    description as text.
+    """
 
     @property
     def description(self) -> str:
@@ -43,7 +54,9 @@ class LabFigure(go.Figure):  # type: ignore[misc]
         meta = self.layout.meta
         return str(meta["description"]) if meta and "description" in meta else ""
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, validate: bool = True, **kwargs: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(
+        self, include: Any = None, exclude: Any = None, validate: bool = True, **kwargs: Any
+    ) -> dict[str, Any]:
         return mimebundle(self)
 
     def _ipython_display_(self) -> None:
@@ -53,14 +66,18 @@ class LabFigure(go.Figure):  # type: ignore[misc]
 
 
 def mimebundle(figure: go.Figure) -> dict[str, Any]:
-    """Return the figure as the data that JupyterLab's plotly extension draws, with its description as plain text."""
-    if "google.colab" in sys.modules:  # Colab draws only plotly's own HTML, below a cell and inside an instrument
+    """Return the figure as the data that JupyterLab's plotly extension draws, with its description
+    as plain text.
+    """
+    # Colab draws only plotly's own HTML, below a cell and inside an instrument
+    if "google.colab" in sys.modules:
         return dict(plotly.io.renderers["colab"].to_mimebundle(figure.to_dict()))
     # Its own parts, which are copied below: to_plotly_json would copy all of it once more.
     body = {"data": figure._data, "layout": figure._layout}
     meta = figure.layout.meta or {}
     return {
-        # Not "responsive": JupyterLab resizes the figure itself, and plotly's own resizing would collapse its height to nothing.
+        # Not "responsive": JupyterLab resizes the figure itself, and plotly's own resizing would
+        # collapse its height to nothing.
         PLOTLY_MIME: {**_plain(body), "config": {"displayModeBar": False}},
         "text/plain": meta.get("description", "a figure"),
     }
@@ -80,12 +97,16 @@ def _plain(value: Any) -> Any:
 
 
 def ink(text: str) -> str:
-    """Return the text in the text color of the reader's theme; ``<br>`` breaks a line, any other markup is escaped."""
+    """Return the text in the text color of the reader's theme; ``<br>`` breaks a line, any other
+    markup is escaped.
+    """
     lines = (line.replace("&", "&amp;").replace("<", "&lt;") for line in text.split("<br>"))
     return "<br>".join(_INK_OPEN + line + _INK_CLOSE for line in lines)
 
 
-def frame(title: str, evidence: Evidence | Iterable[Evidence], description: str, height: int = HEIGHT) -> LabFigure:
+def frame(
+    title: str, evidence: Evidence | Iterable[Evidence], description: str, height: int = HEIGHT
+) -> LabFigure:
     """Return an empty figure with the course's look.
 
     Parameters
@@ -100,30 +121,66 @@ def frame(title: str, evidence: Evidence | Iterable[Evidence], description: str,
         Pixels.
     """
     several = [evidence] if isinstance(evidence, Evidence) else list(evidence)
-    badges = textwrap.wrap("; ".join(dict.fromkeys(badge_text(item) for item in several)), _SUBTITLE, break_on_hyphens=False)
+    badges = textwrap.wrap(
+        "; ".join(dict.fromkeys(badge_text(item) for item in several)),
+        _SUBTITLE,
+        break_on_hyphens=False,
+    )
     extra = _LINE * max(len(badges) - 1, 0)
-    subtitle = {"text": ink("<br>".join(badges)), "font": {"size": 12, "color": MID_GREY}} if badges else None
+    subtitle = (
+        {"text": ink("<br>".join(badges)), "font": {"size": 12, "color": MID_GREY}}
+        if badges
+        else None
+    )
     axis = {
-        "gridcolor": GRID, "linecolor": AXIS, "zeroline": False, "showline": True, "ticks": "outside", "tickcolor": AXIS,
-        "automargin": True, "fixedrange": True, "tickprefix": _INK_OPEN, "ticksuffix": _INK_CLOSE, "title": {"standoff": 10},
-    }  # fmt: skip
+        "gridcolor": GRID,
+        "linecolor": AXIS,
+        "zeroline": False,
+        "showline": True,
+        "ticks": "outside",
+        "tickcolor": AXIS,
+        "automargin": True,
+        "fixedrange": True,
+        "tickprefix": _INK_OPEN,
+        "ticksuffix": _INK_CLOSE,
+        "title": {"standoff": 10},
+    }
     heading = {
-        "text": ink(title), "subtitle": subtitle, "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
-        "yanchor": "top", "pad": {"t": 8, "l": 8}, "font": {"size": 15},
-    }  # fmt: skip
+        "text": ink(title),
+        "subtitle": subtitle,
+        "x": 0,
+        "xref": "container",
+        "xanchor": "left",
+        "y": 1,
+        "yref": "container",
+        "yanchor": "top",
+        "pad": {"t": 8, "l": 8},
+        "font": {"size": 15},
+    }
     layout = {
-        "title": heading, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": MID_GREY, "size": 12, "family": "system-ui, sans-serif"}, "height": height + extra,
-        "margin": {"l": 70, "r": 24, "t": 76 + extra, "b": 56}, "hovermode": "closest", "dragmode": False,
+        "title": heading,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": MID_GREY, "size": 12, "family": "system-ui, sans-serif"},
+        "height": height + extra,
+        "margin": {"l": 70, "r": 24, "t": 76 + extra, "b": 56},
+        "hovermode": "closest",
+        "dragmode": False,
         "hoverlabel": {"bgcolor": "#333333", "font": {"color": "#FFFFFF"}},
         "legend": _LEGEND,
-        "meta": {"description": description}, "template": {}, "xaxis": axis, "yaxis": axis,
-    }  # fmt: skip
-    return LabFigure(layout=layout)  # in one go: each later update of a figure costs plotly milliseconds
+        "meta": {"description": description},
+        "template": {},
+        "xaxis": axis,
+        "yaxis": axis,
+    }
+    # in one go: each later update of a figure costs plotly milliseconds
+    return LabFigure(layout=layout)
 
 
 def composed(base: LabFigure, traces: Sequence[dict[str, Any]], **layout: Any) -> LabFigure:
-    """Return a figure made in one call with these traces and layout parts; updating a plotly figure later is much slower."""
+    """Return a figure made in one call with these traces and layout parts; updating a plotly figure
+    later is much slower.
+    """
     return LabFigure(data=list(traces), layout={**base.layout.to_plotly_json(), **layout})
 
 
@@ -133,21 +190,32 @@ def more_top(figure: go.Figure, pixels: int) -> None:
 
 
 def apart(names: Sequence[str]) -> list[str]:
-    """Return the names of rows, with a number added to repeated names: plotly would stack the bars of equal names.
+    """Return the names of rows, with a number added to repeated names: plotly would stack the bars
+    of equal names.
 
     >>> apart(["zero3", "ddp", "zero3"])
     ['zero3 (1)', 'ddp', 'zero3 (2)']
     """
-    return [f"{name} ({list(names[: k + 1]).count(name)})" if list(names).count(name) > 1 else name for k, name in enumerate(names)]
+    return [
+        f"{name} ({list(names[: k + 1]).count(name)})" if list(names).count(name) > 1 else name
+        for k, name in enumerate(names)
+    ]
 
 
 def apart_edges(lengths: Iterable[float], whole: float) -> dict[str, Any]:
-    """Return the light edge that keeps neighboring solid bars apart in both themes; a narrow bar has none, which would cover it."""
-    return {"color": "rgba(255,255,255,0.9)", "width": [1 if length > _NARROW * whole else 0 for length in lengths]}
+    """Return the light edge that keeps neighboring solid bars apart in both themes; a narrow bar
+    has none, which would cover it.
+    """
+    return {
+        "color": "rgba(255,255,255,0.9)",
+        "width": [1 if length > _NARROW * whole else 0 for length in lengths],
+    }
 
 
 def badge_text(evidence: Evidence) -> str:
-    """Return the badge, the device and the date or assumptions; a subtitle has room for four lines of these."""
+    """Return the badge, the device and the date or assumptions; a subtitle has room for four lines
+    of these.
+    """
     if evidence.badge is Badge.MODELLED:
         assumptions = evidence.assumptions or ""
         return f"MODELLED: {textwrap.shorten(assumptions, 4 * _SUBTITLE - 20, placeholder=' …')}"
@@ -160,12 +228,18 @@ def _log_ticks(low: float, high: float) -> list[float]:
     """Return three to eight round values inside (low, high), whatever the span."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for steps in ((1,), (1, 3), (1, 2, 5), range(1, 10)):
-        found = [m * 10.0**e for e in range(first, last + 1) for m in steps if low <= m * 10.0**e <= high]
+        found = [
+            m * 10.0**e for e in range(first, last + 1) for m in steps if low <= m * 10.0**e <= high
+        ]
         if len(found) >= 3:
             return found[:: math.ceil(len(found) / 8)]
     step = 10.0 ** math.floor(math.log10((high - low) / 2))
-    even = ([k * w for k in range(math.ceil(low / w), math.floor(high / w) + 1)] for w in (5 * step, 2 * step, step, step / 2))
-    return next(ticks for ticks in even if len(ticks) >= 3)  # of the last there are four, as two steps fit between the ends
+    even = (
+        [k * w for k in range(math.ceil(low / w), math.floor(high / w) + 1)]
+        for w in (5 * step, 2 * step, step, step / 2)
+    )
+    # of the last there are four, as two steps fit between the ends
+    return next(ticks for ticks in even if len(ticks) >= 3)
 
 
 def _positive(values: Iterable[float | None]) -> list[float]:
@@ -208,8 +282,14 @@ def rate_axis(values: Iterable[float | None], title: str, unit: str = "B/s") -> 
 
 
 def count_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:
-    """Return a logarithmic axis of a plain count; a short one has ticks between whole numbers too."""
-    return _log_axis(_positive(values) or [1.0, 1000.0], title, lambda v: f"{v:,.0f}" if float(v).is_integer() else f"{v:,g}")
+    """Return a logarithmic axis of a plain count; a short one has ticks between whole numbers
+    too.
+    """
+    return _log_axis(
+        _positive(values) or [1.0, 1000.0],
+        title,
+        lambda v: f"{v:,.0f}" if float(v).is_integer() else f"{v:,g}",
+    )
 
 
 def ratio_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:
@@ -230,48 +310,99 @@ def _spread(there: Sequence[float]) -> tuple[float, float]:
     return 10 ** (low - margin), 10 ** (high + margin)
 
 
-def _with_ticks(ticks: Sequence[float], texts: Sequence[str], there: Sequence[float], title: str) -> dict[str, Any]:
+def _with_ticks(
+    ticks: Sequence[float], texts: Sequence[str], there: Sequence[float], title: str
+) -> dict[str, Any]:
     low, high = _spread(there)
     return {
-        "type": "log", "tickmode": "array", "tickvals": list(ticks), "ticktext": [ink(t) for t in texts],
-        "tickprefix": "", "ticksuffix": "", "range": [math.log10(low), math.log10(high)], "title": {"text": ink(title)},
-    }  # fmt: skip
+        "type": "log",
+        "tickmode": "array",
+        "tickvals": list(ticks),
+        "ticktext": [ink(t) for t in texts],
+        "tickprefix": "",
+        "ticksuffix": "",
+        "range": [math.log10(low), math.log10(high)],
+        "title": {"text": ink(title)},
+    }
 
 
-def guide(figure: go.Figure, value: float, text: str, axis: str = "x", bottom: bool = False, before: bool = False) -> None:
+def guide(
+    figure: go.Figure,
+    value: float,
+    text: str,
+    axis: str = "x",
+    bottom: bool = False,
+    before: bool = False,
+) -> None:
     """Draw a labeled straight line on a log axis, such as a break-even or a ceiling.
-    The label of a vertical line is at its right or, near the right end of the axis (``before``), at its left.
+    The label of a vertical line is at its right or, near the right end of the axis (``before``), at
+    its left.
     """
     position = math.log10(value)  # annotations on log axes take the exponent
     end = (0, "bottom") if bottom else (1, "top")
     stroke = {"color": MID_GREY, "width": 1.5, "dash": "dash"}
     other = {"x": "y", "y": "x"}[axis]
-    ends = {f"{axis}0": value, f"{axis}1": value, f"{axis}ref": axis, f"{other}0": 0, f"{other}1": 1, f"{other}ref": "paper"}
+    ends = {
+        f"{axis}0": value,
+        f"{axis}1": value,
+        f"{axis}ref": axis,
+        f"{other}0": 0,
+        f"{other}1": 1,
+        f"{other}ref": "paper",
+    }
     figure.add_shape(type="line", line=stroke, **ends)
     if axis == "x":
         figure.add_annotation(
-            x=position, xref="x", y=end[0], yref="paper", text=ink(text), showarrow=False,
-            xanchor="right" if before else "left", yanchor=end[1], xshift=-5 if before else 5,
-        )  # fmt: skip
+            x=position,
+            xref="x",
+            y=end[0],
+            yref="paper",
+            text=ink(text),
+            showarrow=False,
+            xanchor="right" if before else "left",
+            yanchor=end[1],
+            xshift=-5 if before else 5,
+        )
     else:
-        figure.add_annotation(x=1, xref="paper", y=position, yref="y", text=ink(text), showarrow=False, xanchor="right", yanchor="bottom")
+        figure.add_annotation(
+            x=1,
+            xref="paper",
+            y=position,
+            yref="y",
+            text=ink(text),
+            showarrow=False,
+            xanchor="right",
+            yanchor="bottom",
+        )
 
 
-def linear_axis(high: float, title: str, text: Callable[[float], str], low: float = 0.0, binary: bool = False) -> dict[str, Any]:
-    """Return a linear axis from ``low`` to a little over ``high`` with round ticks (powers of two where ``binary``)."""
+def linear_axis(
+    high: float, title: str, text: Callable[[float], str], low: float = 0.0, binary: bool = False
+) -> dict[str, Any]:
+    """Return a linear axis from ``low`` to a little over ``high`` with round ticks (powers of two
+    where ``binary``).
+    """
     span = max(high - low, 1e-300)
     step = round_step(span / 5, binary)
     first = math.ceil(low / step - 1e-9)  # 20e-6 / 5e-6 is a little over 4
     ticks = [k * step for k in range(first, math.floor((high + 0.02 * span) / step) + 1)]
     return {
-        "type": "linear", "tickmode": "array", "tickvals": ticks, "ticktext": [ink(text(t)) for t in ticks], "tickprefix": "",
-        "ticksuffix": "", "range": [low, high + 0.06 * span], "title": {"text": ink(title)},
-    }  # fmt: skip
+        "type": "linear",
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [ink(text(t)) for t in ticks],
+        "tickprefix": "",
+        "ticksuffix": "",
+        "range": [low, high + 0.06 * span],
+        "title": {"text": ink(title)},
+    }
 
 
 def linear_seconds_axis(high: float, title: str, low: float = 0.0) -> dict[str, Any]:
     """Return a linear axis of time in one unit that suits ``high``."""
-    scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")) if high >= s), (1e-9, "ns"))
+    scale, unit = next(
+        ((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")) if high >= s), (1e-9, "ns")
+    )
     return linear_axis(high, f"{title} ({unit})", lambda v: f"{v / scale:.4g}", low)
 
 
@@ -281,7 +412,9 @@ def linear_bytes_axis(high: float, title: str) -> dict[str, Any]:
 
 
 def round_step(wanted: float, binary: bool = False) -> float:
-    """Return the smallest round step (1, 2, 5 times a power of ten; a power of two where ``binary``) of at least ``wanted``."""
+    """Return the smallest round step (1, 2, 5 times a power of ten; a power of two where
+    ``binary``) of at least ``wanted``.
+    """
     if binary:
         return float(2.0 ** max(0, math.ceil(math.log2(wanted))))
     power = 10.0 ** math.floor(math.log10(wanted))

@@ -1,7 +1,8 @@
 """The colors of the course, each with one meaning, and the three styles of evidence.
 
-The hues are Okabe and Ito's (Color Universal Design, 2008; https://jfly.uni-koeln.de/color/), distinguishable with any of the
-common color-vision deficiencies. Color is never the only cue: shape, fill and a label carry the same information.
+The hues are Okabe and Ito's (Color Universal Design, 2008; https://jfly.uni-koeln.de/color/),
+distinguishable with any of the common color-vision deficiencies. Color is never the only cue:
+shape, fill and a label carry the same information.
 """
 
 from __future__ import annotations
@@ -17,13 +18,21 @@ VERMILLION = "#D55E00"
 REDDISH_PURPLE = "#CC79A7"
 GREY = "#8A8A8A"  # ceilings, guides and what belongs to no device
 
-# One meaning for each device throughout the course: the host is blue, an accelerator of whatever make is vermillion.
-DEVICES = {"cpu": BLUE, "cuda": VERMILLION, "rocm": VERMILLION, "mps": VERMILLION, "xpu": VERMILLION}
+# One meaning for each device throughout the course: the host is blue, an accelerator of whatever
+# make is vermillion.
+DEVICES = {
+    "cpu": BLUE,
+    "cuda": VERMILLION,
+    "rocm": VERMILLION,
+    "mps": VERMILLION,
+    "xpu": VERMILLION,
+}
 # Bytes on their way: to the device, back, and within the host's own memory.
 COPIES = {"to_device": REDDISH_PURPLE, "to_host": BLUISH_GREEN, "host": BLUE}
 LANES = {"data": BLUE, "copy": REDDISH_PURPLE, "compute": VERMILLION}
 
-# What holds memory during a training step; these pictures show no devices, so the hues may be used again.
+# What holds memory during a training step; these pictures show no devices, so the hues may be used
+# again.
 MEMORY = {
     "parameters": BLUE,
     "gradients": ORANGE,
@@ -57,12 +66,21 @@ def memory_color(category: str) -> str:
 
 
 def marker(badge: Badge, color: str, symbol: str = "circle", size: int = 11) -> dict[str, object]:
-    """Return a marker that shows its evidence: measured is solid, recorded and modelled are hollow."""
+    """Return a marker that shows its evidence: measured is solid, recorded and modelled are
+    hollow.
+    """
     hollow = badge is not Badge.MEASURED
-    return {"symbol": f"{symbol}-open" if hollow else symbol, "size": size, "color": color, "line": {"width": 2, "color": color}}
+    return {
+        "symbol": f"{symbol}-open" if hollow else symbol,
+        "size": size,
+        "color": color,
+        "line": {"width": 2, "color": color},
+    }
 
 
 def line(badge: Badge, color: str, width: float = 2) -> dict[str, object]:
-    """Return a line that shows its evidence: measured is solid, recorded is dotted, modelled is dashed."""
+    """Return a line that shows its evidence: measured is solid, recorded is dotted, modelled is
+    dashed.
+    """
     dash = {Badge.MEASURED: "solid", Badge.RECORDED: "dot", Badge.MODELLED: "dash"}[badge]
     return {"color": color, "width": width, "dash": dash}

@@ -1,4 +1,6 @@
-"""Figures of several ranks: the lanes of each rank from a real run, and the stages of a pipeline, modelled and measured."""
+"""Figures of several ranks: the lanes of each rank from a real run, and the stages of a pipeline,
+modelled and measured.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from gpulab.evidence import Badge, Evidence
 from gpulab.figures import palette
-from gpulab.figures._style import AXIS, LabFigure, composed, frame, ink, linear_axis, linear_seconds_axis
+from gpulab.figures._style import (
+    AXIS,
+    LabFigure,
+    composed,
+    frame,
+    ink,
+    linear_axis,
+    linear_seconds_axis,
+)
 from gpulab.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -23,7 +33,8 @@ _TALLEST = 620
 _NAMED = 0.0125  # of the picture's width that a bar needs for each letter of a word
 _NUMBERED = 0.014
 _THIN = 0.006  # bars narrower than this share would be all edge
-# What a bar is: its colour, its pattern and the ink that is read on it. The patterns alone tell them apart.
+# What a bar is: its colour, its pattern and the ink that is read on it. The patterns alone tell
+# them apart.
 _KINDS: dict[str, tuple[str, str, str]] = {
     "forward": (palette.BLUE, "", "#FFFFFF"),
     "backward": (palette.BLUISH_GREEN, "/", "#000000"),
@@ -32,7 +43,8 @@ _KINDS: dict[str, tuple[str, str, str]] = {
     "idle": (palette.GREY, "x", "#000000"),
 }
 _WORDS = {"idle": "waits", "other compute": "optimizer and the rest"}
-_CROWDED = ("send", "recv")  # several are on their way at once, so their words would lie on one another
+# several are on their way at once, so their words would lie on one another
+_CROWDED = ("send", "recv")
 _WAIT = "rgba(127,127,127,0.25)"
 _CLEAR = "rgba(0,0,0,0)"
 
@@ -57,7 +69,11 @@ def rank_timeline(t: RankTimeline, steps: int = 2) -> LabFigure:
     shown = min(max(1, len(t.steps)), steps)
     title = f"{t.label}: work and waiting, {f'{shown} steps' if shown > 1 else 'one step'}"
     base = frame(
-        title, t.evidence, _words_of(t), height=_MARGIN + round((_LEGEND + _RANK_ROW * t.ranks) if messages else _STAGE_ROW * t.ranks)
+        title,
+        t.evidence,
+        _words_of(t),
+        height=_MARGIN
+        + round((_LEGEND + _RANK_ROW * t.ranks) if messages else _STAGE_ROW * t.ranks),
     )
     traces = []
     for kind in _KINDS:
@@ -70,10 +86,29 @@ def rank_timeline(t: RankTimeline, steps: int = 2) -> LabFigure:
     axis = {**base.layout.xaxis.to_plotly_json(), **linear_seconds_axis(end - begin, "time")}
     yaxis = {**base.layout.yaxis.to_plotly_json(), **_rows_axis(ticks, -0.6, low)}
     later = [moment - begin for moment in t.steps[1:] if begin < moment < end]
-    lines = [{"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": AXIS, "width": 1.5, "dash": "dash"}}
-             for x in later]  # fmt: skip
+    lines = [
+        {
+            "type": "line",
+            "x0": x,
+            "x1": x,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": {"color": AXIS, "width": 1.5, "dash": "dash"},
+        }
+        for x in later
+    ]
     names = [_beside(x, f"step {k}") for k, x in enumerate(later, start=2)]
-    return composed(base, traces, xaxis=axis, yaxis=yaxis, barmode="overlay", shapes=lines, annotations=names, **_legend(base))
+    return composed(
+        base,
+        traces,
+        xaxis=axis,
+        yaxis=yaxis,
+        barmode="overlay",
+        shapes=lines,
+        annotations=names,
+        **_legend(base),
+    )
 
 
 def _kind_of(span: RankSpan) -> str:
@@ -83,20 +118,34 @@ def _kind_of(span: RankSpan) -> str:
     return word if word in ("forward", "backward") else "other compute"
 
 
-def _rank_bars(kind: str, bars: Sequence[RankSpan], rows: dict[int, float], begin: float, end: float, badge: Badge) -> dict[str, Any]:
+def _rank_bars(
+    kind: str,
+    bars: Sequence[RankSpan],
+    rows: dict[int, float],
+    begin: float,
+    end: float,
+    badge: Badge,
+) -> dict[str, Any]:
     """Return one kind of bars of all ranks; messages have a narrower lane under the thread's."""
     beside = _BESIDE if kind == "communication" else 0.0
-    ends = [(max(bar.begin_seconds, begin) - begin, min(bar.end_seconds, end) - begin) for bar in bars]
+    ends = [
+        (max(bar.begin_seconds, begin) - begin, min(bar.end_seconds, end) - begin) for bar in bars
+    ]
     whole = end - begin
     return {
         **_bar(kind, badge, 0.66 if beside else 0.9),
-        "y": [rows[bar.rank] + beside for bar in bars], "x": [b - a for a, b in ends], "base": [a for a, _ in ends],
+        "y": [rows[bar.rank] + beside for bar in bars],
+        "x": [b - a for a, b in ends],
+        "base": [a for a, _ in ends],
         "text": [
-            "" if bar.kind == "idle" or bar.name in _CROWDED else _text(kind, badge, bar.name, (b - a) / whole)
+            ""
+            if bar.kind == "idle" or bar.name in _CROWDED
+            else _text(kind, badge, bar.name, (b - a) / whole)
             for bar, (a, b) in zip(bars, ends, strict=True)
         ],
-        "customdata": [_told(bar) for bar in bars], "hovertemplate": "%{customdata}<extra></extra>",
-    }  # fmt: skip
+        "customdata": [_told(bar) for bar in bars],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
 
 
 def _told(bar: RankSpan) -> str:
@@ -110,18 +159,26 @@ def _words_of(t: RankTimeline) -> str:
     parts = []
     for rank in range(t.ranks):
         seconds = t.seconds(rank)
-        shares = ", ".join(f"{kind} {seconds[kind] / t.end_seconds:.0%}" for kind in seconds) if t.end_seconds > 0 else "nothing"
+        shares = (
+            ", ".join(f"{kind} {seconds[kind] / t.end_seconds:.0%}" for kind in seconds)
+            if t.end_seconds > 0
+            else "nothing"
+        )
         parts.append(f"rank {rank}: {shares}")
     return f"{t.label}, {format_seconds(t.end_seconds)}: {'; '.join(parts)}."
 
 
-def pipeline_schedule(s: StageSchedule | ScheduleRun, measured: ScheduleRun | None = None, unit: str = "") -> LabFigure:
-    """Return when each stage runs each pass: the timetable of a pipeline, a measured run, or both on one scale.
+def pipeline_schedule(
+    s: StageSchedule | ScheduleRun, measured: ScheduleRun | None = None, unit: str = ""
+) -> LabFigure:
+    """Return when each stage runs each pass: the timetable of a pipeline, a measured run, or both
+    on one scale.
 
     Parameters
     ----------
     s : StageSchedule or ScheduleRun
-        From ``gl.models.pipeline_schedule`` or ``gl.parallel.run_schedule``; for a run alone, its timetable is drawn above it.
+        From ``gl.models.pipeline_schedule`` or ``gl.parallel.run_schedule``; for a run alone, its
+        timetable is drawn above it.
     measured : ScheduleRun, optional
         Drawn below the timetable; the costs of ``s`` are then in seconds.
     unit : str
@@ -129,14 +186,25 @@ def pipeline_schedule(s: StageSchedule | ScheduleRun, measured: ScheduleRun | No
     """
     run = measured if measured is not None else (s if hasattr(s, "bubble_ratios") else None)
     model: Any = getattr(s, "model", s)
-    halves: list[tuple[Any, Evidence]] = [(model, model.evidence)] + ([(run, run.evidence)] if run is not None else [])
+    halves: list[tuple[Any, Evidence]] = [(model, model.evidence)] + (
+        [(run, run.evidence)] if run is not None else []
+    )
     whole = max(max(one.end for one in half.passes) for half, _ in halves)
     count = sum(half.stages for half, _ in halves)
     row = min(_STAGE_ROW, max(_LEAST_ROW, _TALLEST // count))
     formula = model.bubble_formula_ratio
-    title = f"{_named(model)}: bubble {model.bubble_ratio:.1%}" + (f", measured {run.bubble_ratio:.1%}" if run is not None else "")
-    words = " ".join(_stages_in_words(half) for half, _ in halves) + (f" The formula gives {formula:.1%}." if formula is not None else "")
-    base = frame(title, [evidence for _, evidence in halves], words, height=_MARGIN + 8 + row * count + 16 * (len(halves) - 1))
+    title = f"{_named(model)}: bubble {model.bubble_ratio:.1%}" + (
+        f", measured {run.bubble_ratio:.1%}" if run is not None else ""
+    )
+    words = " ".join(_stages_in_words(half) for half, _ in halves) + (
+        f" The formula gives {formula:.1%}." if formula is not None else ""
+    )
+    base = frame(
+        title,
+        [evidence for _, evidence in halves],
+        words,
+        height=_MARGIN + 8 + row * count + 16 * (len(halves) - 1),
+    )
     plain = base.layout.yaxis.to_plotly_json()
     traces: list[dict[str, Any]] = []
     axes: dict[str, Any] = {}
@@ -145,59 +213,102 @@ def pipeline_schedule(s: StageSchedule | ScheduleRun, measured: ScheduleRun | No
     for number, (half, evidence) in enumerate(halves, start=1):
         end = "" if number == 1 else str(number)
         height = half.stages / count * (1 - gap * (len(halves) - 1))
-        traces += [{**trace, "yaxis": f"y{end}"} for trace in _stage_bars(half, evidence.badge, whole)]
-        ticks = [(float(stage), f"stage {stage}, holds {held:g}") for stage, held in enumerate(half.held)]
+        traces += [
+            {**trace, "yaxis": f"y{end}"} for trace in _stage_bars(half, evidence.badge, whole)
+        ]
+        ticks = [
+            (float(stage), f"stage {stage}, holds {held:g}") for stage, held in enumerate(half.held)
+        ]
         rows = _rows_axis(ticks, -0.6, half.stages - 0.4)
-        axes[f"yaxis{end}"] = {**plain, **rows, "domain": [max(0.0, top - height), top], "anchor": "x" if number == len(halves) else "free",
-                               "position": 0, "tickfont": {"size": 12 if row > 16 else 10}}  # fmt: skip
+        axes[f"yaxis{end}"] = {
+            **plain,
+            **rows,
+            "domain": [max(0.0, top - height), top],
+            "anchor": "x" if number == len(halves) else "free",
+            "position": 0,
+            "tickfont": {"size": 12 if row > 16 else 10},
+        }
         top -= height + gap
     words = f"time ({unit})" if unit else "time, in the unit of the costs"
-    scale = linear_axis(whole, words, "{:g}".format) if run is None else linear_seconds_axis(whole, "time since the step began")
+    scale = (
+        linear_axis(whole, words, "{:g}".format)
+        if run is None
+        else linear_seconds_axis(whole, "time since the step began")
+    )
     anchor = f"y{len(halves)}" if len(halves) > 1 else "y"
-    axis = {**base.layout.xaxis.to_plotly_json(), **scale, "range": [0, whole * 1.005], "anchor": anchor}
+    axis = {
+        **base.layout.xaxis.to_plotly_json(),
+        **scale,
+        "range": [0, whole * 1.005],
+        "anchor": anchor,
+    }
     return composed(base, traces, xaxis=axis, **axes, barmode="overlay", **_legend(base))
 
 
 def _named(model: StageSchedule) -> str:
-    name = {"split": "split by hand", "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B"}[model.schedule]
-    return f"{name}, {model.stages} stages, {model.microbatches} microbatch{'es' if model.microbatches > 1 else ''}"
+    name = {
+        "split": "split by hand",
+        "gpipe": "GPipe",
+        "1f1b": "1F1B",
+        "interleaved": "interleaved 1F1B",
+    }[model.schedule]
+    return (
+        f"{name}, {model.stages} stages, {model.microbatches} "
+        f"microbatch{'es' if model.microbatches > 1 else ''}"
+    )
 
 
 def _stages_in_words(half: StageSchedule | ScheduleRun) -> str:
     told = "Measured" if hasattr(half, "bubble_ratios") else "In the timetable"
-    return f"{told}: the stages wait {half.bubble_ratio:.1%} of the time and hold at most {max(half.held):g} microbatches' activations."
+    return (
+        f"{told}: the stages wait {half.bubble_ratio:.1%} of the time and hold at most "
+        f"{max(half.held):g} microbatches' activations."
+    )
 
 
-def _stage_bars(half: StageSchedule | ScheduleRun, badge: Badge, whole: float) -> list[dict[str, Any]]:
+def _stage_bars(
+    half: StageSchedule | ScheduleRun, badge: Badge, whole: float
+) -> list[dict[str, Any]]:
     """Return the waiting behind, then the forwards and the backwards."""
     long = max(one.end for one in half.passes)
     gaps = list(_gaps(half.passes, half.stages, long))
     waits = {
-        **_bar("idle", badge, 0.84), "y": [stage for stage, _, _ in gaps], "base": [begin for _, begin, _ in gaps],
-        "x": [end - begin for _, begin, end in gaps], "hoverinfo": "skip",
-    }  # fmt: skip
+        **_bar("idle", badge, 0.84),
+        "y": [stage for stage, _, _ in gaps],
+        "base": [begin for _, begin, _ in gaps],
+        "x": [end - begin for _, begin, end in gaps],
+        "hoverinfo": "skip",
+    }
     traces = [waits] if gaps else []
     for kind in ("forward", "backward"):
         bars = [one for one in half.passes if one.kind == kind]
         width = {id(one): one.duration / whole for one in bars}
         traces.append(
             {
-                **_bar(kind, badge, 0.84, min(width.values())), "y": [one.stage for one in bars], "base": [one.begin for one in bars],
+                **_bar(kind, badge, 0.84, min(width.values())),
+                "y": [one.stage for one in bars],
+                "base": [one.begin for one in bars],
                 "x": [one.duration for one in bars],
-                "text": [_text(kind, badge, f"{kind} {one.name[1:]}", width[id(one)]) for one in bars],
+                "text": [
+                    _text(kind, badge, f"{kind} {one.name[1:]}", width[id(one)]) for one in bars
+                ],
                 "customdata": [f"stage {one.stage}: {_pass_in_words(one)}" for one in bars],
                 "hovertemplate": "%{customdata}<extra></extra>",
             }
-        )  # fmt: skip
+        )
     return traces
 
 
 def _pass_in_words(one: StagePass) -> str:
-    what = f"{one.kind} of {f'microbatch {one.microbatch}' if one.count == 1 else 'the whole batch'}"
+    what = (
+        f"{one.kind} of {f'microbatch {one.microbatch}' if one.count == 1 else 'the whole batch'}"
+    )
     return f"{what}{f', part {one.chunk}' if one.chunk else ''}: {one.begin:.4g} to {one.end:.4g}"
 
 
-def _gaps(passes: Iterable[StagePass], stages: int, end: float) -> Iterable[tuple[int, float, float]]:
+def _gaps(
+    passes: Iterable[StagePass], stages: int, end: float
+) -> Iterable[tuple[int, float, float]]:
     """Return when each stage has no pass."""
     free = [0.0] * stages
     for one in sorted(passes, key=lambda one: one.begin):
@@ -209,13 +320,16 @@ def _gaps(passes: Iterable[StagePass], stages: int, end: float) -> Iterable[tupl
             yield stage, free[stage], end
 
 
-# -- what both share -------------------------------------------------------------------------------------------------
+# -- what both share
+# -------------------------------------------------------------------------------------------------
 
 
 def _bar(kind: str, badge: Badge, height: float, width: float = 1.0) -> dict[str, Any]:
-    """Return the look of a kind of bars: measured is filled, modelled and recorded are hollow; each has its pattern.
+    """Return the look of a kind of bars: measured is filled, modelled and recorded are hollow; each
+    has its pattern.
 
-    ``width`` is the share of the picture's width that the narrowest of them has: many narrow ones have thin edges.
+    ``width`` is the share of the picture's width that the narrowest of them has: many narrow ones
+    have thin edges.
     """
     color, shape, _ = _KINDS[kind]
     hollow = badge is not Badge.MEASURED
@@ -233,13 +347,28 @@ def _bar(kind: str, badge: Badge, height: float, width: float = 1.0) -> dict[str
             "fgopacity": 0.6,
             "bgcolor": ground,
         }
-        edge = {"color": color, "width": 1.3} if hollow else {"color": "rgba(255,255,255,0.9)", "width": 0.7}
-        marker = {"color": ground, "pattern": lines, "line": edge if width > _THIN else {"width": 0.4, "color": edge["color"]}}
+        edge = (
+            {"color": color, "width": 1.3}
+            if hollow
+            else {"color": "rgba(255,255,255,0.9)", "width": 0.7}
+        )
+        marker = {
+            "color": ground,
+            "pattern": lines,
+            "line": edge if width > _THIN else {"width": 0.4, "color": edge["color"]},
+        }
     return {
-        "type": "bar", "orientation": "h", "name": ink(f"{_WORDS.get(kind, kind)} ({badge.value.lower()})"), "width": height,
-        "marker": marker, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "textfont": {"size": 11},
+        "type": "bar",
+        "orientation": "h",
+        "name": ink(f"{_WORDS.get(kind, kind)} ({badge.value.lower()})"),
+        "width": height,
+        "marker": marker,
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "textfont": {"size": 11},
         "constraintext": "none",
-    }  # fmt: skip
+    }
 
 
 def _faint(color: str) -> str:
@@ -249,7 +378,9 @@ def _faint(color: str) -> str:
 
 
 def _text(kind: str, badge: Badge, name: str, width: float) -> str:
-    """Return what is written on a bar of this share of the width: its word, its number, or nothing."""
+    """Return what is written on a bar of this share of the width: its word, its number, or
+    nothing.
+    """
     word, _, number = name.partition(" ")
     short = word[0].upper() if kind in ("forward", "backward") else ""
     text = number or (word if width > _NAMED * len(word) else short)
@@ -261,16 +392,30 @@ def _text(kind: str, badge: Badge, name: str, width: float) -> str:
 
 def _rows_axis(ticks: Sequence[tuple[float, str]], high: float, low: float) -> dict[str, Any]:
     return {
-        "type": "linear", "tickmode": "array", "tickvals": [y for y, _ in ticks], "ticktext": [ink(text) for _, text in ticks],
-        "tickprefix": "", "ticksuffix": "", "showgrid": False, "range": [low, high], "ticks": "",
-    }  # fmt: skip
+        "type": "linear",
+        "tickmode": "array",
+        "tickvals": [y for y, _ in ticks],
+        "ticktext": [ink(text) for _, text in ticks],
+        "tickprefix": "",
+        "ticksuffix": "",
+        "showgrid": False,
+        "range": [low, high],
+        "ticks": "",
+    }
 
 
 def _beside(x: float, text: str) -> dict[str, Any]:
     return {
-        "x": x, "xref": "x", "y": 1, "yref": "paper", "text": ink(text), "showarrow": False, "xanchor": "left", "yanchor": "bottom",
+        "x": x,
+        "xref": "x",
+        "y": 1,
+        "yref": "paper",
+        "text": ink(text),
+        "showarrow": False,
+        "xanchor": "left",
+        "yanchor": "bottom",
         "xshift": 3,
-    }  # fmt: skip
+    }
 
 
 def _legend(base: LabFigure) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""The figure of memory per rank: one bar per strategy with its parts, and the capacity of the GPU."""
+"""The figure of memory per rank: one bar per strategy with its parts, and the capacity of the
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,13 @@ _PARTS = {
 _STATES_ONLY = " (states only)"
 
 
-def rank_memory(results: Sequence[RankMemory | RankStates], capacity_bytes: float | None = None, capacity_name: str = "") -> LabFigure:
-    """Return one bar per strategy: the peak of a rank by category with scratch and margin, or only the states if no more is known.
+def rank_memory(
+    results: Sequence[RankMemory | RankStates],
+    capacity_bytes: float | None = None,
+    capacity_name: str = "",
+) -> LabFigure:
+    """Return one bar per strategy: the peak of a rank by category with scratch and margin, or only
+    the states if no more is known.
 
     Parameters
     ----------
@@ -42,27 +49,65 @@ def rank_memory(results: Sequence[RankMemory | RankStates], capacity_bytes: floa
     """
     bars = list(zip(apart([label_of(one) for one in results]), map(parts_of, results), strict=True))
     totals = [sum(parts.values()) for _, parts in bars]
-    words = "; ".join(f"{label}: {format_bytes(total)}" for (label, _), total in zip(bars, totals, strict=True))
-    line = "" if capacity_bytes is None else f" {capacity_name or 'The GPU'} has {format_bytes(capacity_bytes)}."
-    title = f"Memory of one rank of {results[0].ranks}: {results[0].label}" if results else "Memory of one rank"
-    figure = frame(title, [one.evidence for one in results], f"{words}.{line}", height=250 + 34 * len(bars))
+    words = "; ".join(
+        f"{label}: {format_bytes(total)}" for (label, _), total in zip(bars, totals, strict=True)
+    )
+    line = (
+        ""
+        if capacity_bytes is None
+        else f" {capacity_name or 'The GPU'} has {format_bytes(capacity_bytes)}."
+    )
+    title = (
+        f"Memory of one rank of {results[0].ranks}: {results[0].label}"
+        if results
+        else "Memory of one rank"
+    )
+    figure = frame(
+        title, [one.evidence for one in results], f"{words}.{line}", height=250 + 34 * len(bars)
+    )
     names = [label for label, _ in bars]
     for part, (color, pattern) in _PARTS.items():
         values = [float(parts.get(part, 0)) for _, parts in bars]
         if any(values):
             figure.add_bar(
-                orientation="h", y=names, x=values, name=ink(part), width=0.62,
-                marker={"color": _faded(color), "line": {"color": color, "width": 1.5},
-                        "pattern": {"shape": pattern, "fgcolor": color, "size": 7}},
-                customdata=[format_bytes(v) for v in values], hovertemplate=f"{part}: %{{customdata}}<extra></extra>",
-            )  # fmt: skip
+                orientation="h",
+                y=names,
+                x=values,
+                name=ink(part),
+                width=0.62,
+                marker={
+                    "color": _faded(color),
+                    "line": {"color": color, "width": 1.5},
+                    "pattern": {"shape": pattern, "fgcolor": color, "size": 7},
+                },
+                customdata=[format_bytes(v) for v in values],
+                hovertemplate=f"{part}: %{{customdata}}<extra></extra>",
+            )
     largest = max([1.0, *totals, capacity_bytes or 0.0])
     if capacity_bytes is not None:
         stroke = {"color": MID_GREY, "width": 2, "dash": "dash"}
-        figure.add_shape(type="line", x0=capacity_bytes, x1=capacity_bytes, xref="x", y0=0, y1=1, yref="paper", line=stroke)
+        figure.add_shape(
+            type="line",
+            x0=capacity_bytes,
+            x1=capacity_bytes,
+            xref="x",
+            y0=0,
+            y1=1,
+            yref="paper",
+            line=stroke,
+        )
         anchor = "right" if capacity_bytes > 0.5 * largest else "left"
         text = ink(f"{capacity_name}: {format_bytes(capacity_bytes)}")
-        figure.add_annotation(x=capacity_bytes, xref="x", y=1, yref="paper", yanchor="bottom", xanchor=anchor, showarrow=False, text=text)
+        figure.add_annotation(
+            x=capacity_bytes,
+            xref="x",
+            y=1,
+            yref="paper",
+            yanchor="bottom",
+            xanchor=anchor,
+            showarrow=False,
+            text=text,
+        )
     figure.update_xaxes(**linear_bytes_axis(1.05 * largest, "bytes per rank"))
     figure.update_yaxes(
         type="category",
@@ -87,11 +132,17 @@ def parts_of(one: RankMemory | RankStates) -> dict[str, int]:
     if not _is_states(one):
         margin = one.needed_bytes("cuda") - one.peak_bytes - one.scratch_bytes
         return {**one.peak_by_category, "inside operators": one.scratch_bytes, "margin": margin}
-    return {"parameters": one.parameters_bytes, "optimizer": one.optimizer_bytes, "gradients": one.gradients_bytes}
+    return {
+        "parameters": one.parameters_bytes,
+        "optimizer": one.optimizer_bytes,
+        "gradients": one.gradients_bytes,
+    }
 
 
 def _is_states(one: RankMemory | RankStates) -> TypeIs[RankStates]:
-    """Return whether a result has states only; asked by name, so that drawing imports no parallelism."""
+    """Return whether a result has states only; asked by name, so that drawing imports no
+    parallelism.
+    """
     return not hasattr(one, "peak_by_category")
 
 

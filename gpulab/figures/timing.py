@@ -38,7 +38,9 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
     """
     rows = [*c.rows, *recorded]
     evidence = [row.measurement.evidence for row in rows]
-    figure = frame(c.label, evidence, _describe_comparison(c, recorded), height=190 + 54 * len(rows))
+    figure = frame(
+        c.label, evidence, _describe_comparison(c, recorded), height=190 + 54 * len(rows)
+    )
     _legend(figure)
     for place, row in enumerate(rows):
         _add_times(figure, place, row.measurement)
@@ -49,9 +51,14 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
     times = [t for row in rows for t in _times(row.measurement)]
     figure.update_xaxes(**seconds_axis(times, "time per call (log scale)"))
     figure.update_yaxes(
-        range=[len(rows) - 0.5, -0.5], tickmode="array", tickvals=list(range(len(rows))), ticktext=[ink(_row_name(row)) for row in rows],
-        tickprefix="", ticksuffix="", showgrid=False,
-    )  # fmt: skip
+        range=[len(rows) - 0.5, -0.5],
+        tickmode="array",
+        tickvals=list(range(len(rows))),
+        ticktext=[ink(_row_name(row)) for row in rows],
+        tickprefix="",
+        ticksuffix="",
+        showgrid=False,
+    )
     figure.update_layout(margin_r=150 if any(row.speedup is not None for row in rows) else 24)
     return figure
 
@@ -59,7 +66,16 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
 def _beside(figure: LabFigure, y: float, yref: str, text: str, yanchor: str = "middle") -> None:
     """Write into the column at the right of the plot."""
     figure.add_annotation(
-        x=1, xref="paper", xanchor="left", xshift=8, y=y, yref=yref, yanchor=yanchor, text=ink(text), align="left", showarrow=False
+        x=1,
+        xref="paper",
+        xanchor="left",
+        xshift=8,
+        y=y,
+        yref=yref,
+        yanchor=yanchor,
+        text=ink(text),
+        align="left",
+        showarrow=False,
     )
 
 
@@ -69,16 +85,31 @@ def measurement(m: Measurement) -> LabFigure:
     interval = (
         "no valid interval"
         if m.interval_seconds is None
-        else f"95 % interval {format_seconds(m.interval_seconds[0])} to {format_seconds(m.interval_seconds[1])}"
+        else f"95 % interval {format_seconds(m.interval_seconds[0])} to "
+        f"{format_seconds(m.interval_seconds[1])}"
     )
     count = plural(samples.size, "sample")
-    words = f"{m.label} on {m.device}: {count} in the order taken, median {format_seconds(m.median_seconds)}, {interval}."
+    words = (
+        f"{m.label} on {m.device}: {count} in the order taken, median "
+        f"{format_seconds(m.median_seconds)}, {interval}."
+    )
     figure = frame(f"{m.label}: each sample", m.evidence, words)
     color = palette.device_color(m.device)
     index = np.arange(1, samples.size + 1)
     if m.interval_seconds is not None:
         low, high = m.interval_seconds
-        figure.add_shape(type="rect", xref="paper", x0=0, x1=1, yref="y", y0=low, y1=high, fillcolor=color, opacity=0.18, line={"width": 0})
+        figure.add_shape(
+            type="rect",
+            xref="paper",
+            x0=0,
+            x1=1,
+            yref="y",
+            y0=low,
+            y1=high,
+            fillcolor=color,
+            opacity=0.18,
+            line={"width": 0},
+        )
     figure.add_shape(
         type="line",
         xref="paper",
@@ -90,9 +121,14 @@ def measurement(m: Measurement) -> LabFigure:
         line=palette.line(m.evidence.badge, color),
     )
     figure.add_scatter(
-        x=index, y=samples, mode="markers", marker=palette.marker(m.evidence.badge, color, size=6), showlegend=False,
-        hovertemplate="sample %{x:d}: %{y:.3s}s<extra></extra>",  # without a format the axis' ink would come with it
-    )  # fmt: skip
+        x=index,
+        y=samples,
+        mode="markers",
+        marker=palette.marker(m.evidence.badge, color, size=6),
+        showlegend=False,
+        # without a format the axis' ink would come with it
+        hovertemplate="sample %{x:d}: %{y:.3s}s<extra></extra>",
+    )
     figure.add_annotation(
         x=1,
         xref="paper",
@@ -103,7 +139,14 @@ def measurement(m: Measurement) -> LabFigure:
         showarrow=False,
         text=ink(f"median {format_seconds(m.median_seconds)}, {interval}"),
     )
-    scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")) if m.median_seconds >= s), (1e-9, "ns"))
+    scale, unit = next(
+        (
+            (s, u)
+            for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+            if m.median_seconds >= s
+        ),
+        (1e-9, "ns"),
+    )
     figure.update_xaxes(title={"text": ink("sample")})
     spread = samples[np.isfinite(samples) & (samples > 0)]
     if spread.size and spread.max() > _LOG_FROM * np.median(spread):
@@ -130,10 +173,19 @@ def _times(m: Measurement) -> list[float | None]:
 
 def _add_times(figure: LabFigure, place: int, m: Measurement) -> None:
     color, badge = palette.device_color(m.device), m.evidence.badge
-    shown = [(_RETURNED, m.launch_seconds), (_FINISHED, m.median_seconds), (_COPIES, m.with_transfer_seconds)]
+    shown = [
+        (_RETURNED, m.launch_seconds),
+        (_FINISHED, m.median_seconds),
+        (_COPIES, m.with_transfer_seconds),
+    ]
     there = [(what, seconds) for what, seconds in shown if seconds is not None and seconds > 0]
     figure.add_scatter(
-        x=[s for _, s in there], y=[place] * len(there), mode="lines", line={"color": AXIS, "width": 1}, showlegend=False, hoverinfo="skip"
+        x=[s for _, s in there],
+        y=[place] * len(there),
+        mode="lines",
+        line={"color": AXIS, "width": 1},
+        showlegend=False,
+        hoverinfo="skip",
     )
     for (what, symbol, offset), seconds in there:
         bars = None
@@ -150,18 +202,26 @@ def _add_times(figure: LabFigure, place: int, m: Measurement) -> None:
             }
         mark = palette.marker(badge, color, symbol, 14 if symbol == "line-ns" else 11)
         figure.add_scatter(
-            x=[seconds], y=[place + offset], mode="markers", marker=mark, error_x=bars, showlegend=False,
+            x=[seconds],
+            y=[place + offset],
+            mode="markers",
+            marker=mark,
+            error_x=bars,
+            showlegend=False,
             hovertemplate=f"{what}: {format_seconds(seconds)}<extra></extra>",
-        )  # fmt: skip
+        )
 
 
 def _legend(figure: LabFigure) -> None:
     """Add the shapes to the legend once, in grey: colour is the device's."""
     for what, symbol, _ in (_RETURNED, _FINISHED, _COPIES):
         figure.add_scatter(
-            x=[None], y=[None], mode="markers", name=ink(what + (" (median, 95 % interval)" if what == _FINISHED[0] else "")),
+            x=[None],
+            y=[None],
+            mode="markers",
+            name=ink(what + (" (median, 95 % interval)" if what == _FINISHED[0] else "")),
             marker=palette.marker(Badge.MEASURED, palette.GREY, symbol),
-        )  # fmt: skip
+        )
 
 
 def _row_name(row: ComparisonRow) -> str:
@@ -178,7 +238,9 @@ def _row_name(row: ComparisonRow) -> str:
 
 def _speedup(row: ComparisonRow) -> str:
     interval = (
-        "" if row.speedup_interval is None else f" [{format_ratio(row.speedup_interval[0])}, {format_ratio(row.speedup_interval[1])}]"
+        ""
+        if row.speedup_interval is None
+        else f" [{format_ratio(row.speedup_interval[0])}, {format_ratio(row.speedup_interval[1])}]"
     )
     return f"{format_ratio(row.speedup or 0.0)}{interval}"
 
@@ -187,7 +249,10 @@ def _describe_comparison(c: Comparison, recorded: Sequence[ComparisonRow]) -> st
     parts = []
     for row in [*c.rows, *recorded]:
         m = row.measurement
-        text = f"{row.name} ({m.evidence.badge.value.lower()}): finished after {format_seconds(m.median_seconds)}"
+        text = (
+            f"{row.name} ({m.evidence.badge.value.lower()}): finished after "
+            f"{format_seconds(m.median_seconds)}"
+        )
         text += f", returned after {format_seconds(m.launch_seconds)}"
         if m.with_transfer_seconds is not None:
             text += f", with copies {format_seconds(m.with_transfer_seconds)}"

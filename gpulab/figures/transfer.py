@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep, SweepPoint
 
 _WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
-_SYMBOLS = {"pageable": ("circle", "cross"), "pinned": ("diamond", "x")}  # the second one of a model, or it would look recorded
+# the second one of a model, or it would look recorded
+_SYMBOLS = {"pageable": ("circle", "cross"), "pinned": ("diamond", "x")}
 _CURVE_POINTS = 160
 _LATE = 0.7  # share of the axis from which on a label behind its line would be cut off
 _ROW = 16  # pixels of a label
@@ -45,14 +46,16 @@ def sweep(
     links: Sequence[Link] = (),
     at_bytes: float | None = None,
 ) -> LabFigure:
-    """Return transfer time (or rate) over size for each series, with the fitted line and its prediction interval.
+    """Return transfer time (or rate) over size for each series, with the fitted line and its
+    prediction interval.
 
     Parameters
     ----------
     s : Sweep or None
         None draws only ``beside`` and ``links``.
     fit : AlphaBeta or several, optional
-        Drawn dashed, with the band in which a new measurement should fall 95 times in 100; latency, bandwidth and knees are named.
+        Drawn dashed, with the band in which a new measurement should fall 95 times in 100; latency,
+        bandwidth and knees are named.
     quantity : str
         "seconds", or "rate" for bytes a second.
     beside : sequence of Sweep
@@ -78,7 +81,11 @@ def sweep(
     for one in sweeps:
         for direction, memory in one.series:
             values += _add_series(
-                figure, one.select(direction, memory), one.evidence.badge, quantity, one.device if len(sweeps) > 1 else ""
+                figure,
+                one.select(direction, memory),
+                one.evidence.badge,
+                quantity,
+                one.device if len(sweeps) > 1 else "",
             )
     if fits and at_bytes is not None:
         values += _add_prediction(figure, fits[0], quantity, at_bytes)
@@ -86,12 +93,18 @@ def sweep(
     ceiling = None if s is None else s.memory_bandwidth_bytes_per_second
     time_axis = quantity == "seconds"
     values += [] if time_axis else _name_rates(figure, ceiling, fits)
-    axis = seconds_axis(values, "time (log scale)") if time_axis else rate_axis(values, "rate (log scale)")
+    axis = (
+        seconds_axis(values, "time (log scale)")
+        if time_axis
+        else rate_axis(values, "rate (log scale)")
+    )
     figure.update_layout(xaxis=bytes_axis(sizes, "size (log scale)"), yaxis=axis, showlegend=True)
     return figure
 
 
-def _add_link(figure: LabFigure, road: Link, quantity: str, sizes: Sequence[float]) -> list[float | None]:
+def _add_link(
+    figure: LabFigure, road: Link, quantity: str, sizes: Sequence[float]
+) -> list[float | None]:
     x = np.geomspace(min(sizes), max(sizes), _CURVE_POINTS)
     seconds = np.array([road.seconds(n) for n in x])
     y = seconds if quantity == "seconds" else x / seconds
@@ -102,15 +115,22 @@ def _add_link(figure: LabFigure, road: Link, quantity: str, sizes: Sequence[floa
         mode="lines",
         line=palette.line(badge, palette.COPIES["to_device"]),
         name=ink(f"{road.name} ({badge.value.lower()})"),
-        customdata=[f"{format_bytes(n)}: {format_seconds(t)}" for n, t in zip(x, seconds, strict=True)],
+        customdata=[
+            f"{format_bytes(n)}: {format_seconds(t)}" for n, t in zip(x, seconds, strict=True)
+        ],
         hovertemplate=f"{road.name}, %{{customdata}}<extra></extra>",
     )
     return [float(y[0]), float(y[-1])]
 
 
-def _add_prediction(figure: LabFigure, fit: AlphaBeta, quantity: str, nbytes: float) -> list[float | None]:
+def _add_prediction(
+    figure: LabFigure, fit: AlphaBeta, quantity: str, nbytes: float
+) -> list[float | None]:
     low, middle, high = fit.predict(nbytes)
-    words = f"{format_bytes(nbytes)}: {format_seconds(middle)}, 95 % {format_seconds(low)} to {format_seconds(high)}"
+    words = (
+        f"{format_bytes(nbytes)}: {format_seconds(middle)}, 95 % {format_seconds(low)} to "
+        f"{format_seconds(high)}"
+    )
     if quantity == "rate":
         low, middle, high = nbytes / high, nbytes / middle, nbytes / low
     figure.add_scatter(
@@ -119,26 +139,38 @@ def _add_prediction(figure: LabFigure, fit: AlphaBeta, quantity: str, nbytes: fl
         mode="markers",
         marker=palette.marker(Badge.MODELLED, palette.VERMILLION, "square", 11),
         error_y={
-            "type": "data", "symmetric": False, "array": [high - middle], "arrayminus": [middle - low], "color": palette.VERMILLION,
-            "thickness": 2, "width": 6,
+            "type": "data",
+            "symmetric": False,
+            "array": [high - middle],
+            "arrayminus": [middle - low],
+            "color": palette.VERMILLION,
+            "thickness": 2,
+            "width": 6,
         },
         name=ink(f"predicted, {words}"),
         hovertemplate=f"predicted, {words}<extra></extra>",
-    )  # fmt: skip
+    )
     return [low, high]
 
 
-def _add_series(figure: LabFigure, points: Sequence[SweepPoint], badge: Badge, quantity: str, device: str) -> list[float | None]:
+def _add_series(
+    figure: LabFigure, points: Sequence[SweepPoint], badge: Badge, quantity: str, device: str
+) -> list[float | None]:
     color = palette.COPIES.get(points[0].direction, palette.GREY)
     direction = _WORDS.get(points[0].direction, points[0].direction)
-    name = f"{direction}, {points[0].memory}{', ' + device if device else ''} ({badge.value.lower()})"
+    name = (
+        f"{direction}, {points[0].memory}{', ' + device if device else ''} ({badge.value.lower()})"
+    )
     if quantity == "seconds":
         values = [p.median_seconds for p in points]
         ends = [p.interval_seconds or (p.median_seconds, p.median_seconds) for p in points]
     else:
         values = [p.bytes_per_second for p in points]
         slowest = [(p.interval_seconds or (p.median_seconds, p.median_seconds)) for p in points]
-        ends = [(p.nbytes / high, p.nbytes / low) for p, (low, high) in zip(points, slowest, strict=True)]
+        ends = [
+            (p.nbytes / high, p.nbytes / low)
+            for p, (low, high) in zip(points, slowest, strict=True)
+        ]
     bars = {
         "type": "data",
         "symmetric": False,
@@ -154,7 +186,12 @@ def _add_series(figure: LabFigure, points: Sequence[SweepPoint], badge: Badge, q
         mode="markers",
         error_y=bars,
         name=ink(name),
-        marker=palette.marker(badge, color, _SYMBOLS.get(points[0].memory, ("square", "star"))[badge is Badge.MODELLED], 8),
+        marker=palette.marker(
+            badge,
+            color,
+            _SYMBOLS.get(points[0].memory, ("square", "star"))[badge is Badge.MODELLED],
+            8,
+        ),
         customdata=[_point_words(p) for p in points],
         hovertemplate="%{customdata}<extra></extra>",
     )
@@ -162,10 +199,15 @@ def _add_series(figure: LabFigure, points: Sequence[SweepPoint], badge: Badge, q
 
 
 def _point_words(p: SweepPoint) -> str:
-    return f"{format_bytes(p.nbytes)}: {format_seconds(p.median_seconds)}, {format_bytes_per_second(p.bytes_per_second)}"
+    return (
+        f"{format_bytes(p.nbytes)}: {format_seconds(p.median_seconds)}, "
+        f"{format_bytes_per_second(p.bytes_per_second)}"
+    )
 
 
-def _add_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[float], first: bool) -> None:
+def _add_fit(
+    figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[float], first: bool
+) -> None:
     x = np.geomspace(min(sizes), max(sizes), _CURVE_POINTS)
     low, middle, high = (np.asarray(v, dtype=float) for v in fit.predict(x))
     if quantity == "rate":
@@ -181,18 +223,34 @@ def _add_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[f
         name=ink("95 % prediction interval"),
         showlegend=first,
     )
-    words = f"fit: {format_seconds(fit.latency_seconds)} + size / {format_bytes_per_second(fit.bandwidth_bytes_per_second)}"
-    figure.add_scatter(x=x, y=middle, mode="lines", line=palette.line(Badge.MODELLED, MID_GREY), name=ink(words), hoverinfo="skip")
+    words = (
+        f"fit: {format_seconds(fit.latency_seconds)} + size / "
+        f"{format_bytes_per_second(fit.bandwidth_bytes_per_second)}"
+    )
+    figure.add_scatter(
+        x=x,
+        y=middle,
+        mode="lines",
+        line=palette.line(Badge.MODELLED, MID_GREY),
+        name=ink(words),
+        hoverinfo="skip",
+    )
 
 
 def _name_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[float]) -> None:
     """Name what the curve shows: the flat latency, the half of the bandwidth and knees.
 
-    Time rises from the lower left to the upper right, so labels stand at the upper left; of a rate at the lower right.
+    Time rises from the lower left to the upper right, so labels stand at the upper left; of a rate
+    at the lower right.
     """
     rate = quantity == "rate"
     low, high = min(sizes), max(sizes)
-    marks = [(fit.half_bandwidth_bytes, f"half the bandwidth at {format_bytes(fit.half_bandwidth_bytes)}")]
+    marks = [
+        (
+            fit.half_bandwidth_bytes,
+            f"half the bandwidth at {format_bytes(fit.half_bandwidth_bytes)}",
+        )
+    ]
     marks += [(knee, f"knee at {format_bytes(knee)}") for knee in fit.knees_bytes]
     for k, (nbytes, text) in enumerate((n, words) for n, words in marks if low < n < high):
         guide(figure, nbytes, text, bottom=rate)
@@ -201,23 +259,38 @@ def _name_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[
         if not rate and np.log(nbytes / low) > 0.4 * np.log(high / low):
             label.update(xanchor="right", xshift=-5)
     if not rate:
-        guide(figure, fit.latency_seconds, f"latency {format_seconds(fit.latency_seconds)}", axis="y")
+        guide(
+            figure, fit.latency_seconds, f"latency {format_seconds(fit.latency_seconds)}", axis="y"
+        )
 
 
-def _name_rates(figure: LabFigure, ceiling: float | None, fits: Sequence[AlphaBeta]) -> list[float | None]:
-    """Name the fit's bandwidth and the host's memory bandwidth, the higher one over its line and the lower one under it."""
-    levels = [] if ceiling is None else [(ceiling, f"memory bandwidth {format_bytes_per_second(ceiling)} (reads + writes)")]
+def _name_rates(
+    figure: LabFigure, ceiling: float | None, fits: Sequence[AlphaBeta]
+) -> list[float | None]:
+    """Name the fit's bandwidth and the host's memory bandwidth, the higher one over its line and
+    the lower one under it.
+    """
+    levels = (
+        []
+        if ceiling is None
+        else [(ceiling, f"memory bandwidth {format_bytes_per_second(ceiling)} (reads + writes)")]
+    )
     if len(fits) == 1:
         bandwidth = fits[0].bandwidth_bytes_per_second
         levels.append((bandwidth, f"bandwidth of the fit {format_bytes_per_second(bandwidth)}"))
     for k, (value, text) in enumerate(sorted(levels, reverse=True)):
         guide(figure, value, text, axis="y")
-        # Left of the middle the curves of links lie lower, and those of caches higher; at the right end all of them are.
-        figure.layout.annotations[-1].update(x=0.3, xanchor="left", yanchor="top" if k else "bottom")
+        # Left of the middle the curves of links lie lower, and those of caches higher; at the right
+        # end all of them are.
+        figure.layout.annotations[-1].update(
+            x=0.3, xanchor="left", yanchor="top" if k else "bottom"
+        )
     return [value for value, _ in levels]
 
 
-def _describe_sweep(sweeps: Sequence[Sweep], fits: Sequence[AlphaBeta], links: Sequence[Link], quantity: str) -> str:
+def _describe_sweep(
+    sweeps: Sequence[Sweep], fits: Sequence[AlphaBeta], links: Sequence[Link], quantity: str
+) -> str:
     parts = []
     for one in sweeps:
         where = f" on {one.device}" if len(sweeps) > 1 else ""
@@ -226,20 +299,40 @@ def _describe_sweep(sweeps: Sequence[Sweep], fits: Sequence[AlphaBeta], links: S
             ends = f"smallest {_point_words(points[0])}, largest {_point_words(points[-1])}"
             parts.append(f"{_WORDS.get(direction, direction)} from {memory} memory{where}, {ends}")
     for fit in fits:
-        latency, rate = format_seconds(fit.latency_seconds), format_bytes_per_second(fit.bandwidth_bytes_per_second)
+        latency, rate = (
+            format_seconds(fit.latency_seconds),
+            format_bytes_per_second(fit.bandwidth_bytes_per_second),
+        )
         parts.append(f"the fit: latency {latency}, bandwidth {rate}")
-    parts += [f"{road.name}, modelled: {road.evidence.assumptions or 'the fit of a sweep'}" for road in links]
+    parts += [
+        f"{road.name}, modelled: {road.evidence.assumptions or 'the fit of a sweep'}"
+        for road in links
+    ]
     where = f" on {sweeps[0].device}" if sweeps else ""
-    return f"Transfer {'time' if quantity == 'seconds' else 'rate'} over size{where}. " + "; ".join(parts) + "."
+    return (
+        f"Transfer {'time' if quantity == 'seconds' else 'rate'} over size{where}. "
+        + "; ".join(parts)
+        + "."
+    )
 
 
 def break_even(b: BreakEven) -> LabFigure:
-    """Return the times of host and accelerator over the size, with the size above which the accelerator is faster."""
+    """Return the times of host and accelerator over the size, with the size above which the
+    accelerator is faster.
+    """
     evidence = [e for e in (b.host_evidence, b.evidence) if e is not None]
-    figure = frame(f"Break-even of {b.label}, copies counted", evidence, f"{b.sentence} {_describe_rows(b)}".strip(), height=380)
+    figure = frame(
+        f"Break-even of {b.label}, copies counted",
+        evidence,
+        f"{b.sentence} {_describe_rows(b)}".strip(),
+        height=380,
+    )
     sizes = [row.n for row in b.rows]
     host, device = [row.host_seconds for row in b.rows], [row.device_seconds for row in b.rows]
-    lines = (("CPU", host, "cpu", Badge.MEASURED), ("accelerator with both copies", device, "cuda", b.evidence.badge))
+    lines = (
+        ("CPU", host, "cpu", Badge.MEASURED),
+        ("accelerator with both copies", device, "cuda", b.evidence.badge),
+    )
     for name, seconds, kind, badge in lines:
         color = palette.device_color(kind)
         figure.add_scatter(
@@ -260,28 +353,54 @@ def break_even(b: BreakEven) -> LabFigure:
         guide(figure, b.size, f"break-even: n = {b.size}", before=place > _LATE)
     else:
         text = ink(f"no break-even up to n = {sizes[-1]}" if sizes else b.reason)
-        figure.add_annotation(x=0.01, y=0.99, xref="paper", yref="paper", xanchor="left", yanchor="top", showarrow=False, text=text)
+        figure.add_annotation(
+            x=0.01,
+            y=0.99,
+            xref="paper",
+            yref="paper",
+            xanchor="left",
+            yanchor="top",
+            showarrow=False,
+            text=text,
+        )
     return figure
 
 
 def _describe_rows(b: BreakEven) -> str:
-    return "; ".join(f"n = {r.n}: CPU {format_seconds(r.host_seconds)}, accelerator {format_seconds(r.device_seconds)}" for r in b.rows)
+    return "; ".join(
+        f"n = {r.n}: CPU {format_seconds(r.host_seconds)}, accelerator "
+        f"{format_seconds(r.device_seconds)}"
+        for r in b.rows
+    )
 
 
 def overlap(o: Overlap) -> LabFigure:
-    """Return the timeline of the overlapped run, with the times of the serial run and of the ideal pipeline."""
+    """Return the timeline of the overlapped run, with the times of the serial run and of the ideal
+    pipeline.
+    """
     pieces = plural(o.chunks, "chunk")
     words = (
-        f"{format_bytes(o.nbytes)} in {pieces} on {o.device}: overlapped {format_seconds(o.seconds)}, one after the other "
-        f"{format_seconds(o.serial_seconds)}, ideal {format_seconds(o.ideal_seconds)}; {o.ratio_text} of the possible gain."
+        f"{format_bytes(o.nbytes)} in {pieces} on {o.device}: overlapped "
+        f"{format_seconds(o.seconds)}, one after the other "
+        f"{format_seconds(o.serial_seconds)}, ideal {format_seconds(o.ideal_seconds)}; "
+        f"{o.ratio_text} of the possible gain."
     )
-    figure = frame(f"Copy and compute, {pieces} of {format_bytes(o.nbytes / max(o.chunks, 1))}", o.evidence, words, height=300)
+    figure = frame(
+        f"Copy and compute, {pieces} of {format_bytes(o.nbytes / max(o.chunks, 1))}",
+        o.evidence,
+        words,
+        height=300,
+    )
     hollow = o.evidence.badge is not Badge.MEASURED
     end = max([span.end_seconds for span in o.timeline] + [o.serial_seconds, o.ideal_seconds])
     for lane in ("copy", "compute"):
         spans = [span for span in o.timeline if span.lane == lane]
         color = palette.LANES[lane]
-        edge = {"color": color, "width": 1.5} if hollow else apart_edges([span.seconds for span in spans], end)
+        edge = (
+            {"color": color, "width": 1.5}
+            if hollow
+            else apart_edges([span.seconds for span in spans], end)
+        )
         fill = {"color": "rgba(0,0,0,0)" if hollow else color, "line": edge}
         figure.add_bar(
             orientation="h",
@@ -291,7 +410,9 @@ def overlap(o: Overlap) -> LabFigure:
             marker=fill,
             width=0.55,
             showlegend=False,
-            customdata=[f"{lane} {span.chunk + 1}: {format_seconds(span.seconds)}" for span in spans],
+            customdata=[
+                f"{lane} {span.chunk + 1}: {format_seconds(span.seconds)}" for span in spans
+            ],
             hovertemplate="%{customdata}<extra></extra>",
         )
     figure.update_xaxes(**linear_seconds_axis(end, "time since the start"))
@@ -306,7 +427,13 @@ def overlap(o: Overlap) -> LabFigure:
         showgrid=False,
     )
     _time_guide(figure, o.ideal_seconds, f"ideal {format_seconds(o.ideal_seconds)}", "right", 1.0)
-    _time_guide(figure, o.serial_seconds, f"one after the other {format_seconds(o.serial_seconds)}", "right", 1.09)
+    _time_guide(
+        figure,
+        o.serial_seconds,
+        f"one after the other {format_seconds(o.serial_seconds)}",
+        "right",
+        1.09,
+    )
     figure.update_layout(barmode="overlay")
     more_top(figure, 32)
     return figure
@@ -314,5 +441,16 @@ def overlap(o: Overlap) -> LabFigure:
 
 def _time_guide(figure: LabFigure, seconds: float, text: str, anchor: str, height: float) -> None:
     stroke = {"color": MID_GREY, "width": 1.5, "dash": "dash"}
-    figure.add_shape(type="line", x0=seconds, x1=seconds, xref="x", y0=0, y1=height, yref="paper", line=stroke)
-    figure.add_annotation(x=seconds, xref="x", y=height, yref="paper", text=ink(text), showarrow=False, xanchor=anchor, yanchor="bottom")
+    figure.add_shape(
+        type="line", x0=seconds, x1=seconds, xref="x", y0=0, y1=height, yref="paper", line=stroke
+    )
+    figure.add_annotation(
+        x=seconds,
+        xref="x",
+        y=height,
+        yref="paper",
+        text=ink(text),
+        showarrow=False,
+        xanchor=anchor,
+        yanchor="bottom",
+    )

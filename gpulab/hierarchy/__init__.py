@@ -1,8 +1,9 @@
-"""The memory hierarchy of this machine: latency and bandwidth by working set, and how many loads are in flight at once.
+"""The memory hierarchy of this machine: latency and bandwidth by working set, and how many loads
+are in flight at once.
 
-On a CPU the latency is that of a chase: each load gives the address of the next one, so that nothing can be prefetched.
-It needs no compiler (a cycle of Python objects), and uses numba where it is installed. On a CUDA device the same chase
-and the streams are kernels of CuPy.
+On a CPU the latency is that of a chase: each load gives the address of the next one, so that
+nothing can be prefetched. It needs no compiler (a cycle of Python objects), and uses numba where it
+is installed. On a CUDA device the same chase and the streams are kernels of CuPy.
 
 >>> from gpulab import hierarchy
 >>> curve = hierarchy.latency(sizes=[2**13, 2**16], method="python", chases=1, deadline=0.2)
@@ -11,7 +12,13 @@ and the streams are kernels of CuPy.
 """
 
 from gpulab.hierarchy._chains import HOPS_PER_CALL, methods
-from gpulab.hierarchy._experiment import chase_method, measure_chase, measure_stream, recorded_bandwidth, recorded_latency
+from gpulab.hierarchy._experiment import (
+    chase_method,
+    measure_chase,
+    measure_stream,
+    recorded_bandwidth,
+    recorded_latency,
+)
 from gpulab.hierarchy._latency import latency
 from gpulab.hierarchy._parallel import parallel
 from gpulab.hierarchy._streams import bandwidth

@@ -1,8 +1,10 @@
-"""Chains of nodes in a random cycle, and the walks along them: with Python objects, or with numba over an array.
+"""Chains of nodes in a random cycle, and the walks along them: with Python objects, or with numba
+over an array.
 
-A node takes one cache line. The order is random inside blocks of 64 KiB, and the blocks follow each other at random: no
-prefetcher can guess the next line, and few address translations miss the TLB (with a random order over the whole set, each
-load of a large set would also wait for the page tables, which is a separate effect).
+A node takes one cache line. The order is random inside blocks of 64 KiB, and the blocks follow each
+other at random: no prefetcher can guess the next line, and few address translations miss the TLB
+(with a random order over the whole set, each load of a large set would also wait for the page
+tables, which is a separate effect).
 """
 
 from __future__ import annotations
@@ -21,13 +23,19 @@ from gpulab.errors import MissingLibraryError
 # Apple's processors fetch lines of 128 bytes; the others of today 64.
 LINE_BYTES = 128 if (platform.system(), platform.machine()) == ("Darwin", "arm64") else 64
 BLOCK_BYTES = 2**16
-# Hops of one call: from 20 us in the first cache to about a millisecond in main memory, far above the call's own cost.
+# Hops of one call: from 20 us in the first cache to about a millisecond in main memory, far above
+# the call's own cost.
 HOPS_PER_CALL = 8192
 _UNROLLED = 64
 _WORD = 8
-# What Python keeps of an object in front of its slots: the collector's two words, the count of references, the type.
+# What Python keeps of an object in front of its slots: the collector's two words, the count of
+# references, the type.
 _HEADER_BYTES = 32
-METHOD_WORDS = {"python": "a cycle of Python objects", "numba": "numba over an array", "cupy": "a CUDA kernel"}
+METHOD_WORDS = {
+    "python": "a cycle of Python objects",
+    "numba": "numba over an array",
+    "cupy": "a CUDA kernel",
+}
 
 
 class Chain(Protocol):
@@ -44,7 +52,9 @@ class Chain(Protocol):
 
 
 def methods() -> tuple[str, ...]:
-    """Return the chase methods available on this machine's CPU, the most precise first: "numba" where it is installed, and "python"."""
+    """Return the chase methods available on this machine's CPU, the most precise first: "numba"
+    where it is installed, and "python".
+    """
     return ("numba", "python") if _numba() is not None else ("python",)
 
 
@@ -52,7 +62,8 @@ def methods() -> tuple[str, ...]:
 def _numba() -> Any:
     try:
         return importlib.import_module("numba")
-    except Exception:  # an installed numba that does not fit the NumPy beside it raises more than ImportError
+    except Exception:
+        # an installed numba that does not fit the NumPy beside it raises more than ImportError
         return None
 
 
@@ -83,17 +94,21 @@ def build(method: str, nbytes: int, seed: int = 0) -> Chain:
     if method == "numba":
         if _numba() is None:
             raise MissingLibraryError(
-                "latency: method='numba' needs numba, which is not installed here. Leave method out, or install numba."
+                "latency: method='numba' needs numba, which is not installed here. Leave method "
+                "out, or install numba."
             )
         return _NumbaChain(nodes, seed)
     return _PythonChain(nodes, seed)
 
 
-# -- Python objects ------------------------------------------------------------------------------------------------------
+# -- Python objects
+# ------------------------------------------------------------------------------------------------------
 
 
 def _node_type() -> type:
-    """A class whose objects fill one line: the link in the first slot, the others only take room."""
+    """A class whose objects fill one line: the link in the first slot, the others only take
+    room.
+    """
     spare = tuple(f"_{k}" for k in range((LINE_BYTES - _HEADER_BYTES) // _WORD - 1))
     return type("Node", (), {"__slots__": ("next", *spare)})
 
@@ -110,7 +125,12 @@ def _python_walk(walkers: int) -> Callable[..., Any]:
     names = [f"n{k}" for k in range(walkers)]
     one_by_one = [f"{name} = {name}.next" for name in names] * (_UNROLLED // walkers)
     body = [f"n0 = n0{'.next' * _UNROLLED}"] if walkers == 1 else one_by_one
-    lines = [f"{', '.join(names)}, = nodes", "for _ in range(rounds):", *(f"    {line}" for line in body), f"return {', '.join(names)},"]
+    lines = [
+        f"{', '.join(names)}, = nodes",
+        "for _ in range(rounds):",
+        *(f"    {line}" for line in body),
+        f"return {', '.join(names)},",
+    ]
     return _written("\n".join(f"    {line}" for line in lines), "walk(nodes, rounds)")
 
 
@@ -157,12 +177,15 @@ class _PythonChain:
         self._ring = []
 
 
-# -- numba ---------------------------------------------------------------------------------------------------------------
+# -- numba
+# ---------------------------------------------------------------------------------------------------------------
 
 
 @functools.cache
 def _numba_walk(walkers: int) -> Callable[..., Any]:
-    """Return ``walk(ring, at, rounds)``, compiled; unsigned numbers, for which numba adds no test of the sign."""
+    """Return ``walk(ring, at, rounds)``, compiled; unsigned numbers, for which numba adds no test
+    of the sign.
+    """
     numba = _numba()
     names = [f"n{k}" for k in range(walkers)]
     lines = [
@@ -202,7 +225,9 @@ def spaced(order: np.ndarray, walkers: int) -> np.ndarray:
 
 
 def laid_out(nodes: int, seed: int, line_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a ring as an array of uint64 that begins on a line, and the places of its nodes in the order of a walk."""
+    """Return a ring as an array of uint64 that begins on a line, and the places of its nodes in the
+    order of a walk.
+    """
     step = line_bytes // _WORD
     room = np.zeros(nodes * step + step, np.uint64)
     start = (-room.ctypes.data % line_bytes) // _WORD

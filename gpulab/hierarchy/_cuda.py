@@ -1,4 +1,6 @@
-"""The chase and the stream as CUDA kernels through CuPy. Written for a machine with a GPU; tests marked ``gpu`` run it there."""
+"""The chase and the stream as CUDA kernels through CuPy. Written for a machine with a GPU; tests
+marked ``gpu`` run it there.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from gpulab.devices import Device, translate
 from gpulab.errors import InputError, MissingLibraryError, message_of, pip_command
 from gpulab.hierarchy._chains import HOPS_PER_CALL, laid_out, spaced
 
-# A line of a GPU's L1 and L2 (four sectors of 32 bytes): a hop never finds its target in the line before.
+# A line of a GPU's L1 and L2 (four sectors of 32 bytes): a hop never finds its target in the line
+# before.
 LINE_BYTES = 128
 _THREADS = 256
 _BLOCKS_PER_SM = 8
@@ -61,8 +64,10 @@ def _cupy(function: str) -> Any:
         return _backends.backend("cupy").module
     except InputError as error:
         raise MissingLibraryError(
-            f"{function}: a CUDA device is measured with CuPy, which cannot be imported ({message_of(error.__cause__ or error)}); expected "
-            f"it to be installed. Run {pip_command('install cupy-cuda13x')}, or cupy-cuda12x for an older driver."
+            f"{function}: a CUDA device is measured with CuPy, which cannot be imported "
+            f"({message_of(error.__cause__ or error)}); expected "
+            f"it to be installed. Run {pip_command('install cupy-cuda13x')}, or cupy-cuda12x for "
+            "an older driver."
         ) from error
 
 
@@ -72,15 +77,19 @@ def _kernel(function: str, device: Device, name: str) -> Any:
     Raises
     ------
     MissingLibraryError
-        If CuPy cannot compile it here (NVRTC is not installed, or is too old for the GPU): as without CuPy, who asked can go on.
+        If CuPy cannot compile it here (NVRTC is not installed, or is too old for the GPU): as
+        without CuPy, who asked can go on.
     """
     try:
         return _kernels(device.index).get_function(name)
-    except Exception as error:  # CuPy's own types of NVRTC's errors, or RuntimeError where it finds no NVRTC
-        if translate(error, "") is not None:  # of the memory or the device, and no fault of the compiler's
+    except Exception as error:
+        # CuPy's own types of NVRTC's errors, or RuntimeError where it finds no NVRTC
+        # of the memory or the device, and no fault of the compiler's
+        if translate(error, "") is not None:
             raise
         raise MissingLibraryError(
-            f"{function}: CuPy cannot compile a kernel for {device.name} ({message_of(error)}); expected an NVRTC that CuPy can find and "
+            f"{function}: CuPy cannot compile a kernel for {device.name} ({message_of(error)}); "
+            "expected an NVRTC that CuPy can find and "
             "that supports this GPU. `gpulab doctor` reports what to install."
         ) from error
 
@@ -113,7 +122,11 @@ class CudaChain:
     def walk(self) -> None:
         """Launch the hops of one call; the caller waits for the device."""
         with self._cupy.cuda.Device(self._device.index):
-            self._kernel((1,), (self._walkers,), (self._ring, self._at, np.int64(HOPS_PER_CALL // self._walkers)))
+            self._kernel(
+                (1,),
+                (self._walkers,),
+                (self._ring, self._at, np.int64(HOPS_PER_CALL // self._walkers)),
+            )
 
     def close(self) -> None:
         """Let go of the ring."""
@@ -121,14 +134,19 @@ class CudaChain:
 
 
 def reader(device: Device, nbytes: int) -> tuple[Callable[[], Any], int]:
-    """Return a call that reads a working set of the whole device often enough, and the bytes that it reads."""
+    """Return a call that reads a working set of the whole device often enough, and the bytes that
+    it reads.
+    """
     cupy = _cupy("bandwidth")
     count = max(1, nbytes // 16)
     passes = max(1, _BYTES_PER_CALL // (16 * count))
-    kernel = _kernel("bandwidth", device, "read_all")  # before the ones, which CuPy makes by a kernel of its own
+    # before the ones, which CuPy makes by a kernel of its own
+    kernel = _kernel("bandwidth", device, "read_all")
     with cupy.cuda.Device(device.index):
         data, never = cupy.ones(4 * count, cupy.float32), cupy.zeros(1, cupy.float32)
-        blocks = _BLOCKS_PER_SM * int(cupy.cuda.Device(device.index).attributes["MultiProcessorCount"])
+        blocks = _BLOCKS_PER_SM * int(
+            cupy.cuda.Device(device.index).attributes["MultiProcessorCount"]
+        )
 
     def work() -> None:
         with cupy.cuda.Device(device.index):

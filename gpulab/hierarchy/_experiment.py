@@ -17,7 +17,9 @@ from gpulab.timing import Measurement
 
 
 def chase_method(device: Device) -> str:
-    """Return how a device is chased on a machine with numpy, torch and CuPy alone: "python" or "cupy"."""
+    """Return how a device is chased on a machine with numpy, torch and CuPy alone: "python" or
+    "cupy".
+    """
     return "python" if device.is_cpu else "cupy"
 
 
@@ -55,7 +57,9 @@ def measure_chase(nbytes: int, device: Any = "cpu", *, deadline: float = 0.5) ->
     return _latency.timed(where, method, size, deadline=check_deadline("measure_chase", deadline))
 
 
-def measure_stream(nbytes: int, device: Any = "cpu", operation: str = "read", *, deadline: float = 0.5) -> Measurement:
+def measure_stream(
+    nbytes: int, device: Any = "cpu", operation: str = "read", *, deadline: float = 0.5
+) -> Measurement:
     """Measure calls of a stream through a working set.
 
     Parameters
@@ -82,9 +86,16 @@ def measure_stream(nbytes: int, device: Any = "cpu", operation: str = "read", *,
     """
     where = _given.where("measure_stream", device)
     if operation not in (_streams.OPERATIONS if where.is_cpu else ("read",)):
-        raise InputError(f"measure_stream: {where.name} has no stream {operation!r}; expected 'read'. Leave operation out.")
-    size = _given.sizes_of("measure_stream", [nbytes], where, "numpy" if where.is_cpu else "cupy")[0]
-    return _streams.timed(where, operation, size, deadline=check_deadline("measure_stream", deadline))
+        raise InputError(
+            f"measure_stream: {where.name} has no stream {operation!r}; expected 'read'. Leave "
+            "operation out."
+        )
+    size = _given.sizes_of("measure_stream", [nbytes], where, "numpy" if where.is_cpu else "cupy")[
+        0
+    ]
+    return _streams.timed(
+        where, operation, size, deadline=check_deadline("measure_stream", deadline)
+    )
 
 
 def recorded_latency(recording: Recording) -> Latency | None:
@@ -121,7 +132,14 @@ def recorded_latency(recording: Recording) -> Latency | None:
         )
     method = str(entries[0][1].params["method"])
     return Latency(
-        recording.environment.device, method, tuple(points), None, _reported(recording), (), recording.evidence(), recording.environment
+        recording.environment.device,
+        method,
+        tuple(points),
+        None,
+        _reported(recording),
+        (),
+        recording.evidence(),
+        recording.environment,
     )
 
 
@@ -138,7 +156,11 @@ def recorded_bandwidth(recording: Recording, operation: str = "read") -> Bandwid
     InputError
         If it is not a recording.
     """
-    entries = [(n, e) for n, e in _entries("recorded_bandwidth", recording, "bandwidth") if e.params.get("operation") == operation]
+    entries = [
+        (n, e)
+        for n, e in _entries("recorded_bandwidth", recording, "bandwidth")
+        if e.params.get("operation") == operation
+    ]
     if not entries:
         return None
     points = []
@@ -172,17 +194,33 @@ def recorded_bandwidth(recording: Recording, operation: str = "read") -> Bandwid
 
 def _entries(function: str, recording: Recording, experiment: str) -> list[tuple[int, Entry]]:
     if not isinstance(recording, Recording):
-        raise InputError(f"{function}: got {kind_of(recording)}; expected a Recording. Pass gl.recordings.load(name).")
-    return sorted(((int(entry.params["nbytes"]), entry) for entry in recording.select(experiment)), key=lambda pair: pair[0])
+        raise InputError(
+            f"{function}: got {kind_of(recording)}; expected a Recording. Pass "
+            "gl.recordings.load(name)."
+        )
+    return sorted(
+        ((int(entry.params["nbytes"]), entry) for entry in recording.select(experiment)),
+        key=lambda pair: pair[0],
+    )
 
 
 def _reported(recording: Recording) -> tuple[Reported, ...]:
-    """The caches that the recorded machine reported: the processor's, or the L2 of the recorded GPU."""
+    """The caches that the recorded machine reported: the processor's, or the L2 of the recorded
+    GPU.
+    """
     if recording.environment.device_kind == "cpu":
         processor = recording.machine.get("processor")
         caches = processor.get("caches") if isinstance(processor, Mapping) else None
-        told = [one for one in caches if isinstance(one, Mapping)] if isinstance(caches, (list, tuple)) else []
-        sizes: list[tuple[str, Any]] = [(str(one.get("level")), one.get("size_bytes")) for one in told]
+        told = (
+            [one for one in caches if isinstance(one, Mapping)]
+            if isinstance(caches, (list, tuple))
+            else []
+        )
+        sizes: list[tuple[str, Any]] = [
+            (str(one.get("level")), one.get("size_bytes")) for one in told
+        ]
     else:
         sizes = [("L2", accelerator_told(recording).get("l2_bytes"))]
-    return tuple(Reported(name, float(size)) for name, size in sizes if is_finite(size) and size > 0)
+    return tuple(
+        Reported(name, float(size)) for name, size in sizes if is_finite(size) and size > 0
+    )

@@ -22,8 +22,9 @@ Stop = Callable[[], bool]
 Clock = Callable[[], float]
 
 _SMALLEST, _LARGEST = 2**10, 2**34
-# Default sets reach from a part of any first cache to twice the last one, as far as making the nodes takes no more than seconds. A GPU's
-# L2 is slow to give way (seen on an H200: its halves, then both, then flat from 1.5 times its 60 MiB on), and its nodes are made at once.
+# Default sets reach from a part of any first cache to twice the last one, as far as making the
+# nodes takes no more than seconds. A GPU's L2 is slow to give way (seen on an H200: its halves,
+# then both, then flat from 1.5 times its 60 MiB on), and its nodes are made at once.
 _TIMES_THE_LAST = {"cpu": 2, "gpu": 4}
 _FIRST, _LAST = 2**12, {"python": 2**26, "numba": 2**27, "numpy": 2**27, "cupy": 2**29}
 _LEAST_LAST = 2**24
@@ -46,7 +47,10 @@ def where(function: str, device: Any) -> Device:
     """
     found = devices.find(device)
     if not found.is_cpu and found.torch_type != "cuda":
-        raise InputError(f"{function}: {found.name} has no chase implementation; expected the CPU or a CUDA device. Pass device='cpu'.")
+        raise InputError(
+            f"{function}: {found.name} has no chase implementation; expected the CPU or a CUDA "
+            "device. Pass device='cpu'."
+        )
     return found
 
 
@@ -58,10 +62,13 @@ def method_of(function: str, method: str | None, device: Device) -> str:
     return _given.word(function, "method", method, ("numba", "python") if device.is_cpu else known)
 
 
-def sizes_of(function: str, sizes: Iterable[int] | None, device: Device, method: str) -> tuple[int, ...]:
+def sizes_of(
+    function: str, sizes: Iterable[int] | None, device: Device, method: str
+) -> tuple[int, ...]:
     """Return working sets in whole lines, ascending.
 
-    By default two for each doubling (one above 8 MiB), as far as a quarter of the free memory reaches.
+    By default two for each doubling (one above 8 MiB), as far as a quarter of the free memory
+    reaches.
 
     Raises
     ------
@@ -70,7 +77,10 @@ def sizes_of(function: str, sizes: Iterable[int] | None, device: Device, method:
     OutOfMemoryError
         If a requested size does not fit; nothing has been allocated.
     """
-    room = min((f for f in (free_bytes(Device("cpu")), free_bytes(device)) if f is not None), default=float(_LARGEST))
+    room = min(
+        (f for f in (free_bytes(Device("cpu")), free_bytes(device)) if f is not None),
+        default=float(_LARGEST),
+    )
     if sizes is None:
         times = _TIMES_THE_LAST["cpu" if device.is_cpu else "gpu"]
         last = max([_LEAST_LAST, *(times * cache.size_bytes for cache in reported(device))])
@@ -82,32 +92,45 @@ def sizes_of(function: str, sizes: Iterable[int] | None, device: Device, method:
     for n in chosen:
         if not _given.is_whole(n) or not _SMALLEST <= n <= _LARGEST:
             raise InputError(
-                f"{function}: a size is {shown(n)}; expected whole numbers of bytes from 1 KiB to 16 GiB. Pass for example "
+                f"{function}: a size is {shown(n)}; expected whole numbers of bytes from 1 KiB to "
+                "16 GiB. Pass for example "
                 "sizes=[2**k for k in range(12, 27)]."
             )
     if not chosen:
-        raise InputError(f"{function}: sizes is empty; expected at least one size in bytes. Leave it out for the default.")
+        raise InputError(
+            f"{function}: sizes is empty; expected at least one size in bytes. Leave it out for "
+            "the default."
+        )
     needed = max(chosen) * _OVERHEAD[method] * MARGIN
     if needed > room:
         raise OutOfMemoryError(
-            f"{function}: a working set of {format_bytes(max(chosen))} needs about {format_bytes(needed)} to set up; "
+            f"{function}: a working set of {format_bytes(max(chosen))} needs about "
+            f"{format_bytes(needed)} to set up; "
             f"expected at most {format_bytes(room)}, which is free. Pass smaller sizes."
         )
     return tuple(sorted({int(n) // LINE_BYTES * LINE_BYTES for n in chosen}))
 
 
 def reported(device: Device) -> tuple[Reported, ...]:
-    """Return the caches that the system reports (of a GPU: its L2), smallest first; empty where it reports none."""
+    """Return the caches that the system reports (of a GPU: its L2), smallest first; empty where it
+    reports none.
+    """
     if device.is_cpu:
-        return tuple(Reported(cache.level, float(cache.size_bytes)) for cache in _cpu.probe().caches)
+        return tuple(
+            Reported(cache.level, float(cache.size_bytes)) for cache in _cpu.probe().caches
+        )
     l2 = _facts.accelerator(device).l2_bytes
     return (Reported("L2", float(l2)),) if l2 else ()
 
 
 class Run:
-    """A running measurement of many points: the time that is left, the progress callback, and the notes."""
+    """A running measurement of many points: the time that is left, the progress callback, and the
+    notes.
+    """
 
-    def __init__(self, function: str, total: int, deadline: float, *, progress: Any, stop: Any, clock: Any) -> None:
+    def __init__(
+        self, function: str, total: int, deadline: float, *, progress: Any, stop: Any, clock: Any
+    ) -> None:
         self.function, self.total, self.done = function, total, 0
         self.progress: Progress | None = _given.callback(function, "progress", progress)
         self.stop: Stop | None = _given.callback(function, "stop", stop)
@@ -156,13 +179,22 @@ class Run:
             If nothing was measured.
         """
         if not self.done:
-            raise StoppedError(f"{self.function}: stopped before the first point; expected at least one. Run it again.")
+            raise StoppedError(
+                f"{self.function}: stopped before the first point; expected at least one. Run it "
+                "again."
+            )
         if self.progress is not None:
             self.progress(1.0, "done")
         return tuple(self._notes())
 
     def _notes(self) -> Iterator[Note]:
         for code, count in self._codes.items():
-            yield Note(code, f"{count} of {self.done} measurements; the first: {self._sentences[code]}")
+            yield Note(
+                code, f"{count} of {self.done} measurements; the first: {self._sentences[code]}"
+            )
         if self.stopped:
-            yield Note("stopped", f"Stopped after {self.done} of {self.total} measurements; run it again for the rest.")
+            yield Note(
+                "stopped",
+                f"Stopped after {self.done} of {self.total} measurements; run it again for the "
+                "rest.",
+            )

@@ -21,7 +21,8 @@ from gpulab.units import format_bytes
 
 # Half of the noise between chases of one size on a quiet machine.
 _RELATIVE_WIDTH = 0.03
-# A set is walked through once before it is measured, but a very large one is in no cache after that either.
+# A set is walked through once before it is measured, but a very large one is in no cache after that
+# either.
 _MOST_WARM_HOPS = 2**20
 
 
@@ -36,17 +37,20 @@ def latency(
     stop: _given.Stop | None = None,
     clock: _given.Clock | None = None,
 ) -> Latency:
-    """Measure how long a load takes whose address the load before it gives, for working sets from the first cache to main memory.
+    """Measure how long a load takes whose address the load before it gives, for working sets from
+    the first cache to main memory.
 
     Parameters
     ----------
     sizes : iterable of int, optional
-        Working sets in bytes; by default two for each doubling from 4 KiB to twice the largest cache (four times on a GPU), at most 64 MiB
-        with Python objects, 128 MiB with numba and 512 MiB on a GPU.
+        Working sets in bytes; by default two for each doubling from 4 KiB to twice the largest
+        cache (four times on a GPU), at most 64 MiB with Python objects, 128 MiB with numba and 512
+        MiB on a GPU.
     device : Device or str
         The CPU, or a CUDA device (None takes the best one available).
     method : str, optional
-        "numba" or "python" on a CPU; by default the first that is installed (see ``methods``). On a GPU it is "cupy".
+        "numba" or "python" on a CPU; by default the first that is installed (see ``methods``). On a
+        GPU it is "cupy".
     chases : int
         How many cycles of each size; each is newly made, and they are measured at different times.
     deadline : float
@@ -76,8 +80,9 @@ def latency(
 
     Notes
     -----
-    The interpreter adds a few nanoseconds to a hop in the first caches. The processor executes it while a load waits, so its share
-    disappears in longer waits and must not be subtracted; ``floor_seconds`` is a hop that waits only for the first cache.
+    The interpreter adds a few nanoseconds to a hop in the first caches. The processor executes it
+    while a load waits, so its share disappears in longer waits and must not be subtracted;
+    ``floor_seconds`` is a hop that waits only for the first cache.
 
     Examples
     --------
@@ -89,15 +94,25 @@ def latency(
     how = _given.method_of("latency", method, where)
     wanted = _given.sizes_of("latency", sizes, where, how)
     rounds = _args.whole("latency", "chases", chases, 1, 100)
-    run = _given.Run("latency", rounds * len(wanted) + 1, deadline, progress=progress, stop=stop, clock=_args.clock("latency", clock))
+    run = _given.Run(
+        "latency",
+        rounds * len(wanted) + 1,
+        deadline,
+        progress=progress,
+        stop=stop,
+        clock=_args.clock("latency", clock),
+    )
     taken: dict[int, list[Measurement]] = {}
     floor: float | None = None
     try:
         if not run.asked_to_stop():
             floor = _hop_seconds(run.measured(chase(where, how, LINE_BYTES, 0, run)))
-        for seed in range(rounds):  # all sizes, then all again: a disturbance that lasts spoils one chase of many sizes, not one size
+        # all sizes, then all again: a disturbance that lasts spoils one chase of many sizes, not
+        # one size
+        for seed in range(rounds):
             for nbytes in wanted:
-                if run.asked_to_stop() or (seed and run.over):  # the first chase of each size is always made
+                # the first chase of each size is always made
+                if run.asked_to_stop() or (seed and run.over):
                     break
                 run.say(f"chase {seed + 1} of {rounds}, {format_bytes(nbytes)}")
                 one = run.measured(chase(where, how, nbytes, seed, run))
@@ -109,16 +124,33 @@ def latency(
     notes = run.finished()
     points = tuple(_point(nbytes, each) for nbytes, each in sorted(taken.items()))
     environment = devices.environment(where)
-    evidence = Evidence.measured(f"{where.name}, chase by {METHOD_WORDS[how]}", sum(p.samples for p in points), environment.date)
-    return Latency(where.name, how, points, floor, _given.reported(where), notes, evidence, environment)
+    evidence = Evidence.measured(
+        f"{where.name}, chase by {METHOD_WORDS[how]}",
+        sum(p.samples for p in points),
+        environment.date,
+    )
+    return Latency(
+        where.name, how, points, floor, _given.reported(where), notes, evidence, environment
+    )
 
 
 def chase(device: Device, method: str, nbytes: int, seed: int, run: _given.Run) -> Measurement:
     """Make a cycle, walk it once, and measure calls of ``HOPS_PER_CALL`` hops."""
-    return timed(device, method, nbytes, seed, deadline=run.share, stop=run.stop, clock=run.given_clock)
+    return timed(
+        device, method, nbytes, seed, deadline=run.share, stop=run.stop, clock=run.given_clock
+    )
 
 
-def timed(device: Device, method: str, nbytes: int, seed: int = 0, *, deadline: float, stop: Any = None, clock: Any = None) -> Measurement:
+def timed(
+    device: Device,
+    method: str,
+    nbytes: int,
+    seed: int = 0,
+    *,
+    deadline: float,
+    stop: Any = None,
+    clock: Any = None,
+) -> Measurement:
     """Measure the walk along a new chain; ``seconds / HOPS_PER_CALL`` is one hop's."""
     with (
         devices.guard(f"latency: a chain of {format_bytes(nbytes)} on {device.name}"),
@@ -127,7 +159,15 @@ def timed(device: Device, method: str, nbytes: int, seed: int = 0, *, deadline: 
         return walked(chain, device, nbytes, deadline=deadline, stop=stop, clock=clock)
 
 
-def walked(chain: Chain, device: Device, nbytes: int, *, deadline: float, stop: Any = None, clock: Any = None) -> Measurement:
+def walked(
+    chain: Chain,
+    device: Device,
+    nbytes: int,
+    *,
+    deadline: float,
+    stop: Any = None,
+    clock: Any = None,
+) -> Measurement:
     """Walk a chain once, then measure the walk."""
     for _ in range(1 + min(nbytes // LINE_BYTES, _MOST_WARM_HOPS) // HOPS_PER_CALL):
         chain.walk()
@@ -157,11 +197,17 @@ def _hop_seconds(m: Measurement) -> float:
 
 def _point(nbytes: int, each: list[Measurement]) -> LatencyPoint:
     intervals = [m.interval_seconds for m in each if m.interval_seconds is not None]
-    hull = (min(low for low, _ in intervals), max(high for _, high in intervals)) if len(intervals) == len(each) else None
+    hull = (
+        (min(low for low, _ in intervals), max(high for _, high in intervals))
+        if len(intervals) == len(each)
+        else None
+    )
     return LatencyPoint(
         nbytes=nbytes,
         median_seconds=float(np.median([m.median_seconds for m in each])) / HOPS_PER_CALL,
-        interval_seconds=None if hull is None else (hull[0] / HOPS_PER_CALL, hull[1] / HOPS_PER_CALL),
+        interval_seconds=None
+        if hull is None
+        else (hull[0] / HOPS_PER_CALL, hull[1] / HOPS_PER_CALL),
         least_seconds=min(float(np.min(m.samples_seconds)) for m in each) / HOPS_PER_CALL,
         samples=sum(len(m.samples_seconds) for m in each),
         chases=len(each),

@@ -1,4 +1,6 @@
-"""Several independent chases by one core: while one waits, the loads of the others are in flight too."""
+"""Several independent chases by one core: while one waits, the loads of the others are in flight
+too.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,16 @@ def parallel(
     stop: _given.Stop | None = None,
     clock: _given.Clock | None = None,
 ) -> ParallelChains:
-    """Measure how many hops per second one core makes along one chain, and along several independent chains.
+    """Measure how many hops per second one core makes along one chain, and along several
+    independent chains.
 
     Parameters
     ----------
     chains : iterable of int
         Powers of two from 1 to 32; 1 is always measured.
     nbytes : int, optional
-        The working set, shared by all chains; by default half of the largest that ``latency`` would take: mostly main memory.
+        The working set, shared by all chains; by default half of the largest that ``latency`` would
+        take: mostly main memory.
     method : str, optional
         "numba" or "python"; by default the first that is installed.
     deadline : float
@@ -74,27 +78,44 @@ def parallel(
     for count in counts:
         if not _args.is_whole(count) or count not in _POSSIBLE:
             raise InputError(
-                f"parallel: chains holds {shown(count)}; expected powers of two from 1 to 32. Pass for example chains=[1, 4, 16]."
+                f"parallel: chains holds {shown(count)}; expected powers of two from 1 to 32. Pass "
+                "for example chains=[1, 4, 16]."
             )
     size = _given.sizes_of("parallel", None if nbytes is None else [nbytes], where, how)[-1]
     size = size // 2 if nbytes is None else size
     wanted = sorted({1, *counts})
-    run = _given.Run("parallel", len(wanted), deadline, progress=progress, stop=stop, clock=_args.clock("parallel", clock))
+    run = _given.Run(
+        "parallel",
+        len(wanted),
+        deadline,
+        progress=progress,
+        stop=stop,
+        clock=_args.clock("parallel", clock),
+    )
     points = []
     try:
-        with devices.guard(f"parallel: a chain of {format_bytes(size)}"), closing(build(where, how, size)) as chain:
+        with (
+            devices.guard(f"parallel: a chain of {format_bytes(size)}"),
+            closing(build(where, how, size)) as chain,
+        ):
             for count in wanted:
                 if run.asked_to_stop():
                     break
                 run.say(plural(count, "chain"))
                 chain.start(count)
-                m = walked(chain, where, size, deadline=run.share, stop=run.stop, clock=run.given_clock)
+                m = walked(
+                    chain, where, size, deadline=run.share, stop=run.stop, clock=run.given_clock
+                )
                 points.append(_point(count, run.measured(m)))
     except StoppedError:
         run.stopped = True
     notes = run.finished()
     environment = devices.environment(where)
-    evidence = Evidence.measured(f"{where.name}, chases by {METHOD_WORDS[how]}", sum(p.samples for p in points), environment.date)
+    evidence = Evidence.measured(
+        f"{where.name}, chases by {METHOD_WORDS[how]}",
+        sum(p.samples for p in points),
+        environment.date,
+    )
     return ParallelChains(where.name, how, size, tuple(points), notes, evidence, environment)
 
 

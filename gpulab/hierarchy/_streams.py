@@ -1,4 +1,6 @@
-"""Bandwidth by working set: one core streams through a set again and again; on a GPU all of its multiprocessors do."""
+"""Bandwidth by working set: one core streams through a set again and again; on a GPU all of its
+multiprocessors do.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +35,19 @@ def bandwidth(
     stop: _given.Stop | None = None,
     clock: _given.Clock | None = None,
 ) -> Bandwidth:
-    """Measure how many bytes per second one core moves in order, for working sets from the first cache to main memory.
+    """Measure how many bytes per second one core moves in order, for working sets from the first
+    cache to main memory.
 
     Parameters
     ----------
     sizes : iterable of int, optional
         Working sets in bytes, all arrays of the operation together; by default as for ``latency``.
     device : Device or str
-        The CPU, or a CUDA device, whose multiprocessors all read together (None takes the best one available).
+        The CPU, or a CUDA device, whose multiprocessors all read together (None takes the best one
+        available).
     operation : str
-        "read" (the maximum of an array), "copy" (a = -b) or "triad" (a = b + c), in float32. A GPU only reads.
+        "read" (the maximum of an array), "copy" (a = -b) or "triad" (a = b + c), in float32. A GPU
+        only reads.
     deadline : float
         Seconds for the whole.
     progress, stop, clock : callable, optional
@@ -74,9 +79,19 @@ def bandwidth(
     what = _args.word("bandwidth", "operation", operation, OPERATIONS)
     how = "numpy" if where.is_cpu else "cupy"
     if not where.is_cpu and what != "read":
-        raise InputError(f"bandwidth: {where.name} has no {what} stream here; expected 'read'. Leave operation out.")
+        raise InputError(
+            f"bandwidth: {where.name} has no {what} stream here; expected 'read'. Leave operation "
+            "out."
+        )
     wanted = _given.sizes_of("bandwidth", sizes, where, how)
-    run = _given.Run("bandwidth", len(wanted), deadline, progress=progress, stop=stop, clock=_args.clock("bandwidth", clock))
+    run = _given.Run(
+        "bandwidth",
+        len(wanted),
+        deadline,
+        progress=progress,
+        stop=stop,
+        clock=_args.clock("bandwidth", clock),
+    )
     points = []
     try:
         for nbytes in wanted:
@@ -89,11 +104,23 @@ def bandwidth(
         run.stopped = True
     notes = run.finished()
     environment = devices.environment(where)
-    evidence = Evidence.measured(f"{where.name}, {what} by {_WHO[how]}", sum(p.samples for p in points), environment.date)
-    return Bandwidth(where.name, how, what, tuple(points), _given.reported(where), notes, evidence, environment)
+    evidence = Evidence.measured(
+        f"{where.name}, {what} by {_WHO[how]}", sum(p.samples for p in points), environment.date
+    )
+    return Bandwidth(
+        where.name, how, what, tuple(points), _given.reported(where), notes, evidence, environment
+    )
 
 
-def timed(device: Device, operation: str, nbytes: int, *, deadline: float, stop: Any = None, clock: Any = None) -> Measurement:
+def timed(
+    device: Device,
+    operation: str,
+    nbytes: int,
+    *,
+    deadline: float,
+    stop: Any = None,
+    clock: Any = None,
+) -> Measurement:
     """Measure one call of a stream; its ``nbytes`` is what a call moves."""
     with devices.guard(f"bandwidth: {format_bytes(nbytes)} on {device.name}"):
         work, moved = _work(device, operation, nbytes)
@@ -107,7 +134,8 @@ def timed(device: Device, operation: str, nbytes: int, *, deadline: float, stop:
             clock=clock,
             label=f"{operation} of {format_bytes(nbytes)}",
         )
-        # Told afterwards: a measurement compares bytes with the level that would hold them, but these are few, moved many times.
+        # Told afterwards: a measurement compares bytes with the level that would hold them, but
+        # these are few, moved many times.
         return dataclasses.replace(m, nbytes=float(moved))
 
 

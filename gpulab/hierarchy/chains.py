@@ -1,4 +1,6 @@
-"""The results of parallel chases: the time of a hop by the number of chains, and the loads in flight (Little's law)."""
+"""The results of parallel chases: the time of a hop by the number of chains, and the loads in
+flight (Little's law).
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ class ParallelChains(Result):
     environment: Environment | None
 
     def under_way(self, point: ParallelPoint) -> float:
-        """Return the average number of loads in flight: latency times rate (Little's law), both of the fastest samples.
+        """Return the average number of loads in flight: latency times rate (Little's law), both of
+        the fastest samples.
 
         The latency is that of one chain.
         """
@@ -71,7 +74,8 @@ class ParallelChains(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<{plural(self.points[-1].chains, 'chain')} in {format_bytes(self.nbytes)}: best speed-up {format_ratio(self.gain)} over "
+            f"<{plural(self.points[-1].chains, 'chain')} in {format_bytes(self.nbytes)}: best "
+            f"speed-up {format_ratio(self.gain)} over "
             f"one chain, {self.evidence.badge}>"
         )
 
@@ -85,7 +89,9 @@ class ParallelChains(Result):
             (
                 str(p.chains),
                 format_seconds(p.seconds_per_hop),
-                "" if p.interval_seconds is None else " to ".join(format_seconds(v) for v in p.interval_seconds),
+                ""
+                if p.interval_seconds is None
+                else " to ".join(format_seconds(v) for v in p.interval_seconds),
                 format_seconds(p.least_seconds),
                 f"{self.under_way(p):.1f}",
             )

@@ -12,11 +12,14 @@ from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 _STREAM_SENTENCES = (
-    "Prefetchers hide much of a stream's waiting, so levels that differ in latency can look alike here.",
-    "For the smallest sets the time includes NumPy's overhead for each pass, so the first cache may be faster than its figure.",
+    "Prefetchers hide much of a stream's waiting, so levels that differ in latency can look alike "
+    "here.",
+    "For the smallest sets the time includes NumPy's overhead for each pass, so the first cache "
+    "may be faster than its figure.",
 )
 _BEYOND = 2.0  # times the largest reported cache: a set this large is mostly in main memory
-# Of the first level's time, the share that the floor may be before it is named as what hides smaller levels.
+# Of the first level's time, the share that the floor may be before it is named as what hides
+# smaller levels.
 _NEAR_FLOOR = 0.8
 
 
@@ -49,7 +52,8 @@ class LatencyPoint(Result):
     median_seconds : float
         Of one hop: the median of the chases' medians.
     interval_seconds : (float, float) or None
-        From the lowest to the highest end of the chases' 95 % intervals; None where no honest interval can be given.
+        From the lowest to the highest end of the chases' 95 % intervals; None where no honest
+        interval can be given.
     least_seconds : float
         The fastest sample: disturbances only make a chase slower.
     samples, chases : int
@@ -94,7 +98,8 @@ class Level(Result):
     name : str
         The cache that the system reports near its end, "main memory", or "level 2".
     latency_seconds : float or None
-        A hop's: the median over the level's points of their fastest samples; None on a curve of bandwidth.
+        A hop's: the median over the level's points of their fastest samples; None on a curve of
+        bandwidth.
     bytes_per_second : float or None
         None on a curve of latency.
     ends_bytes : float or None
@@ -146,7 +151,8 @@ class Levels(Result):
 
     def __repr__(self) -> str:
         words = [
-            f"{level.name} {level.speed_text}" + (f" up to about {format_bytes(level.ends_bytes)}" if level.ends_bytes else "")
+            f"{level.name} {level.speed_text}"
+            + (f" up to about {format_bytes(level.ends_bytes)}" if level.ends_bytes else "")
             for level in self.levels
         ]
         return f"<levels: {'; '.join(words)}>"
@@ -158,19 +164,26 @@ class Levels(Result):
                 level.name,
                 level.speed_text,
                 "" if level.ends_bytes is None else f"about {format_bytes(level.ends_bytes)}",
-                "" if level.between_bytes is None else " to ".join(format_bytes(b) for b in level.between_bytes),
+                ""
+                if level.between_bytes is None
+                else " to ".join(format_bytes(b) for b in level.between_bytes),
                 "" if level.reported_bytes is None else format_bytes(level.reported_bytes),
             )
             for level in self.levels
         ]
-        rows += [(f"{cache.name}", "no step found", "", "", format_bytes(cache.size_bytes)) for cache in self.unseen]
+        rows += [
+            (f"{cache.name}", "no step found", "", "", format_bytes(cache.size_bytes))
+            for cache in self.unseen
+        ]
         rows += [("not determined", sentence, "", "", "") for sentence in self.cannot_tell]
         speed = "time of a hop" if self.levels[0].latency_seconds is not None else "rate"
         return ("level", speed, "ends at", "last set in, first set out", "reported size"), rows
 
 
 def beyond_caches(nbytes: float, reported: Sequence[Reported]) -> bool:
-    """Return whether a working set is mostly in main memory: far above the largest cache, where one is reported."""
+    """Return whether a working set is mostly in main memory: far above the largest cache, where one
+    is reported.
+    """
     return nbytes >= _BEYOND * max((cache.size_bytes for cache in reported), default=0.0)
 
 
@@ -211,12 +224,19 @@ def _levels(
     if unseen:
         names = ", ".join(map(str, unseen))
         told.append(
-            f"No step was found for {names}: it may lie beyond the largest set, be too small to show, or be shared, so that only a "
+            f"No step was found for {names}: it may lie beyond the largest set, be too small to "
+            "show, or be shared, so that only a "
             "part is available to this process."
         )
     if reported and not beyond:
-        told.append(f"The largest set, {format_bytes(sizes[-1])}, is not far above the largest cache; the last level may be that cache.")
-    told.append("Two caches of nearly the same size show one step, and a cache that other programs also use looks smaller than it is.")
+        told.append(
+            f"The largest set, {format_bytes(sizes[-1])}, is not far above the largest cache; the "
+            "last level may be that cache."
+        )
+    told.append(
+        "Two caches of nearly the same size show one step, and a cache that other programs also "
+        "use looks smaller than it is."
+    )
     return Levels(tuple(made), unseen, tuple(told), evidence)
 
 
@@ -234,7 +254,8 @@ class Latency(Result):
     points : tuple of LatencyPoint
         Ascending in size.
     floor_seconds : float or None
-        A hop on a single node that points at itself: the first cache's latency plus the method's own work, the minimum for every hop.
+        A hop on a single node that points at itself: the first cache's latency plus the method's
+        own work, the minimum for every hop.
     reported : tuple of Reported
         The caches as the system reports them, smallest first.
     notes : tuple of Note
@@ -252,12 +273,15 @@ class Latency(Result):
     environment: Environment | None
 
     def levels(self) -> Levels:
-        """Return the levels of memory in the fastest samples, the caches that the system reports, and what the samples do not determine."""
+        """Return the levels of memory in the fastest samples, the caches that the system reports,
+        and what the samples do not determine.
+        """
         sentences = []
         first = min(p.least_seconds for p in self.points)
         if self.floor_seconds is not None and self.floor_seconds >= _NEAR_FLOOR * first:
             sentences.append(
-                f"The floor of {format_seconds(self.floor_seconds)} is the first cache's latency plus the method's own work "
+                f"The floor of {format_seconds(self.floor_seconds)} is the first cache's latency "
+                "plus the method's own work "
                 f"({METHOD_WORDS.get(self.method, self.method)}); the two cannot be separated."
             )
         return _levels(
@@ -270,12 +294,22 @@ class Latency(Result):
         )
 
     def __repr__(self) -> str:
-        ends = [f"{format_bytes(p.nbytes)} {format_seconds(p.median_seconds)}" for p in (self.points[0], self.points[-1])]
-        return f"<latency of {self.device} by {METHOD_WORDS.get(self.method, self.method)}: {' to '.join(ends)}, {self.evidence.badge}>"
+        ends = [
+            f"{format_bytes(p.nbytes)} {format_seconds(p.median_seconds)}"
+            for p in (self.points[0], self.points[-1])
+        ]
+        return (
+            f"<latency of {self.device} by {METHOD_WORDS.get(self.method, self.method)}: "
+            f"{' to '.join(ends)}, {self.evidence.badge}>"
+        )
 
     def caption(self) -> str:
         """Return the badge, which names how the chase was made, and the floor."""
-        floor = "" if self.floor_seconds is None else f" · floor {format_seconds(self.floor_seconds)} a hop"
+        floor = (
+            ""
+            if self.floor_seconds is None
+            else f" · floor {format_seconds(self.floor_seconds)} a hop"
+        )
         return f"{self.evidence.sentence}{floor}"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -284,7 +318,9 @@ class Latency(Result):
             (
                 format_bytes(p.nbytes),
                 format_seconds(p.median_seconds),
-                "" if p.interval_seconds is None else " to ".join(format_seconds(v) for v in p.interval_seconds),
+                ""
+                if p.interval_seconds is None
+                else " to ".join(format_seconds(v) for v in p.interval_seconds),
                 format_seconds(p.least_seconds),
                 f"{p.samples} in {p.chases}",
             )
@@ -323,7 +359,9 @@ class Bandwidth(Result):
     environment: Environment | None
 
     def levels(self) -> Levels:
-        """Return the levels of memory in the fastest samples, the caches that the system reports, and what the samples do not determine."""
+        """Return the levels of memory in the fastest samples, the caches that the system reports,
+        and what the samples do not determine.
+        """
         return _levels(
             [p.nbytes for p in self.points],
             [1 / p.most_bytes_per_second for p in self.points],
@@ -334,8 +372,14 @@ class Bandwidth(Result):
         )
 
     def __repr__(self) -> str:
-        ends = [f"{format_bytes(p.nbytes)} {format_bytes_per_second(p.bytes_per_second)}" for p in (self.points[0], self.points[-1])]
-        return f"<bandwidth of {self.device}, {self.operation}: {' to '.join(ends)}, {self.evidence.badge}>"
+        ends = [
+            f"{format_bytes(p.nbytes)} {format_bytes_per_second(p.bytes_per_second)}"
+            for p in (self.points[0], self.points[-1])
+        ]
+        return (
+            f"<bandwidth of {self.device}, {self.operation}: {' to '.join(ends)}, "
+            f"{self.evidence.badge}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per point."""
@@ -343,7 +387,9 @@ class Bandwidth(Result):
             (
                 format_bytes(p.nbytes),
                 format_bytes_per_second(p.bytes_per_second),
-                "" if p.interval_bytes_per_second is None else " to ".join(format_bytes_per_second(v) for v in p.interval_bytes_per_second),
+                ""
+                if p.interval_bytes_per_second is None
+                else " to ".join(format_bytes_per_second(v) for v in p.interval_bytes_per_second),
                 str(p.samples),
             )
             for p in self.points

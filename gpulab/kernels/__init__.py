@@ -1,7 +1,8 @@
-"""One kernel in Python, three ways: under the microscope on any machine, through the compiler, and on a GPU.
+"""One kernel in Python, three ways: under the microscope on any machine, through the compiler, and
+on a GPU.
 
-``simulate`` runs it as warps in lockstep and counts; ``compile_cuda`` shows what the compiler makes of CUDA C++; ``launch`` runs it.
-Nothing is imported before it is used.
+``simulate`` runs it as warps in lockstep and counts; ``compile_cuda`` shows what the compiler makes
+of CUDA C++; ``launch`` runs it. Nothing is imported before it is used.
 """
 
 from __future__ import annotations
@@ -27,7 +28,19 @@ _PUBLIC: dict[str, str] = {
     "GeneratedCode": "gpulab.kernels._generated",
     "cuda": "gpulab.kernels._language",
     **dict.fromkeys(
-        ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"),
+        (
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "uint8",
+            "uint16",
+            "uint32",
+            "uint64",
+            "float16",
+            "float32",
+            "float64",
+        ),
         "gpulab.kernels._language",
     ),
 }
@@ -40,7 +53,10 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_PUBLIC[name]), name)
         globals()[name] = value
         return value
-    raise AttributeError(f"module 'gpulab.kernels' has no attribute {name!r}; its public names are {', '.join(sorted(__all__))}")
+    raise AttributeError(
+        f"module 'gpulab.kernels' has no attribute {name!r}; its public names are "
+        f"{', '.join(sorted(__all__))}"
+    )
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,9 @@
 """What ``torch.compile`` wrote: the source of the kernels that Inductor makes of a function.
 
-PyTorch writes C++ for a CPU, which needs a C++ compiler on the machine, Triton for most GPUs and Metal for Apple's. Where it cannot be
-compiled, the generated source is still shown, with the reason. The hooks are PyTorch's own (``torch._inductor``) and not a public
-interface, so a version that lacks them is also reported as a reason, never as an error.
+PyTorch writes C++ for a CPU, which needs a C++ compiler on the machine, Triton for most GPUs and
+Metal for Apple's. Where it cannot be compiled, the generated source is still shown, with the
+reason. The hooks are PyTorch's own (``torch._inductor``) and not a public interface, so a version
+that lacks them is also reported as a reason, never as an error.
 """
 
 from __future__ import annotations
@@ -22,13 +23,24 @@ from gpulab.units import format_seconds, plural
 
 # Its kernels stand in the Python that Inductor writes, as raw text given to one of these.
 _KERNELS = re.compile(r"^(\w+) = async_compile\.(\w+)\((.*?)'''(.*?)'''", re.MULTILINE | re.DOTALL)
-_LANGUAGES = {"cpp": "C++", "cpp_pybinding": "C++", "triton": "Triton", "cuda": "CUDA C++", "metal": "Metal"}
-# What concerns Inductor's own bookkeeping (a flag for divisions by zero, headers, Triton's launch hints) hides the loop.
+_LANGUAGES = {
+    "cpp": "C++",
+    "cpp_pybinding": "C++",
+    "triton": "Triton",
+    "cuda": "CUDA C++",
+    "metal": "Metal",
+}
+# What concerns Inductor's own bookkeeping (a flag for divisions by zero, headers, Triton's launch
+# hints) hides the loop.
 _BOOKKEEPING = re.compile(r"integer_div_error|^#include|^\s*$|C10_LIKELY")
-# One kernel needs no pool of compiling processes; precompiling PyTorch's headers costs more than it saves; and without the trial
-# compilation of vector instructions the source is written even where nothing can compile it.
+# One kernel needs no pool of compiling processes; precompiling PyTorch's headers costs more than it
+# saves; and without the trial compilation of vector instructions the source is written even where
+# nothing can compile it.
 _QUICK = {"compile_threads": 1, "cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": True}
-_NO_COMPILER = "there is no C++ compiler on this machine, which torch.compile needs for a CPU; install g++ or clang to run what it wrote"
+_NO_COMPILER = (
+    "there is no C++ compiler on this machine, which torch.compile needs for a CPU; install "
+    "g++ or clang to run what it wrote"
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,7 +53,8 @@ class GeneratedCode(Result):
     operators : tuple of str
         The operators that it found in the function.
     kernels : tuple of str
-        The names of the generated kernels, which contain the operators that each combines. Library calls are not included.
+        The names of the generated kernels, which contain the operators that each combines. Library
+        calls are not included.
     language : str
         "C++", "Triton", ... or "" where nothing was written.
     source : str
@@ -68,18 +81,32 @@ class GeneratedCode(Result):
         return not self.reason
 
     def __repr__(self) -> str:
-        made = f"{plural(len(self.kernels), 'kernel')} in {self.language}" if self.kernels else "no kernel"
+        made = (
+            f"{plural(len(self.kernels), 'kernel')} in {self.language}"
+            if self.kernels
+            else "no kernel"
+        )
         named = f" ({', '.join(self.operators)})" if self.operators else ""
         found = f"{self.label}: {plural(len(self.operators), 'operator')}{named} became {made}"
-        end = f" in {format_seconds(self.seconds)}" if self.compiled else f"\nIt cannot run here: {self.reason}."
+        end = (
+            f" in {format_seconds(self.seconds)}"
+            if self.compiled
+            else f"\nIt cannot run here: {self.reason}."
+        )
         return f"{found}{end}\n\n{self.source}".rstrip()
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return what was found and what became of it."""
-        rows = [("operators found", ", ".join(self.operators)), ("first call", format_seconds(self.seconds))]
+        rows = [
+            ("operators found", ", ".join(self.operators)),
+            ("first call", format_seconds(self.seconds)),
+        ]
         if not self.compiled:
             rows.append(("not compiled", self.reason))
-        rows += [(f"kernel {number} ({self.language})", name) for number, name in enumerate(self.kernels, 1)]
+        rows += [
+            (f"kernel {number} ({self.language})", name)
+            for number, name in enumerate(self.kernels, 1)
+        ]
         return (self.label, ""), rows
 
 
@@ -89,14 +116,17 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
     Parameters
     ----------
     fn : callable
-        A function of tensors, or what ``torch.compile`` made of one: that one is compiled for these arguments afterwards.
+        A function of tensors, or what ``torch.compile`` made of one: that one is compiled for these
+        arguments afterwards.
     *args
-        What it takes; their shapes, dtypes and device decide what is written. The function is run on them.
+        What it takes; their shapes, dtypes and device decide what is written. The function is run
+        on them.
 
     Returns
     -------
     GeneratedCode
-        ``compiled`` is False, with the reason, where this machine lacks a compiler or the function cannot be compiled.
+        ``compiled`` is False, with the reason, where this machine lacks a compiler or the function
+        cannot be compiled.
 
     Raises
     ------
@@ -105,11 +135,15 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
 
     Notes
     -----
-    Earlier compilations of this process are discarded first (``torch.compiler.reset``), so other compiled functions compile again when
-    they are next called. The first compilation takes ten seconds on a CPU; PyTorch keeps the result on disk.
+    Earlier compilations of this process are discarded first (``torch.compiler.reset``), so other
+    compiled functions compile again when they are next called. The first compilation takes ten
+    seconds on a CPU; PyTorch keeps the result on disk.
     """
     if not callable(fn):
-        raise InputError(f"generated: {shown(fn)} cannot be called; expected a function. Pass generated(f, x), not generated(f(x)).")
+        raise InputError(
+            f"generated: {shown(fn)} cannot be called; expected a function. Pass generated(f, x), "
+            "not generated(f(x))."
+        )
     import torch
 
     plain = getattr(fn, "_torchdynamo_orig_callable", fn)
@@ -118,7 +152,10 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
         with torch.inference_mode():
             plain(*args)
     except Exception as error:
-        raise InputError(f"generated: {label} raised {message_of(error)}; expected it to run on these arguments. Try it first.") from error
+        raise InputError(
+            f"generated: {label} raised {message_of(error)}; expected it to run on these "
+            "arguments. Try it first."
+        ) from error
     sources: list[str] = []
     operators: list[str] = []
     start = time.perf_counter()
@@ -130,7 +167,11 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
             compiled(*args)
     except Exception as error:  # whatever the compiler finds wrong: it is shown as the reason
         text = message_of(error)
-        reason = _NO_COMPILER if "InvalidCxxCompiler" in text or "No working C++ compiler" in text else f"torch.compile reported: {text}"
+        reason = (
+            _NO_COMPILER
+            if "InvalidCxxCompiler" in text or "No working C++ compiler" in text
+            else f"torch.compile reported: {text}"
+        )
     kernels = [match for source in sources for match in _KERNELS.finditer(source)]
     return GeneratedCode(
         label=label,
@@ -146,7 +187,9 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
 
 @contextmanager
 def _listening(sources: list[str], operators: list[str]) -> Iterator[None]:
-    """Keep what Inductor writes and the graph that it starts from, and let it compile in this process without precompiled headers."""
+    """Keep what Inductor writes and the graph that it starts from, and let it compile in this
+    process without precompiled headers.
+    """
     import torch._inductor.config as settings
     from torch._inductor import compile_fx
     from torch._inductor.graph import GraphLowering
@@ -154,13 +197,19 @@ def _listening(sources: list[str], operators: list[str]) -> Iterator[None]:
     plain_compile = compile_fx.compile_fx
 
     def compile_and_note(graph: Any, *rest: Any, **named: Any) -> Any:
-        operators.extend(_name(node) for node in graph.graph.nodes if node.op in ("call_function", "call_method", "call_module"))
+        operators.extend(
+            _name(node)
+            for node in graph.graph.nodes
+            if node.op in ("call_function", "call_method", "call_module")
+        )
         return plain_compile(graph, *rest, **named)
 
     with (
         mock.patch.object(GraphLowering, "save_output_code", staticmethod(sources.append)),
         mock.patch.object(compile_fx, "compile_fx", compile_and_note),
-        settings.patch({name: value for name, value in _QUICK.items() if _is_setting(settings, name)}),
+        settings.patch(
+            {name: value for name, value in _QUICK.items() if _is_setting(settings, name)}
+        ),
     ):
         yield
 
@@ -181,13 +230,17 @@ def _name(node: Any) -> str:
 
 
 def _readable(source: str) -> str:
-    """Return a kernel without bookkeeping lines and common indentation, braces that held nothing else included."""
+    """Return a kernel without bookkeeping lines and common indentation, braces that held nothing
+    else included.
+    """
     lines = [line.rstrip() for line in source.splitlines() if not _BOOKKEEPING.search(line)]
     return "\n".join(_without_bare_blocks(lines))
 
 
 def _without_bare_blocks(lines: list[str]) -> list[str]:
-    """Drop pairs of braces that stand alone on their lines directly inside a pair of the same kind."""
+    """Drop pairs of braces that stand alone on their lines directly inside a pair of the same
+    kind.
+    """
     open_at: list[int] = []
     pairs = {}
     for number, line in enumerate(lines):
@@ -195,5 +248,10 @@ def _without_bare_blocks(lines: list[str]) -> list[str]:
             open_at.append(number)
         elif line.strip() == "}" and open_at:
             pairs[open_at.pop()] = number
-    dropped = {at for first, last in pairs.items() if lines[first - 1].strip() == "{" for at in (first, last)}
+    dropped = {
+        at
+        for first, last in pairs.items()
+        if lines[first - 1].strip() == "{"
+        for at in (first, last)
+    }
     return [line for number, line in enumerate(lines) if number not in dropped]

@@ -1,4 +1,6 @@
-"""The names that a kernel is written with: numba's where it is installed, else stand-ins that only the microscope understands."""
+"""The names that a kernel is written with: numba's where it is installed, else stand-ins that only
+the microscope understands.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,25 @@ from typing import Any
 
 import numpy as np
 
-TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
+TYPES = (
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
 
 
 class StandIn:
-    """Stands for ``numba.cuda`` in the text of a kernel: its attributes have names, and ``jit`` gives the function back."""
+    """Stands for ``numba.cuda`` in the text of a kernel: its attributes have names, and ``jit``
+    gives the function back.
+    """
 
     is_gpulab_cuda = True
 
@@ -27,7 +43,9 @@ class StandIn:
         return f"<cuda{self.path} of gpulab.kernels>"
 
     def jit(self, function: Any = None, **options: Any) -> Any:
-        """Return the function itself: it is read by ``simulate``, and compiled only where numba-cuda is installed."""
+        """Return the function itself: it is read by ``simulate``, and compiled only where
+        numba-cuda is installed.
+        """
         return function if callable(function) else lambda plain: plain
 
     def is_available(self) -> bool:
@@ -36,7 +54,8 @@ class StandIn:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
-            f"cuda{self.path} has a meaning only inside a kernel; run the kernel with gpulab.kernels.simulate(kernel, grid, block, ...)"
+            f"cuda{self.path} has a meaning only inside a kernel; run the kernel with "
+            "gpulab.kernels.simulate(kernel, grid, block, ...)"
         )
 
 
@@ -50,4 +69,6 @@ def _numba() -> tuple[Any, Callable[[str], Any]]:
 
 
 cuda, _type = _numba()
-int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, float32, float64 = (_type(name) for name in TYPES)
+int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, float32, float64 = (
+    _type(name) for name in TYPES
+)

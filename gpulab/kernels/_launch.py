@@ -1,7 +1,9 @@
-"""``launch``: the Python kernel that ran under the microscope, unchanged, on a real GPU through numba-cuda.
+"""``launch``: the Python kernel that ran under the microscope, unchanged, on a real GPU through
+numba-cuda.
 
-Host arrays are copied there and back, so that the same call works with ``simulate`` and with ``launch``; a time that includes those
-copies is not the kernel's. ``launcher`` copies once and can be measured.
+Host arrays are copied there and back, so that the same call works with ``simulate`` and with
+``launch``; a time that includes those copies is not the kernel's. ``launcher`` copies once and can
+be measured.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Backend(Protocol):
     def fetch(self, there: Any) -> np.ndarray:
         """Return an array of the device as a host array."""
 
-    def ready(self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]) -> Callable[[], None]:
+    def ready(
+        self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
+    ) -> Callable[[], None]:
         """Return what launches the kernel, compiled; a call does not wait."""
 
     def wait(self) -> None:
@@ -47,15 +51,24 @@ class Backend(Protocol):
 class Launcher:
     """A kernel with its arguments on the GPU, ready to be launched again and again.
 
-    Calling it launches and does not wait; it returns the arrays on the GPU. So ``gl.measure(launcher)`` knows what to wait for.
+    Calling it launches and does not wait; it returns the arrays on the GPU. So
+    ``gl.measure(launcher)`` knows what to wait for.
 
     Attributes
     ----------
     arrays : tuple
-        The arrays on the GPU, in the order of the arguments: tensors for host arrays, otherwise the arrays that were passed.
+        The arrays on the GPU, in the order of the arguments: tensors for host arrays, otherwise the
+        arrays that were passed.
     """
 
-    def __init__(self, name: str, backend: Backend, run: Callable[[], None], travellers: Travellers, arrays: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        name: str,
+        backend: Backend,
+        run: Callable[[], None],
+        travellers: Travellers,
+        arrays: tuple[Any, ...],
+    ) -> None:
         self.__name__ = name
         self._backend, self._run, self._travellers = backend, run, travellers
         self.arrays = arrays
@@ -83,8 +96,11 @@ class Launcher:
         return f"<Launcher of {self.__name__} with {plural(len(self.arrays), 'array')} on the GPU>"
 
 
-def launcher(kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_bytes: int = 0) -> Launcher:
-    """Return the kernel ready on the GPU, its arrays copied there once: what ``gl.measure`` should time.
+def launcher(
+    kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_bytes: int = 0
+) -> Launcher:
+    """Return the kernel ready on the GPU, its arrays copied there once: what ``gl.measure`` should
+    time.
 
     Parameters
     ----------
@@ -94,7 +110,8 @@ def launcher(kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_byte
     Returns
     -------
     Launcher
-        ``launcher()`` launches without waiting, ``.fetch()`` waits and copies the results into the host arrays.
+        ``launcher()`` launches without waiting, ``.fetch()`` waits and copies the results into the
+        host arrays.
 
     Raises
     ------
@@ -103,7 +120,8 @@ def launcher(kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_byte
 
     Notes
     -----
-    The kernel works on the same arrays each time: one that changes its input (``x[i] *= 2``) goes on changing it.
+    The kernel works on the same arrays each time: one that changes its input (``x[i] *= 2``) goes
+    on changing it.
     """
     return _python_launcher("launcher", kernel, grid, block, args, dynamic_shared_bytes)
 
@@ -114,15 +132,17 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_bytes:
     Parameters
     ----------
     kernel : function
-        Written for numba.cuda, plain or wrapped by ``cuda.jit``; plain functions that it calls are compiled with it.
+        Written for numba.cuda, plain or wrapped by ``cuda.jit``; plain functions that it calls are
+        compiled with it.
     grid, block : int or tuple of up to 3 int
         Blocks of the grid and threads of a block, x first. A block has at most 1,024 threads.
     *args : array or number
-        NumPy arrays and CPU tensors (contiguous in C order) are copied to the GPU and back. CuPy arrays, CUDA tensors and Numba's own
-        device arrays are used in place. A Python int is int64 and a float float64 in the kernel, as under ``simulate``.
+        NumPy arrays and CPU tensors (contiguous in C order) are copied to the GPU and back. CuPy
+        arrays, CUDA tensors and Numba's own device arrays are used in place. A Python int is int64
+        and a float float64 in the kernel, as under ``simulate``.
     dynamic_shared_bytes : int
-        Bytes of dynamic shared memory for each block: with the kernel's other shared arrays at most 48 KiB, since numba-cuda does not ask
-        the GPU for more, as ``launch_cuda`` does.
+        Bytes of dynamic shared memory for each block: with the kernel's other shared arrays at most
+        48 KiB, since numba-cuda does not ask the GPU for more, as ``launch_cuda`` does.
 
     Raises
     ------
@@ -137,36 +157,52 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_bytes:
 
     Notes
     -----
-    The GPU reports no races and hardly any out-of-bounds accesses: run ``simulate`` first. The first launch compiles, which takes seconds.
+    The GPU reports no races and hardly any out-of-bounds accesses: run ``simulate`` first. The
+    first launch compiles, which takes seconds.
     """
     ready = _python_launcher("launch", kernel, grid, block, args, dynamic_shared_bytes)
     ready()
     ready.fetch()
 
 
-def _python_launcher(who: str, kernel: Any, grid: Any, block: Any, args: tuple[Any, ...], dynamic_shared_bytes: int) -> Launcher:
+def _python_launcher(
+    who: str, kernel: Any, grid: Any, block: Any, args: tuple[Any, ...], dynamic_shared_bytes: int
+) -> Launcher:
     function = _portable.function_of(kernel, who)
     extents = checked_extents(who, grid, block, dynamic_shared_bytes)
     static = static_shared_bytes(kernel)
     if dynamic_shared_bytes and static + dynamic_shared_bytes > UNASKED_SHARED_BYTES:
         beside = f" beside the {static:,} bytes of its other shared arrays" if static else ""
         raise InputError(
-            f"{who}: {function.__name__} is given dynamic_shared_bytes={dynamic_shared_bytes:,}{beside}; expected at most "
-            f"{UNASKED_SHARED_BYTES:,} in all, since numba-cuda does not ask the GPU for more. Use less, or write the kernel in CUDA C++ "
+            f"{who}: {function.__name__} is given "
+            f"dynamic_shared_bytes={dynamic_shared_bytes:,}{beside}; expected at most "
+            f"{UNASKED_SHARED_BYTES:,} in all, since numba-cuda does not ask the GPU for more. Use "
+            "less, or write the kernel in CUDA C++ "
             "for launch_cuda, which does."
         )
     parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
     if len(args) != len(parameters):
         raise InputError(
-            f"{who}: {function.__name__} takes {plural(len(parameters), 'argument')} ({', '.join(parameters)}); {len(args)} are given. "
+            f"{who}: {function.__name__} takes {plural(len(parameters), 'argument')} "
+            f"({', '.join(parameters)}); {len(args)} are given. "
             "Pass one for each."
         )
-    arguments = sorted_arguments(who, function.__name__, parameters, args, written_parameters(kernel))
-    backend = _backend(who, kernel, the_device(who, [a.value for a in arguments if a.kind == DEVICE]))
+    arguments = sorted_arguments(
+        who, function.__name__, parameters, args, written_parameters(kernel)
+    )
+    backend = _backend(
+        who, kernel, the_device(who, [a.value for a in arguments if a.kind == DEVICE])
+    )
     return made_launcher(function.__name__, backend, extents, dynamic_shared_bytes, arguments)
 
 
-def made_launcher(name: str, backend: Backend, extents: tuple[Extent, Extent], shared_bytes: int, arguments: list[Any]) -> Launcher:
+def made_launcher(
+    name: str,
+    backend: Backend,
+    extents: tuple[Extent, Extent],
+    shared_bytes: int,
+    arguments: list[Any],
+) -> Launcher:
     """Place the host arrays, compile, and return the launcher."""
     travellers = Travellers(backend.place, backend.fetch)
     placed = [(a.kind, travellers.there(a.value) if a.kind == HOST else a.value) for a in arguments]
@@ -182,7 +218,8 @@ def _backend(who: str, kernel: Any, index: int) -> Backend:
 
 
 def the_device(who: str, arrays: list[Any]) -> int:
-    """Return the number of the CUDA device that a launch uses: that of the arrays that are on one, else the first.
+    """Return the number of the CUDA device that a launch uses: that of the arrays that are on one,
+    else the first.
 
     Raises
     ------
@@ -192,17 +229,23 @@ def the_device(who: str, arrays: list[Any]) -> int:
     cuda = [device for device in devices.available() if device.torch_type == "cuda"]
     if not cuda:
         raise DeviceError(
-            f"{who}: no CUDA device is visible; expected one, since {who} runs the kernel on a GPU. Run it under the microscope with "
-            "gpulab.kernels.simulate(kernel, grid, block, ...), which takes the same arguments on any machine."
+            f"{who}: no CUDA device is visible; expected one, since {who} runs the kernel on a "
+            "GPU. Run it under the microscope with "
+            "gpulab.kernels.simulate(kernel, grid, block, ...), which takes the same arguments on "
+            "any machine."
         )
     found = sorted({_index(array) for array in arrays})
     if len(found) > 1:
-        raise DeviceError(f"{who}: the arrays are on the devices {', '.join(f'cuda:{k}' for k in found)}; expected one. Move them to one.")
+        raise DeviceError(
+            f"{who}: the arrays are on the devices {', '.join(f'cuda:{k}' for k in found)}; "
+            "expected one. Move them to one."
+        )
     return found[0] if found else 0
 
 
 def _index(array: Any) -> int:
-    device = getattr(array, "device", None)  # a tensor's has an index, CuPy's an id; Numba's own arrays have none
+    # a tensor's has an index, CuPy's an id; Numba's own arrays have none
+    device = getattr(array, "device", None)
     for attribute in ("index", "id"):
         number = getattr(device, attribute, None)
         if isinstance(number, int):

@@ -1,6 +1,8 @@
-"""What a launch on a GPU is given: the same checks as ``simulate`` makes, and which arrays have to travel.
+"""What a launch on a GPU is given: the same checks as ``simulate`` makes, and which arrays have to
+travel.
 
-Host arrays (NumPy's, CPU tensors) are copied to the GPU and, after the kernel, back. Arrays that are on the GPU are used in place.
+Host arrays (NumPy's, CPU tensors) are copied to the GPU and, after the kernel, back. Arrays that
+are on the GPU are used in place.
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ from gpulab.kernels._simulate._source import Source
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
 HOST, DEVICE, NUMBER = "host", "device", "number"
-# Shared memory that a block may have without the kernel's limit being raised (cudaFuncAttributeMaxDynamicSharedMemorySize).
-# Source: CUDA C++ Programming Guide 13.0, on compute capability 8.x and later. numba-cuda 0.30 cannot raise it: its issue 94.
+# Shared memory that a block may have without the kernel's limit being raised
+# (cudaFuncAttributeMaxDynamicSharedMemorySize). Source: CUDA C++ Programming Guide 13.0, on compute
+# capability 8.x and later. numba-cuda 0.30 cannot raise it: its issue 94.
 UNASKED_SHARED_BYTES = 48 * 1024
 
 
 @dataclass(frozen=True, eq=False)
 class Argument:
-    """One argument of a kernel: ``kind`` is "host" (an array that travels), "device" (one used in place) or "number"."""
+    """One argument of a kernel: ``kind`` is "host" (an array that travels), "device" (one used in
+    place) or "number".
+    """
 
     name: str
     kind: str
@@ -45,7 +50,9 @@ def said_by(who: str) -> Iterator[None]:
         raise
 
 
-def checked_extents(who: str, grid: Any, block: Any, dynamic_shared_bytes: Any) -> tuple[Extent, Extent]:
+def checked_extents(
+    who: str, grid: Any, block: Any, dynamic_shared_bytes: Any
+) -> tuple[Extent, Extent]:
     """Return grid and block as three numbers each.
 
     Raises
@@ -54,11 +61,15 @@ def checked_extents(who: str, grid: Any, block: Any, dynamic_shared_bytes: Any) 
         If one of them, or the shared memory, is not what a GPU can launch.
     """
     with said_by(who):
-        extents = _run._extent("grid", grid, _run._MOST_GRID), _run._extent("block", block, _run._MOST_BLOCK)
+        extents = (
+            _run._extent("grid", grid, _run._MOST_GRID),
+            _run._extent("block", block, _run._MOST_BLOCK),
+        )
         _run._given_numbers(dynamic_shared_bytes, 1, None, 1)
     if math.prod(extents[1]) > _run.MOST_THREADS:
         raise InputError(
-            f"{who}: a block of {extents[1]} has {math.prod(extents[1]):,} threads; expected at most {_run.MOST_THREADS:,}. "
+            f"{who}: a block of {extents[1]} has {math.prod(extents[1]):,} threads; expected at "
+            f"most {_run.MOST_THREADS:,}. "
             "Use more blocks."
         )
     return extents
@@ -73,27 +84,41 @@ def written_parameters(kernel: Any) -> frozenset[str] | None:
 
 
 def static_shared_bytes(kernel: Any) -> int:
-    """Return the bytes of a Python kernel's shared arrays of fixed shapes; 0 where its text does not tell."""
+    """Return the bytes of a Python kernel's shared arrays of fixed shapes; 0 where its text does
+    not tell.
+    """
     try:
         return program_of(kernel).static_shared_bytes
     except KernelError:
         return 0
 
 
-def sorted_arguments(who: str, name: str, parameters: Sequence[str], args: Sequence[Any], written: frozenset[str] | None) -> list[Argument]:
+def sorted_arguments(
+    who: str,
+    name: str,
+    parameters: Sequence[str],
+    args: Sequence[Any],
+    written: frozenset[str] | None,
+) -> list[Argument]:
     """Return the arguments of the kernel ``name`` with their kinds.
 
     Raises
     ------
     InputError
-        If one is neither an array nor a number, is an array that a kernel cannot take, or two different arrays overlap.
+        If one is neither an array nor a number, is an array that a kernel cannot take, or two
+        different arrays overlap.
     """
     found: list[Argument] = []
     for parameter, value in zip(parameters, args, strict=True):
         argument = _argument(who, parameter, value)
         if argument.kind == HOST:
             with said_by(who):
-                _run._check_array(cast(Source, _Named(name)), parameter, argument.value, parameter in (written or ()))
+                _run._check_array(
+                    cast(Source, _Named(name)),
+                    parameter,
+                    argument.value,
+                    parameter in (written or ()),
+                )
             for other in found:
                 _refuse_overlap(who, argument, other)
         found.append(argument)
@@ -117,7 +142,10 @@ def _argument(who: str, name: str, value: Any) -> Argument:
     if type(value).__module__.startswith("torch") and hasattr(value, "detach"):
         tensor = value.detach()
         if tensor.device.type not in ("cpu", "cuda"):
-            raise InputError(f"{who}: {name} is a tensor on {tensor.device}; expected one on a CUDA device or in main memory. Move it.")
+            raise InputError(
+                f"{who}: {name} is a tensor on {tensor.device}; expected one on a CUDA device or "
+                "in main memory. Move it."
+            )
         if tensor.ndim == 0:
             return Argument(name, NUMBER, _run.array_of_tensor(who, name, tensor.cpu())[()])
         if tensor.device.type == "cuda":
@@ -126,7 +154,8 @@ def _argument(who: str, name: str, value: Any) -> Argument:
     if hasattr(value, "__cuda_array_interface__"):
         return Argument(name, DEVICE, value)
     raise InputError(
-        f"{who}: {name}={shown(value)} is {kind_of(value)}; expected an array or a number. Convert it before the call, for example "
+        f"{who}: {name}={shown(value)} is {kind_of(value)}; expected an array or a number. Convert "
+        "it before the call, for example "
         "by numpy.asarray."
     )
 
@@ -137,9 +166,14 @@ def same_memory(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _refuse_overlap(who: str, argument: Argument, other: Argument) -> None:
-    if other.kind == HOST and np.shares_memory(argument.value, other.value) and not same_memory(argument.value, other.value):
+    if (
+        other.kind == HOST
+        and np.shares_memory(argument.value, other.value)
+        and not same_memory(argument.value, other.value)
+    ):
         raise InputError(
-            f"{who}: {argument.name} and {other.name} overlap in memory without being the same array; expected arrays that do not overlap, "
+            f"{who}: {argument.name} and {other.name} overlap in memory without being the same "
+            "array; expected arrays that do not overlap, "
             "or the same one twice. Pass a copy of one."
         )
 
@@ -155,7 +189,9 @@ class Travellers:
         Takes an array on the GPU; returns it as a NumPy array.
     """
 
-    def __init__(self, place: Callable[[np.ndarray], Any], fetch: Callable[[Any], np.ndarray]) -> None:
+    def __init__(
+        self, place: Callable[[np.ndarray], Any], fetch: Callable[[Any], np.ndarray]
+    ) -> None:
         self._place, self._fetch = place, fetch
         self._pairs: list[tuple[np.ndarray, Any]] = []
 
@@ -169,7 +205,11 @@ class Travellers:
         return placed
 
     def back(self) -> None:
-        """Copy the arrays back to where they came from; those that are read-only stay as they are."""
-        results = [(array, self._fetch(placed)) for array, placed in self._pairs if array.flags.writeable]
+        """Copy the arrays back to where they came from; those that are read-only stay as they
+        are.
+        """
+        results = [
+            (array, self._fetch(placed)) for array, placed in self._pairs if array.flags.writeable
+        ]
         for array, result in results:  # all have arrived: none changes where one copy fails
             array[...] = result.reshape(array.shape)

@@ -1,4 +1,6 @@
-"""``launch_cuda``: CUDA C++ on a real GPU through CuPy's RawModule, with the arguments checked against what the kernel takes."""
+"""``launch_cuda``: CUDA C++ on a real GPU through CuPy's RawModule, with the arguments checked
+against what the kernel takes.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,25 @@ from typing import Any
 import numpy as np
 
 from gpulab import _backends, arrays, devices
-from gpulab.errors import InputError, KernelError, MissingLibraryError, message_of, pip_command, shown
+from gpulab.errors import (
+    InputError,
+    KernelError,
+    MissingLibraryError,
+    message_of,
+    pip_command,
+    shown,
+)
 from gpulab.kernels._compile import _libraries, _names, compile_cuda
 from gpulab.kernels._compile._cuda import checked_source, checked_texts
 from gpulab.kernels._launch import Backend, Launcher, made_launcher, the_device
-from gpulab.kernels._launch_arguments import DEVICE, NUMBER, UNASKED_SHARED_BYTES, Argument, checked_extents, sorted_arguments
+from gpulab.kernels._launch_arguments import (
+    DEVICE,
+    NUMBER,
+    UNASKED_SHARED_BYTES,
+    Argument,
+    checked_extents,
+    sorted_arguments,
+)
 from gpulab.kernels._simulate._geometry import Extent
 
 _POINTER_BYTES = 8
@@ -22,7 +38,13 @@ _EXTERN_C = re.compile(r'\bextern\s+"C"\s*(\{?)')
 
 
 def launch_cuda(
-    source: str, name: str, grid: Any, block: Any, *args: Any, dynamic_shared_bytes: int = 0, options: Sequence[str] = ()
+    source: str,
+    name: str,
+    grid: Any,
+    block: Any,
+    *args: Any,
+    dynamic_shared_bytes: int = 0,
+    options: Sequence[str] = (),
 ) -> None:
     """Run a kernel of CUDA C++ on the GPU; the arrays change in place.
 
@@ -35,10 +57,12 @@ def launch_cuda(
     grid, block : int or tuple of up to 3 int
         Blocks of the grid and threads of a block, x first.
     *args : array or NumPy number
-        NumPy arrays and CPU tensors are copied to the GPU and back; CuPy arrays and CUDA tensors, contiguous in C order, are used in
-        place. Numbers must be of the parameter's size, so ``np.int32(n)`` for an ``int`` and ``np.float32(x)`` for a ``float``.
+        NumPy arrays and CPU tensors are copied to the GPU and back; CuPy arrays and CUDA tensors,
+        contiguous in C order, are used in place. Numbers must be of the parameter's size, so
+        ``np.int32(n)`` for an ``int`` and ``np.float32(x)`` for a ``float``.
     dynamic_shared_bytes : int
-        Bytes of dynamic shared memory for each block; above 48 KiB with its other ones the kernel's limit is raised.
+        Bytes of dynamic shared memory for each block; above 48 KiB with its other ones the kernel's
+        limit is raised.
     options : sequence of str
         For the compiler, as for ``compile_cuda``.
 
@@ -49,21 +73,31 @@ def launch_cuda(
     MissingLibraryError
         If CuPy is not installed.
     InputError
-        If an argument cannot be used, or the arguments together do not have the size that the kernel takes. No array has changed.
+        If an argument cannot be used, or the arguments together do not have the size that the
+        kernel takes. No array has changed.
     CompileError
         If the compiler refuses the source; the message shows the line.
     KernelError
         If there is no such kernel, or the GPU stopped it. Host arrays have not changed.
     """
-    ready = _cuda_launcher("launch_cuda", source, name, (grid, block), args, dynamic_shared_bytes, options)
+    ready = _cuda_launcher(
+        "launch_cuda", source, name, (grid, block), args, dynamic_shared_bytes, options
+    )
     ready()
     ready.fetch()
 
 
 def cuda_launcher(
-    source: str, name: str, grid: Any, block: Any, *args: Any, dynamic_shared_bytes: int = 0, options: Sequence[str] = ()
+    source: str,
+    name: str,
+    grid: Any,
+    block: Any,
+    *args: Any,
+    dynamic_shared_bytes: int = 0,
+    options: Sequence[str] = (),
 ) -> Launcher:
-    """Return a kernel of CUDA C++ ready on the GPU, its arrays copied there once: what ``gl.measure`` should time.
+    """Return a kernel of CUDA C++ ready on the GPU, its arrays copied there once: what
+    ``gl.measure`` should time.
 
     Parameters
     ----------
@@ -79,21 +113,36 @@ def cuda_launcher(
     DeviceError, MissingLibraryError, InputError, CompileError, KernelError
         As for ``launch_cuda``.
     """
-    return _cuda_launcher("cuda_launcher", source, name, (grid, block), args, dynamic_shared_bytes, options)
+    return _cuda_launcher(
+        "cuda_launcher", source, name, (grid, block), args, dynamic_shared_bytes, options
+    )
 
 
 def _cuda_launcher(
-    who: str, source: str, name: str, extents: tuple[Any, Any], args: Sequence[Any], shared_bytes: int, options: Sequence[str]
+    who: str,
+    source: str,
+    name: str,
+    extents: tuple[Any, Any],
+    args: Sequence[Any],
+    shared_bytes: int,
+    options: Sequence[str],
 ) -> Launcher:
     text, given = checked_source(source), checked_texts("options", options)
     if not isinstance(name, str) or not name.strip():
-        raise InputError(f"{who}: name={shown(name)}; expected the kernel's name in the source, such as 'add' or 'tile<16>'. Pass it.")
+        raise InputError(
+            f"{who}: name={shown(name)}; expected the kernel's name in the source, such as 'add' "
+            "or 'tile<16>'. Pass it."
+        )
     checked = checked_extents(who, *extents, shared_bytes)
-    arguments = sorted_arguments(who, name, [f"argument {k}" for k in range(1, len(args) + 1)], args, None)
+    arguments = sorted_arguments(
+        who, name, [f"argument {k}" for k in range(1, len(args) + 1)], args, None
+    )
     for argument in arguments:
         _check_for_pointers(who, argument)
     _check_size(who, text, name, arguments, given)
-    backend = _backend(who, text, name, given, the_device(who, [a.value for a in arguments if a.kind == DEVICE]))
+    backend = _backend(
+        who, text, name, given, the_device(who, [a.value for a in arguments if a.kind == DEVICE])
+    )
     return made_launcher(name, backend, checked, shared_bytes, arguments)
 
 
@@ -103,23 +152,29 @@ def _check_for_pointers(who: str, argument: Argument) -> None:
     if argument.kind == NUMBER and not isinstance(value, (np.generic, bool)):
         kind = "np.int32 or np.int64" if isinstance(value, int) else "np.float32 or np.float64"
         raise InputError(
-            f"{who}: {argument.name} is {shown(value)}, a Python number without a size; expected one of the parameter's type. Pass "
+            f"{who}: {argument.name} is {shown(value)}, a Python number without a size; expected "
+            "one of the parameter's type. Pass "
             f"{kind} of it."
         )
     if argument.kind == DEVICE:
         interface = value.__cuda_array_interface__
         strides, step = interface.get("strides"), np.dtype(interface["typestr"]).itemsize
-        for size, stride in zip(reversed(interface["shape"]), reversed(strides or ()), strict=False):
+        for size, stride in zip(
+            reversed(interface["shape"]), reversed(strides or ()), strict=False
+        ):
             if size > 1 and stride != step:
                 raise InputError(
-                    f"{who}: {argument.name} has strides {tuple(strides)} bytes; expected an array in C order without gaps, since C++ sees "
+                    f"{who}: {argument.name} has strides {tuple(strides)} bytes; expected an array "
+                    "in C order without gaps, since C++ sees "
                     "only its first element's address. Pass a contiguous copy."
                 )
             step *= size
 
 
 def packed_bytes(arguments: Sequence[Argument]) -> int:
-    """Return the bytes of the arguments as CUDA C++ lays them out: each at a multiple of its size, float2 and double2 as well."""
+    """Return the bytes of the arguments as CUDA C++ lays them out: each at a multiple of its size,
+    float2 and double2 as well.
+    """
     end = 0
     for argument in arguments:
         number = argument.kind == NUMBER  # else an array, which may be on the device
@@ -128,38 +183,49 @@ def packed_bytes(arguments: Sequence[Argument]) -> int:
     return end
 
 
-def _check_size(who: str, source: str, name: str, arguments: Sequence[Argument], options: tuple[str, ...]) -> None:
-    """Refuse arguments that are not of the size that the compiled kernel reads: CUDA itself would read past them."""
+def _check_size(
+    who: str, source: str, name: str, arguments: Sequence[Argument], options: tuple[str, ...]
+) -> None:
+    """Refuse arguments that are not of the size that the compiled kernel reads: CUDA itself would
+    read past them.
+    """
     try:
         facts = compile_cuda(source, options=options, names=(name,) if "<" in name else ()).kernels
     except MissingLibraryError:  # CuPy has a compiler of its own; only this check is lost
         return
     if name not in facts:
-        raise KernelError(f"{who}: the source has no kernel {name!r}; expected one of {', '.join(facts) or 'none'}. Pass one of these.")
+        raise KernelError(
+            f"{who}: the source has no kernel {name!r}; expected one of "
+            f"{', '.join(facts) or 'none'}. Pass one of these."
+        )
     takes, given = facts[name].parameter_bytes, packed_bytes(arguments)
     if takes != given:
         raise InputError(
-            f"{who}: {name} takes {takes} bytes of arguments and {given} are given; expected the same. An array is 8 bytes, an int or "
+            f"{who}: {name} takes {takes} bytes of arguments and {given} are given; expected the "
+            "same. An array is 8 bytes, an int or "
             "float 4, a double or long long 8: pass one argument for each parameter, of its type."
         )
 
 
 def has_c_name(source: str, name: str) -> bool:
-    """Return whether a kernel's own definition, or the block around it, is ``extern "C"``: another's may be, and a comment may say it.
+    """Return whether a kernel's own definition, or the block around it, is ``extern "C"``:
+    another's may be, and a comment may say it.
 
     Examples
     --------
     >>> has_c_name('extern "C" __global__ void f() {} __global__ void g() {}', "g")
     False
     """
-    text = _names.blanked(source)  # literals too, so "C" is looked for in the source, and whether it is code in here
+    # literals too, so "C" is looked for in the source, and whether it is code in here
+    text = _names.blanked(source)
     marks = [mark for mark in _EXTERN_C.finditer(source) if text.startswith("extern", mark.start())]
     found = re.search(rf"(?<=[\s*&)]){re.escape(name)}(?=\s*\()", text)
     if found is None:  # a macro made it
         return bool(marks)
     begin = max(text.rfind(end, 0, found.start()) for end in ";}") + 1
     return any(
-        begin <= mark.start() < found.start() or (mark.group(1) and mark.end() <= found.start() < _block_end(text, mark.end()))
+        begin <= mark.start() < found.start()
+        or (mark.group(1) and mark.end() <= found.start() < _block_end(text, mark.end()))
         for mark in marks
     )
 
@@ -187,12 +253,15 @@ class CupyBackend:
         If CuPy is not installed.
     """
 
-    def __init__(self, who: str, source: str, name: str, options: tuple[str, ...], index: int) -> None:
+    def __init__(
+        self, who: str, source: str, name: str, options: tuple[str, ...], index: int
+    ) -> None:
         try:
             import cupy
         except ImportError as error:
             raise MissingLibraryError(
-                f"{who}: CUDA C++ is launched by CuPy, which cannot be imported ({message_of(error)}); expected it to be installed. Run "
+                f"{who}: CUDA C++ is launched by CuPy, which cannot be imported "
+                f"({message_of(error)}); expected it to be installed. Run "
                 f"{pip_command('install cupy-cuda13x')}, or cupy-cuda12x where the driver is older."
             ) from error
         self._who, self._name, self._index, self._cupy = who, name, index, cupy
@@ -206,21 +275,36 @@ class CupyBackend:
         """Return a tensor's content as a host array."""
         return arrays.to_host(there)
 
-    def ready(self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]) -> Callable[[], None]:
-        """Compile, and return what launches; CuPy sees tensors as its own arrays, without a copy."""
+    def ready(
+        self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
+    ) -> Callable[[], None]:
+        """Compile, and return what launches; CuPy sees tensors as its own arrays, without a
+        copy.
+        """
         with self._translated(), self._cupy.cuda.Device(self._index):
             values = tuple(self._seen(value) for value in arguments)
             plain = not re.search("[<:]", self._name) and has_c_name(self._source, self._name)
-            headers = [f"-I{folder}" for folder in _libraries.include_folders()] if "#include" in self._source else []
+            headers = (
+                [f"-I{folder}" for folder in _libraries.include_folders()]
+                if "#include" in self._source
+                else []
+            )
             module = self._cupy.RawModule(
-                code=self._source, options=("--std=c++17", *self._options, *headers), name_expressions=None if plain else [self._name]
+                code=self._source,
+                options=("--std=c++17", *self._options, *headers),
+                name_expressions=None if plain else [self._name],
             )
             kernel = module.get_function(self._name)
-            if kernel.shared_size_bytes + shared_bytes > UNASKED_SHARED_BYTES:  # a kernel may take no more unless it is told
+            # a kernel may take no more unless it is told
+            if kernel.shared_size_bytes + shared_bytes > UNASKED_SHARED_BYTES:
                 kernel.max_dynamic_shared_size_bytes = shared_bytes
 
         def run() -> None:
-            with self._translated(), self._cupy.cuda.Device(self._index), self._cupy.cuda.Stream.null:
+            with (
+                self._translated(),
+                self._cupy.cuda.Device(self._index),
+                self._cupy.cuda.Stream.null,
+            ):
                 kernel(grid, block, values, shared_mem=shared_bytes)
 
         return run
@@ -228,7 +312,8 @@ class CupyBackend:
     def _seen(self, value: Any) -> Any:
         if isinstance(value, (np.generic, bool)):
             return value
-        if _backends.backend_of(value) is None:  # Numba's own arrays, and others with the CUDA array interface
+        # Numba's own arrays, and others with the CUDA array interface
+        if _backends.backend_of(value) is None:
             return self._cupy.asarray(value)
         return _backends.share(value, "cupy")
 
@@ -247,6 +332,8 @@ class CupyBackend:
             if not type(error).__module__.startswith("cupy"):
                 raise
             raise KernelError(
-                f"{self._who}: CuPy or the GPU refused {self._name} ({message_of(error)}); expected it to run to its end. Look at the "
-                "source with gpulab.kernels.compile_cuda, and restart this Python kernel if other GPU calls fail now."
+                f"{self._who}: CuPy or the GPU refused {self._name} ({message_of(error)}); "
+                "expected it to run to its end. Look at the "
+                "source with gpulab.kernels.compile_cuda, and restart this Python kernel if other "
+                "GPU calls fail now."
             ) from error

@@ -1,4 +1,6 @@
-"""numba-cuda behind ``launch``: compile a Python kernel once for its globals, and launch it on arrays of any library."""
+"""numba-cuda behind ``launch``: compile a Python kernel once for its globals, and launch it on
+arrays of any library.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,12 @@ from gpulab.errors import DeviceError, KernelError, MissingLibraryError, install
 from gpulab.kernels._compile import _portable
 from gpulab.kernels._simulate._geometry import Extent
 
-# Where a kernel keeps its compiled forms, by the values of the names that it uses, which a notebook may change: they go when it goes.
+# Where a kernel keeps its compiled forms, by the values of the names that it uses, which a notebook
+# may change: they go when it goes.
 _FORMS = "_gpulab_compiled"
 _FOREIGN = ("numba", "numba_cuda", "numpy")
-# Of the compiler libraries that the extra ``kernels`` brings; tools/setup_env.py leaves it out for older drivers.
+# Of the compiler libraries that the extra ``kernels`` brings; tools/setup_env.py leaves it out for
+# older drivers.
 _CUDA = 13
 
 
@@ -48,7 +52,9 @@ class NumbaBackend:
         self._who, self._index = who, index
         self._function = _portable.function_of(kernel, who)
         self._cuda = _numba_cuda(who)
-        self._dispatcher = kernel if hasattr(kernel, "configure") else jitted(self._cuda, self._function, who)
+        self._dispatcher = (
+            kernel if hasattr(kernel, "configure") else jitted(self._cuda, self._function, who)
+        )
 
     def place(self, array: np.ndarray) -> Any:
         """Return a CUDA tensor with the array's content."""
@@ -58,14 +64,25 @@ class NumbaBackend:
         """Return a tensor's content as a host array."""
         return arrays.to_host(there)
 
-    def ready(self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]) -> Callable[[], None]:
+    def ready(
+        self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
+    ) -> Callable[[], None]:
         """Compile for these types, and return what launches."""
         with self._translated(), self._cuda.gpus[self._index]:
-            seen = [self._cuda.as_cuda_array(a) if hasattr(a, "__cuda_array_interface__") else a for a in arguments]
-            # A form for just these types is compiled now and not at the first launch, and a launch need not look at the types again.
-            form = self._dispatcher if self._dispatcher.specialized else self._dispatcher.specialize(*seen)
+            seen = [
+                self._cuda.as_cuda_array(a) if hasattr(a, "__cuda_array_interface__") else a
+                for a in arguments
+            ]
+            # A form for just these types is compiled now and not at the first launch, and a launch
+            # need not look at the types again.
+            form = (
+                self._dispatcher
+                if self._dispatcher.specialized
+                else self._dispatcher.specialize(*seen)
+            )
             with warnings.catch_warnings():
-                # That a small grid leaves most of a GPU idle is what the notebooks are about; each small example need not say it.
+                # That a small grid leaves most of a GPU idle is what the notebooks are about; each
+                # small example need not say it.
                 warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
                 configured = form[grid, block, 0, shared_bytes]
 
@@ -82,7 +99,9 @@ class NumbaBackend:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Say numba's errors in one sentence: the compiler's at its line, the driver's with what to do."""
+        """Say numba's errors in one sentence: the compiler's at its line, the driver's with what to
+        do.
+        """
         name = self._function.__name__
         try:
             with devices.guard(f"{self._who}: {name} on cuda:{self._index}"):
@@ -93,14 +112,17 @@ class NumbaBackend:
                 raise
             if "cudadrv" in home or "Cuda" in type(error).__name__:
                 raise KernelError(
-                    f"{self._who}: the GPU stopped {name} ({message_of(error)}); expected it to run to its end. Run "
-                    "gpulab.kernels.simulate with the same arguments, which names the line, and restart this Python kernel first if other "
+                    f"{self._who}: the GPU stopped {name} ({message_of(error)}); expected it to "
+                    "run to its end. Run "
+                    "gpulab.kernels.simulate with the same arguments, which names the line, and "
+                    "restart this Python kernel first if other "
                     "GPU calls fail now."
                 ) from error
             line = getattr(getattr(error, "loc", None), "line", None)
             where = f", line {line}" if line else ""
             raise KernelError(
-                f"{self._who}: numba-cuda refuses {name}{where}: {message_of(error)}. Run gpulab.kernels.compile_python(kernel, ...), "
+                f"{self._who}: numba-cuda refuses {name}{where}: {message_of(error)}. Run "
+                "gpulab.kernels.compile_python(kernel, ...), "
                 "which shows the line.",
                 line,
             ) from error
@@ -113,36 +135,46 @@ def _numba_cuda(who: str) -> Any:
         if old := _too_old():
             raise MissingLibraryError(f"{who}: {old}") from error
         raise MissingLibraryError(
-            f"{who}: a Python kernel is compiled by numba-cuda, which cannot be imported ({message_of(error)}); expected it to be "
+            f"{who}: a Python kernel is compiled by numba-cuda, which cannot be imported "
+            f"({message_of(error)}); expected it to be "
             f"installed. {install_extra('kernels')}"
         ) from error
     if config.ENABLE_CUDASIM:
         raise DeviceError(
-            f"{who}: NUMBA_ENABLE_CUDASIM is set, so numba has its own simulator in place of the GPU; expected the GPU. Unset it and "
+            f"{who}: NUMBA_ENABLE_CUDASIM is set, so numba has its own simulator in place of the "
+            "GPU; expected the GPU. Unset it and "
             "restart Python."
         )
     _load_beside_new_numpy()
     if not cuda.is_available():
         if old := _too_old():
             raise DeviceError(f"{who}: {old}")
-        raise DeviceError(f"{who}: numba-cuda sees no GPU though torch does; expected one. Run `gpulab doctor`, which checks the driver.")
+        raise DeviceError(
+            f"{who}: numba-cuda sees no GPU though torch does; expected one. Run `gpulab doctor`, "
+            "which checks the driver."
+        )
     return cuda
 
 
 def _too_old() -> str:
-    """Return what is said of a driver for which the pinned numba-cuda does nothing, however it is installed; "" of any other."""
+    """Return what is said of a driver for which the pinned numba-cuda does nothing, however it is
+    installed; "" of any other.
+    """
     driver = _nvml.probe()
     if driver.cuda is None or int(driver.cuda.partition(".")[0]) >= _CUDA:
         return ""
     return (
-        f"the driver {driver.version} runs CUDA {driver.cuda}, and numba-cuda compiles a Python kernel for CUDA {_CUDA}; expected a driver "
-        "for that, 580 or newer. Run the kernel under the microscope with gpulab.kernels.simulate, write it in CUDA C++ for launch_cuda, "
+        f"the driver {driver.version} runs CUDA {driver.cuda}, and numba-cuda compiles a Python "
+        f"kernel for CUDA {_CUDA}; expected a driver "
+        "for that, 580 or newer. Run the kernel under the microscope with gpulab.kernels.simulate, "
+        "write it in CUDA C++ for launch_cuda, "
         "or update the driver."
     )
 
 
 def jitted(cuda: Any, function: types.FunctionType, who: str = "launch") -> Any:
-    """Return the compiled form of a kernel, made once for the present values of all names that it and its device functions use.
+    """Return the compiled form of a kernel, made once for the present values of all names that it
+    and its device functions use.
 
     Raises
     ------
@@ -154,12 +186,15 @@ def jitted(cuda: Any, function: types.FunctionType, who: str = "launch") -> Any:
     key = _present(function, kept)
     forms = function.__dict__.setdefault(_FORMS, {})
     if key not in forms:
-        # What is known by its number is kept beside the form, so that no other object can get that number.
+        # What is known by its number is kept beside the form, so that no other object can get that
+        # number.
         forms[key] = cuda.jit(with_device_functions(cuda, function, {})), kept
     return forms[key][0]
 
 
-def _refuse_recursion(who: str, function: types.FunctionType, callers: tuple[types.FunctionType, ...]) -> None:
+def _refuse_recursion(
+    who: str, function: types.FunctionType, callers: tuple[types.FunctionType, ...]
+) -> None:
     for name, value in _named(function).items():
         if not _is_device_function(value):
             continue
@@ -170,7 +205,9 @@ def _refuse_recursion(who: str, function: types.FunctionType, callers: tuple[typ
 
 
 def _present(value: Any, kept: list[Any]) -> Any:
-    """Return what a value is to the compiler at this moment, to be compared: of a function, its code, defaults and all that it names."""
+    """Return what a value is to the compiler at this moment, to be compared: of a function, its
+    code, defaults and all that it names.
+    """
     if isinstance(value, (bool, int, float, complex, str, np.generic)):
         return type(value), repr(value)  # 2, 2.0 and True are equal, and so are both zeros
     if isinstance(value, tuple):
@@ -179,18 +216,31 @@ def _present(value: Any, kept: list[Any]) -> Any:
         return value.dtype.str, value.shape, value.tobytes()
     if _is_device_function(value):
         defaults = _present(value.__defaults__ or (), kept)
-        return value.__code__, defaults, tuple((name, _present(found, kept)) for name, found in _named(value).items())
+        return (
+            value.__code__,
+            defaults,
+            tuple((name, _present(found, kept)) for name, found in _named(value).items()),
+        )
     kept.append(value)
     return id(value)
 
 
 def _is_device_function(value: Any) -> bool:
-    return isinstance(value, types.FunctionType) and str(value.__module__).partition(".")[0] not in _FOREIGN
+    return (
+        isinstance(value, types.FunctionType)
+        and str(value.__module__).partition(".")[0] not in _FOREIGN
+    )
 
 
 def _named(function: types.FunctionType) -> dict[str, Any]:
-    """Return the objects from outside that a function names: globals that there are, and variables of the functions around it."""
-    found = {name: function.__globals__[name] for name in _portable._global_names(function.__code__) if name in function.__globals__}
+    """Return the objects from outside that a function names: globals that there are, and variables
+    of the functions around it.
+    """
+    found = {
+        name: function.__globals__[name]
+        for name in _portable._global_names(function.__code__)
+        if name in function.__globals__
+    }
     for name, cell in _cells(function).items():
         with contextlib.suppress(ValueError):  # it has no value yet
             found[name] = cell.cell_contents
@@ -202,8 +252,11 @@ def _cells(function: types.FunctionType) -> dict[str, types.CellType]:
     return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
-def with_device_functions(cuda: Any, function: types.FunctionType, made: dict[types.FunctionType, Any]) -> types.FunctionType:
-    """Return the function with the plain functions that it calls turned into device functions, as ``simulate`` takes them.
+def with_device_functions(
+    cuda: Any, function: types.FunctionType, made: dict[types.FunctionType, Any]
+) -> types.FunctionType:
+    """Return the function with the plain functions that it calls turned into device functions, as
+    ``simulate`` takes them.
 
     numba sees the globals of that moment; a function that calls none comes back as it is.
     """
@@ -215,18 +268,27 @@ def with_device_functions(cuda: Any, function: types.FunctionType, made: dict[ty
             made[value] = cuda.jit(device=True)(with_device_functions(cuda, value, made))
         return made[value]
 
-    changed = {name: new for name, value in _named(function).items() if (new := device(value)) is not value}
+    changed = {
+        name: new for name, value in _named(function).items() if (new := device(value)) is not value
+    }
     if not changed:
         return function
-    cells = [types.CellType(changed[name]) if name in changed else cell for name, cell in _cells(function).items()]
+    cells = [
+        types.CellType(changed[name]) if name in changed else cell
+        for name, cell in _cells(function).items()
+    ]
     names = {**function.__globals__, **changed}
-    copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, tuple(cells) or None)
+    copy = types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, tuple(cells) or None
+    )
     copy.__module__ = function.__module__
     return copy
 
 
 def _load_beside_new_numpy() -> None:
-    """Load the part of numba-cuda that names ``numpy.row_stack``: an alias of ``vstack`` that NumPy 2.5 no longer has (seen in 0.30)."""
+    """Load the part of numba-cuda that names ``numpy.row_stack``: an alias of ``vstack`` that NumPy
+    2.5 no longer has (seen in 0.30).
+    """
     if hasattr(np, "row_stack"):
         return
     setattr(np, "row_stack", np.vstack)  # noqa: B010 - the type checker knows that it is not there

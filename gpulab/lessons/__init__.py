@@ -1,8 +1,9 @@
 """The learner's side of a lesson: predictions, checked exercises, hints, solutions and progress.
 
-This package does not import widgets, figures or IPython, so the same cells work in a plain script. The progress is stored
-in ``.gpulab/progress.json`` of the working directory, or in the file that ``GPULAB_PROGRESS`` names. An instructor decides with
-``GPULAB_SOLUTIONS`` or ``.gpulab/class.json`` when solutions are shown (see ``_policy``).
+This package does not import widgets, figures or IPython, so the same cells work in a plain script.
+The progress is stored in ``.gpulab/progress.json`` of the working directory, or in the file that
+``GPULAB_PROGRESS`` names. An instructor decides with ``GPULAB_SOLUTIONS`` or ``.gpulab/class.json``
+when solutions are shown (see ``_policy``).
 """
 
 from gpulab.lessons._architecture import gpu_curves, memory_curve, side_by_side
@@ -18,7 +19,12 @@ from gpulab.lessons._lighter import trained
 from gpulab.lessons._material import contest, four_claims
 from gpulab.lessons._predictions import Prediction, answer, predict
 from gpulab.lessons._progress import progress, start_again
-from gpulab.lessons._recorded_gains import gpu_roofs, recorded_overlap, recorded_ridges, recorded_under_roof
+from gpulab.lessons._recorded_gains import (
+    gpu_roofs,
+    recorded_overlap,
+    recorded_ridges,
+    recorded_under_roof,
+)
 from gpulab.lessons._recorded_gpus import gpu_streams
 from gpulab.lessons._report import report, write_report
 from gpulab.lessons._report_schema import StudentReport

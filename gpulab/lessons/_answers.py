@@ -1,7 +1,8 @@
-"""An answer in the form of the progress file, so that it can be checked again elsewhere: plain values, source, or a gpulab result.
+"""An answer in the form of the progress file, so that it can be checked again elsewhere: plain
+values, source, or a gpulab result.
 
-Keeping an answer never runs it; ``restore`` runs kept source, if its caller allows that. For an answer that cannot be kept, the
-reason is kept.
+Keeping an answer never runs it; ``restore`` runs kept source, if its caller allows that. For an
+answer that cannot be kept, the reason is kept.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from gpulab.errors import GpulabError, InputError, RecordingError, message_of, w
 from gpulab.recordings._schema import thin
 from gpulab.results import Result
 
-# A function with its helpers is a few kB, a measurement ten; whole data sets and models are not what a check looks at.
+# A function with its helpers is a few kB, a measurement ten; whole data sets and models are not
+# what a check looks at.
 MOST_CHARACTERS = 64 * 1024
 _MOST_PARTS = 20_000
 _DEEPEST = 20
@@ -43,31 +45,41 @@ class NotKeptError(GpulabError):
 
 
 def keep(answer: Any, is_file: bool = False) -> Kept:
-    """Return an answer as JSON values; what cannot be kept becomes ``{"kind": "nothing", "reason": ...}``. Never raises.
+    """Return an answer as JSON values; what cannot be kept becomes ``{"kind": "nothing", "reason":
+    ...}``. Never raises.
 
     Parameters
     ----------
     answer : any
-        A literal (also tuples, sets, bytes, small NumPy arrays), a function, or a result of gpulab's.
+        A literal (also tuples, sets, bytes, small NumPy arrays), a function, or a result of
+        gpulab's.
     is_file : bool
         The answer is the path of a file: its text is kept, and not its path.
 
     Notes
     -----
-    If a measurement has too many samples, some of them, evenly spaced in time, are kept; median and interval are those of all samples.
+    If a measurement has too many samples, some of them, evenly spaced in time, are kept; median and
+    interval are those of all samples.
     """
     try:
         kept = _keep_file(answer) if is_file else _keep(answer)
         size = len(json.dumps(kept, allow_nan=False))
-        if size > MOST_CHARACTERS and isinstance(getattr(answer, "samples_seconds", None), np.ndarray) and isinstance(answer, Result):
+        if (
+            size > MOST_CHARACTERS
+            and isinstance(getattr(answer, "samples_seconds", None), np.ndarray)
+            and isinstance(answer, Result)
+        ):
             thinned = {"samples_seconds": thin(answer.samples_seconds)}  # type: ignore[attr-defined]
             kept = {**_keep(dataclasses.replace(answer, **thinned)), "thinned": True}  # type: ignore[type-var]
             size = len(json.dumps(kept, allow_nan=False))
         if size > MOST_CHARACTERS:
-            raise NotKeptError(f"it takes {size:,} characters, and at most {MOST_CHARACTERS:,} are kept")
+            raise NotKeptError(
+                f"it takes {size:,} characters, and at most {MOST_CHARACTERS:,} are kept"
+            )
     except NotKeptError as error:
         return {"kind": "nothing", "reason": str(error)}
-    except Exception as error:  # a learner's object that fails when it is looked at: the check goes on without it
+    except Exception as error:
+        # a learner's object that fails when it is looked at: the check goes on without it
         return {"kind": "nothing", "reason": f"it could not be read ({type(error).__name__})"}
     return kept
 
@@ -91,7 +103,9 @@ def _keep_file(answer: Any) -> Kept:
 
 
 class _Encoder:
-    """Values as JSON that keeps their exact types; counts as it goes, so that a giant list ends early."""
+    """Values as JSON that keeps their exact types; counts as it goes, so that a giant list ends
+    early.
+    """
 
     def __init__(self) -> None:
         self.parts = 0
@@ -121,37 +135,67 @@ class _Encoder:
             items = sorted(value, key=repr) if kind in (set, frozenset) else value
             return {"t": kind.__name__, "v": [self.encode(item, inner) for item in items]}
         if kind is dict:
-            return {"t": "dict", "v": [[self.encode(key, inner), self.encode(item, inner)] for key, item in value.items()]}
+            return {
+                "t": "dict",
+                "v": [
+                    [self.encode(key, inner), self.encode(item, inner)]
+                    for key, item in value.items()
+                ],
+            }
         if kind is bytes and len(value) <= MOST_CHARACTERS:
             return {"t": "bytes", "v": base64.b64encode(value).decode()}
         if kind is complex:
-            return {"t": "complex", "v": [self.encode(value.real, inner), self.encode(value.imag, inner)]}
+            return {
+                "t": "complex",
+                "v": [self.encode(value.real, inner), self.encode(value.imag, inner)],
+            }
         if value is Ellipsis:
             return {"t": "..."}
         if kind is range:
             return {"t": "range", "v": [value.start, value.stop, value.step]}
         if isinstance(value, Result) and _OWN_MODULE.fullmatch(kind.__module__):
-            return {"t": "result", "module": kind.__module__, "class": kind.__qualname__, "v": value.to_dict()}
+            return {
+                "t": "result",
+                "module": kind.__module__,
+                "class": kind.__qualname__,
+                "v": value.to_dict(),
+            }
         if kind is np.ndarray or isinstance(value, np.generic):
             return self._array(np.asarray(value), kind is np.ndarray, inner)
         raise NotKeptError(f"{with_article(kind.__name__)} cannot be stored")
 
     def _array(self, array: np.ndarray, whole: bool, depth: int) -> Any:
-        if array.dtype.kind not in _NUMPY or array.dtype.itemsize > np.dtype(complex if array.dtype.kind == "c" else float).itemsize:
+        if (
+            array.dtype.kind not in _NUMPY
+            or array.dtype.itemsize
+            > np.dtype(complex if array.dtype.kind == "c" else float).itemsize
+        ):
             raise NotKeptError(f"an array of {array.dtype} cannot be stored")
         if array.size > _MOST_PARTS:
             raise NotKeptError(f"it holds an array of {array.size:,} numbers")
         numbers = [self.encode(item, depth) for item in array.ravel().tolist()]
-        return {"t": "array" if whole else "scalar", "dtype": array.dtype.str, "shape": list(array.shape), "v": numbers}
+        return {
+            "t": "array" if whole else "scalar",
+            "dtype": array.dtype.str,
+            "shape": list(array.shape),
+            "v": numbers,
+        }
 
 
 class Message(_Encoder):
-    """Values on their way to the process of an answer and back: also whole arrays, tensors, and the names of what cannot be sent."""
+    """Values on their way to the process of an answer and back: also whole arrays, tensors, and the
+    names of what cannot be sent.
+    """
 
     def _tagged(self, value: Any, kind: type, depth: int) -> Any:
         tensor = type(value).__name__ == "Tensor" and kind.__module__ == "torch"
         if tensor:
-            value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).detach().cpu().numpy()
+            value = (
+                (value.float() if str(value.dtype) == "torch.bfloat16" else value)
+                .detach()
+                .cpu()
+                .numpy()
+            )
         if isinstance(value, np.ndarray) and value.dtype.kind in _NUMPY:
             data = base64.b64encode(value.tobytes()).decode()
             sealed = not value.flags.writeable
@@ -189,7 +233,11 @@ def _several(kind: Callable[[Any], Any]) -> Callable[[Kept, int], Any]:
 def _decode_array(kept: Kept, depth: int) -> Any:
     dtype = np.dtype(kept["dtype"])
     shape = kept["shape"]
-    if dtype.kind not in _NUMPY or len(kept.get("v", ())) > _MOST_PARTS or not all(type(side) is int and side >= 0 for side in shape):
+    if (
+        dtype.kind not in _NUMPY
+        or len(kept.get("v", ())) > _MOST_PARTS
+        or not all(type(side) is int and side >= 0 for side in shape)
+    ):
         raise NotKeptError(f"the file is damaged here: an array of {dtype}")
     if "data" in kept:
         array = np.frombuffer(base64.b64decode(kept["data"], validate=True), dtype).reshape(shape)
@@ -206,7 +254,9 @@ def _decode_array(kept: Kept, depth: int) -> Any:
 # Tag -> what reads the value behind it.
 _READERS: dict[str, Callable[[Kept, int], Any]] = {
     **{kind.__name__: _several(kind) for kind in (tuple, list, set, frozenset)},
-    "dict": lambda kept, depth: {decode(key, depth): decode(item, depth) for key, item in kept["v"]},
+    "dict": lambda kept, depth: {
+        decode(key, depth): decode(item, depth) for key, item in kept["v"]
+    },
     "float": lambda kept, depth: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[kept["v"]],
     "bytes": lambda kept, depth: base64.b64decode(kept["v"], validate=True),
     "complex": lambda kept, depth: complex(*(decode(part, depth) for part in kept["v"])),
@@ -221,7 +271,9 @@ _READERS: dict[str, Callable[[Kept, int], Any]] = {
 
 
 def keep_result(result: Result) -> Kept | None:
-    """Return a result as JSON values, or None where it is larger than what is kept; never raises."""
+    """Return a result as JSON values, or None where it is larger than what is kept; never
+    raises.
+    """
     kept = keep(result)
     return kept["value"] if kept["kind"] == "value" else None
 
@@ -234,13 +286,19 @@ def restore_result(kept: Any) -> Any:
     NotKeptError
         If it is not a kept result, or is damaged.
     """
-    if not isinstance(kept, dict) or not isinstance(kept.get("module"), str) or not _OWN_MODULE.fullmatch(kept["module"]):
+    if (
+        not isinstance(kept, dict)
+        or not isinstance(kept.get("module"), str)
+        or not _OWN_MODULE.fullmatch(kept["module"])
+    ):
         raise NotKeptError("the file is damaged here: expected a result of gpulab's")
     try:
         found = getattr(importlib.import_module(kept["module"]), str(kept.get("class")), None)
     except ImportError as error:
         raise NotKeptError(f"this version of gpulab has no {kept['module']}") from error
-    if not (isinstance(found, type) and issubclass(found, Result) and found.__module__ == kept["module"]):
+    if not (
+        isinstance(found, type) and issubclass(found, Result) and found.__module__ == kept["module"]
+    ):
         raise NotKeptError("the file is damaged here: expected a result of gpulab's")
     try:
         return found.from_dict(kept.get("v"))
@@ -248,7 +306,8 @@ def restore_result(kept: Any) -> Any:
         raise NotKeptError(message_of(error)) from error
 
 
-# -- functions -----------------------------------------------------------------------------------------------------------
+# -- functions
+# -----------------------------------------------------------------------------------------------------------
 
 
 def _keep_function(function: types.FunctionType) -> Kept:
@@ -261,7 +320,9 @@ def _keep_function(function: types.FunctionType) -> Kept:
 
 
 class _Source:
-    """A function and the names that it needs: imports, plain values, and other functions and classes, each before its first use."""
+    """A function and the names that it needs: imports, plain values, and other functions and
+    classes, each before its first use.
+    """
 
     def __init__(self) -> None:
         self.imports: dict[str, str] = {}
@@ -271,7 +332,14 @@ class _Source:
         self._encoder = _Encoder()
 
     def text(self) -> str:
-        return "\n\n\n".join(part for part in ("\n".join(self.imports.values()), *self.definitions.values()) if part) + "\n"
+        return (
+            "\n\n\n".join(
+                part
+                for part in ("\n".join(self.imports.values()), *self.definitions.values())
+                if part
+            )
+            + "\n"
+        )
 
     def function(self, function: types.FunctionType) -> str:
         """Take in the answer itself; return the name that it has in the text."""
@@ -319,7 +387,11 @@ class _Source:
                 raise NotKeptError(f"the source of {value.__name__} is not available") from error
             source = found
         self._needs(value, source)
-        self.definitions[name] = source.rstrip() if value.__name__ == name else f"{source.rstrip()}\n\n\n{name} = {value.__name__}"
+        self.definitions[name] = (
+            source.rstrip()
+            if value.__name__ == name
+            else f"{source.rstrip()}\n\n\n{name} = {value.__name__}"
+        )
 
     def _needs(self, value: Any, source: str) -> None:
         from gpulab.parallel._script import _FLAGS, _meaning, _names
@@ -334,20 +406,30 @@ class _Source:
 
 
 def _class_source(value: type) -> str | None:
-    """Return the text of a class of a notebook, which inspect looks for in a file: found by the place of one of its methods."""
+    """Return the text of a class of a notebook, which inspect looks for in a file: found by the
+    place of one of its methods.
+    """
     for method in vars(value).values():
         if isinstance(method, types.FunctionType):
             text = "".join(linecache.getlines(method.__code__.co_filename))
             line = method.__code__.co_firstlineno
             for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.ClassDef) and node.name == value.__name__ and node.lineno <= line <= (node.end_lineno or 0):
+                if (
+                    isinstance(node, ast.ClassDef)
+                    and node.name == value.__name__
+                    and node.lineno <= line <= (node.end_lineno or 0)
+                ):
                     first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-                    return textwrap.dedent("\n".join(text.splitlines()[first - 1 : node.end_lineno]))
+                    return textwrap.dedent(
+                        "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+                    )
     return None
 
 
 def _import(name: str, value: Any) -> str | None:
-    """Return the line that gives the name its meaning in a fresh process, or None where none does."""
+    """Return the line that gives the name its meaning in a fresh process, or None where none
+    does.
+    """
     from gpulab import kernels
     from gpulab.parallel._script import _import_of
 
@@ -372,13 +454,18 @@ def _lambda(function: types.FunctionType) -> tuple[str, str]:
     if text is None:
         raise NotKeptError("its line holds several lambdas; use def")
     first = tree.body[0]
-    named = isinstance(first, ast.Assign) and len(first.targets) == 1 and isinstance(first.targets[0], ast.Name)
+    named = (
+        isinstance(first, ast.Assign)
+        and len(first.targets) == 1
+        and isinstance(first.targets[0], ast.Name)
+    )
     name = first.targets[0].id if named else "answer"  # type: ignore[attr-defined]
     return name, f"{name} = ({text})"
 
 
 def restore(kept: Any, label: str) -> Any:
-    """Return an answer from its kept form. Source is executed: call this only where that may happen.
+    """Return an answer from its kept form. Source is executed: call this only where that may
+    happen.
 
     Parameters
     ----------
@@ -405,9 +492,11 @@ def restore(kept: Any, label: str) -> Any:
 
 
 def outline(kept: Any, label: str) -> types.FunctionType | None:
-    """Return a kept function for what reads its text and code; nothing of the source is executed, so it must not be called.
+    """Return a kept function for what reads its text and code; nothing of the source is executed,
+    so it must not be called.
 
-    Defined are its functions, without decorators, defaults and annotations, their other names, and what they import for kernels.
+    Defined are its functions, without decorators, defaults and annotations, their other names, and
+    what they import for kernels.
 
     Raises
     ------
@@ -417,7 +506,11 @@ def outline(kept: Any, label: str) -> types.FunctionType | None:
     name, tree, names = _parts(kept, label)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     for node in functions:
-        node.decorator_list, node.args.defaults, node.args.kw_defaults = [], [], [None] * len(node.args.kwonlyargs)
+        node.decorator_list, node.args.defaults, node.args.kw_defaults = (
+            [],
+            [],
+            [None] * len(node.args.kwonlyargs),
+        )
         vars(node).update(type_params=[])
     body = [node for node in tree.body if node in functions or _is_harmless(node)]
     _run(ast.Module(body, []), label, names)
@@ -428,22 +521,39 @@ def outline(kept: Any, label: str) -> types.FunctionType | None:
 def _is_harmless(node: ast.stmt) -> bool:
     """Whether a statement imports what a kernel is made of, or gives a name a second name."""
     if isinstance(node, ast.Assign):
-        return isinstance(node.value, ast.Name) and all(isinstance(each, ast.Name) for each in node.targets)
-    modules = [each.name for each in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None)]
+        return isinstance(node.value, ast.Name) and all(
+            isinstance(each, ast.Name) for each in node.targets
+        )
+    modules = (
+        [each.name for each in node.names]
+        if isinstance(node, ast.Import)
+        else [getattr(node, "module", None)]
+    )
     return all(each in ("math", "numpy", "numba", "gpulab.kernels") for each in modules)
 
 
 def _run(tree: ast.Module, label: str, names: dict[str, Any]) -> None:
-    # What annotations name was not kept, so they must not be looked up: the future that this file imports leaves them as text.
+    # What annotations name was not kept, so they must not be looked up: the future that this file
+    # imports leaves them as text.
     exec(compile(tree, f"<answer to {label}>", "exec"), names)
 
 
 def _parts(kept: Any, label: str) -> tuple[str, ast.Module, dict[str, Any]]:
     """Return the name of a kept function, the tree of its source, and the values that it needs."""
-    name, source, values = (kept.get(key) for key in ("name", "source", "values")) if isinstance(kept, dict) else (None, None, None)
-    if not isinstance(name, str) or not isinstance(source, str) or not isinstance(values, dict) or kept.get("kind") != "code":
+    name, source, values = (
+        (kept.get(key) for key in ("name", "source", "values"))
+        if isinstance(kept, dict)
+        else (None, None, None)
+    )
+    if (
+        not isinstance(name, str)
+        or not isinstance(source, str)
+        or not isinstance(values, dict)
+        or kept.get("kind") != "code"
+    ):
         raise NotKeptError("the file is damaged here: an unknown kind of answer")
     names = {"__name__": "__main__", **{str(key): decode(value) for key, value in values.items()}}
     file = f"<answer to {label}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # a kernel's text is looked up
+    # a kernel's text is looked up
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     return name, ast.parse(source, file), names

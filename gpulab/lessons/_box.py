@@ -1,10 +1,12 @@
-"""A box for code that nobody trusts: own processes, files, network and user, made of the Linux kernel's namespaces.
+"""A box for code that nobody trusts: own processes, files, network and user, made of the Linux
+kernel's namespaces.
 
-Code in a box sees Python, the libraries and gpulab, which it cannot change, an empty ``/box`` (also ``/tmp``) and ``/dev/shm`` in
-memory, and its own processes. It reaches no network, no file of the instructor and no process outside, has no capability, and ends with
-the box. It shares the kernel and the processor: a fault of the kernel, or what can be measured through caches, is not kept in. A box needs
-Linux 5.12, an x86-64 or ARM64 processor, and the right to make namespaces, which unprivileged users have unless the system or a
-container forbids it.
+Code in a box sees Python, the libraries and gpulab, which it cannot change, an empty ``/box`` (also
+``/tmp``) and ``/dev/shm`` in memory, and its own processes. It reaches no network, no file of the
+instructor and no process outside, has no capability, and ends with the box. It shares the kernel
+and the processor: a fault of the kernel, or what can be measured through caches, is not kept in. A
+box needs Linux 5.12, an x86-64 or ARM64 processor, and the right to make namespaces, which
+unprivileged users have unless the system or a container forbids it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 # <linux/sched.h>, <linux/mount.h>, <linux/prctl.h>, <linux/capability.h>, <linux/sockios.h>
-_NEW_NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000  # mounts, names, IPC, processes, network
+# mounts, names, IPC, processes, network
+_NEW_NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 _NEW_USER = 0x10000000
 _NOSUID, _NODEV, _NOEXEC, _BIND, _MOVE, _RECURSIVE, _PRIVATE = 2, 4, 8, 4096, 8192, 16384, 1 << 18
 _MOUNT_SETATTR, _HERE, _AND_BELOW, _READ_ONLY = 442, -100, 0x8000, 1
@@ -33,11 +36,22 @@ _NOBODY = 65534
 _MEMORY_FILES = "size=64m,nr_inodes=4096,mode=1777"
 _PROCESSES = 256  # in sum, with threads; checks with ranks take about a hundred
 _SYSTEM = (
-    "/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/hosts", "/sys/devices/system/cpu",
-    "/dev/null", "/dev/random", "/dev/urandom",
-)  # fmt: skip
-# The kernel's name of a processor, and the numbers of mmap, socket, clone, and of what makes memory that belongs to no process (shmget,
-# memfd_create, memfd_secret) or other namespaces (unshare, clone3, whose flags a filter cannot see), or makes calls (io_uring_setup).
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/nix/store",
+    "/etc/ld.so.cache",
+    "/etc/hosts",
+    "/sys/devices/system/cpu",
+    "/dev/null",
+    "/dev/random",
+    "/dev/urandom",
+)
+# The kernel's name of a processor, and the numbers of mmap, socket, clone, and of what makes memory
+# that belongs to no process (shmget, memfd_create, memfd_secret) or other namespaces (unshare,
+# clone3, whose flags a filter cannot see), or makes calls (io_uring_setup).
 _CALLS = {
     "x86_64": (0xC000003E, 9, 41, 56, (29, 319, 447, 272, 435, 425)),
     "aarch64": (0xC00000B7, 222, 198, 220, (194, 279, 447, 97, 435, 425)),
@@ -54,11 +68,20 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def _mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    _call("mount", os.fsencode(source), os.fsencode(target), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None)
+    _call(
+        "mount",
+        os.fsencode(source),
+        os.fsencode(target),
+        kind.encode() or None,
+        ctypes.c_ulong(flags),
+        data.encode() or None,
+    )
 
 
 def adopt_orphans() -> None:
-    """Let processes below this one that lose their parent become children of this one, so that none is lost."""
+    """Let processes below this one that lose their parent become children of this one, so that none
+    is lost.
+    """
     _call("prctl", _SUBREAPER, 1, 0, 0, 0)
 
 
@@ -74,7 +97,8 @@ def works(folder: str) -> bool:
 
 
 def enter(root: str) -> None:
-    """Return in a new process inside a new box, in ``/box``; this one, which must have one thread, ends as the new one does.
+    """Return in a new process inside a new box, in ``/box``; this one, which must have one thread,
+    ends as the new one does.
 
     Parameters
     ----------
@@ -92,7 +116,11 @@ def enter(root: str) -> None:
     user, group = os.getuid(), os.getgid()
     _call("unshare", _NEW_NAMESPACES | (_NEW_USER if user else 0))
     if user:
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
             Path("/proc/self", name).write_text(text)
     _follow()
     _mount("none", "/", flags=_RECURSIVE | _PRIVATE)
@@ -112,7 +140,11 @@ def enter(root: str) -> None:
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)
         os.setresuid(_NOBODY, _NOBODY, _NOBODY)
     _call("capset", (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0), (ctypes.c_uint32 * 6)())
-    for option, value in ((_NO_NEW_PRIVILEGES, 1), (_DUMPABLE, 1), (_PARENT_DEATH_SIGNAL, signal.SIGKILL)):
+    for option, value in (
+        (_NO_NEW_PRIVILEGES, 1),
+        (_DUMPABLE, 1),
+        (_PARENT_DEATH_SIGNAL, signal.SIGKILL),
+    ):
         _call("prctl", option, int(value), 0, 0, 0)
     _filter_calls()
     resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
@@ -129,30 +161,60 @@ def _follow() -> None:
 
 
 def _filter_calls() -> None:
-    """Refuse, from here on, the calls that would get around the box's limits: as if the kernel did not have them."""
+    """Refuse, from here on, the calls that would get around the box's limits: as if the kernel did
+    not have them.
+    """
     if platform.machine() not in _CALLS:
         raise OSError(errno.ENOSYS, f"no filter is known for {platform.machine()}")
     processor, mmap, socket_, clone, never = _CALLS[platform.machine()]
-    number, refuse = (_LOAD, 0, 0, 0), (_RETURN, 0, 0, _REFUSE)  # the two in the middle: how many steps to skip if so, and if not
+    # the two in the middle: how many steps to skip if so, and if not
+    number, refuse = (_LOAD, 0, 0, 0), (_RETURN, 0, 0, _REFUSE)
     steps = [  # the first argument lies at 16; each takes 8 bytes
         *((_LOAD, 0, 0, 4), (_IF_EQUAL, 1, 0, processor), (_RETURN, 0, 0, _END)),
-        *(number, (_IF_ABOVE, 0, 1, 0x3FFFFFFF), refuse),  # the numbers above it name the same calls again
+        # the numbers above it name the same calls again
+        *(number, (_IF_ABOVE, 0, 1, 0x3FFFFFFF), refuse),
         *(step for each in never for step in ((_IF_EQUAL, 0, 1, each), refuse)),
-        # Memory that is shared and has no file stays when it is no longer in any process's address space.
-        *((_IF_EQUAL, 0, 4, mmap), (_LOAD, 0, 0, 40), (_AND, 0, 0, 0x21), (_IF_EQUAL, 0, 1, 0x21), refuse, number),
+        # Memory that is shared and has no file stays when it is no longer in any process's address
+        # space.
+        *(
+            (_IF_EQUAL, 0, 4, mmap),
+            (_LOAD, 0, 0, 40),
+            (_AND, 0, 0, 0x21),
+            (_IF_EQUAL, 0, 1, 0x21),
+            refuse,
+            number,
+        ),
         *((_IF_EQUAL, 0, 3, clone), (_LOAD, 0, 0, 16), (_IF_BITS, 0, 1, _NEW_USER), refuse, number),
-        # Local, IPv4, IPv6 and netlink: others, such as those to a virtual machine's host, know no network namespaces.
-        *((_IF_EQUAL, 0, 5, socket_), (_LOAD, 0, 0, 16), (_IF_EQUAL, 3, 0, 10), (_IF_EQUAL, 2, 0, 16), (_IF_ABOVE, 0, 1, 2), refuse),
+        # Local, IPv4, IPv6 and netlink: others, such as those to a virtual machine's host, know no
+        # network namespaces.
+        *(
+            (_IF_EQUAL, 0, 5, socket_),
+            (_LOAD, 0, 0, 16),
+            (_IF_EQUAL, 3, 0, 10),
+            (_IF_EQUAL, 2, 0, 16),
+            (_IF_ABOVE, 0, 1, 2),
+            refuse,
+        ),
         (_RETURN, 0, 0, _ALLOW),
     ]
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
-    _call("prctl", _SET_FILTER, _BY_PROGRAM, struct.pack("HP", len(steps), ctypes.addressof(program)))
+    _call(
+        "prctl", _SET_FILTER, _BY_PROGRAM, struct.pack("HP", len(steps), ctypes.addressof(program))
+    )
 
 
 def _fill(root: str) -> None:
-    """Show the system's libraries, Python and gpulab below a folder, read-only, and make the places of what is the box's own."""
+    """Show the system's libraries, Python and gpulab below a folder, read-only, and make the places
+    of what is the box's own.
+    """
     packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    python = [str(Path(sys.executable).resolve().parents[1]), sys.base_prefix, sys.prefix, *packages, str(Path(__file__).parents[1])]
+    python = [
+        str(Path(sys.executable).resolve().parents[1]),
+        sys.base_prefix,
+        sys.prefix,
+        *packages,
+        str(Path(__file__).parents[1]),
+    ]
     for path in dict.fromkeys((*_SYSTEM, *python)):
         inside = Path(root + path)
         inside.parent.mkdir(parents=True, exist_ok=True)
@@ -165,5 +227,14 @@ def _fill(root: str) -> None:
         Path(root, name).mkdir(parents=True)
     if not Path(root, "tmp").exists():
         Path(root, "tmp").symlink_to("box")
-    attributes = (ctypes.c_uint64 * 4)(_READ_ONLY | _NOSUID)  # a device can be written to all the same, and nobody can make one
-    _call("syscall", _MOUNT_SETATTR, _HERE, os.fsencode(root), _AND_BELOW, attributes, ctypes.sizeof(attributes))
+    # a device can be written to all the same, and nobody can make one
+    attributes = (ctypes.c_uint64 * 4)(_READ_ONLY | _NOSUID)
+    _call(
+        "syscall",
+        _MOUNT_SETATTR,
+        _HERE,
+        os.fsencode(root),
+        _AND_BELOW,
+        attributes,
+        ctypes.sizeof(attributes),
+    )

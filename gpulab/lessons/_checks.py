@@ -1,4 +1,6 @@
-"""Checked exercises: explain what is wrong with a wrong answer, accept any right one, never raise."""
+"""Checked exercises: explain what is wrong with a wrong answer, accept any right one, never
+raise.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ _just_printed: tuple[CheckResult, int | None] | None = None  # and the cell that
 
 
 def _cell() -> int | None:
-    """Return the number of the cell that runs; None outside of IPython, which who has cells has imported."""
+    """Return the number of the cell that runs; None outside of IPython, which who has cells has
+    imported.
+    """
     ipython = sys.modules.get("IPython")
     count = getattr(ipython.get_ipython(), "execution_count", None) if ipython is not None else None
     return count if isinstance(count, int) else None
@@ -59,7 +63,8 @@ def check(id: str | Exercise, answer: Any = None) -> CheckResult:
     Parameters
     ----------
     id : str or Exercise
-        The exercise, such as "02.2"; or one of your own, made with ``gpulab.lessons.content.Exercise``.
+        The exercise, such as "02.2"; or one of your own, made with
+        ``gpulab.lessons.content.Exercise``.
     answer : any
         What the stub asks for: a number, a function, a measurement.
 
@@ -72,7 +77,9 @@ def check(id: str | Exercise, answer: Any = None) -> CheckResult:
     try:
         exercise = id if isinstance(id, Exercise) else content.exercise(id)
     except InputError as error:
-        result = CheckResult(id if isinstance(id, str) else shown(id, 40), NOT_ATTEMPTED, str(error))
+        result = CheckResult(
+            id if isinstance(id, str) else shown(id, 40), NOT_ATTEMPTED, str(error)
+        )
     else:
         result = _examine(exercise, answer)
         if result.state != NOT_ATTEMPTED:
@@ -89,16 +96,26 @@ def _examine(exercise: Exercise, answer: Any) -> CheckResult:
         _loading.load(exercise.loads)
         praise = checking.run(lambda: exercise.check(answer), exercise.limit_seconds)
     except Nothing as nothing:
-        return CheckResult(exercise.id, NOT_ATTEMPTED, "") if _is_stub(answer, exercise) else CheckResult(exercise.id, WRONG, str(nothing))
+        return (
+            CheckResult(exercise.id, NOT_ATTEMPTED, "")
+            if _is_stub(answer, exercise)
+            else CheckResult(exercise.id, WRONG, str(nothing))
+        )
     except NotAttempted as missing:
         return CheckResult(exercise.id, NOT_ATTEMPTED, str(missing))
     except Refused as refusal:
         return CheckResult(exercise.id, WRONG, str(refusal))
     except KeyboardInterrupt:
-        return CheckResult(exercise.id, NOT_ATTEMPTED, "The check was interrupted; run the cell again.")
-    except Exception as error:  # an answer that breaks the check is wrong, and the learner is told how
+        return CheckResult(
+            exercise.id, NOT_ATTEMPTED, "The check was interrupted; run the cell again."
+        )
+    except Exception as error:
+        # an answer that breaks the check is wrong, and the learner is told how
         why = checking.explain(error)
-        text = f"The check cannot use {checking.describe(answer)}: {why}. The question says what kind of answer it expects."
+        text = (
+            f"The check cannot use {checking.describe(answer)}: {why}. The question says what "
+            "kind of answer it expects."
+        )
         return CheckResult(exercise.id, WRONG, text)
     return CheckResult(exercise.id, PASSED, praise)
 
@@ -109,9 +126,15 @@ def _is_stub(function: Any, exercise: Exercise) -> bool:
         parts = compile(exercise.stub, "stub", "exec").co_consts
     except SyntaxError:
         return False
-    stub = next((part for part in parts if getattr(part, "co_name", "") == exercise.answer_name), None)
+    stub = next(
+        (part for part in parts if getattr(part, "co_name", "") == exercise.answer_name), None
+    )
     code = getattr(function, "__code__", None)
-    return code is not None and stub is not None and (code.co_code, code.co_names) == (stub.co_code, stub.co_names)
+    return (
+        code is not None
+        and stub is not None
+        and (code.co_code, code.co_names) == (stub.co_code, stub.co_names)
+    )
 
 
 def _keep(result: CheckResult, exercise: Exercise, answer: Any) -> None:
@@ -123,7 +146,8 @@ def _keep(result: CheckResult, exercise: Exercise, answer: Any) -> None:
         entry = content["exercises"].setdefault(result.id, {})
         entry["attempts"] = entry.get("attempts", 0) + 1
         entry["last"] = {"state": result.state, "date": _store.now()}
-        if entry.get("state") != PASSED or result.state == PASSED:  # passed once stays passed, with the answer that passed
+        # passed once stays passed, with the answer that passed
+        if entry.get("state") != PASSED or result.state == PASSED:
             entry["state"] = result.state
             entry["kept"] = kept
             entry["seen"] = seen
@@ -170,12 +194,18 @@ def solution(id: str) -> None:
     policy = _policy.policy()
     hints_left = _hints_given(id) < len(exercise.hints)
     if policy.solutions == "withhold":
-        more = "Your instructor opens it; gl.lessons.hint gives a hint." if hints_left else "Your instructor opens it."
+        more = (
+            "Your instructor opens it; gl.lessons.hint gives a hint."
+            if hints_left
+            else "Your instructor opens it."
+        )
         print(f"{id}: the solution is withheld. {policy.message or more}")
         return
     if policy.solutions == "after-attempt" and not _attempted(id):
         more = f"Try gl.lessons.hint({id!r})." if hints_left else ""
-        print(f"{id}: the solution opens after your first attempt. {policy.message or more}".rstrip())
+        print(
+            f"{id}: the solution opens after your first attempt. {policy.message or more}".rstrip()
+        )
         return
     print(f"# One solution of {id}, {exercise.title}:\n{exercise.solution.strip()}")
     _store.change(lambda kept: kept["exercises"].setdefault(id, {}).update(solution_shown=True))

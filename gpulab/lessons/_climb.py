@@ -1,4 +1,6 @@
-"""The rungs of a kernel ladder side by side: counts of the microscope on any machine, and times from a GPU here or a recorded one."""
+"""The rungs of a kernel ladder side by side: counts of the microscope on any machine, and times
+from a GPU here or a recorded one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_pyt
 from gpulab.lessons._recorded_gpus import recorded_gpus, with_captions
 from gpulab.recorder import Case, experiments
 from gpulab.results import Result
-from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_seconds, plural
+from gpulab.units import (
+    format_bytes,
+    format_bytes_per_second,
+    format_flops_per_second,
+    format_seconds,
+    plural,
+)
 from gpulab.workloads._fits import free_bytes
 
 if TYPE_CHECKING:
@@ -27,7 +35,8 @@ if TYPE_CHECKING:
 EXPERIMENT = "ladders"
 _LIBRARY = "matmul-library"
 _RUNG_SECONDS = 0.3
-# Of a ladder's first rung, the slowest, which is launched some five times; the rungs after it are several times as fast.
+# Of a ladder's first rung, the slowest, which is launched some five times; the rungs after it are
+# several times as fast.
 _LONGEST_LAUNCH_SECONDS = 0.5
 # Of the free memory: the page's earlier arrays are still there, and others may share the GPU.
 _SHARE_OF_FREE = 0.25
@@ -36,7 +45,9 @@ _SHOWN_NOTES = ("throttled", "unstable", "contended", "no-interval")
 
 
 def _mean(space: str, kind: str, what: str) -> Callable[[Simulation], str]:
-    """Return what gives the mean of a count over the requests of one kind, loads and stores apart."""
+    """Return what gives the mean of a count over the requests of one kind, loads and stores
+    apart.
+    """
 
     def words(simulation: Simulation) -> str:
         found = [a for a in simulation.accesses if (a.space, a.kind) == (space, kind)]
@@ -64,7 +75,12 @@ _COUNTS: Mapping[str, Callable[[Simulation], str]] = {
 _COLUMNS = {
     "elementwise": ("sectors a load", "sectors a store"),
     "reduction": ("divergent branches", "wavefronts a shared load"),
-    "transpose": ("sectors a load", "sectors a store", "wavefronts a shared load", "wavefronts a shared store"),
+    "transpose": (
+        "sectors a load",
+        "sectors a store",
+        "wavefronts a shared load",
+        "wavefronts a shared store",
+    ),
     "histogram": ("atomics on global memory",),
     "softmax": ("moved",),
     "matmul": ("moved", "shared wavefronts"),
@@ -134,8 +150,15 @@ class LadderTable(Result):
         raise KeyError(rung)
 
     def __repr__(self) -> str:
-        times = "times: not recorded yet" if self.times is None else f"times {self.times.badge} on {self.times.device}"
-        return f"<ladder {self.family}: {plural(len(self.rows), 'rung')}, counted at n = {self.n}, {times}>"
+        times = (
+            "times: not recorded yet"
+            if self.times is None
+            else f"times {self.times.badge} on {self.times.device}"
+        )
+        return (
+            f"<ladder {self.family}: {plural(len(self.rows), 'rung')}, counted at n = "
+            f"{self.n}, {times}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per rung."""
@@ -146,20 +169,37 @@ class LadderTable(Result):
     @property
     def _columns(self) -> tuple[str, ...]:
         """The counts that differ between the rungs; none where no rung is counted."""
-        return _COLUMNS.get(self.family, ()) if any(row.simulation is not None for row in self.rows) else ()
+        return (
+            _COLUMNS.get(self.family, ())
+            if any(row.simulation is not None for row in self.rows)
+            else ()
+        )
 
     def _cells(self, row: Climb) -> tuple[str, ...]:
         notes = f" ({', '.join(row.notes)})" if row.notes else ""
-        time = "not recorded yet" if row.seconds is None else f"{format_seconds(row.seconds)}, {self._reached(row, row.seconds)}{notes}"
-        counts = ("" if row.simulation is None else _COUNTS[name](row.simulation) for name in self._columns)
+        time = (
+            "not recorded yet"
+            if row.seconds is None
+            else f"{format_seconds(row.seconds)}, {self._reached(row, row.seconds)}{notes}"
+        )
+        counts = (
+            "" if row.simulation is None else _COUNTS[name](row.simulation)
+            for name in self._columns
+        )
         return row.rung.removeprefix(f"{self.family}-"), row.summary, *counts, time
 
     def _reached(self, row: Climb, seconds: float) -> str:
-        """The rate that decides: of a matmul FLOPs, and the share of the library's rate; of the other ladders the bytes needed."""
+        """The rate that decides: of a matmul FLOPs, and the share of the library's rate; of the
+        other ladders the bytes needed.
+        """
         if self.family != "matmul":
             return format_bytes_per_second(row.nbytes / seconds)
         library = next((each.seconds for each in self.rows if each.rung == _LIBRARY), None)
-        share = "" if library is None or row.rung == _LIBRARY else f", {100 * library / seconds:.3g} % of the library's"
+        share = (
+            ""
+            if library is None or row.rung == _LIBRARY
+            else f", {100 * library / seconds:.3g} % of the library's"
+        )
         return format_flops_per_second(row.flops / seconds) + share
 
     def caption_of_times(self) -> str:
@@ -180,7 +220,8 @@ class LadderTable(Result):
 
 
 def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> LadderTable:
-    """Run a ladder's kernels in the microscope, with times from this machine's GPU, or from a recorded one.
+    """Run a ladder's kernels in the microscope, with times from this machine's GPU, or from a
+    recorded one.
 
     Parameters
     ----------
@@ -189,7 +230,8 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Ladde
     n : int, optional
         The size under the microscope; None takes the ladder's smallest.
     rungs : sequence of str
-        Only these, by their names in the table ("tiled"); all by default. The library's product stays in the table for comparison.
+        Only these, by their names in the table ("tiled"); all by default. The library's product
+        stays in the table for comparison.
 
     Returns
     -------
@@ -209,36 +251,59 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Ladde
     whole = ladder.family(family)
     every: list[Any] = [*whole, *(ladder.CUDA_RUNGS if family == "matmul" else ())]
     short = {one.name.removeprefix(f"{family}-"): one for one in every}
-    chosen = [short[_given.word("climb", "rungs", name, list(short))] for name in _given.items("climb", "rungs", rungs) or short]
+    chosen = [
+        short[_given.word("climb", "rungs", name, list(short))]
+        for name in _given.items("climb", "rungs", rungs) or short
+    ]
     first = whole[0]
     size = first.sizes[0] if n is None else n
     timed_n, found, times = _times(first)
 
     def row(name: str, summary: str, simulation: Simulation | None, rung: Any) -> Climb:
         timing = found.get(name)
-        notes = () if timing is None else tuple(code for code in _SHOWN_NOTES if code in {note.code for note in timing.notes})
+        notes = (
+            ()
+            if timing is None
+            else tuple(
+                code for code in _SHOWN_NOTES if code in {note.code for note in timing.notes}
+            )
+        )
         seconds = None if timing is None else timing.median_seconds
-        return Climb(name, summary, simulation, seconds, rung.flops(timed_n), rung.nbytes(timed_n), notes)
+        return Climb(
+            name, summary, simulation, seconds, rung.flops(timed_n), rung.nbytes(timed_n), notes
+        )
 
-    rows = [row(one.name, one.summary, one.simulate(size) if hasattr(one, "simulate") else None, one) for one in chosen]
+    rows = [
+        row(one.name, one.summary, one.simulate(size) if hasattr(one, "simulate") else None, one)
+        for one in chosen
+    ]
     if family == "matmul":
         rows.append(row(_LIBRARY, "the library's own", None, first))
     counted = next((one.simulation.evidence for one in rows if one.simulation is not None), None)
-    evidence = counted or times or Evidence.modelled("nothing: the microscope does not read CUDA C++", "no time is recorded yet")
+    evidence = (
+        counted
+        or times
+        or Evidence.modelled(
+            "nothing: the microscope does not read CUDA C++", "no time is recorded yet"
+        )
+    )
     return LadderTable(family, int(size), timed_n, tuple(rows), evidence, times)
 
 
 def _times(first: Rung) -> tuple[int, Mapping[str, Any], Evidence | None]:
-    """Return the size, the timings by rung and their evidence: measured here, or recorded; none where there is neither.
+    """Return the size, the timings by rung and their evidence: measured here, or recorded; none
+    where there is neither.
 
-    Both are of the largest size, of those recorded with the most rungs or of those that this GPU can do: starting a kernel hides what the
-    rungs differ in at small ones.
+    Both are of the largest size, of those recorded with the most rungs or of those that this GPU
+    can do: starting a kernel hides what the rungs differ in at small ones.
     """
     family, sizes = first.family, first.sizes[1:]
     where = devices.default()
     if where.torch_type == "cuda" and importlib.util.find_spec("numba_cuda") is not None:
         found = _measured(first, where)
-        if found[1]:  # empty where every rung was refused: numba-cuda is installed and cannot run beside this driver
+        # empty where every rung was refused: numba-cuda is installed and cannot run beside this
+        # driver
+        if found[1]:
             return found
     for recording in recorded_gpus().values():
         by_size = {n: _recorded(recording, family, n) for n in sizes}
@@ -249,13 +314,23 @@ def _times(first: Rung) -> tuple[int, Mapping[str, Any], Evidence | None]:
 
 
 def _recorded(recording: Recording, family: str, n: int) -> dict[str, Any]:
-    """Return the timing of each rung's source as it stands; a recording that was cut short may hold only the first of them."""
-    entries = [entry for entry in recording.select(EXPERIMENT, family=family, n=n) if not entry.params.get("options")]
-    return {str(entry.params["rung"]): entry.timing for entry in entries if entry.timing is not None}
+    """Return the timing of each rung's source as it stands; a recording that was cut short may hold
+    only the first of them.
+    """
+    entries = [
+        entry
+        for entry in recording.select(EXPERIMENT, family=family, n=n)
+        if not entry.params.get("options")
+    ]
+    return {
+        str(entry.params["rung"]): entry.timing for entry in entries if entry.timing is not None
+    }
 
 
 def _measured(first: Rung, where: devices.Device) -> tuple[int, Mapping[str, Any], Evidence | None]:
-    """Time the rungs at the largest size that this GPU does while the learner waits; begin with the first rung, at the smallest."""
+    """Time the rungs at the largest size that this GPU does while the learner waits; begin with the
+    first rung, at the smallest.
+    """
     (experiment,) = experiments([EXPERIMENT])
     cases = [case for case in experiment.cases(where) if case.params["family"] == first.family]
     trial = _timed(cases, first.sizes[1], only=first.name)
@@ -265,15 +340,25 @@ def _measured(first: Rung, where: devices.Device) -> tuple[int, Mapping[str, Any
 
 
 def _largest(first: Rung, seconds: float, where: devices.Device) -> int:
-    """Return the largest size whose arrays fit and whose launch, by the one that took ``seconds`` at the smallest, is short enough.
+    """Return the largest size whose arrays fit and whose launch, by the one that took ``seconds``
+    at the smallest, is short enough.
 
-    Time grows about as the larger of arithmetic and bytes (up to twice that where a cache held the smaller arrays), so nothing has to be
-    run to know that it would be far too long.
+    Time grows about as the larger of arithmetic and bytes (up to twice that where a cache held the
+    smaller arrays), so nothing has to be run to know that it would be far too long.
     """
     _, smallest, *larger = first.sizes
-    room = min((_SHARE_OF_FREE * free for free in map(free_bytes, (devices.Device("cpu"), where)) if free is not None), default=math.inf)
+    room = min(
+        (
+            _SHARE_OF_FREE * free
+            for free in map(free_bytes, (devices.Device("cpu"), where))
+            if free is not None
+        ),
+        default=math.inf,
+    )
     for n in sorted(larger, reverse=True):
-        growth = max(count(n) / count(smallest) for count in (first.flops, first.nbytes) if count(smallest))
+        growth = max(
+            count(n) / count(smallest) for count in (first.flops, first.nbytes) if count(smallest)
+        )
         if growth * seconds <= _LONGEST_LAUNCH_SECONDS and first.nbytes(n) <= room:
             return n
     return smallest
@@ -285,7 +370,8 @@ def _timed(cases: Sequence[Case], n: int, only: str = "") -> dict[str, Any]:
     for case in cases:
         rung = str(case.params["rung"])
         if case.params["n"] == n and only in ("", rung) and not case.params.get("options"):
-            with contextlib.suppress(GpulabError):  # one rung that this GPU refuses leaves its row empty; `make gpu-check` says why
+            # one rung that this GPU refuses leaves its row empty; `make gpu-check` says why
+            with contextlib.suppress(GpulabError):
                 found[rung] = case.time(_RUNG_SECONDS)
     return found
 
@@ -307,7 +393,8 @@ class Uncompiled(Result):
 
 
 def compiled(source: Any, *args: Any, arch: str = "sm_90") -> CompiledModule | Uncompiled:
-    """Compile CUDA C++ or a Python kernel to get its facts; without a compiler, return a result with a sentence that says so.
+    """Compile CUDA C++ or a Python kernel to get its facts; without a compiler, return a result
+    with a sentence that says so.
 
     Parameters
     ----------
@@ -325,9 +412,19 @@ def compiled(source: Any, *args: Any, arch: str = "sm_90") -> CompiledModule | U
         If an argument is not what it should be.
     """
     try:
-        return compile_python(source, *args, arch=arch) if callable(source) else compile_cuda(source, arch=arch)
+        return (
+            compile_python(source, *args, arch=arch)
+            if callable(source)
+            else compile_cuda(source, arch=arch)
+        )
     except MissingLibraryError as error:
-        return Uncompiled(str(error), {}, Evidence.modelled("nothing: no compiler is installed", "the compiler's own log, if available"))
+        return Uncompiled(
+            str(error),
+            {},
+            Evidence.modelled(
+                "nothing: no compiler is installed", "the compiler's own log, if available"
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -345,11 +442,14 @@ class Instructions(Result):
         """Return one row per instruction."""
         if not self.counts:
             return ("not compiled here",), [(self.sentence,)]
-        return ("instruction", "occurrences in the code"), [(name, str(count)) for name, count in self.counts.items()]
+        return ("instruction", "occurrences in the code"), [
+            (name, str(count)) for name, count in self.counts.items()
+        ]
 
 
 def instructions(source: str, *names: str, arch: str = "sm_90") -> Instructions:
-    """Count instructions in the machine code of CUDA C++, such as "FFMA" (a float32 product and sum) or "HMMA" (a Tensor Core's).
+    """Count instructions in the machine code of CUDA C++, such as "FFMA" (a float32 product and
+    sum) or "HMMA" (a Tensor Core's).
 
     Parameters
     ----------
@@ -365,9 +465,14 @@ def instructions(source: str, *names: str, arch: str = "sm_90") -> Instructions:
     InputError
         If an argument is not what it should be.
     """
-    evidence = Evidence.modelled(f"the code for {arch}, where each instruction counts once, however often it runs", "NVRTC and nvdisasm")
+    evidence = Evidence.modelled(
+        f"the code for {arch}, where each instruction counts once, however often it runs",
+        "NVRTC and nvdisasm",
+    )
     try:
         code = compile_cuda(source, arch=arch).sass
     except MissingLibraryError as error:
         return Instructions({}, str(error), evidence)
-    return Instructions({name: len(re.findall(rf"\b{re.escape(name)}\b", code)) for name in names}, "", evidence)
+    return Instructions(
+        {name: len(re.findall(rf"\b{re.escape(name)}\b", code)) for name in names}, "", evidence
+    )

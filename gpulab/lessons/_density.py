@@ -15,7 +15,8 @@ from gpulab.lessons._material import disturbed
 
 # A ceiling is the best that was seen; where neighbours were at work it is looked for this often.
 _TRIES = 2
-# Where a CPU is busy: products from a fraction of a millisecond to 200 milliseconds, each size for a while.
+# Where a CPU is busy: products from a fraction of a millisecond to 200 milliseconds, each size for
+# a while.
 _PRODUCTS, _PRODUCT_SECONDS = (256, 512, 1024), 0.3
 _kept: models.Roofline | None = None
 _FIVE: Mapping[str, tuple[str, int, dict[str, int]]] = {
@@ -33,9 +34,11 @@ def five_works() -> dict[str, workloads.Workload]:
 
 
 def roof(again: bool = False) -> models.Roofline:
-    """Return the measured roofs of this machine's best device; they stay the same until the kernel ends.
+    """Return the measured roofs of this machine's best device; they stay the same until the kernel
+    ends.
 
-    If other programs disturbed the measurement, it is repeated, and the highest value of each roof is kept.
+    If other programs disturbed the measurement, it is repeated, and the highest value of each roof
+    is kept.
 
     Parameters
     ----------
@@ -54,23 +57,33 @@ def roof(again: bool = False) -> models.Roofline:
             if not disturbed(note.code for note in best.notes):
                 break
             best = _highest(best, models.roofline(devices.default(), refresh=True))
-        _kept = _with_larger_product(_pointing_here(best)) if disturbed(note.code for note in best.notes) else best
+        _kept = (
+            _with_larger_product(_pointing_here(best))
+            if disturbed(note.code for note in best.notes)
+            else best
+        )
     return _kept
 
 
 def _pointing_here(found: models.Roofline) -> models.Roofline:
     """Let the notes name the call that the learner has: these roofs are kept here."""
     notes = (
-        dataclasses.replace(note, sentence=note.sentence.replace("refresh=True", "gl.lessons.roof(again=True)")) for note in found.notes
+        dataclasses.replace(
+            note, sentence=note.sentence.replace("refresh=True", "gl.lessons.roof(again=True)")
+        )
+        for note in found.notes
     )
     return dataclasses.replace(found, notes=tuple(notes))
 
 
-def _with_larger_product(found: models.Roofline, clock: Callable[[], float] = time.perf_counter) -> models.Roofline:
+def _with_larger_product(
+    found: models.Roofline, clock: Callable[[], float] = time.perf_counter
+) -> models.Roofline:
     """Raise the float32 roof to what more and larger products reach.
 
-    On a busy CPU nearly every short product waits for a thread that lost its core, so the quick look of ``devices.ceilings``
-    finds next to nothing. Many short ones meet a quiet moment, long ones outlast the waiting.
+    On a busy CPU nearly every short product waits for a thread that lost its core, so the quick
+    look of ``devices.ceilings`` finds next to nothing. Many short ones meet a quiet moment, long
+    ones outlast the waiting.
     """
     import torch
 
@@ -85,9 +98,14 @@ def _with_larger_product(found: models.Roofline, clock: Callable[[], float] = ti
             now = clock()
             shortest, start = min(shortest, now - start), now
         if 2.0 * n**3 / shortest > best:
-            best, source = 2.0 * n**3 / shortest, f"the best product of {n} x {n} matrices, just now"
+            best, source = (
+                2.0 * n**3 / shortest,
+                f"the best product of {n} x {n} matrices, just now",
+            )
     tops = tuple(
-        dataclasses.replace(top, flops_per_second=best, source=source) if top.name == "float32" and best > top.flops_per_second else top
+        dataclasses.replace(top, flops_per_second=best, source=source)
+        if top.name == "float32" and best > top.flops_per_second
+        else top
         for top in found.arithmetic
     )
     return dataclasses.replace(found, arithmetic=tops)
@@ -101,4 +119,6 @@ def _highest(one: models.Roofline, other: models.Roofline) -> models.Roofline:
         tops[top.name] = max(top, tops[top.name], key=lambda each: each.flops_per_second)
     for slope in one.memory:
         slopes[slope.name] = max(slope, slopes[slope.name], key=lambda each: each.bytes_per_second)
-    return dataclasses.replace(other, arithmetic=tuple(tops.values()), memory=tuple(slopes.values()))
+    return dataclasses.replace(
+        other, arithmetic=tuple(tops.values()), memory=tuple(slopes.values())
+    )

@@ -1,12 +1,15 @@
 """The processes that check kept answers again, none of which runs a student's code except in a box.
 
-``Grader``, in the instructor's process, starts the *grading process*, which loads the libraries once and forks a *judge* for each answer.
-The judge has limited memory and time, and runs the check. A plain value is decoded there, and a kernel is simulated from its text. Any
-other function lives in an *answer process*, in a box: the check calls it through messages of plain values, so it decides nothing but what
-it returns. A check that needs the live object (``Exercise.live``) runs in the answer process too, and that code can forge the outcome of
-its own check; such an outcome is marked. A message is a line of JSON with the random number of its job, and is parsed strictly.
+``Grader``, in the instructor's process, starts the *grading process*, which loads the libraries
+once and forks a *judge* for each answer. The judge has limited memory and time, and runs the check.
+A plain value is decoded there, and a kernel is simulated from its text. Any other function lives in
+an *answer process*, in a box: the check calls it through messages of plain values, so it decides
+nothing but what it returns. A check that needs the live object (``Exercise.live``) runs in the
+answer process too, and that code can forge the outcome of its own check; such an outcome is marked.
+A message is a line of JSON with the random number of its job, and is parsed strictly.
 
-Only Linux has boxes and forks. Elsewhere the grading process is the judge and the answer process of one answer, and ends.
+Only Linux has boxes and forks. Elsewhere the grading process is the judge and the answer process of
+one answer, and ends.
 """
 
 from __future__ import annotations
@@ -39,26 +42,44 @@ FORKS = sys.platform == "linux"
 OPEN, CODE, CHECK = "open", "code", "check"
 LOST = "the process that grades ended, or did not answer; grade again"
 NO_BOX = "the answer is code, and there is no box to run it in on this machine"
-_START_SECONDS = 120.0  # beyond the limit of an answer: importing the libraries of its check, on a crowded machine
+# beyond the limit of an answer: importing the libraries of its check, on a crowded machine
+_START_SECONDS = 120.0
 _GRACE_SECONDS = 4.0  # after a check's own limit, for its end and for what is slow around it
 _POLL_SECONDS = 0.1
 _LIMITS = {"FSIZE": 64 * 2**20, "CORE": 0, "NOFILE": 512}
 _MOST_SAID = 32 * 2**20  # bytes of one message
 _LONGEST_MESSAGE = 1_000
 _EXAMPLE_BYTES_PER_SECOND = 20e9
-# What the processes get of this one's environment; their home and their temporary folder are their own.
-_PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "SYSTEMDRIVE", "COMSPEC", "PATHEXT")
+# What the processes get of this one's environment; their home and their temporary folder are their
+# own.
+_PASSED_ON = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH",
+    "SYSTEMROOT",
+    "SYSTEMDRIVE",
+    "COMSPEC",
+    "PATHEXT",
+)
 _OWN = ("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP", "GPULAB_LOCK_DIR", "IPYTHONDIR")
 Outcome = dict[str, str]
 
 
 def _parsed(text: str | bytes, job: Mapping[str, Any], *forms: set[str]) -> dict[str, Any]:
-    """Return the content of a message; ``ValueError`` if it is not one JSON object of this job with just the keys of one of the forms."""
+    """Return the content of a message; ``ValueError`` if it is not one JSON object of this job with
+    just the keys of one of the forms.
+    """
     try:
         found = json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    if not isinstance(found, dict) or found.pop("job", None) != job["job"] or set(found) not in forms:
+    if (
+        not isinstance(found, dict)
+        or found.pop("job", None) != job["job"]
+        or set(found) not in forms
+    ):
         raise ValueError("not a message of this job")
     return found
 
@@ -73,16 +94,24 @@ def is_code(exercise: Exercise, kept: Mapping[str, Any]) -> bool:
 
 
 class Grader:
-    """The grading process; ``with Grader() as ask: ask(job)``. It is started when it is needed, and again if it has ended."""
+    """The grading process; ``with Grader() as ask: ask(job)``. It is started when it is needed, and
+    again if it has ended.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._folder = TemporaryFolder("grades")  # which the next run removes if this process is killed
+        # which the next run removes if this process is killed
+        self._folder = TemporaryFolder("grades")
 
     def __enter__(self) -> Grader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stop()
         self._folder.cleanup()
 
@@ -93,7 +122,11 @@ class Grader:
             process = self._started()
             assert process.stdin is not None
             print(json.dumps(job), file=process.stdin, flush=True)
-            found = _parsed(self._lines.get(timeout=float(job["seconds"]) + _START_SECONDS), job, {"state", "message", "by"})
+            found = _parsed(
+                self._lines.get(timeout=float(job["seconds"]) + _START_SECONDS),
+                job,
+                {"state", "message", "by"},
+            )
         except (OSError, queue.Empty, ValueError):
             self._stop()
             return {"state": OPEN, "message": LOST, "by": ""}
@@ -107,9 +140,14 @@ class Grader:
             self._lines: queue.Queue[str] = queue.Queue()
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", "from gpulab.lessons._grader import main; main()"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", cwd=self._folder.name,
-                env=_environment(self._folder.name), start_new_session=os.name == "posix",
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                encoding="utf-8",
+                cwd=self._folder.name,
+                env=_environment(self._folder.name),
+                start_new_session=os.name == "posix",
+            )
             threading.Thread(target=_listen, args=(self._process, self._lines), daemon=True).start()
         return self._process
 
@@ -137,19 +175,24 @@ def _environment(folder: str) -> dict[str, str]:
         # Not this process's whole path: what lies in a folder of reports must not be imported.
         "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         "PYTHONDONTWRITEBYTECODE": "1",
-        # A right answer is right on any processor; and each thread's arena would count as memory that the answer takes.
+        # A right answer is right on any processor; and each thread's arena would count as memory
+        # that the answer takes.
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "2",
         "MALLOC_ARENA_MAX": "2",
     }
 
 
-# -- the grading process -----------------------------------------------------------------------------------------------------
+# -- the grading process
+# -----------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
     """Serve jobs until standard input ends."""
-    jobs, outcomes = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    jobs, outcomes = (
+        os.fdopen(os.dup(0), encoding="utf-8"),
+        os.fdopen(os.dup(1), "w", encoding="utf-8"),
+    )
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # what an answer prints or reads goes nowhere
         os.dup2(null, descriptor)
@@ -161,11 +204,14 @@ def main() -> None:
         box = _box.works(tempfile.mkdtemp())
     from gpulab.lessons import _material
 
-    # Which of the claims is impossible does not depend on the memory that they are made from; measuring one takes seconds an answer.
+    # Which of the claims is impossible does not depend on the memory that they are made from;
+    # measuring one takes seconds an answer.
     _material._claims = _material._make_claims(_EXAMPLE_BYTES_PER_SECOND)
     for text in jobs:
         job = {**json.loads(text), "box": box}
-        exercise = dataclasses.replace(content.exercise(job["id"]), limit_seconds=float(job["seconds"]))
+        exercise = dataclasses.replace(
+            content.exercise(job["id"]), limit_seconds=float(job["seconds"])
+        )
         if is_code(exercise, job["kept"]) and not (box or job["trust"]):
             _tell(outcomes, job, state=OPEN, message=NO_BOX, by="")
             continue
@@ -187,12 +233,17 @@ def _in_judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
 
     judge = _Child(work)
     try:
-        return _parsed(judge.line(float(job["seconds"]) + 2 * _GRACE_SECONDS, job["memory_bytes"]), job, {"state", "message", "by"})
+        return _parsed(
+            judge.line(float(job["seconds"]) + 2 * _GRACE_SECONDS, job["memory_bytes"]),
+            job,
+            {"state", "message", "by"},
+        )
     except Refused as refusal:
         return {"state": "wrong", "message": str(refusal), "by": CHECK}
     finally:
         deadline = time.monotonic() + _GRACE_SECONDS
-        while end_below(os.getpid()) and time.monotonic() < deadline:  # also those that lost their parent
+        # also those that lost their parent
+        while end_below(os.getpid()) and time.monotonic() < deadline:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
@@ -200,7 +251,9 @@ def _in_judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
 
 
 def _move(folder: str) -> None:
-    """Work in a folder; what the libraries have written into the environment about the folder before moves, too."""
+    """Work in a folder; what the libraries have written into the environment about the folder
+    before moves, too.
+    """
     before = os.environ["HOME"]
     os.environ.update({name: value.replace(before, folder) for name, value in os.environ.items()})
     tempfile.tempdir = folder
@@ -211,14 +264,24 @@ def _limit(memory_bytes: int, seconds: float) -> None:
     """Limit this process, in addition to what the libraries take already."""
     import resource
 
-    for name, value in {**_LIMITS, "AS": _memory_bytes("self")[0] + memory_bytes, "CPU": int(4 * (seconds + _GRACE_SECONDS)) + 1}.items():
+    for name, value in {
+        **_LIMITS,
+        "AS": _memory_bytes("self")[0] + memory_bytes,
+        "CPU": int(4 * (seconds + _GRACE_SECONDS)) + 1,
+    }.items():
         kind = getattr(resource, f"RLIMIT_{name}")
-        most = value if resource.getrlimit(kind)[1] == resource.RLIM_INFINITY else min(value, resource.getrlimit(kind)[1])
+        most = (
+            value
+            if resource.getrlimit(kind)[1] == resource.RLIM_INFINITY
+            else min(value, resource.getrlimit(kind)[1])
+        )
         resource.setrlimit(kind, (most, most))
 
 
 class _Child:
-    """A forked process that does some work with a file, at whose other end lines are sent and read."""
+    """A forked process that does some work with a file, at whose other end lines are sent and
+    read.
+    """
 
     def __init__(self, work: Callable[[IO[str]], None]) -> None:
         self._socket, its = socket.socketpair()
@@ -242,20 +305,29 @@ class _Child:
             self._socket.sendall((json.dumps(content) + "\n").encode())
 
     def line(self, seconds: float, memory_bytes: int = 0) -> bytes:
-        """Return the next line; ``Refused`` if there is none in time, or if all below it take more memory (0: as much as they like)."""
+        """Return the next line; ``Refused`` if there is none in time, or if all below it take more
+        memory (0: as much as they like).
+        """
         deadline = time.monotonic() + seconds + _GRACE_SECONDS
         self._socket.settimeout(_POLL_SECONDS)
         while b"\n" not in self._said:
-            if memory_bytes and time.monotonic() > self._look:  # which takes milliseconds, and a check may call a thousand times
+            # which takes milliseconds, and a check may call a thousand times
+            if memory_bytes and time.monotonic() > self._look:
                 self._look = time.monotonic() + _POLL_SECONDS
-                if sum(max(0, _memory_bytes(each.pid)[1] - self._own) for each in below(self.pid)) > memory_bytes:
+                if (
+                    sum(max(0, _memory_bytes(each.pid)[1] - self._own) for each in below(self.pid))
+                    > memory_bytes
+                ):
                     raise Refused("It took more memory than an answer may.")
             if time.monotonic() > deadline or len(self._said) > _MOST_SAID:
                 raise Refused(f"It did not finish within {seconds:g} s, and was ended.")
             with contextlib.suppress(TimeoutError, ConnectionResetError):
                 more = self._socket.recv(65_536)
                 if not more:
-                    raise Refused(f"It ended its process, {self._ending()}. Did it use too much memory, or call exit?")
+                    raise Refused(
+                        f"It ended its process, {self._ending()}. Did it use too much memory, or "
+                        "call exit?"
+                    )
                 self._said += more
         line, _, self._said = self._said.partition(b"\n")
         return line
@@ -271,7 +343,9 @@ class _Child:
 
 
 def _memory_bytes(pid: int | str) -> tuple[int, int]:
-    """Return the address space of a process, and the memory that it shares with none; 0 if it has ended."""
+    """Return the address space of a process, and the memory that it shares with none; 0 if it has
+    ended.
+    """
     try:
         whole, resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[:3])
     except (OSError, ValueError):
@@ -279,7 +353,8 @@ def _memory_bytes(pid: int | str) -> tuple[int, int]:
     return whole * os.sysconf("SC_PAGE_SIZE"), (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
-# -- the judge ---------------------------------------------------------------------------------------------------------------
+# -- the judge
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def _judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
@@ -298,8 +373,16 @@ def _judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
             found = _answered(_in_answer(job, exercise), job, {"state", "message"})
             if found["state"] not in ("passed", "wrong", "not attempted"):
                 raise Refused(_STRAY)
-            return {"state": found["state"], "message": str(found["message"])[:_LONGEST_MESSAGE], "by": by}
-        answer = function(job, exercise) if code and FORKS else _restored(job, exercise, _answers.restore)
+            return {
+                "state": found["state"],
+                "message": str(found["message"])[:_LONGEST_MESSAGE],
+                "by": by,
+            }
+        answer = (
+            function(job, exercise)
+            if code and FORKS
+            else _restored(job, exercise, _answers.restore)
+        )
     except _answers.NotKeptError as error:
         return {"state": OPEN, "message": str(error), "by": ""}
     except Refused as refusal:
@@ -312,7 +395,8 @@ _STRAY = "It wrote something else into the messages of its process."
 
 
 class function:  # noqa: N801 - as messages name what a learner wrote
-    """A student's function as its check sees it: a call is a message to the process in which the function lives.
+    """A student's function as its check sees it: a call is a message to the process in which the
+    function lives.
 
     ``py_func`` is the function's text for the simulator and is never called.
     """
@@ -345,12 +429,15 @@ def _answered(child: _Child, job: Mapping[str, Any], form: set[str]) -> dict[str
     except ValueError as error:
         raise Refused(_STRAY) from error
     if "error" in found:
-        kind = {each.__name__: each for each in (NotAttempted, Nothing)}.get(found["error"], Refused)
+        kind = {each.__name__: each for each in (NotAttempted, Nothing)}.get(
+            found["error"], Refused
+        )
         raise kind(str(found["message"])[:_LONGEST_MESSAGE])
     return found
 
 
-# -- the answer's process ----------------------------------------------------------------------------------------------------
+# -- the answer's process
+# ----------------------------------------------------------------------------------------------------
 
 
 def _in_answer(job: Mapping[str, Any], exercise: Exercise) -> _Child:
@@ -369,7 +456,10 @@ def _in_answer(job: Mapping[str, Any], exercise: Exercise) -> _Child:
             except (Refused, NotAttempted, _answers.NotKeptError) as error:
                 parts = {"error": type(error).__name__, "message": str(error)}
             except BaseException as error:
-                parts = {"error": "", "message": f"Your code ended with {type(error).__name__}. Return a value instead."}
+                parts = {
+                    "error": "",
+                    "message": f"Your code ended with {type(error).__name__}. Return a value instead.",
+                }
             _tell(file, job, **parts)
 
     answers: list[Any] = []
@@ -383,7 +473,11 @@ def _in_answer(job: Mapping[str, Any], exercise: Exercise) -> _Child:
         given = json.loads(text)
         args = [_answers.decode(each) for each in given]
         value = _answers.Message().encode(checking.call(answers[0], *args))
-        after = [(k, now) for k, each in enumerate(args) if (now := _answers.Message().encode(each)) != given[k]]
+        after = [
+            (k, now)
+            for k, each in enumerate(args)
+            if (now := _answers.Message().encode(each)) != given[k]
+        ]
         return {"value": value, "after": after}
 
     return _Child(work)
@@ -396,4 +490,6 @@ def _restored(job: Mapping[str, Any], exercise: Exercise, read: Callable[[Any, s
     except _answers.NotKeptError:
         raise
     except BaseException as error:
-        raise Refused(f"Its source does not run: {checking.explain(error)}."[:_LONGEST_MESSAGE]) from error
+        raise Refused(
+            f"Its source does not run: {checking.explain(error)}."[:_LONGEST_MESSAGE]
+        ) from error

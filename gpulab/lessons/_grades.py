@@ -1,6 +1,8 @@
-"""Grades of a class: each kept answer is checked again here, and a rubric turns the outcomes into points and a CSV file.
+"""Grades of a class: each kept answer is checked again here, and a rubric turns the outcomes into
+points and a CSV file.
 
-The outcome that a report claims is never used as a grade; it is shown next to the outcome, and differences are listed.
+The outcome that a report claims is never used as a grade; it is shown next to the outcome, and
+differences are listed.
 """
 
 from __future__ import annotations
@@ -32,12 +34,17 @@ PASSED, WRONG, NOT_ATTEMPTED, OPEN = "passed", "wrong", "not attempted", "open"
 MEMORY_BYTES = 2 * 2**30
 STUDENT_SECONDS = 1_200.0
 # Why an answer stays open through no fault of the student's.
-_STOPPED, _NOT_RUN = "the grading was stopped before this answer", "the answer is code, and code is not run here"
+_STOPPED, _NOT_RUN = (
+    "the grading was stopped before this answer",
+    "the answer is code, and code is not run here",
+)
 _NOT_THE_STUDENTS = (_STOPPED, _NOT_RUN, NO_BOX, LOST)
 _TOO_LONG = "it was not run: the student's answers before it took all the time that a student has"
-# A spreadsheet takes a cell that begins so for a formula and runs it; the wide forms are turned into these by some.
+# A spreadsheet takes a cell that begins so for a formula and runs it; the wide forms are turned
+# into these by some.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-# Where a comma parts the digits of a number, spreadsheets part cells at semicolons, also inside of a cell of ours.
+# Where a comma parts the digits of a number, spreadsheets part cells at semicolons, also inside of
+# a cell of ours.
 _NEW_CELL = re.compile(rf""";(?=[\s"]*[{re.escape("".join(_FORMULAS))}])""")
 
 
@@ -48,13 +55,14 @@ class Grade(Result):
     Attributes
     ----------
     id, claimed, found, message : str
-        ``claimed`` is the outcome in the report; ``found`` is the outcome of the check now: "passed", "wrong", "not attempted", or "open"
-        if it cannot be checked again. ``message`` says why.
+        ``claimed`` is the outcome in the report; ``found`` is the outcome of the check now:
+        "passed", "wrong", "not attempted", or "open" if it cannot be checked again. ``message``
+        says why.
     points, most : float
         Both are 0 if the exercise is left out.
     by : str
-        "check" if the check alone decided; "code" if the answer's code ran in the process of its check, so that it could have forged the
-        outcome; "" if nothing was checked.
+        "check" if the check alone decided; "code" if the answer's code ran in the process of its
+        check, so that it could have forged the outcome; "" if nothing was checked.
     """
 
     schema_version: ClassVar[int] = 2
@@ -99,11 +107,15 @@ class StudentGrades(Result):
     @property
     def points(self) -> float:
         """All points."""
-        return sum(grade.points for grade in self.grades) + self.prediction_points * self.predictions
+        return (
+            sum(grade.points for grade in self.grades) + self.prediction_points * self.predictions
+        )
 
     @property
     def most(self) -> float:
-        """The maximum for this student; exercises that cannot be checked again here may be excluded."""
+        """The maximum for this student; exercises that cannot be checked again here may be
+        excluded.
+        """
         return sum(grade.most for grade in self.grades) + self.prediction_points * self.questions
 
     @property
@@ -144,51 +156,106 @@ class Grades(Result):
     notebooks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<grades of {plural(len(self.students), 'student')}: {plural(self.answers, 'answer')}, {self.checked} of them different>"
+        return (
+            f"<grades of {plural(len(self.students), 'student')}: "
+            f"{plural(self.answers, 'answer')}, {self.checked} of them different>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per student."""
-        headers = ("student", "points", "of", "", "passed", "wrong", "cannot be checked here", "reported otherwise", "predictions")
+        headers = (
+            "student",
+            "points",
+            "of",
+            "",
+            "passed",
+            "wrong",
+            "cannot be checked here",
+            "reported otherwise",
+            "predictions",
+        )
         rows = [
             (
-                s.name, f"{s.points:g}", f"{s.most:g}", f"{s.percent:.0f} %", str(len(s.ids(PASSED))), ", ".join(s.ids(WRONG)),
-                ", ".join(s.ids(OPEN)), ", ".join(g.id for g in s.grades if g.differs), f"{s.predictions} of {s.questions}",
+                s.name,
+                f"{s.points:g}",
+                f"{s.most:g}",
+                f"{s.percent:.0f} %",
+                str(len(s.ids(PASSED))),
+                ", ".join(s.ids(WRONG)),
+                ", ".join(s.ids(OPEN)),
+                ", ".join(g.id for g in s.grades if g.differs),
+                f"{s.predictions} of {s.questions}",
             )
             for s in self.students
-        ]  # fmt: skip
+        ]
         return headers, rows or [("(no students)", *[""] * 8)]
 
     def caption(self) -> str:
         """Return how the grades were determined."""
         code = "" if self.ran_code else " Answers that are code were not run."
         why = "the rubric names them" if self.rubric.notebooks else "a student worked on them"
-        counted = f"Notebooks that counted: {', '.join(self.notebooks)} (because {why})." if self.notebooks else "No notebook counted."
-        claimed = sorted({g.id for s in self.students for g in s.grades if g.by == CODE and g.found == PASSED})
+        counted = (
+            f"Notebooks that counted: {', '.join(self.notebooks)} (because {why})."
+            if self.notebooks
+            else "No notebook counted."
+        )
+        claimed = sorted(
+            {g.id for s in self.students for g in s.grades if g.by == CODE and g.found == PASSED}
+        )
         if claimed:
             code += f" Their own code could have forged that these passed: {', '.join(claimed)}."
-        return f"{counted} {plural(self.answers, 'answer')} checked again, equal ones once ({self.checked}).{code}"
+        return (
+            f"{counted} {plural(self.answers, 'answer')} checked again, equal ones once "
+            f"({self.checked}).{code}"
+        )
 
     def differences(self) -> Listing:
         """Return where a report claims an outcome that differs from the one found."""
-        rows = tuple((s.name, g.id, g.claimed, g.found, g.message) for s in self.students for g in s.grades if g.differs)
+        rows = tuple(
+            (s.name, g.id, g.claimed, g.found, g.message)
+            for s in self.students
+            for g in s.grades
+            if g.differs
+        )
         title = f"{len(rows)} outcomes that differ from what was reported"
-        return Listing(title, ("student", "exercise", "reported", "found", "why"), rows, ("(none)", "", "", "", ""))
+        return Listing(
+            title,
+            ("student", "exercise", "reported", "found", "why"),
+            rows,
+            ("(none)", "", "", "", ""),
+        )
 
     def failing(self) -> Listing:
-        """Return the exercises that fail most, with the most frequent reason, as found by the checks now."""
+        """Return the exercises that fail most, with the most frequent reason, as found by the
+        checks now.
+        """
         found = []
         for id in dict.fromkeys(g.id for s in self.students for g in s.grades):
-            all_of = [g for s in self.students for g in s.grades if g.id == id and g.found in (PASSED, WRONG)]
+            all_of = [
+                g
+                for s in self.students
+                for g in s.grades
+                if g.id == id and g.found in (PASSED, WRONG)
+            ]
             wrong = [g.message for g in all_of if g.found == WRONG]
             if wrong:
                 reason, count = Counter(wrong).most_common(1)[0]
-                found.append((-len(wrong), id, (id, f"{len(wrong)} of {len(all_of)}", reason, str(count))))
+                found.append(
+                    (-len(wrong), id, (id, f"{len(wrong)} of {len(all_of)}", reason, str(count)))
+                )
         rows = tuple(row for *_, row in sorted(found))
         headers = ("", "wrong", "the most frequent reason", "how often")
-        return Listing(f"{plural(len(rows), 'exercise')} with wrong answers", headers, rows, ("(none)", "", "", ""))
+        return Listing(
+            f"{plural(len(rows), 'exercise')} with wrong answers",
+            headers,
+            rows,
+            ("(none)", "", "", ""),
+        )
 
     def csv(self) -> str:
-        """Return the grades as CSV: one row per student, one column per exercise; no text in it is read as a formula."""
+        """Return the grades as CSV: one row per student, one column per exercise; no text in it is
+        read as a formula.
+        """
         ids = list(dict.fromkeys(g.id for s in self.students for g in s.grades))
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
@@ -207,9 +274,22 @@ class Grades(Result):
         writer.writerow([*head, *(f"exercise {id}" for id in ids)])
         for s in self.students:
             found = {g.id: g for g in s.grades}
-            words = [" ".join(s.ids(WRONG)), " ".join(s.ids(OPEN)), " ".join(g.id for g in s.grades if g.differs)]
-            numbers = [f"{s.points:g}", f"{s.most:g}", f"{s.percent:.1f}", s.predictions, len(s.ids(PASSED))]
-            each = ["" if id not in found or found[id].most == 0 else f"{found[id].points:g}" for id in ids]
+            words = [
+                " ".join(s.ids(WRONG)),
+                " ".join(s.ids(OPEN)),
+                " ".join(g.id for g in s.grades if g.differs),
+            ]
+            numbers = [
+                f"{s.points:g}",
+                f"{s.most:g}",
+                f"{s.percent:.1f}",
+                s.predictions,
+                len(s.ids(PASSED)),
+            ]
+            each = [
+                "" if id not in found or found[id].most == 0 else f"{found[id].points:g}"
+                for id in ids
+            ]
             writer.writerow([_plain(s.name), _plain(", ".join(s.files)), *numbers, *words, *each])
         return out.getvalue()
 
@@ -227,10 +307,12 @@ class Grades(Result):
         """
         file = _given.expanded("write_csv", path)
         try:
-            write_atomically(file, self.csv().encode("utf-8-sig"))  # so that spreadsheets read names with accents
+            # so that spreadsheets read names with accents
+            write_atomically(file, self.csv().encode("utf-8-sig"))
         except OSError as error:
             raise InputError(
-                f"write_csv: {shown(str(path))} cannot be written ({error.strerror or error}); expected a file in a folder of yours. "
+                f"write_csv: {shown(str(path))} cannot be written ({error.strerror or error}); "
+                "expected a file in a folder of yours. "
                 "Pass another."
             ) from error
         return file
@@ -256,9 +338,10 @@ def grade(
 ) -> Grades:
     """Check every kept answer of a class again, and give points.
 
-    An answer that is code is run in a box: without network, without your files, with limited time, memory and processes. The check runs
-    outside of the box, except for those that need the live object, whose outcome the code could forge (``Grade.by``). Where the system
-    allows no box, code is not run, unless you pass ``trust_code=True``.
+    An answer that is code is run in a box: without network, without your files, with limited time,
+    memory and processes. The check runs outside of the box, except for those that need the live
+    object, whose outcome the code could forge (``Grade.by``). Where the system allows no box, code
+    is not run, unless you pass ``trust_code=True``.
 
     Parameters
     ----------
@@ -267,9 +350,11 @@ def grade(
     rubric : Rubric, optional
         None takes the defaults.
     run_code : bool
-        False leaves every answer that is code "open": nothing of it is run, started, opened or unpickled.
+        False leaves every answer that is code "open": nothing of it is run, started, opened or
+        unpickled.
     trust_code : bool
-        Where there is no box, run code all the same. It can then do whatever you may do on this machine, and change any grade.
+        Where there is no box, run code all the same. It can then do whatever you may do on this
+        machine, and change any grade.
     seconds : float, optional
         The limit for one answer; None uses the limit of each exercise.
     student_seconds : float
@@ -291,12 +376,21 @@ def grade(
         If an argument is not one of these.
     """
     if not isinstance(room, Classroom) or not (rubric is None or isinstance(rubric, Rubric)):
-        raise InputError(f"grade: {shown(room)}, {shown(rubric)}; expected what classroom() returned, and a Rubric. Pass these.")
+        raise InputError(
+            f"grade: {shown(room)}, {shown(rubric)}; expected what classroom() returned, and a "
+            "Rubric. Pass these."
+        )
     for name, value in (("seconds", seconds), ("student_seconds", student_seconds)):
         if (value is not None or name != "seconds") and not (_given.is_finite(value) and value > 0):  # type: ignore[operator]
-            raise InputError(f"grade: {name}={shown(value)}; expected a positive number. Pass one, or leave it out.")
+            raise InputError(
+                f"grade: {name}={shown(value)}; expected a positive number. Pass one, or leave it "
+                "out."
+            )
     if not _given.is_whole(memory_bytes) or memory_bytes < 2**20:
-        raise InputError(f"grade: memory_bytes={shown(memory_bytes)}; expected a whole number of bytes, 1 MiB or more. Pass one.")
+        raise InputError(
+            f"grade: memory_bytes={shown(memory_bytes)}; expected a whole number of bytes, 1 MiB "
+            "or more. Pass one."
+        )
     _given.flag("grade", "run_code", run_code)
     _given.flag("grade", "trust_code", trust_code)
     rules = rubric if rubric is not None else Rubric()
@@ -315,21 +409,42 @@ def grade(
                 or check.kept.get("kind") == "nothing"
             ):
                 continue
-            most = known.limit_seconds if seconds is None else min(float(seconds), known.limit_seconds)
+            most = (
+                known.limit_seconds if seconds is None else min(float(seconds), known.limit_seconds)
+            )
             job = {
-                "id": check.id, "kept": check.kept, "seen": check.seen if known.seen else None, "seconds": most,
-                "memory_bytes": int(memory_bytes), "code": is_code(known, check.kept), "trust": trust_code,
-            }  # fmt: skip
+                "id": check.id,
+                "kept": check.kept,
+                "seen": check.seen if known.seen else None,
+                "seconds": most,
+                "memory_bytes": int(memory_bytes),
+                "code": is_code(known, check.kept),
+                "trust": trust_code,
+            }
             key = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
             jobs.setdefault(key, {**job, "students": []})["students"].append(number)
             keys[number, check.id] = key
-    outcomes = _outcomes(jobs, run_code, dict.fromkeys(range(len(room.students)), float(student_seconds)), progress, stop)
+    outcomes = _outcomes(
+        jobs,
+        run_code,
+        dict.fromkeys(range(len(room.students)), float(student_seconds)),
+        progress,
+        stop,
+    )
     students = tuple(
-        _student(student, exercises, lessons, rules, {id: outcomes[key] for (n, id), key in keys.items() if n == number})
+        _student(
+            student,
+            exercises,
+            lessons,
+            rules,
+            {id: outcomes[key] for (n, id), key in keys.items() if n == number},
+        )
         for number, student in enumerate(room.students)
     )
     ran = run_code and all(outcome["message"] != NO_BOX for outcome in outcomes.values())
-    return Grades(students, rules, ran, len(keys), len(jobs), tuple(lesson.notebook[:2] for lesson in lessons))
+    return Grades(
+        students, rules, ran, len(keys), len(jobs), tuple(lesson.notebook[:2] for lesson in lessons)
+    )
 
 
 def _outcomes(
@@ -345,13 +460,18 @@ def _outcomes(
     found: dict[str, Outcome] = {}
     with Grader() as ask:
         for count, (key, job) in enumerate(jobs.items(), 1):
-            begin, payer = time.monotonic(), max(job["students"], key=left.__getitem__)  # of equal answers, who has most time left
+            # of equal answers, who has most time left
+            begin, payer = time.monotonic(), max(job["students"], key=left.__getitem__)
             if stop is not None and stop():
                 found[key] = {"state": OPEN, "message": _STOPPED, "by": ""}
                 continue
-            why_not = _NOT_RUN if job["code"] and not run_code else _TOO_LONG if left[payer] <= 0 else ""
+            why_not = (
+                _NOT_RUN if job["code"] and not run_code else _TOO_LONG if left[payer] <= 0 else ""
+            )
             found[key] = {"state": OPEN, "message": why_not, "by": ""} if why_not else ask(job)
-            if "did not finish within" in found[key]["message"] and psutil.getloadavg()[0] > (os.cpu_count() or 1):
+            if "did not finish within" in found[key]["message"] and psutil.getloadavg()[0] > (
+                os.cpu_count() or 1
+            ):
                 found[key] = ask(job)  # once more: a busy machine is not the student's doing
             left[payer] -= time.monotonic() - begin
             if progress is not None:
@@ -362,9 +482,12 @@ def _outcomes(
 def _counts(lesson: content.Lesson, room: Classroom, rules: Rubric) -> bool:
     if rules.notebooks:
         return any(lesson.notebook.startswith(each) for each in rules.notebooks)
-    # Run All alone leaves a revealed question without a prediction, and a hint an exercise without an attempt.
+    # Run All alone leaves a revealed question without a prediction, and a hint an exercise without
+    # an attempt.
     worked_on = {c.id for s in room.students for c in s.report.checks if c.tried}
-    worked_on |= {p.id for s in room.students for p in s.report.predictions if p.predicted is not None}
+    worked_on |= {
+        p.id for s in room.students for p in s.report.predictions if p.predicted is not None
+    }
     return not worked_on.isdisjoint({*lesson.exercises, *lesson.questions})
 
 
@@ -387,17 +510,55 @@ def _student(
             found, message = NOT_ATTEMPTED, ""
         elif outcome is not None:
             found, message, by = outcome["state"], outcome["message"], outcome["by"]
-        elif isinstance(check.kept, dict) and isinstance(check.kept.get("reason"), str) and not exercise.unkept:
+        elif (
+            isinstance(check.kept, dict)
+            and isinstance(check.kept.get("reason"), str)
+            and not exercise.unkept
+        ):
             message = check.kept["reason"]
-        # By what was found here: a report that gives one of these reasons itself would take the exercise out of its points.
+        # By what was found here: a report that gives one of these reasons itself would take the
+        # exercise out of its points.
         unpaid = found == OPEN and not student.undecided
-        payable = unpaid and rules.open_share is not None and (bool(exercise.unkept) or (outcome is not None and message == _NOT_RUN))
-        left_out = unpaid and not payable and (bool(exercise.unkept) or (outcome is not None and message in _NOT_THE_STUDENTS))
-        share = 1.0 if found == PASSED else (rules.open_share or 0.0) if payable and claimed == PASSED else 0.0
+        payable = (
+            unpaid
+            and rules.open_share is not None
+            and (bool(exercise.unkept) or (outcome is not None and message == _NOT_RUN))
+        )
+        left_out = (
+            unpaid
+            and not payable
+            and (bool(exercise.unkept) or (outcome is not None and message in _NOT_THE_STUDENTS))
+        )
+        share = (
+            1.0
+            if found == PASSED
+            else (rules.open_share or 0.0)
+            if payable and claimed == PASSED
+            else 0.0
+        )
         full = rules.of(exercise.id)
-        grades.append(Grade(exercise.id, claimed, found, line(message, 600), share * full, 0.0 if left_out else full, by))
+        grades.append(
+            Grade(
+                exercise.id,
+                claimed,
+                found,
+                line(message, 600),
+                share * full,
+                0.0 if left_out else full,
+                by,
+            )
+        )
     ids = [id for lesson in lessons for id in lesson.questions]
-    given = {p.id for p in student.report.predictions if p.predicted is not None and not student.undecided}
+    given = {
+        p.id
+        for p in student.report.predictions
+        if p.predicted is not None and not student.undecided
+    }
     return StudentGrades(
-        student.name, student.files, tuple(grades), sum(id in given for id in ids), len(ids), float(rules.prediction_points)
+        student.name,
+        student.files,
+        tuple(grades),
+        sum(id in given for id in ids),
+        len(ids),
+        float(rules.prediction_points),
     )

@@ -1,7 +1,9 @@
-"""Three timelines of four ranks for an exercise of notebook 08, in which one rank does not do what the others do.
+"""Three timelines of four ranks for an exercise of notebook 08, in which one rank does not do what
+the others do.
 
-They are made up for the exercise, so that they are the same on every machine. The program of a rank is a list of work and collectives.
-A collective begins when all ranks have called it; if they do not all call the same one, all ranks wait until the timeout.
+They are made up for the exercise, so that they are the same on every machine. The program of a rank
+is a list of work and collectives. A collective begins when all ranks have called it; if they do not
+all call the same one, all ranks wait until the timeout.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ from gpulab.evidence import Evidence
 from gpulab.parallel.results import RankSpan, RankTimeline
 
 RANKS = 4
-TIMEOUT_SECONDS = 0.060  # of the picture: long enough to be seen, short enough that the steps before it can be read
+# of the picture: long enough to be seen, short enough that the steps before it can be read
+TIMEOUT_SECONDS = 0.060
 _STEPS = 3
 _BYTES = 4_000_000
 _LAYERS = (3, 2, 1)  # the backward pass reaches the last layer first
-_FORWARD, _BACKWARD, _SEND = 0.008, 0.005, 0.002  # seconds: a forward pass, one layer's backward pass, one layer's gradients
+# seconds: a forward pass, one layer's backward pass, one layer's gradients
+_FORWARD, _BACKWARD, _SEND = 0.008, 0.005, 0.002
 _EVIDENCE = Evidence.modelled(
-    "each rank works through its list; a collective begins when all are in it and takes 2 ms", "made up for the exercise: no machine ran it"
+    "each rank works through its list; a collective begins when all are in it and takes 2 ms",
+    "made up for the exercise: no machine ran it",
 )
 
 # One item of a rank's program: ("compute", name, seconds) or ("collective", name, seconds).
@@ -27,7 +32,9 @@ _Item = tuple[str, str, float]
 
 
 def collective(layer: int) -> str:
-    """Return the name of the collective that averages a layer's gradients, as it appears in the timelines."""
+    """Return the name of the collective that averages a layer's gradients, as it appears in the
+    timelines.
+    """
     return f"all_reduce layer {layer}"
 
 
@@ -36,7 +43,10 @@ def _program(slow: float = 1.0) -> list[_Item]:
     for step in range(1, _STEPS + 1):
         items.append(("compute", f"forward {step}", _FORWARD * slow))
         for layer in _LAYERS:
-            items += [("compute", f"backward {step}, layer {layer}", _BACKWARD * slow), ("collective", collective(layer), _SEND)]
+            items += [
+                ("compute", f"backward {step}, layer {layer}", _BACKWARD * slow),
+                ("collective", collective(layer), _SEND),
+            ]
         items.append(("compute", f"optimizer {step}", 0.001 * slow))
     return items
 
@@ -64,7 +74,8 @@ def _alone(rank: int, step: int) -> list[list[_Item]]:
     return programs
 
 
-# What the exercise asks for: the rank that leaves the common order, and at which collective ("slow": none does).
+# What the exercise asks for: the rank that leaves the common order, and at which collective
+# ("slow": none does).
 CASES = {
     "A": (_skips(2, 2, 2), 2, collective(2)),
     "B": (_slow(3), 3, "slow"),
@@ -103,7 +114,10 @@ def _run(programs: Sequence[Sequence[_Item]]) -> tuple[list[RankSpan], float]:
                 spans.append(RankSpan(rank, "compute", name, now[rank], now[rank] + seconds))
                 now[rank] += seconds
                 at[rank] += 1
-        waiting = [program[at[rank]] if at[rank] < len(program) else None for rank, program in enumerate(programs)]
+        waiting = [
+            program[at[rank]] if at[rank] < len(program) else None
+            for rank, program in enumerate(programs)
+        ]
         if all(item is None for item in waiting):
             return spans, max(now)
         begin = max(now)
@@ -113,7 +127,9 @@ def _run(programs: Sequence[Sequence[_Item]]) -> tuple[list[RankSpan], float]:
             if item is not None and until > now[rank]:
                 spans.append(RankSpan(rank, "idle", item[1], now[rank], until))
             if item is not None and together:
-                spans.append(RankSpan(rank, "communication", item[1], begin, begin + item[2], _BYTES))
+                spans.append(
+                    RankSpan(rank, "communication", item[1], begin, begin + item[2], _BYTES)
+                )
                 now[rank] = begin + item[2]
                 at[rank] += 1
         if not together:

@@ -1,7 +1,9 @@
-"""Idioms of other languages beside their working line here: a table whose every row can be run and is held against NumPy.
+"""Idioms of other languages beside their working line here: a table whose every row can be run and
+is held against NumPy.
 
-``rosetta("MATLAB")`` gives the table of one language; ``rosetta("MATLAB").run()`` executes each row on this machine and says whether its
-result is the one that NumPy gives. The rows are in the modules ``_idioms_*``.
+``rosetta("MATLAB")`` gives the table of one language; ``rosetta("MATLAB").run()`` executes each row
+on this machine and says whether its result is the one that NumPy gives. The rows are in the modules
+``_idioms_*``.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ AGREES, DIFFERS, NOT_HERE = "agrees", "differs", "not run here"
 
 _CELL = "text-align:left;vertical-align:top;padding:0.3em 1em 0.3em 0"
 _CODE = f"{_CELL};font-family:var(--jp-code-font-family,monospace);font-weight:normal;white-space:pre-wrap;overflow-wrap:anywhere"
-_LINE = '<div style="width:24em;padding-left:2em;text-indent:-2em">'  # a line that does not fit goes on below, further in
+# a line that does not fit goes on below, further in
+_LINE = '<div style="width:24em;padding-left:2em;text-indent:-2em">'
 
 Names = dict[str, Any]
 
@@ -87,9 +90,11 @@ class Idiom:
     leaves_out : str
         What is not the same, or what the line does not do.
     expected : callable
-        Takes the names after the run, returns what NumPy (or another source outside of the line) gives.
+        Takes the names after the run, returns what NumPy (or another source outside of the line)
+        gives.
     runs_theirs : bool
-        Whether ``theirs`` is Python too: it is then run where its library is installed, and held against the same answer.
+        Whether ``theirs`` is Python too: it is then run where its library is installed, and held
+        against the same answer.
     library : str
         The library that ``theirs`` needs, "" for none.
     needs_gpu : bool
@@ -97,11 +102,14 @@ class Idiom:
     exact : bool
         Whether the result must be equal, not only close.
     operation : str
-        "matmul" or "convolution" where the line makes one of float32, which a GPU may compute in TF32; "" for everything else.
+        "matmul" or "convolution" where the line makes one of float32, which a GPU may compute in
+        TF32; "" for everything else.
     within : float
-        For a time: the factor that the result may be away from an independent clock's; 0 for everything else.
+        For a time: the factor that the result may be away from an independent clock's; 0 for
+        everything else.
     seconds : float
-        About what the line takes beyond the others, so that a notebook can leave it to the tests; 0 where it is nothing.
+        About what the line takes beyond the others, so that a notebook can leave it to the tests; 0
+        where it is nothing.
     """
 
     language: str
@@ -152,31 +160,50 @@ class Rosetta(Result):
     rows: tuple[IdiomRow, ...]
 
     def __repr__(self) -> str:
-        return f"<{plural(len(self.rows), 'idiom')} of {self.language}: {', '.join(row.name for row in self.rows)}>"
+        return (
+            f"<{plural(len(self.rows), 'idiom')} of {self.language}: "
+            f"{', '.join(row.name for row in self.rows)}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row an idiom."""
-        headers = (self.language, "here", "what the host waits for", "where the data are", "what is not the same")
-        return headers, [(row.theirs, row.here, row.waits, row.where, row.leaves_out) for row in self.rows]
+        headers = (
+            self.language,
+            "here",
+            "what the host waits for",
+            "where the data are",
+            "what is not the same",
+        )
+        return headers, [
+            (row.theirs, row.here, row.waits, row.where, row.leaves_out) for row in self.rows
+        ]
 
     def _repr_html_(self) -> str:
         """The table with code as code, and the three remarks of a row below one another."""
-        head = "".join(f'<th scope="col" style="{_CELL}">{html.escape(text)}</th>' for text in (self.language, "here", "remarks"))
+        head = "".join(
+            f'<th scope="col" style="{_CELL}">{html.escape(text)}</th>'
+            for text in (self.language, "here", "remarks")
+        )
         body = "".join(self._html_row(row) for row in self.rows)
         return (
-            '<figure class="gpulab-result" style="margin:0;overflow-x:auto"><table style="margin:0;color:inherit">'
+            '<figure class="gpulab-result" style="margin:0;overflow-x:auto"><table '
+            'style="margin:0;color:inherit">'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></figure>"
         )
 
     def _html_row(self, row: IdiomRow) -> str:
         remarks = (("waits", row.waits), ("data", row.where), ("not the same", row.leaves_out))
-        words = "".join(f"<div><strong>{name}:</strong> {html.escape(text)}</div>" for name, text in remarks)
+        words = "".join(
+            f"<div><strong>{name}:</strong> {html.escape(text)}</div>" for name, text in remarks
+        )
         theirs, here = (
-            "".join(f"{_LINE}{html.escape(line) or '&nbsp;'}</div>" for line in code.split("\n")) for code in (row.theirs, row.here)
+            "".join(f"{_LINE}{html.escape(line) or '&nbsp;'}</div>" for line in code.split("\n"))
+            for code in (row.theirs, row.here)
         )
         return (
             f'<tr><th scope="row" style="{_CODE}">{theirs}</th><td style="{_CODE}">{here}</td>'
-            f'<td style="{_CELL};white-space:normal;overflow-wrap:anywhere;min-width:16em">{words}</td></tr>'
+            "<td "
+            f'style="{_CELL};white-space:normal;overflow-wrap:anywhere;min-width:16em">{words}</td></tr>'
         )
 
     def only(self, *names: str) -> Rosetta:
@@ -190,7 +217,10 @@ class Rosetta(Result):
         known = {row.name: row for row in self.rows}
         unknown = [name for name in names if name not in known]
         if unknown or not names:
-            raise InputError(f"only: {shown(unknown or names)}; expected names of {self.language}'s table: {', '.join(known)}. Pass some.")
+            raise InputError(
+                f"only: {shown(unknown or names)}; expected names of {self.language}'s table: "
+                f"{', '.join(known)}. Pass some."
+            )
         return Rosetta(self.language, tuple(known[name] for name in names))
 
     def run(self, slow: bool = False) -> RosettaRun:
@@ -202,9 +232,13 @@ class Rosetta(Result):
             Also the rows that take seconds.
         """
         known = {each.name: each for each in _of(self.language)}
-        found = [execute(known[row.name]) for row in self.rows if slow or not known[row.name].seconds]
+        found = [
+            execute(known[row.name]) for row in self.rows if slow or not known[row.name].seconds
+        ]
         left_out = tuple(row.name for row in self.rows if not slow and known[row.name].seconds)
-        return RosettaRun(self.language, tuple(found), left_out, Evidence.measured(devices.default().name))
+        return RosettaRun(
+            self.language, tuple(found), left_out, Evidence.measured(devices.default().name)
+        )
 
 
 @dataclass(frozen=True)
@@ -216,7 +250,8 @@ class IdiomRun(Result):
     name, device : str
         ``device`` is where the result was; "" for a result that is no array.
     state, theirs : str
-        "agrees", "differs" or "not run here": the line here, and the language's own where it is Python ("" where it is not).
+        "agrees", "differs" or "not run here": the line here, and the language's own where it is
+        Python ("" where it is not).
     difference_ratio : float or None
         max|result - expected| / max|expected| of the line here.
     reason : str
@@ -260,12 +295,25 @@ class RosettaRun(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row an idiom."""
         two = any(row.theirs for row in self.rows)
-        headers = (self.language, "result on", "the line here", *(["their own line"] if two else []), "off by", "")
+        headers = (
+            self.language,
+            "result on",
+            "the line here",
+            *(["their own line"] if two else []),
+            "off by",
+            "",
+        )
         rows = [
-            (row.name, row.device, row.state, *([row.theirs] if two else []),
-             "" if row.difference_ratio is None else f"{row.difference_ratio:.1e}", "" if row.reason in self._said_once() else row.reason)
+            (
+                row.name,
+                row.device,
+                row.state,
+                *([row.theirs] if two else []),
+                "" if row.difference_ratio is None else f"{row.difference_ratio:.1e}",
+                "" if row.reason in self._said_once() else row.reason,
+            )
             for row in self.rows
-        ]  # fmt: skip
+        ]
         return headers, rows
 
     def _said_once(self) -> tuple[str, ...]:
@@ -275,7 +323,11 @@ class RosettaRun(Result):
 
     def caption(self) -> str:
         """Return the badge line, what was left out, and the reasons of several rows."""
-        more = [f"left out, for they take seconds: {', '.join(self.left_out)}"] if self.left_out else []
+        more = (
+            [f"left out, for they take seconds: {', '.join(self.left_out)}"]
+            if self.left_out
+            else []
+        )
         return " · ".join((self.evidence.sentence, *more, *self._said_once()))
 
 
@@ -283,13 +335,22 @@ def _of(language: str) -> tuple[Idiom, ...]:
     """Return a language's rows; the modules that hold them load on first use."""
     found = _all()
     if not isinstance(language, str) or language not in found:
-        raise InputError(f"rosetta: language {shown(language)}; expected one of {', '.join(found)}. Pass one of these.")
+        raise InputError(
+            f"rosetta: language {shown(language)}; expected one of {', '.join(found)}. Pass one of "
+            "these."
+        )
     return found[language]
 
 
 def _all() -> dict[str, tuple[Idiom, ...]]:
     found: dict[str, list[Idiom]] = {}
-    for name in ("_idioms_matlab", "_idioms_matlab_functions", "_idioms_tensorflow", "_idioms_jax", "_idioms_cuda"):
+    for name in (
+        "_idioms_matlab",
+        "_idioms_matlab_functions",
+        "_idioms_tensorflow",
+        "_idioms_jax",
+        "_idioms_cuda",
+    ):
         for row in importlib.import_module(f"gpulab.lessons.{name}").ROWS:
             found.setdefault(row.language, []).append(row)
     return {language: tuple(rows) for language, rows in found.items()}
@@ -317,12 +378,17 @@ def rosetta(language: str) -> Rosetta:
     >>> rosetta("MATLAB").only("gather").run().agreeing
     1
     """
-    rows = tuple(IdiomRow(each.name, each.theirs, each.here, each.waits, each.where, each.leaves_out) for each in _of(language))
+    rows = tuple(
+        IdiomRow(each.name, each.theirs, each.here, each.waits, each.where, each.leaves_out)
+        for each in _of(language)
+    )
     return Rosetta(language, rows)
 
 
 def inputs() -> Names:
-    """Return the names that every row finds: arrays in main memory (small letters) and on the device (capitals), the same each time."""
+    """Return the names that every row finds: arrays in main memory (small letters) and on the
+    device (capitals), the same each time.
+    """
     import torch
 
     import gpulab as gl
@@ -330,8 +396,19 @@ def inputs() -> Names:
     rng = np.random.default_rng(10)
     a, b = (rng.standard_normal((6, 4)).astype(np.float32) for _ in range(2))
     square = rng.standard_normal((5, 5)).astype(np.float32) + 5 * np.eye(5, dtype=np.float32)
-    names: Names = {"np": np, "torch": torch, "gl": gl, "a": a, "b": b, "s": square, "device": str(devices.default())}
-    names |= {"A": torch.from_numpy(a.copy()).to(names["device"]), "B": torch.from_numpy(b.copy()).to(names["device"])}
+    names: Names = {
+        "np": np,
+        "torch": torch,
+        "gl": gl,
+        "a": a,
+        "b": b,
+        "s": square,
+        "device": str(devices.default()),
+    }
+    names |= {
+        "A": torch.from_numpy(a.copy()).to(names["device"]),
+        "B": torch.from_numpy(b.copy()).to(names["device"]),
+    }
     names["S"] = torch.from_numpy(square.copy()).to(names["device"])
     return names
 
@@ -344,22 +421,33 @@ def execute(idiom: Idiom) -> IdiomRun:
     except _refusals() as error:
         return IdiomRun(idiom.name, "", NOT_HERE, theirs, None, message_of(error))
     difference, reason = _held(idiom, result, idiom.expected(names))
-    return IdiomRun(idiom.name, _place(result), DIFFERS if reason else AGREES, theirs, difference, reason or why_not)
+    return IdiomRun(
+        idiom.name,
+        _place(result),
+        DIFFERS if reason else AGREES,
+        theirs,
+        difference,
+        reason or why_not,
+    )
 
 
 def _refusals() -> tuple[type[Exception], ...]:
     """Return what a row's libraries raise for what this device does not have.
 
-    The suite runs every row on a CPU, so there another error is a row's fault. Elsewhere it may be a thing that PyTorch has not made for
-    that device: Apple's GPU has no float64, and says so with a TypeError. Or a part of a library does not load, as CuPy's of cuBLAS: CuPy
-    is imported without it, and the first product raises an ImportError.
+    The suite runs every row on a CPU, so there another error is a row's fault. Elsewhere it may be
+    a thing that PyTorch has not made for that device: Apple's GPU has no float64, and says so with
+    a TypeError. Or a part of a library does not load, as CuPy's of cuBLAS: CuPy is imported without
+    it, and the first product raises an ImportError.
     """
     tried = devices.default().kind == "cpu"
-    return (GpulabError,) if tried else (GpulabError, TypeError, RuntimeError, ImportError)  # a NotImplementedError is a RuntimeError
+    # a NotImplementedError is a RuntimeError
+    return (GpulabError,) if tried else (GpulabError, TypeError, RuntimeError, ImportError)
 
 
 def _executed(source: str, idiom: Idiom, names: Names) -> Any:
-    """Run a row's source; its text can be looked up, as a notebook's can, for those who read a function's source."""
+    """Run a row's source; its text can be looked up, as a notebook's can, for those who read a
+    function's source.
+    """
     file = f"<{idiom.language}: {idiom.name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), names)
@@ -373,7 +461,9 @@ def _why_not_theirs(idiom: Idiom) -> str:
 
 
 def _theirs(idiom: Idiom) -> tuple[str, str]:
-    """Return what came of the language's own line ("" where it is not Python), and why it was not run."""
+    """Return what came of the language's own line ("" where it is not Python), and why it was not
+    run.
+    """
     if not idiom.runs_theirs:
         return "", ""
     if why_not := _why_not_theirs(idiom):
@@ -388,20 +478,28 @@ def _theirs(idiom: Idiom) -> tuple[str, str]:
 
 
 def _tolerance(idiom: Idiom, library: str) -> float:
-    """Return how far a row's arithmetic in float32 may be from NumPy's in float64, as a share of the largest value.
+    """Return how far a row's arithmetic in float32 may be from NumPy's in float64, as a share of
+    the largest value.
 
-    JAX and TensorFlow let a GPU multiply in TF32 unless they are told otherwise, PyTorch only in convolutions.
+    JAX and TensorFlow let a GPU multiply in TF32 unless they are told otherwise, PyTorch only in
+    convolutions.
     """
     if idiom.exact:
         return 0.0
     kind = devices.default().kind
     if not idiom.operation or kind == "cpu":
         return tolerance_for(("float32",), tf32=False)
-    return tolerance_for(("float32",), library in ("jax", "tensorflow") or "tf32" in devices.arithmetic("float32", kind, idiom.operation))
+    return tolerance_for(
+        ("float32",),
+        library in ("jax", "tensorflow")
+        or "tf32" in devices.arithmetic("float32", kind, idiom.operation),
+    )
 
 
 def _held(idiom: Idiom, result: Any, expected: Any, library: str = "") -> tuple[float | None, str]:
-    """Return how far a result of PyTorch, or of another library, is from what is expected, and the words for it if that is too far."""
+    """Return how far a result of PyTorch, or of another library, is from what is expected, and the
+    words for it if that is too far.
+    """
     if idiom.within:
         ratio = float(result) / float(expected)
         near = 1 / idiom.within <= ratio <= idiom.within
@@ -411,7 +509,11 @@ def _held(idiom: Idiom, result: Any, expected: Any, library: str = "") -> tuple[
         same = bool(np.array_equal(got, right)) if isinstance(right, np.ndarray) else got == right
         return None, "" if same else f"it gave {shown(got)}, and {shown(right)} is right"
     if not isinstance(got, np.ndarray) or got.shape != right.shape:
-        return None, f"it gave {shown(getattr(got, 'shape', got))}, and an array of shape {right.shape} is right"
+        return (
+            None,
+            f"it gave {shown(getattr(got, 'shape', got))}, and an array of shape {right.shape} is "
+            "right",
+        )
     if right.size == 0:
         return 0.0, ""
     scale = float(np.max(np.abs(right.astype(np.complex128)))) or 1.0
@@ -427,11 +529,17 @@ def _plain(value: Any) -> Any:
     owner = _backends.backend_of(value)
     if owner is not None:
         return np.asarray(owner.to_host(value))
-    return np.asarray(value) if isinstance(value, (int, float, complex, np.generic)) and not isinstance(value, bool) else value
+    return (
+        np.asarray(value)
+        if isinstance(value, (int, float, complex, np.generic)) and not isinstance(value, bool)
+        else value
+    )
 
 
 def plain_clock(call: Callable[[Names], Any]) -> Callable[[Names], float]:
-    """Return what times a call with the standard library's ``timeit``, waiting for the device: the other source for a row that times."""
+    """Return what times a call with the standard library's ``timeit``, waiting for the device: the
+    other source for a row that times.
+    """
 
     def seconds(names: Names) -> float:
         def once() -> None:

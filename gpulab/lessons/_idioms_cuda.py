@@ -18,7 +18,8 @@ _CUPY: tuple[dict[str, Any], ...] = (
         "here": "result = gl.to_device(a)",
         "waits": "until the copy has been read from a",
         "where": "on the GPU",
-        "leaves_out": 'gl.to_device(a, library="cupy") gives CuPy\'s array; with only a CPU it is an error, for CuPy has none there.',
+        "leaves_out": 'gl.to_device(a, library="cupy") gives CuPy\'s array; with only a CPU it is an '
+        "error, for CuPy has none there.",
         "expected": lambda names: names["a"],
         "exact": True,
     },
@@ -34,7 +35,8 @@ _CUPY: tuple[dict[str, Any], ...] = (
     },
     {
         "name": "Stream.null.synchronize",
-        "theirs": "import cupy\nC = cupy.asarray(a) @ cupy.asarray(b).T\ncupy.cuda.Stream.null.synchronize()\nresult = C",
+        "theirs": "import cupy\nC = cupy.asarray(a) @ "
+        "cupy.asarray(b).T\ncupy.cuda.Stream.null.synchronize()\nresult = C",
         "here": "C = A @ B.T\ngl.devices.default().synchronize()\nresult = C",
         "waits": "for one stream there, for the whole device here",
         "where": "on the GPU",
@@ -53,7 +55,8 @@ result = float(benchmark(cupy.sort, (x,), n_repeat=20).gpu_times.mean())""",
         "here": "result = gl.measure(torch.sort, A, deadline=0.1).median_seconds",
         "waits": "for the device, after each sample",
         "where": "on the GPU",
-        "leaves_out": "benchmark lets the GPU run dry before each call, and gives mean, standard deviation, minimum and maximum: no "
+        "leaves_out": "benchmark lets the GPU run dry before each call, and gives mean, standard "
+        "deviation, minimum and maximum: no "
         "interval of a median.",
         "expected": plain_clock(lambda names: names["torch"].sort(names["A"])),
         "within": 30.0,
@@ -70,10 +73,12 @@ _CUDA: tuple[dict[str, Any], ...] = (
     {
         "name": "__global__",
         "theirs": _SCALE,
-        "here": f"source = '''{_SCALE}'''\nresult = sorted(gl.kernels.compile_cuda(source).kernels)",
+        "here": f"source = '''{_SCALE}'''\nresult = "
+        "sorted(gl.kernels.compile_cuda(source).kernels)",
         "waits": "while it is compiled: a GPU is not needed",
         "where": "-",
-        "leaves_out": "nvcc also compiles the host's code; here that is Python. The facts are .registers, .shared_bytes, "
+        "leaves_out": "nvcc also compiles the host's code; here that is Python. The facts are "
+        ".registers, .shared_bytes, "
         ".spill_bytes, .ptx, .sass.",
         "expected": lambda names: ["scale"],
     },
@@ -83,7 +88,8 @@ _CUDA: tuple[dict[str, Any], ...] = (
         "here": SCALED_BY_A_KERNEL,
         "waits": "until the arrays are back; <<<>>> itself waits for nothing",
         "where": "host arrays travel; those on the GPU are used in place",
-        "leaves_out": 'The source in CUDA C++ goes through gl.kernels.launch_cuda(source, "scale", 1, 32, x, np.float32(2), np.int32(n)), '
+        "leaves_out": 'The source in CUDA C++ goes through gl.kernels.launch_cuda(source, "scale", 1, '
+        "32, x, np.float32(2), np.int32(n)), "
         "which needs a GPU.",
         "expected": lambda names: 2 * float64_of(names).reshape(-1),
     },
@@ -93,7 +99,8 @@ _CUDA: tuple[dict[str, Any], ...] = (
         "here": "result = gl.to_device(a)",
         "waits": "until a may be changed again",
         "where": "on the device",
-        "leaves_out": "cudaFree: memory goes back when the last name for it goes, and the library keeps it for the next array.",
+        "leaves_out": "cudaFree: memory goes back when the last name for it goes, and the library keeps "
+        "it for the next array.",
         "expected": lambda names: names["a"],
         "exact": True,
     },
@@ -114,7 +121,8 @@ _CUDA: tuple[dict[str, Any], ...] = (
         "here": "result = gl.measure(lambda: A * 2, deadline=0.1).median_seconds",
         "waits": "for the device, after each sample",
         "where": "they stay",
-        "leaves_out": "Events time from one mark in the stream to the next; if the device waits for the launch, that wait is in it. "
+        "leaves_out": "Events time from one mark in the stream to the next; if the device waits for the "
+        "launch, that wait is in it. "
         "gl.measure times what a program waits for.",
         "expected": plain_clock(lambda names: names["A"] * 2),
         "within": 30.0,
@@ -122,6 +130,9 @@ _CUDA: tuple[dict[str, Any], ...] = (
 )
 
 ROWS = (
-    *(Idiom(language="CuPy", runs_theirs=True, library="cupy", needs_gpu=True, **row) for row in _CUPY),
+    *(
+        Idiom(language="CuPy", runs_theirs=True, library="cupy", needs_gpu=True, **row)
+        for row in _CUPY
+    ),
     *(Idiom(language="CUDA C++", **row) for row in _CUDA),
 )

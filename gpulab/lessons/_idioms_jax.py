@@ -13,9 +13,11 @@ _ROWS: tuple[dict[str, Any], ...] = (
         "name": "device_put",
         "theirs": "import jax\nresult = jax.device_put(a, jax.devices()[0])",
         "here": "result = gl.to_device(a)",
-        "waits": "until the copy has been read from a; JAX's own device_put may return before it is done",
+        "waits": "until the copy has been read from a; JAX's own device_put may return before it "
+        "is done",
         "where": "on the device",
-        "leaves_out": 'Without jax_enable_x64 a float64 silently becomes a float32 on its way; gl.to_device(a, library="jax") refuses it.',
+        "leaves_out": "Without jax_enable_x64 a float64 silently becomes a float32 on its way; "
+        'gl.to_device(a, library="jax") refuses it.',
         "expected": lambda names: names["a"],
         "exact": True,
     },
@@ -30,11 +32,13 @@ _ROWS: tuple[dict[str, Any], ...] = (
     },
     {
         "name": "block_until_ready",
-        "theirs": "import jax.numpy as jnp\nC = jnp.asarray(a) @ jnp.asarray(b).T\nresult = C.block_until_ready()",
+        "theirs": "import jax.numpy as jnp\nC = jnp.asarray(a) @ jnp.asarray(b).T\nresult = "
+        "C.block_until_ready()",
         "here": "C = A @ B.T\ngl.devices.default().synchronize()\nresult = C",
         "waits": "for this value; here for all that is queued on the device",
         "where": "on the device",
-        "leaves_out": "JAX returns before the work is done on a CPU, too, where PyTorch does not. gl.measure waits for "
+        "leaves_out": "JAX returns before the work is done on a CPU, too, where PyTorch does not. "
+        "gl.measure waits for "
         "every result of JAX.",
         "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
         "operation": "matmul",
@@ -60,7 +64,8 @@ result = len(traces)""",
         "here": COUNTED_PROGRAMS,
         "waits": "while it is traced and compiled: once for each new shape and dtype",
         "where": "where the arguments are",
-        "leaves_out": "Inside, if x > 0 is an error in JAX, for there are no values yet; torch.compile splits the function there instead.",
+        "leaves_out": "Inside, if x > 0 is an error in JAX, for there are no values yet; torch.compile "
+        "splits the function there instead.",
         "expected": lambda names: np.asarray(2),
         "exact": True,
         "seconds": 3.0,
@@ -86,7 +91,8 @@ result = len(traces)""",
     },
     {
         "name": ".at[].set",
-        "theirs": "import jax.numpy as jnp\nx = jnp.asarray(a)\nresult = x.at[0].set(7.0)  # another array; x is as it was",
+        "theirs": "import jax.numpy as jnp\nx = jnp.asarray(a)\nresult = x.at[0].set(7.0)  # "
+        "another array; x is as it was",
         "here": "result = A.clone()\nresult[0] = 7.0",
         "waits": "no",
         "where": "on the device",
@@ -108,7 +114,8 @@ def draw():
 result = bool((draw() == draw()).all())""",
         "waits": "only because the line asks whether they are equal",
         "where": "on the device",
-        "leaves_out": "The same key gives the same numbers each time in JAX: split it for others. PyTorch's generator goes on by itself.",
+        "leaves_out": "The same key gives the same numbers each time in JAX: split it for others. "
+        "PyTorch's generator goes on by itself.",
         "expected": lambda names: True,
     },
     {

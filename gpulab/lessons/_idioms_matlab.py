@@ -1,6 +1,7 @@
 """MATLAB's idioms for devices, copies, timing and parallel work beside their lines here.
 
-What MATLAB does is taken from the documentation of its Parallel Computing Toolbox (R2024b); MATLAB itself is not run.
+What MATLAB does is taken from the documentation of its Parallel Computing Toolbox (R2024b); MATLAB
+itself is not run.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _ROWS: tuple[dict[str, Any], ...] = (
         "here": "result = gl.to_device(a)",
         "waits": "until the copy has been read from a",
         "where": "on the device; with only a CPU, a's own memory",
-        "leaves_out": "MATLAB lies column by column, NumPy row by row: nothing is transposed, and a double stays a double.",
+        "leaves_out": "MATLAB lies column by column, NumPy row by row: nothing is transposed, and a "
+        "double stays a double.",
         "expected": lambda names: names["a"],
         "exact": True,
     },
@@ -47,7 +49,8 @@ _ROWS: tuple[dict[str, Any], ...] = (
         "here": "result = torch.zeros(3, 4, device=device, dtype=torch.float64)",
         "waits": "no",
         "where": "made on the device, nothing is copied",
-        "leaves_out": "MATLAB makes doubles unless told otherwise; PyTorch makes float32. zeros(3) is 3 x 3 there, three numbers here. "
+        "leaves_out": "MATLAB makes doubles unless told otherwise; PyTorch makes float32. zeros(3) is 3 "
+        "x 3 there, three numbers here. "
         "Apple's GPU has no float64.",
         "expected": lambda names: np.zeros((3, 4)),
         "exact": True,
@@ -64,7 +67,8 @@ def draw():
 result = bool((draw() == draw()).all())""",
         "waits": "only because the line asks whether the two draws are equal",
         "where": "drawn on the device",
-        "leaves_out": "The same seed gives other numbers in MATLAB, and in PyTorch others on a GPU than on a CPU.",
+        "leaves_out": "The same seed gives other numbers in MATLAB, and in PyTorch others on a GPU than "
+        "on a CPU.",
         "expected": lambda names: True,
     },
     {
@@ -73,7 +77,8 @@ result = bool((draw() == draw()).all())""",
         "here": "result = gl.to_host(A)",
         "waits": "for all work that A depends on, then for the copy",
         "where": "main memory, as a NumPy array",
-        "leaves_out": "On a CPU it is A's own memory: change one, and the other changes. MATLAB's gather always gives a value of its own.",
+        "leaves_out": "On a CPU it is A's own memory: change one, and the other changes. MATLAB's "
+        "gather always gives a value of its own.",
         "expected": lambda names: names["a"],
         "exact": True,
     },
@@ -94,7 +99,8 @@ result = bool((draw() == draw()).all())""",
         "where": "they stay",
         "leaves_out": "In MATLAB reset(gpuDevice) empties variables that still have a name. Here memory "
         "lives as long as a name for it, so there "
-        'is hardly a case to ask about: a tensor on "meta" has no data, a JAX array that was donated is_deleted().',
+        'is hardly a case to ask about: a tensor on "meta" has no data, a JAX array that was '
+        "donated is_deleted().",
         "expected": lambda names: names["A"].device.type not in ("cpu", "meta"),
     },
     {
@@ -103,7 +109,8 @@ result = bool((draw() == draw()).all())""",
         "here": "result = gl.devices.default().torch_type",
         "waits": "no",
         "where": "-",
-        "leaves_out": "MATLAB selects a device and starts it. Here nothing is selected: .name, .memory_bytes "
+        "leaves_out": "MATLAB selects a device and starts it. Here nothing is selected: .name, "
+        ".memory_bytes "
         "and .free_bytes are asked each "
         "time, and without a GPU the answer is the CPU, not an error.",
         "expected": lambda names: _torch_kind(),
@@ -117,7 +124,8 @@ with torch.device(device):
 result = made.device.type""",
         "waits": "no",
         "where": "what is made inside lies there",
-        "leaves_out": "MATLAB counts devices from 1 and clears the device's memory when it selects; torch counts from 0 "
+        "leaves_out": "MATLAB counts devices from 1 and clears the device's memory when it selects; "
+        "torch counts from 0 "
         "and clears nothing.",
         "expected": lambda names: _torch_kind(),
     },
@@ -137,10 +145,14 @@ result = made.device.type""",
         "here": "result = [(str(one), one.name) for one in gl.devices.available()]",
         "waits": "no",
         "where": "-",
-        "leaves_out": "gl.machine() shows all of it, with drivers, libraries, and what is wrong. The CPU is a row here.",
+        "leaves_out": "gl.machine() shows all of it, with drivers, libraries, and what is wrong. The "
+        "CPU is a row here.",
         "expected": lambda names: (
             [(str(one), one.name) for one in names["gl"].devices.available()[:1]]
-            + [(f"{_torch_kind()}:{k}", names["gl"].devices.find(f"{_torch_kind()}:{k}").name) for k in range(_count())]
+            + [
+                (f"{_torch_kind()}:{k}", names["gl"].devices.find(f"{_torch_kind()}:{k}").name)
+                for k in range(_count())
+            ]
         ),
     },
     {
@@ -152,7 +164,8 @@ gl.devices.default().synchronize()
 result = C""",
         "waits": "until all work queued on the device is done",
         "where": "on the device",
-        "leaves_out": "JAX is not waited for: its work may not be queued yet. There, wait for the result: C.block_until_ready().",
+        "leaves_out": "JAX is not waited for: its work may not be queued yet. There, wait for the "
+        "result: C.block_until_ready().",
         "expected": _product,
         "operation": "matmul",
     },
@@ -164,7 +177,8 @@ gl.memory.release()
 result = A""",
         "waits": "for the device",
         "where": "A stays where it is and stays valid",
-        "leaves_out": "Only memory without a name is freed. To clear everything, as reset does, restart the kernel.",
+        "leaves_out": "Only memory without a name is freed. To clear everything, as reset does, restart "
+        "the kernel.",
         "expected": lambda names: names["a"],
         "exact": True,
     },
@@ -174,7 +188,8 @@ result = A""",
         "here": "result = gl.measure(lambda: A @ B.T, deadline=0.1).median_seconds",
         "waits": "for the device, after each sample",
         "where": "on the device; no copy is timed",
-        "leaves_out": "gputimeit gives one number. Here: an interval, the first call apart, the time until the call returned, and what is "
+        "leaves_out": "gputimeit gives one number. Here: an interval, the first call apart, the time "
+        "until the call returned, and what is "
         "wrong with the figure; transfer=True adds both copies.",
         "expected": plain_clock(lambda names: names["A"] @ names["B"].T),
         "within": 30.0,
@@ -192,13 +207,15 @@ seconds = time.perf_counter() - start
 result = C""",
         "waits": "because the line says so",
         "where": "on the device",
-        "leaves_out": "One sample, the first call among them, and no interval. gl.measure does all three.",
+        "leaves_out": "One sample, the first call among them, and no interval. gl.measure does all "
+        "three.",
         "expected": _product,
         "operation": "matmul",
     },
     {
         "name": "parfor over GPUs",
-        "theirs": "parpool(gpuDeviceCount); parfor k = 1:4, gpuDevice; s(k) = gather(sum(gpuArray(x(:, k)))); end",
+        "theirs": "parpool(gpuDeviceCount); parfor k = 1:4, gpuDevice; s(k) = "
+        "gather(sum(gpuArray(x(:, k)))); end",
         "here": """\
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
@@ -214,7 +231,8 @@ with ThreadPoolExecutor(len(there)) as pool:
     result = np.array(list(pool.map(work, [a[:, k].copy() for k in range(4)], cycle(there))))""",
         "waits": "each thread for its own device; the pool for all",
         "where": "each column on its own device, the sums in main memory",
-        "leaves_out": "parfor has one process a GPU, here it is one thread: enough where the device does the work, for its calls let other "
+        "leaves_out": "parfor has one process a GPU, here it is one thread: enough where the device "
+        "does the work, for its calls let other "
         "threads run. Loops of Python itself need processes: the next row.",
         "expected": lambda names: names["a"].astype(np.float64).sum(axis=0),
     },
@@ -241,7 +259,8 @@ with gl.parallel.cluster(n=2) as ranks:
     },
     {
         "name": "dlgradient",
-        "theirs": '[y, g] = dlfeval(@(x) deal(sum(x.^2, "all"), dlgradient(sum(x.^2, "all"), x)), dlarray(A));',
+        "theirs": '[y, g] = dlfeval(@(x) deal(sum(x.^2, "all"), dlgradient(sum(x.^2, "all"), x)), '
+        "dlarray(A));",
         "here": """\
 x = A.clone().requires_grad_(True)
 (result,) = torch.autograd.grad((x**2).sum(), x)""",
@@ -252,11 +271,13 @@ x = A.clone().requires_grad_(True)
     },
     {
         "name": "parallel.gpu.CUDAKernel",
-        "theirs": 'k = parallel.gpu.CUDAKernel("scale.ptx", "scale.cu");\nk.ThreadBlockSize = 32; y = feval(k, x, 2, numel(x));',
+        "theirs": 'k = parallel.gpu.CUDAKernel("scale.ptx", "scale.cu");\nk.ThreadBlockSize = 32; y '
+        "= feval(k, x, 2, numel(x));",
         "here": SCALED_BY_A_KERNEL,
         "waits": "until the kernel is done and x is back",
         "where": "x is copied to the GPU and back; without one, warps are simulated in main memory",
-        "leaves_out": "No PTX file is made by hand. CUDA C++ itself goes through gl.kernels.launch_cuda (the table of CUDA C++).",
+        "leaves_out": "No PTX file is made by hand. CUDA C++ itself goes through gl.kernels.launch_cuda "
+        "(the table of CUDA C++).",
         "expected": lambda names: 2 * names["a"].reshape(-1).astype(np.float64),
     },
 )

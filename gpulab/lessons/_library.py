@@ -1,4 +1,6 @@
-"""JAX and TensorFlow in the lessons: import them quietly if they are installed, else return a sentence on how to install them."""
+"""JAX and TensorFlow in the lessons: import them quietly if they are installed, else return a
+sentence on how to install them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from gpulab.errors import GpulabError, MissingLibraryError
 
 
 def missing(name: str) -> str:
-    """Return a sentence that a library is not installed and how to install it; "" if it is installed.
+    """Return a sentence that a library is not installed and how to install it; "" if it is
+    installed.
 
     Parameters
     ----------
@@ -24,7 +27,8 @@ def missing(name: str) -> str:
 
 
 def unusable(name: str) -> str:
-    """Import a library; return a sentence on why it cannot be used (not installed, or its import fails), or "" if it can.
+    """Import a library; return a sentence on why it cannot be used (not installed, or its import
+    fails), or "" if it can.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
 """Import the libraries that a check uses before its time limit starts.
 
-A first import takes seconds, or half a minute on a busy machine, which is not the learner's fault. Also, a check that exceeds its limit
-is ended wherever it is; in the middle of an import that would leave the library broken until a restart.
+A first import takes seconds, or half a minute on a busy machine, which is not the learner's fault.
+Also, a check that exceeds its limit is ended wherever it is; in the middle of an import that would
+leave the library broken until a restart.
 """
 
 from __future__ import annotations

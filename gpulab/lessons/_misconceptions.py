@@ -1,4 +1,6 @@
-"""``gpulab misconceptions``: the common wrong predictions and wrong answers of the course, from its files."""
+"""``gpulab misconceptions``: the common wrong predictions and wrong answers of the course, from its
+files.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,17 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "misconceptions",
         help="list the common wrong predictions and wrong answers of the course",
-        description="List the misconceptions behind common wrong predictions, and the common wrong answers to each exercise "
+        description="List the misconceptions behind common wrong predictions, and the common wrong "
+        "answers to each exercise "
         "with words of their refusal.",
     )
-    parser.add_argument("notebook", nargs="?", default="", metavar="NN", help="only this notebook, such as 02 (default: all)")
+    parser.add_argument(
+        "notebook",
+        nargs="?",
+        default="",
+        metavar="NN",
+        help="only this notebook, such as 02 (default: all)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -29,10 +38,20 @@ def run(arguments: argparse.Namespace) -> int:
             if id in lesson.questions:
                 print(f"\n{id}, a prediction")
                 for reading in lesson.questions[id].readings:
-                    print(textwrap.fill(reading.sentence.strip(), 100, initial_indent="- ", subsequent_indent="  "))
+                    print(
+                        textwrap.fill(
+                            reading.sentence.strip(),
+                            100,
+                            initial_indent="- ",
+                            subsequent_indent="  ",
+                        )
+                    )
             else:
                 print(f"\n{id}, an exercise: {lesson.exercises[id].title}")
                 for usual in lesson.exercises[id].usual:
-                    print(f'- refused with "{usual.says}":\n{textwrap.indent(usual.source.rstrip(), "    ")}')
+                    print(
+                        "- refused with "
+                        f'"{usual.says}":\n{textwrap.indent(usual.source.rstrip(), "    ")}'
+                    )
         print()
     return 0

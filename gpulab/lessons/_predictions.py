@@ -1,8 +1,9 @@
-"""Predictions: the learner gives an answer before the measurement is shown, and then sees both side by side.
+"""Predictions: the learner gives an answer before the measurement is shown, and then sees both side
+by side.
 
-The first answer counts. Later ones, and answers given after the measurement was shown, are kept separately and do not count.
-No widget is made here: ``%load_ext gpulab`` shows a ``Prediction`` as an instrument; without it, its text says how to
-answer in code.
+The first answer counts. Later ones, and answers given after the measurement was shown, are kept
+separately and do not count. No widget is made here: ``%load_ext gpulab`` shows a ``Prediction`` as
+an instrument; without it, its text says how to answer in code.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from gpulab.lessons._quantities import unit as _unit
 from gpulab.results import Result
 
 Observer = Callable[["Prediction"], None]
-_known: dict[str, Prediction] = {}  # this kernel's questions, so that answer() and reveal() know unit and choices
+# this kernel's questions, so that answer() and reveal() know unit and choices
+_known: dict[str, Prediction] = {}
 _observers: dict[str, list[Observer]] = {}
-# How like a choice an answer must be to count as its misspelling, and each of its words one of the choice's: "then" is "than", and "before"
-# is not "after".
+# How like a choice an answer must be to count as its misspelling, and each of its words one of the
+# choice's: "then" is "than", and "before" is not "after".
 _NEAR, _NEAR_WORD = 0.8, 0.6
 
 
@@ -52,8 +54,8 @@ class KeptAnswer(Result):
 class Prediction:
     """A question whose answer is kept before the measurement is shown.
 
-    The fields are constant; the learner's answers are read from the progress file by ``answer``, ``later`` and
-    ``revealed``, so that all views of the same id agree.
+    The fields are constant; the learner's answers are read from the progress file by ``answer``,
+    ``later`` and ``revealed``, so that all views of the same id agree.
 
     Attributes
     ----------
@@ -91,7 +93,11 @@ class Prediction:
         shown = self._entry.get("revealed")
         if not shown:
             return None
-        return f"{shown.get('text', '')} ({shown['badge']})" if shown.get("badge") else str(shown.get("text", ""))
+        return (
+            f"{shown.get('text', '')} ({shown['badge']})"
+            if shown.get("badge")
+            else str(shown.get("text", ""))
+        )
 
     @property
     def status(self) -> str:
@@ -102,7 +108,10 @@ class Prediction:
         if self.answer is None:
             return "No prediction yet."
         if why := self._entry.get("unmeasured"):
-            return f"Your prediction is kept: {self.answer.text}. When the next cell ran, the answer was {why.rstrip('.')}."
+            return (
+                f"Your prediction is kept: {self.answer.text}. When the next cell ran, the "
+                f"answer was {why.rstrip('.')}."
+            )
         return f"Your prediction is kept: {self.answer.text}. Run the next cell to measure."
 
     def submit(self, value: str | float) -> str:
@@ -111,7 +120,8 @@ class Prediction:
         Raises
         ------
         InputError
-            If the answer is not one of the choices, not a number, negative, infinite, or in a unit of another kind.
+            If the answer is not one of the choices, not a number, negative, infinite, or in a unit
+            of another kind.
         """
         base = self._parse(value)
         entry = KeptAnswer(base, self.text_of(base), _store.now()).to_dict()
@@ -119,7 +129,8 @@ class Prediction:
 
         def edit(content: dict[str, Any]) -> None:
             mine = content["predictions"].setdefault(self.id, {})
-            mine.update(question=self.question, unit=self.unit, choices=list(self.choices))  # for a kernel that did not ask
+            # for a kernel that did not ask
+            mine.update(question=self.question, unit=self.unit, choices=list(self.choices))
             if mine.get("first") is None and mine.get("revealed") is None:
                 mine["first"] = entry
             elif (mine.get("first") or {}).get("value") != base:
@@ -134,13 +145,17 @@ class Prediction:
         text = self.text_of(base)
         first = _kept(before.get("first"))
         if first is not None and first.value != base:
-            return f"Your first answer, {first.text}, counts; {text} is kept too, but does not count."
+            return (
+                f"Your first answer, {first.text}, counts; {text} is kept too, but does not count."
+            )
         if first is None and before.get("revealed") is not None:
             return f"The answer was already shown; {text} is kept, but does not count."
         return f"Prediction kept: {text}. Run the next cell to measure."
 
     def observe(self, callback: Observer) -> Callable[[], None]:
-        """Call ``callback(prediction)`` after each answer and after the reveal; return a function that removes the callback."""
+        """Call ``callback(prediction)`` after each answer and after the reveal; return a function
+        that removes the callback.
+        """
         callbacks = _observers.setdefault(self.id, [])
         callbacks.append(callback)
         return lambda: callbacks.remove(callback) if callback in callbacks else None
@@ -173,14 +188,22 @@ class Prediction:
     def _how(self) -> str:
         if self.revealed is not None or self.answer is not None:
             return ""
-        return f"Answer in a cell: gl.lessons.answer({self.id!r}, {1 if self.choices else self.example!r})"
+        return (
+            f"Answer in a cell: gl.lessons.answer({self.id!r}, "
+            f"{1 if self.choices else self.example!r})"
+        )
 
     def _repr_html_(self) -> str:
         items = "".join(f"<li>{html.escape(choice)}</li>" for choice in self.choices)
-        how = f"<p>Answer in a cell: <code>{html.escape(self._how().partition(': ')[2])}</code></p>" if self._how() else ""
+        how = (
+            f"<p>Answer in a cell: <code>{html.escape(self._how().partition(': ')[2])}</code></p>"
+            if self._how()
+            else ""
+        )
         options = f"<ol>{items}</ol>" if items else ""
         return (
-            f"<p><strong>Predict {html.escape(self.id)}.</strong> {html.escape(self.question)}</p>{options}"
+            f"<p><strong>Predict {html.escape(self.id)}.</strong> "
+            f"{html.escape(self.question)}</p>{options}"
             f"<p>{html.escape(self.status)}</p>{how}"
         )
 
@@ -210,15 +233,23 @@ def predict(id: str, question: str, unit: str = "", choices: Sequence[str] = ())
         If there is one choice only, or both a unit and choices.
     """
     if not isinstance(id, str) or not id:
-        raise InputError(f"predict: id {shown(id)}; expected text such as '02.1'. Pass the notebook's number and a running number.")
+        raise InputError(
+            f"predict: id {shown(id)}; expected text such as '02.1'. Pass the notebook's number "
+            "and a running number."
+        )
     if not isinstance(question, str) or not isinstance(unit, str):
         raise InputError(
-            f"predict {id}: question {shown(question)}, unit {shown(unit)}; expected text. Write the question as one sentence."
+            f"predict {id}: question {shown(question)}, unit {shown(unit)}; expected text. Write "
+            "the question as one sentence."
         )
-    given = tuple(choice if isinstance(choice, str) else shown(choice) for choice in _given.items(f"predict {id}", "choices", choices))
+    given = tuple(
+        choice if isinstance(choice, str) else shown(choice)
+        for choice in _given.items(f"predict {id}", "choices", choices)
+    )
     if len(given) == 1 or len(set(given)) != len(given) or (given and unit):
         raise InputError(
-            f"predict {id}: choices {given} with unit {shown(unit)}; expected two or more different choices, or a unit. "
+            f"predict {id}: choices {given} with unit {shown(unit)}; expected two or more "
+            "different choices, or a unit. "
             "Pass one of the two."
         )
     _known[id] = Prediction(id, question, unit, given)
@@ -233,7 +264,8 @@ def answer(id: str, value: str | float) -> None:
     id : str
         As ``predict`` was given it.
     value : float or str
-        A number in the question's unit, text with a unit ("5 us"), a choice, or a choice's number (1 for the first).
+        A number in the question's unit, text with a unit ("5 us"), a choice, or a choice's number
+        (1 for the first).
 
     Raises
     ------
@@ -242,14 +274,17 @@ def answer(id: str, value: str | float) -> None:
     """
     if not isinstance(id, str) or id not in _known:
         raise InputError(
-            f"answer: question {shown(id, 40)} was not asked in this kernel; expected one of {', '.join(_known) or '(none yet)'}. "
+            f"answer: question {shown(id, 40)} was not asked in this kernel; expected one of "
+            f"{', '.join(_known) or '(none yet)'}. "
             "Run the cell with gl.lessons.predict first."
         )
     print(_known[id].submit(value))
 
 
 def choose(value: Any, choices: tuple[str, ...]) -> str:
-    """Return the choice with that number, text or a similar spelling; InputError if there is none."""
+    """Return the choice with that number, text or a similar spelling; InputError if there is
+    none.
+    """
     if _given.is_whole(value) and 1 <= value <= len(choices):
         return choices[int(value) - 1]
     if isinstance(value, str):
@@ -257,25 +292,35 @@ def choose(value: Any, choices: tuple[str, ...]) -> str:
         word = value.casefold().strip()
         if word in folded:
             return folded[word]
-        with contextlib.suppress(ValueError):  # no whole number, or one of more digits than Python reads
+        # no whole number, or one of more digits than Python reads
+        with contextlib.suppress(ValueError):
             if 1 <= int(word) <= len(choices):
                 return choices[int(word) - 1]
         near = _nearest(word, folded)
         if near:
             return folded[near]
     options = "; ".join(f"{number}. {choice}" for number, choice in enumerate(choices, 1))
-    raise InputError(f"predict: {str(value)[:60]!r} is not one of the choices; expected {options}. Answer with its number or its text.")
+    raise InputError(
+        f"predict: {str(value)[:60]!r} is not one of the choices; expected {options}. Answer with "
+        "its number or its text."
+    )
 
 
 def _nearest(word: str, choices: Mapping[str, str]) -> str | None:
-    """Return the choice that the words are a misspelling of; None where two are as near, or a word is no choice's ("not as accurate")."""
+    """Return the choice that the words are a misspelling of; None where two are as near, or a word
+    is no choice's ("not as accurate").
+    """
     close = difflib.get_close_matches(word, choices, cutoff=_NEAR)
     ratios = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in close]
     if not close or (len(close) > 1 and ratios[0] == ratios[1]):
         return None
     known = close[0].split()
     spelt = all(
-        any(piece in one or difflib.SequenceMatcher(None, one, piece).ratio() >= _NEAR_WORD for one in known) for piece in word.split()
+        any(
+            piece in one or difflib.SequenceMatcher(None, one, piece).ratio() >= _NEAR_WORD
+            for one in known
+        )
+        for piece in word.split()
     )
     return close[0] if spelt else None
 
@@ -286,7 +331,9 @@ def _kept(data: Any) -> KeptAnswer | None:
     value = data["value"]
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
-    return KeptAnswer(value if isinstance(value, str) else float(value), str(data["text"]), str(data["date"]))
+    return KeptAnswer(
+        value if isinstance(value, str) else float(value), str(data["text"]), str(data["date"])
+    )
 
 
 def tell(asked: Prediction) -> None:
@@ -301,10 +348,14 @@ def known(id: str) -> Prediction | None:
 
 
 def recalled(id: str) -> Prediction | None:
-    """Return the question as this kernel asked it, else as it was when its answer was kept; None if its unit is unknown."""
+    """Return the question as this kernel asked it, else as it was when its answer was kept; None if
+    its unit is unknown.
+    """
     if id in _known:
         return _known[id]
     entry = Prediction(id, "", "", ())._entry
     if entry.get("unit") is None or entry.get("choices") is None:
         return None
-    return Prediction(id, entry.get("question") or "", entry["unit"], tuple(map(str, entry["choices"])))
+    return Prediction(
+        id, entry.get("question") or "", entry["unit"], tuple(map(str, entry["choices"]))
+    )

@@ -1,4 +1,6 @@
-"""The learner's progress: one table for all notebooks, and a way to restart a notebook without losing anything."""
+"""The learner's progress: one table for all notebooks, and a way to restart a notebook without
+losing anything.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class ProgressRow(Result):
     id, kind, title : str
         ``kind`` is "prediction" or "exercise".
     state : str
-        "open", "predicted", "close", "off", "right", "wrong", "no prediction", "passed" or "not attempted".
+        "open", "predicted", "close", "off", "right", "wrong", "no prediction", "passed" or "not
+        attempted".
     detail : str
         The two answers, the reason why there is none on this machine, or the number of attempts.
     """
@@ -48,7 +51,8 @@ class Progress(Result):
     file : str
         Where it is kept.
     fault : str
-        What is wrong with the file, such as "is truncated or is not JSON"; "" if it could be read or does not exist.
+        What is wrong with the file, such as "is truncated or is not JSON"; "" if it could be read
+        or does not exist.
     """
 
     schema_version: ClassVar[int] = 2
@@ -62,21 +66,42 @@ class Progress(Result):
 
     def __repr__(self) -> str:
         head = f"{self._warning()}{self._totals()} ({self.file})"
-        return "\n".join([head, *(f"  {row.id}  {row.kind:<10}  {row.state:<14} {row.title} {row.detail}".rstrip() for row in self.rows)])
+        return "\n".join(
+            [
+                head,
+                *(
+                    f"  {row.id}  {row.kind:<10}  {row.state:<14} {row.title} {row.detail}".rstrip()
+                    for row in self.rows
+                ),
+            ]
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row for each item; where they are many, one for each notebook, with the exercises that are open."""
+        """Return one row for each item; where they are many, one for each notebook, with the
+        exercises that are open.
+        """
         if len(self.rows) <= _MOST_ROWS:
             return self._items()
         rows = []
         for number in sorted({row.id.partition(".")[0] for row in self.rows}):
             here = [row for row in self.rows if row.id.startswith(f"{number}.")]
             counts = ("{} of {}".format(*_done(here, kind)) for kind in ("exercise", "prediction"))
-            rows.append((number, *counts, ", ".join(row.id for row in here if row.kind == "exercise" and row.state != "passed") or "none"))
+            rows.append(
+                (
+                    number,
+                    *counts,
+                    ", ".join(
+                        row.id for row in here if row.kind == "exercise" and row.state != "passed"
+                    )
+                    or "none",
+                )
+            )
         return ("notebook", "exercises passed", "predictions given", "open exercises"), rows
 
     def _items(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        return ("", "kind", "what", "state", ""), [(row.id, row.kind, row.title, row.state, row.detail) for row in self.rows]
+        return ("", "kind", "what", "state", ""), [
+            (row.id, row.kind, row.title, row.state, row.detail) for row in self.rows
+        ]
 
     def _repr_html_(self) -> str:
         if len(self.rows) <= _MOST_ROWS:
@@ -85,24 +110,37 @@ class Progress(Result):
         return f"{super()._repr_html_()}<details>{summary}{html_table(*self._items())}</details>"
 
     def caption(self) -> str:
-        """Return what is wrong with the file, if anything, then the totals and the path of the file."""
+        """Return what is wrong with the file, if anything, then the totals and the path of the
+        file.
+        """
         return f"{self._warning()}{self._totals()}. Kept in {self.file}"
 
     def _warning(self) -> str:
         if not self.fault:
             return ""
         # One that cannot be opened cannot be moved either.
-        later = "" if self.fault.startswith("cannot be read") else ", and set aside at your next answer"
-        return f"{Path(self.file).name} {self.fault}, so its content is not shown; the file is kept{later}. "
+        later = (
+            "" if self.fault.startswith("cannot be read") else ", and set aside at your next answer"
+        )
+        return (
+            f"{Path(self.file).name} {self.fault}, so its content is not shown; the file is "
+            f"kept{later}. "
+        )
 
     def _totals(self) -> str:
-        return f"{self.passed} of {self.exercises} exercises passed, {self.predicted} of {self.predictions} predictions given"
+        return (
+            f"{self.passed} of {self.exercises} exercises passed, {self.predicted} of "
+            f"{self.predictions} predictions given"
+        )
 
 
 def _done(rows: Sequence[ProgressRow], kind: str) -> tuple[int, int]:
     """Return how many exercises are passed, or predictions given, and how many there are."""
     states = [row.state for row in rows if row.kind == kind]
-    return sum(state == "passed" if kind == "exercise" else state not in ("open", "no prediction") for state in states), len(states)
+    return sum(
+        state == "passed" if kind == "exercise" else state not in ("open", "no prediction")
+        for state in states
+    ), len(states)
 
 
 def progress(notebook: str = "") -> Progress:
@@ -126,20 +164,36 @@ def progress(notebook: str = "") -> Progress:
             if id in lesson.questions:
                 rows.append(_prediction_row(id, kept["predictions"].get(id) or {}))
             else:
-                rows.append(_exercise_row(id, lesson.exercises[id].title, kept["exercises"].get(id) or {}))
+                rows.append(
+                    _exercise_row(id, lesson.exercises[id].title, kept["exercises"].get(id) or {})
+                )
     totals = (*_done(rows, "exercise"), *_done(rows, "prediction"))
     return Progress(tuple(rows), *totals, _store.named(), _store.fault() or "")
 
 
 def _prediction_row(id: str, entry: dict[str, Any]) -> ProgressRow:
     first, shown = entry.get("first") or {}, entry.get("revealed") or {}
-    title = str(entry.get("question", "")) or ("its question was not asked" if entry else "not answered yet")
+    title = str(entry.get("question", "")) or (
+        "its question was not asked" if entry else "not answered yet"
+    )
     said = f"you: {first.get('text', '')}; " if first else ""
     if not shown:
         why = str(entry.get("unmeasured", ""))
-        return ProgressRow(id, "prediction", title, "predicted" if first else "open", f"{said}{why}" if why else str(first.get("text", "")))
+        return ProgressRow(
+            id,
+            "prediction",
+            title,
+            "predicted" if first else "open",
+            f"{said}{why}" if why else str(first.get("text", "")),
+        )
     badge = f" ({shown['badge']})" if shown.get("badge") else ""
-    return ProgressRow(id, "prediction", title, str(shown.get("verdict", "open")), f"{said}answer: {shown.get('text', '')}{badge}")
+    return ProgressRow(
+        id,
+        "prediction",
+        title,
+        str(shown.get("verdict", "open")),
+        f"{said}answer: {shown.get('text', '')}{badge}",
+    )
 
 
 def _exercise_row(id: str, title: str, entry: dict[str, Any]) -> ProgressRow:
@@ -159,13 +213,19 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
     Raises
     ------
     InputError
-        If it is not text, is empty, or is one digit with which no id begins: "2" is not a notebook's number.
+        If it is not text, is empty, or is one digit with which no id begins: "2" is not a
+        notebook's number.
     """
     if not isinstance(notebook, str) or not notebook:
-        raise InputError(f"start_again: {shown(notebook)}; expected the notebook's number, such as '02'. Pass it as text.")
+        raise InputError(
+            f"start_again: {shown(notebook)}; expected the notebook's number, such as '02'. Pass "
+            "it as text."
+        )
     prefix = notebook.partition("_")[0] + "."
     before = _store.read()
-    if not any(key.startswith(prefix) for part in ("predictions", "exercises") for key in before[part]):
+    if not any(
+        key.startswith(prefix) for part in ("predictions", "exercises") for key in before[part]
+    ):
         if len(notebook) == 1 and notebook.isdecimal():
             content.chosen(notebook, "start_again")
         say(f"There are no answers of notebook {prefix[:-1]}; nothing was changed.")
@@ -174,7 +234,9 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
 
     def edit(content: dict[str, Any]) -> None:
         old = {
-            part: {key: content[part].pop(key) for key in list(content[part]) if key.startswith(prefix)}
+            part: {
+                key: content[part].pop(key) for key in list(content[part]) if key.startswith(prefix)
+            }
             for part in ("predictions", "exercises")
         }
         moved[:] = [sum(map(len, old.values()))]
@@ -183,6 +245,7 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
 
     _store.change(edit, say)
     say(
-        f"{plural(moved[0], 'answer')} of notebook {prefix[:-1]} moved into the history of {Path(_store.named()).name}; "
+        f"{plural(moved[0], 'answer')} of notebook {prefix[:-1]} moved into the history of "
+        f"{Path(_store.named()).name}; "
         "you can start again."
     )

@@ -1,4 +1,6 @@
-"""Data of recorded GPUs for notebooks 03 and 08: roofs, gains on work that was measured here, overlap, and ranks."""
+"""Data of recorded GPUs for notebooks 03 and 08: roofs, gains on work that was measured here,
+overlap, and ranks.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from gpulab.results import Result
 from gpulab.timing.recorded import measurement
 from gpulab.units import format_bytes, format_flops_per_second, format_ratio, format_seconds, plural
 
-# -- 03: roofs, points and gains ------------------------------------------------------------------------------------------------
+# -- 03: roofs, points and gains
+# ------------------------------------------------------------------------------------------------
 
 
 def gpu_roofs(arithmetic: str | None = None) -> tuple[Roofline, ...]:
@@ -40,7 +43,8 @@ def gpu_roofs(arithmetic: str | None = None) -> tuple[Roofline, ...]:
 
 @dataclass(frozen=True)
 class Ridges(Result):
-    """The best matrix product in each number format on recorded GPUs, with the ridge of the main memory's bandwidth.
+    """The best matrix product in each number format on recorded GPUs, with the ridge of the main
+    memory's bandwidth.
 
     Attributes
     ----------
@@ -62,9 +66,21 @@ class Ridges(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per format, the slowest first."""
-        headers = ("GPU (RECORDED)", "format", "best product", "relative to float32", "ridge, FLOP per byte")
+        headers = (
+            "GPU (RECORDED)",
+            "format",
+            "best product",
+            "relative to float32",
+            "ridge, FLOP per byte",
+        )
         rows = [
-            (gpu, name, format_flops_per_second(rate), "" if over is None else format_ratio(over), f"{ridge:.3g}")
+            (
+                gpu,
+                name,
+                format_flops_per_second(rate),
+                "" if over is None else format_ratio(over),
+                f"{ridge:.3g}",
+            )
             for gpu, name, rate, ridge, over in self.rows
         ]
         return headers, rows or [(NOT_YET, "", "", "", "")]
@@ -74,7 +90,9 @@ class Ridges(Result):
 
 
 def recorded_ridges() -> Ridges:
-    """Return the ridge of each number format on recorded GPUs; an empty result means "not recorded yet"."""
+    """Return the ridge of each number format on recorded GPUs; an empty result means "not recorded
+    yet".
+    """
     rows: list[tuple[str, str, float, float, float | None]] = []
     roofs = gpu_roofs()
     for one in roofs:
@@ -86,7 +104,8 @@ def recorded_ridges() -> Ridges:
 
 
 def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, ...]:
-    """Return recorded GPUs' roofs with the recorded points of the same work; work that was not recorded is left out.
+    """Return recorded GPUs' roofs with the recorded points of the same work; work that was not
+    recorded is left out.
 
     Parameters
     ----------
@@ -104,7 +123,9 @@ def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, 
 
 
 def _under_roof(recording: Recording, works: Sequence[workloads.Workload]) -> Roofline | None:
-    """Return one recording's roofs with the work under them; None where it lacks the roofs, or all of the work."""
+    """Return one recording's roofs with the work under them; None where it lacks the roofs, or all
+    of the work.
+    """
     try:
         roofs = models.roofline(recording)
     except InputError:
@@ -113,7 +134,8 @@ def _under_roof(recording: Recording, works: Sequence[workloads.Workload]) -> Ro
     for work in works:
         seen = _seen(recording, work)
         if seen is not None:
-            with contextlib.suppress(InputError):  # no roof of its arithmetic: a short recording has not come to each format
+            # no roof of its arithmetic: a short recording has not come to each format
+            with contextlib.suppress(InputError):
                 points.append(roofs.place_workload(work, seen))
     return roofs.with_points(points) if points else None
 
@@ -122,18 +144,24 @@ def _works(who: str, works: Iterable[workloads.Workload]) -> list[workloads.Work
     wanted = _given.items(who, "works", works)
     wrong = next((work for work in wanted if not isinstance(work, workloads.Workload)), None)
     if wrong is not None:
-        raise InputError(f'{who}: {shown(wrong)} is not a workload; expected gl.workloads. Pass gl.workloads.get("matmul")(n=1024).')
+        raise InputError(
+            f"{who}: {shown(wrong)} is not a workload; expected gl.workloads. Pass "
+            'gl.workloads.get("matmul")(n=1024).'
+        )
     return wanted
 
 
 def _seen(recording: Recording, work: workloads.Workload) -> timing.Measurement | None:
-    """Return what was recorded of this very work: the catalogue is recorded with its usual options, so another layer is not in it."""
+    """Return what was recorded of this very work: the catalogue is recorded with its usual options,
+    so another layer is not in it.
+    """
     entry = recording.find("catalogue", workload=work.name, n=work.n, dtype=work.dtype)
     m = None if entry is None else measurement(recording, entry)
     return m if m is not None and (m.flops or 0.0, m.nbytes) == (work.flops, work.nbytes) else None
 
 
-# -- 08: overlap and ranks -----------------------------------------------------------------------------------------------------------
+# -- 08: overlap and ranks
+# -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -156,7 +184,11 @@ class RecordedOverlap(Result):
         return caption_of(self.evidence)
 
     def __repr__(self) -> str:
-        return f"<{plural(len(self.rows), 'recorded overlap')}>" if self.rows else f"<overlap on a GPU: {NOT_YET}>"
+        return (
+            f"<{plural(len(self.rows), 'recorded overlap')}>"
+            if self.rows
+            else f"<overlap on a GPU: {NOT_YET}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per number of chunks."""
@@ -169,7 +201,14 @@ class RecordedOverlap(Result):
             "speed-up",
         )
         rows = [
-            (machine, format_bytes(nbytes), str(chunks), format_seconds(serial), format_seconds(chunked), format_ratio(serial / chunked))
+            (
+                machine,
+                format_bytes(nbytes),
+                str(chunks),
+                format_seconds(serial),
+                format_seconds(chunked),
+                format_ratio(serial / chunked),
+            )
             for machine, nbytes, chunks, serial, chunked in self.rows
         ]
         return headers, rows or [(NOT_YET, "", "", "", "", "")]
@@ -179,13 +218,20 @@ class RecordedOverlap(Result):
 
 
 def recorded_overlap() -> RecordedOverlap:
-    """Return the gain of overlapping copies with compute on recorded GPUs, by bytes and chunks; empty means "not recorded yet"."""
+    """Return the gain of overlapping copies with compute on recorded GPUs, by bytes and chunks;
+    empty means "not recorded yet".
+    """
     rows, evidence = [], []
     for name, recording in recorded_gpus().items():
         times = {
-            (int(e.params["nbytes"]), int(e.params["chunks"]), str(e.params["arrangement"])): e.timing.median_seconds
-            for e in recording.select("overlap") if e.timing is not None
-        }  # fmt: skip
+            (
+                int(e.params["nbytes"]),
+                int(e.params["chunks"]),
+                str(e.params["arrangement"]),
+            ): e.timing.median_seconds
+            for e in recording.select("overlap")
+            if e.timing is not None
+        }
         found = [
             (name, nbytes, chunks, seconds, times[nbytes, chunks, "chunked"])
             for (nbytes, chunks, arrangement), seconds in sorted(times.items())

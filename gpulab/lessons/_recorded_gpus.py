@@ -1,6 +1,8 @@
-"""Data of GPUs for notebooks 01 and 04: of the learner's own GPU, measured now, else of recorded machines.
+"""Data of GPUs for notebooks 01 and 04: of the learner's own GPU, measured now, else of recorded
+machines.
 
-Values of recordings are looked up here and never typed into a text; missing ones are reported as "not recorded yet".
+Values of recordings are looked up here and never typed into a text; missing ones are reported as
+"not recorded yet".
 """
 
 from __future__ import annotations
@@ -21,8 +23,14 @@ NOT_YET = "not recorded yet"
 
 
 def recorded_gpus() -> dict[str, Recording]:
-    """Return the recordings of machines with an accelerator by their names; empty if there are none."""
-    return {name: one for name, one in recordings.readable().items() if one.environment.device_kind != "cpu"}
+    """Return the recordings of machines with an accelerator by their names; empty if there are
+    none.
+    """
+    return {
+        name: one
+        for name, one in recordings.readable().items()
+        if one.environment.device_kind != "cpu"
+    }
 
 
 def caption_of(evidence: Sequence[Evidence]) -> str:
@@ -31,18 +39,26 @@ def caption_of(evidence: Sequence[Evidence]) -> str:
 
 
 def with_captions(result: Result) -> str:
-    """Return a result's table as HTML with a badge line for each of its machines, as a notebook shows it."""
-    return html_table(*result.table()) + "".join(f"<div>{html_caption(line)}</div>" for line in result.caption().splitlines())
+    """Return a result's table as HTML with a badge line for each of its machines, as a notebook
+    shows it.
+    """
+    return html_table(*result.table()) + "".join(
+        f"<div>{html_caption(line)}</div>" for line in result.caption().splitlines()
+    )
 
 
-# -- 01: what a launch costs ------------------------------------------------------------------------------------------------
+# -- 01: what a launch costs
+# ------------------------------------------------------------------------------------------------
 
 
-# -- 01: bandwidth, and what has to be under way -----------------------------------------------------------------------------
+# -- 01: bandwidth, and what has to be under way
+# -----------------------------------------------------------------------------
 
 
 def gpu_streams() -> tuple[Bandwidth, ...]:
-    """Return bandwidth curves of GPUs with all multiprocessors reading: of your own CUDA GPU, measured with CuPy, else recorded ones."""
+    """Return bandwidth curves of GPUs with all multiprocessors reading: of your own CUDA GPU,
+    measured with CuPy, else recorded ones.
+    """
     where = devices.default()
     if where.torch_type == "cuda":
         with contextlib.suppress(MissingLibraryError):
@@ -53,14 +69,25 @@ def gpu_streams() -> tuple[Bandwidth, ...]:
 
 def limits_of(compute_capability: str) -> models.SmLimits | None:
     """Return a multiprocessor's limits; None if its compute capability is not in the table."""
-    return models.sm_limits(compute_capability) if compute_capability in models.compute_capabilities() else None
+    return (
+        models.sm_limits(compute_capability)
+        if compute_capability in models.compute_capabilities()
+        else None
+    )
 
 
 def accelerator_of(recording: Recording) -> Any:
-    """Return a recording's facts about its GPU; None if the number of multiprocessors or the compute capability is missing."""
+    """Return a recording's facts about its GPU; None if the number of multiprocessors or the
+    compute capability is missing.
+    """
     found = accelerator_told(recording)
     several, capability = found.get("multiprocessors"), found.get("compute_capability")
-    return found if _given.is_whole(several) and several > 0 and isinstance(capability, str) and capability else None
+    return (
+        found
+        if _given.is_whole(several) and several > 0 and isinstance(capability, str) and capability
+        else None
+    )
 
 
-# -- 04: the options of a rung ---------------------------------------------------------------------------------------------------
+# -- 04: the options of a rung
+# ---------------------------------------------------------------------------------------------------

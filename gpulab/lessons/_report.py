@@ -34,8 +34,11 @@ _LONGEST_TEXT = 400  # of a question or an answer as it is shown
 _TELLING = 4  # shorter user or host names ("me", "pc1") occur in any text by chance
 
 
-def report(name: str = "", notebook: str = "", measure: bool = True, progress: bool = True) -> StudentReport:
-    """Return the report that a student hands in: machine, predictions, checks with their answers, measurements.
+def report(
+    name: str = "", notebook: str = "", measure: bool = True, progress: bool = True
+) -> StudentReport:
+    """Return the report that a student hands in: machine, predictions, checks with their answers,
+    measurements.
 
     Parameters
     ----------
@@ -44,27 +47,35 @@ def report(name: str = "", notebook: str = "", measure: bool = True, progress: b
     notebook : str
         A notebook's number, such as "02"; "" for all.
     measure : bool
-        Measure the roofs of the best device and of the CPU now (about a second each), for the picture of all machines of the class.
+        Measure the roofs of the best device and of the CPU now (about a second each), for the
+        picture of all machines of the class.
     progress : bool
-        False leaves out predictions and checks: only the machine and the results of ``gpulab doctor``.
+        False leaves out predictions and checks: only the machine and the results of ``gpulab
+        doctor``.
 
     Raises
     ------
     InputError
-        If the name is no text or too long, there is no such notebook, or the progress file is damaged.
+        If the name is no text or too long, there is no such notebook, or the progress file is
+        damaged.
     """
     who = _name(name)
     lessons = content.chosen(notebook, "report")
     fault = _store.fault() if progress else None
     if fault:  # else an empty report would be handed in without a word
         raise InputError(
-            f"report: your progress {_store.named()} {fault}; expected the file that gpulab wrote. Check an answer again, which sets that "
+            f"report: your progress {_store.named()} {fault}; expected the file that gpulab wrote. "
+            "Check an answer again, which sets that "
             "file aside and begins a new one, or repair it."
         )
     kept = _store.read() if progress else _store.empty()
     ids = [id for lesson in lessons for id in lesson.ids]
     found = {id: kept["predictions"][id] for id in _of(kept["predictions"], ids, notebook)}
-    asked = {id: entry for id, entry in found.items() if any(map(entry.get, ("first", "later", "revealed")))}
+    asked = {
+        id: entry
+        for id, entry in found.items()
+        if any(map(entry.get, ("first", "later", "revealed")))
+    }
     done = {id: kept["exercises"][id] for id in _of(kept["exercises"], ids, notebook)}
     checks = tuple(_check(id, entry) for id, entry in done.items())
     return StudentReport(
@@ -82,14 +93,31 @@ def report(name: str = "", notebook: str = "", measure: bool = True, progress: b
 
 def _name(name: Any) -> str:
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
-        raise InputError(f"report: name={shown(name)}; expected text of at most {LONGEST_NAME} characters. Type a name, or leave it out.")
-    return " ".join("".join(c for c in name if not unicodedata.category(c).startswith("C") or c in "\t\n ").split())
+        raise InputError(
+            f"report: name={shown(name)}; expected text of at most {LONGEST_NAME} characters. Type "
+            "a name, or leave it out."
+        )
+    return " ".join(
+        "".join(
+            c for c in name if not unicodedata.category(c).startswith("C") or c in "\t\n "
+        ).split()
+    )
 
 
 def _of(entries: Mapping[str, Any], ids: list[str], notebook: str) -> list[str]:
-    """The course's ids in their order; without a notebook asked for also those of the student's own cells."""
+    """The course's ids in their order; without a notebook asked for also those of the student's own
+    cells.
+    """
     known = [id for id in ids if isinstance(entries.get(id), dict)]
-    own = [] if notebook else [id for id, entry in entries.items() if id not in set(ids) and isinstance(entry, dict) and len(id) <= 40]
+    own = (
+        []
+        if notebook
+        else [
+            id
+            for id, entry in entries.items()
+            if id not in set(ids) and isinstance(entry, dict) and len(id) <= 40
+        ]
+    )
     return known + own
 
 
@@ -123,7 +151,10 @@ def _check(id: str, entry: Mapping[str, Any]) -> ReportedCheck:
         value = entry.get(key)
         return max(value, 0) if isinstance(value, int) and not isinstance(value, bool) else 0
 
-    kept = entry.get("kept") or {"kind": "nothing", "reason": "it was checked before answers were kept; run its cell again"}
+    kept = entry.get("kept") or {
+        "kind": "nothing",
+        "reason": "it was checked before answers were kept; run its cell again",
+    }
     state = entry.get("state")
     return ReportedCheck(
         id=id,
@@ -137,7 +168,9 @@ def _check(id: str, entry: Mapping[str, Any]) -> ReportedCheck:
 
 
 def _impersonal(value: Any) -> Any:
-    """Return JSON values with the stamps of results cut down: a self-made kernel's release, or a command, may name user or host."""
+    """Return JSON values with the stamps of results cut down: a self-made kernel's release, or a
+    command, may name user or host.
+    """
     if isinstance(value, list):
         return [_impersonal(item) for item in value]
     if not isinstance(value, dict):
@@ -145,7 +178,10 @@ def _impersonal(value: Any) -> Any:
     made = {key: _impersonal(item) for key, item in value.items()}
     if made.get("schema") == "Environment" and isinstance(made.get("system"), str):
         words = made["system"].split()
-        made |= {"system": " ".join(dict.fromkeys((words[0], words[-1]))) if words else "", "command": None}
+        made |= {
+            "system": " ".join(dict.fromkeys((words[0], words[-1]))) if words else "",
+            "command": None,
+        }
     return made
 
 
@@ -162,14 +198,20 @@ def _measurement(check: ReportedCheck) -> ReportedMeasurement | None:
     if not isinstance(m, Measurement):
         return None
     return ReportedMeasurement(
-        check.id, m.label[:_LONGEST_TEXT], m.median_seconds, m.interval_seconds, tuple(n.code for n in m.notes), m.evidence
+        check.id,
+        m.label[:_LONGEST_TEXT],
+        m.median_seconds,
+        m.interval_seconds,
+        tuple(n.code for n in m.notes),
+        m.evidence,
     )
 
 
 def _machine() -> ReportedMachine:
     known, stamp = devices.gather(), devices.environment()
     return ReportedMachine(
-        system=f"{platform.system()} {platform.machine()}",  # not the release, which a self-made kernel may be named in
+        # not the release, which a self-made kernel may be named in
+        system=f"{platform.system()} {platform.machine()}",
         processor=stamp.processor,
         device=stamp.device,
         device_kind=stamp.device_kind,
@@ -185,7 +227,9 @@ def _machine() -> ReportedMachine:
 
 
 def _roofs() -> tuple[ReportedRoofs, ...]:
-    """Of the best device, and of the CPU where that is another one; a device that fails is left out, as on a busy GPU."""
+    """Of the best device, and of the CPU where that is another one; a device that fails is left
+    out, as on a busy GPU.
+    """
     found = []
     best = devices.default()
     for device in (best,) if best.is_cpu else (best, devices.find("cpu")):
@@ -206,7 +250,9 @@ def _roofs() -> tuple[ReportedRoofs, ...]:
     return tuple(found)
 
 
-def write_report(made: StudentReport, path: str | os.PathLike[str], say: Callable[[str], None] = print) -> pathlib.Path:
+def write_report(
+    made: StudentReport, path: str | os.PathLike[str], say: Callable[[str], None] = print
+) -> pathlib.Path:
     """Write a report atomically, and print what it contains.
 
     Parameters
@@ -223,12 +269,14 @@ def write_report(made: StudentReport, path: str | os.PathLike[str], say: Callabl
         If nothing can be written there.
     """
     file = expanded("report", path)
-    text = json.dumps(made.to_dict(), indent=1, ensure_ascii=False) + "\n"  # infinities are words in it
+    # infinities are words in it
+    text = json.dumps(made.to_dict(), indent=1, ensure_ascii=False) + "\n"
     try:
         write_atomically(file, text.encode("utf-8", "replace"))
     except OSError as error:
         raise InputError(
-            f"report: {file} cannot be written ({error.strerror or error}); expected a file in a folder of yours. "
+            f"report: {file} cannot be written ({error.strerror or error}); expected a file in a "
+            "folder of yours. "
             "Pass another one with --out."
         ) from error
     for sentence in (f"Wrote {file} ({len(text) / 1000:.0f} kB).", *contents(made)):
@@ -238,35 +286,66 @@ def write_report(made: StudentReport, path: str | os.PathLike[str], say: Callabl
 
 def contents(made: StudentReport) -> list[str]:
     """Return sentences on the content of a report, for the student who is about to send it."""
-    sources = [check.id for check in made.checks if isinstance(check.kept, dict) and check.kept.get("kind") in ("code", "file")]
-    kept = sum(isinstance(check.kept, dict) and check.kept.get("kind") != "nothing" for check in made.checks)
+    sources = [
+        check.id
+        for check in made.checks
+        if isinstance(check.kept, dict) and check.kept.get("kind") in ("code", "file")
+    ]
+    kept = sum(
+        isinstance(check.kept, dict) and check.kept.get("kind") != "nothing"
+        for check in made.checks
+    )
     given = sum(prediction.predicted is not None for prediction in made.predictions)
     tried = sum(check.tried for check in made.checks)
-    missing = [check.id for check in made.checks if isinstance(check.kept, dict) and check.kept.get("kind") == "nothing"]
-    of_machine = [made.machine.device, "versions of its libraries", "the results of gpulab doctor", *(["its roofs"] if made.roofs else [])]
+    missing = [
+        check.id
+        for check in made.checks
+        if isinstance(check.kept, dict) and check.kept.get("kind") == "nothing"
+    ]
+    of_machine = [
+        made.machine.device,
+        "versions of its libraries",
+        "the results of gpulab doctor",
+        *(["its roofs"] if made.roofs else []),
+    ]
     lines = [
-        f"It contains: {f'the name {made.name!r}' if made.name else 'no name'}; this machine ({', '.join(of_machine)}); "
-        f"{given} prediction{'s' if given != 1 else ''}; {tried} checked exercise{'s' if tried != 1 else ''}, "
+        f"It contains: {f'the name {made.name!r}' if made.name else 'no name'}; this machine "
+        f"({', '.join(of_machine)}); "
+        f"{given} prediction{'s' if given != 1 else ''}; {tried} checked "
+        f"exercise{'s' if tried != 1 else ''}, "
         f"{kept} with your answer.",
         "It does not contain your user name, this machine's name, paths or serial numbers.",
     ]
     if sources:
-        lines.append(f"It includes the source code of these answers, with everything that you wrote into it: {', '.join(sources)}.")
+        lines.append(
+            "It includes the source code of these answers, with everything that you wrote into "
+            f"it: {', '.join(sources)}."
+        )
     if missing:
-        lines.append(f"It has no answer for these exercises, so they cannot be graded from it: {', '.join(missing)}.")
+        lines.append(
+            "It has no answer for these exercises, so they cannot be graded from it: "
+            f"{', '.join(missing)}."
+        )
     for what, where in traces(made):
         lines.append(f"Check it before you send it: {what} appears in {where}.")
     return lines
 
 
 def traces(made: StudentReport) -> list[tuple[str, str]]:
-    """Return which of user name, host name and home folder appear in the report, and where; only a student's own text can contain them."""
+    """Return which of user name, host name and home folder appear in the report, and where; only a
+    student's own text can contain them.
+    """
     found = []
-    secrets = {"your user name": _user(), "this machine's name": socket.gethostname().partition(".")[0], "your home folder": str(_home())}
+    secrets = {
+        "your user name": _user(),
+        "this machine's name": socket.gethostname().partition(".")[0],
+        "your home folder": str(_home()),
+    }
     parts = {
         # Two backslashes in a source mean one.
-        f"answer {check.id}": "\n".join(_words([check.kept, check.seen])).replace("\\\\", "\\") for check in made.checks
-    } | {f"prediction {p.id}": f"{p.question} {p.predicted_text}" for p in made.predictions}  # fmt: skip
+        f"answer {check.id}": "\n".join(_words([check.kept, check.seen])).replace("\\\\", "\\")
+        for check in made.checks
+    } | {f"prediction {p.id}": f"{p.question} {p.predicted_text}" for p in made.predictions}
     for what, secret in secrets.items():
         if len(secret) >= _TELLING:
             pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])")
@@ -275,7 +354,9 @@ def traces(made: StudentReport) -> list[tuple[str, str]]:
 
 
 def _words(value: Any) -> Iterator[str]:
-    """Yield what JSON values hold, as it was written: in JSON's own text the end of a line is a letter, and a backslash is two."""
+    """Yield what JSON values hold, as it was written: in JSON's own text the end of a line is a
+    letter, and a backslash is two.
+    """
     if isinstance(value, dict):
         value = [part for pair in value.items() for part in pair]
     if isinstance(value, list):

@@ -1,7 +1,9 @@
-"""The report of a student: one small file with the machine, the predictions, the checks with their answers, and measurements.
+"""The report of a student: one small file with the machine, the predictions, the checks with their
+answers, and measurements.
 
-It contains no personal data except the name that the student types: no user or host name, no path, no serial number. If an answer is
-a function, its source is included, with everything that the student wrote into it.
+It contains no personal data except the name that the student types: no user or host name, no path,
+no serial number. If an answer is a function, its source is included, with everything that the
+student wrote into it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class ReportedMachine(Result):
     python : str
     libraries : mapping of str to str
     doctor : mapping of str to str
-        The checks of ``gpulab doctor`` and their states: ok, fix, warn, note. Only the names, because its sentences may contain paths.
+        The checks of ``gpulab doctor`` and their states: ok, fix, warn, note. Only the names,
+        because its sentences may contain paths.
     evidence : Evidence
     """
 
@@ -139,7 +142,9 @@ class ReportedCheck(Result):
 
     @property
     def tried(self) -> bool:
-        """Whether an answer was checked; an exercise has an entry also if only a hint or the solution was shown."""
+        """Whether an answer was checked; an exercise has an entry also if only a hint or the
+        solution was shown.
+        """
         return self.attempts > 0 or self.state != "not attempted"
 
 
@@ -200,46 +205,87 @@ class StudentReport(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<report of {self.name or 'an unnamed student'}, {self.date[:10]}: {self.machine.device}, "
+            f"<report of {self.name or 'an unnamed student'}, {self.date[:10]}: "
+            f"{self.machine.device}, "
             f"{plural(len(self.predictions), 'prediction')}, {plural(len(self.checks), 'check')}>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the content, one row per part."""
-        rows = [("name", self.name or "(none)"), ("date", self.date), ("machine", self.machine.processor)]
-        rows += [("device", self.machine.device), ("memory", format_bytes(self.machine.memory_bytes))]
-        rows += [
-            (f"prediction {p.id}", f"{p.predicted_text or 'none'}; answer: {p.measured_text or 'not shown'}") for p in self.predictions
+        rows = [
+            ("name", self.name or "(none)"),
+            ("date", self.date),
+            ("machine", self.machine.processor),
         ]
-        rows += [(f"exercise {c.id}", f"{c.state}, {c.attempts} attempt{'s' if c.attempts != 1 else ''}") for c in self.checks]
+        rows += [
+            ("device", self.machine.device),
+            ("memory", format_bytes(self.machine.memory_bytes)),
+        ]
+        rows += [
+            (
+                f"prediction {p.id}",
+                f"{p.predicted_text or 'none'}; answer: {p.measured_text or 'not shown'}",
+            )
+            for p in self.predictions
+        ]
+        rows += [
+            (f"exercise {c.id}", f"{c.state}, {c.attempts} attempt{'s' if c.attempts != 1 else ''}")
+            for c in self.checks
+        ]
         return ("report", ""), rows
 
     def rooflines(self) -> tuple[Roofline, ...]:
-        """Return the roofs of the student's devices, RECORDED: a named machine on a date, as reported by the student."""
-        return tuple(_roofline(self, each) for each in self.roofs if each.flops_per_second and each.bytes_per_second)
+        """Return the roofs of the student's devices, RECORDED: a named machine on a date, as
+        reported by the student.
+        """
+        return tuple(
+            _roofline(self, each)
+            for each in self.roofs
+            if each.flops_per_second and each.bytes_per_second
+        )
 
 
 def _roofline(report: StudentReport, roofs: ReportedRoofs) -> Roofline:
     machine = report.machine
-    # Beside the best device only the CPU is reported. Earlier reports called the devices as torch does: "cuda:0", "mps:0", "cpu".
-    best = roofs.device == machine.device or roofs.device.partition(":")[0] in ("cuda", "xpu", "mps")
+    # Beside the best device only the CPU is reported. Earlier reports called the devices as torch
+    # does: "cuda:0", "mps:0", "cpu".
+    best = roofs.device == machine.device or roofs.device.partition(":")[0] in (
+        "cuda",
+        "xpu",
+        "mps",
+    )
     kind = machine.device_kind if best else "cpu"
     where = Environment(
-        date=report.date, system=machine.system, processor=machine.processor, cores=machine.cores, memory_bytes=machine.memory_bytes,
-        device=roofs.device, device_kind=kind, driver=machine.driver, python=machine.python, libraries={},
+        date=report.date,
+        system=machine.system,
+        processor=machine.processor,
+        cores=machine.cores,
+        memory_bytes=machine.memory_bytes,
+        device=roofs.device,
+        device_kind=kind,
+        driver=machine.driver,
+        python=machine.python,
+        libraries={},
         command="gpulab report",
-    )  # fmt: skip
+    )
     evidence = Evidence.recorded(where)
     source = "as reported by the student's machine"
     return Roofline(
         device=roofs.device,
-        arithmetic=tuple(ArithmeticRoof(name, rate, source, evidence) for name, rate in roofs.flops_per_second.items()),
+        arithmetic=tuple(
+            ArithmeticRoof(name, rate, source, evidence)
+            for name, rate in roofs.flops_per_second.items()
+        ),
         memory=tuple(
             MemoryRoof(name, rate, roofs.capacity_bytes.get(name, float("inf")), source, evidence)
             for name, rate in roofs.bytes_per_second.items()
         ),
         points=(),
-        notes=tuple(Note(code, NOTE_CODES[code]) for code in dict.fromkeys(roofs.notes) if code in NOTE_CODES),
+        notes=tuple(
+            Note(code, NOTE_CODES[code])
+            for code in dict.fromkeys(roofs.notes)
+            if code in NOTE_CODES
+        ),
         evidence=evidence,
         device_kind=kind,
     )

@@ -26,15 +26,17 @@ class Rubric(Result):
     points : mapping of str to float
         Points that differ from ``exercise_points``, by exercise id; 0 excludes an exercise.
     prediction_points : float
-        For a prediction that was given before the answer was shown, right or wrong: points for being right would reward looking at the
-        answer first.
+        For a prediction that was given before the answer was shown, right or wrong: points for
+        being right would reward looking at the answer first.
     open_share : float or None
-        What an exercise is worth that is reported as passed and cannot be checked again, because no answer to it can be handed in (a
-        trained model) or because the instructor does not run code. None, the default, excludes it from the points and from the maximum;
-        a share from 0 to 1 gives that share of the points. An answer that is missing or damaged gives no points, so that omitting a
-        wrong answer does not help.
+        What an exercise is worth that is reported as passed and cannot be checked again, because no
+        answer to it can be handed in (a trained model) or because the instructor does not run code.
+        None, the default, excludes it from the points and from the maximum; a share from 0 to 1
+        gives that share of the points. An answer that is missing or damaged gives no points, so
+        that omitting a wrong answer does not help.
     notebooks : tuple of str
-        Those that count, such as ("02", "03"); empty for all notebooks that a student of the class has worked on.
+        Those that count, such as ("02", "03"); empty for all notebooks that a student of the class
+        has worked on.
     """
 
     exercise_points: float = 1.0
@@ -46,25 +48,41 @@ class Rubric(Result):
     def __post_init__(self) -> None:
         """Refuse invalid points and unknown exercises."""
         if not isinstance(self.points, Mapping):
-            raise InputError(f'Rubric: points={shown(self.points)}; expected points by exercise. Pass them such as {{"09.3": 2}}.')
+            raise InputError(
+                f"Rubric: points={shown(self.points)}; expected points by exercise. Pass them such "
+                f'as {{"09.3": 2}}.'
+            )
         amounts = [self.exercise_points, self.prediction_points, *self.points.values()]
         if not all(_given.is_finite(each) and each >= 0 for each in amounts):
-            raise InputError(f"Rubric: points {shown(amounts)}; expected numbers from 0. Fix the invalid one.")
-        if self.open_share is not None and not (_given.is_finite(self.open_share) and 0 <= self.open_share <= 1):
-            raise InputError(f"Rubric: open_share={shown(self.open_share)}; expected None or a share from 0 to 1. Pass one of these.")
+            raise InputError(
+                f"Rubric: points {shown(amounts)}; expected numbers from 0. Fix the invalid one."
+            )
+        if self.open_share is not None and not (
+            _given.is_finite(self.open_share) and 0 <= self.open_share <= 1
+        ):
+            raise InputError(
+                f"Rubric: open_share={shown(self.open_share)}; expected None or a share from 0 to "
+                "1. Pass one of these."
+            )
         if self.notebooks or self.points:  # else the lessons need not load
             self._refuse_unknown()
 
     def _refuse_unknown(self) -> None:
         numbers = [lesson.notebook[:2] for lesson in content.lessons()]
-        if not isinstance(self.notebooks, (tuple, list)) or not all(each in numbers for each in self.notebooks):
+        if not isinstance(self.notebooks, (tuple, list)) or not all(
+            each in numbers for each in self.notebooks
+        ):
             raise InputError(
-                f'Rubric: notebooks={shown(self.notebooks)}; expected several of {", ".join(numbers)}. Pass them such as ("02", "03").'
+                f"Rubric: notebooks={shown(self.notebooks)}; expected several of "
+                f'{", ".join(numbers)}. Pass them such as ("02", "03").'
             )
         known = {id for lesson in content.lessons() for id in lesson.exercises}
         unknown = next((id for id in self.points if id not in known), None)
         if unknown is not None:
-            raise InputError(f"Rubric: there is no exercise {shown(unknown)}; expected the number in a notebook, such as 09.3. Fix points.")
+            raise InputError(
+                f"Rubric: there is no exercise {shown(unknown)}; expected the number in a "
+                "notebook, such as 09.3. Fix points."
+            )
 
     def of(self, id: str) -> float:
         """Return the points of an exercise."""
@@ -72,7 +90,8 @@ class Rubric(Result):
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Rubric:
-        """Return the rubric in a JSON file such as ``{"exercise_points": 2, "points": {"02.5": 4}, "notebooks": ["02"]}``.
+        """Return the rubric in a JSON file such as ``{"exercise_points": 2, "points": {"02.5": 4},
+        "notebooks": ["02"]}``.
 
         Parameters
         ----------
@@ -85,7 +104,8 @@ class Rubric(Result):
         """
         file = _given.expanded("Rubric.read", path)
         try:
-            content = json.loads(read_regular(file))  # which knows by its first bytes how Windows' own tools wrote it
+            # which knows by its first bytes how Windows' own tools wrote it
+            content = json.loads(read_regular(file))
             if not isinstance(content, dict):
                 raise InputError(f"it holds {kind_of(content)}")
             strange = sorted(set(content) - {one.name for one in dataclasses.fields(cls)})
@@ -98,6 +118,13 @@ class Rubric(Result):
             ) from error
         notebooks = content.get("notebooks", ())
         try:
-            return cls(**{**content, "notebooks": tuple(notebooks) if isinstance(notebooks, list) else notebooks})
+            return cls(
+                **{
+                    **content,
+                    "notebooks": tuple(notebooks) if isinstance(notebooks, list) else notebooks,
+                }
+            )
         except InputError as error:
-            raise InputError(f"Rubric.read: {shown(str(path))}: {str(error).removeprefix('Rubric: ')}") from error
+            raise InputError(
+                f"Rubric.read: {shown(str(path))}: {str(error).removeprefix('Rubric: ')}"
+            ) from error

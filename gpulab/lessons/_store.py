@@ -1,8 +1,10 @@
-"""The learner's progress in one JSON file that survives crashes, two kernels at the same time, and invalid content.
+"""The learner's progress in one JSON file that survives crashes, two kernels at the same time, and
+invalid content.
 
-Every change is made under a lock and written to a temporary file that then replaces the old one. A file that is truncated
-or not from gpulab is set aside under a dated name, never overwritten. If nothing can be written (a read-only folder, a full
-disk), the progress is kept in memory and a sentence says so; the lesson continues.
+Every change is made under a lock and written to a temporary file that then replaces the old one. A
+file that is truncated or not from gpulab is set aside under a dated name, never overwritten. If
+nothing can be written (a read-only folder, a full disk), the progress is kept in memory and a
+sentence says so; the lesson continues.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from gpulab.errors import InputError
 
 SCHEMA = "gpulab-progress"
 SCHEMA_VERSION = 1
-# How long to wait for another kernel's lock. A change takes about a millisecond, so two seconds mean that the lock is stuck.
+# How long to wait for another kernel's lock. A change takes about a millisecond, so two seconds
+# mean that the lock is stuck.
 _LOCK_SECONDS = 2.0
 _inside = threading.RLock()  # threads of this kernel; the file lock holds between kernels
 Edit = Callable[[dict[str, Any]], None]
@@ -40,7 +43,8 @@ def here() -> pathlib.Path:
 
 
 def path() -> pathlib.Path:
-    """Return the progress file: ``GPULAB_PROGRESS``, or ``.gpulab/progress.json`` in the working directory.
+    """Return the progress file: ``GPULAB_PROGRESS``, or ``.gpulab/progress.json`` in the working
+    directory.
 
     Raises
     ------
@@ -52,7 +56,9 @@ def path() -> pathlib.Path:
 
 
 def named() -> str:
-    """Return the name of the progress file as a message shows it; what names none is shown as it was written."""
+    """Return the name of the progress file as a message shows it; what names none is shown as it
+    was written.
+    """
     return os.environ.get("GPULAB_PROGRESS") or str(path())
 
 
@@ -67,11 +73,19 @@ def now() -> str:
 
 def empty() -> dict[str, Any]:
     """Return the content of a new file."""
-    return {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "predictions": {}, "exercises": {}, "history": []}
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "predictions": {},
+        "exercises": {},
+        "history": [],
+    }
 
 
 def read() -> dict[str, Any]:
-    """Return the progress; a damaged or unreadable file counts as empty here (the next change sets it aside)."""
+    """Return the progress; a damaged or unreadable file counts as empty here (the next change sets
+    it aside).
+    """
     with _inside:
         try:
             content, _ = _load(path())
@@ -83,7 +97,9 @@ def read() -> dict[str, Any]:
 
 
 def fault() -> str | None:
-    """Return what is wrong with the progress file, or None if it can be read or does not exist; ``read`` treats a damaged one as empty."""
+    """Return what is wrong with the progress file, or None if it can be read or does not exist;
+    ``read`` treats a damaged one as empty.
+    """
     try:
         return _load(path())[1]
     except (OSError, InputError) as error:
@@ -104,7 +120,8 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> None:
         waiting = _pending.setdefault(named(), [])
         waiting.append(edit)
         try:
-            where = pathlib.Path(os.path.realpath(path()))  # kernels that reach the file through different links share its lock
+            # kernels that reach the file through different links share its lock
+            where = pathlib.Path(os.path.realpath(path()))
             where.parent.mkdir(parents=True, exist_ok=True)
             with _locked(where):
                 content, fault = _load(where)
@@ -112,15 +129,22 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> None:
                     say(_set_aside(where, fault))
                 for each in waiting:
                     each(content)
-                write_atomically(where, json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8", "replace"))
+                write_atomically(
+                    where,
+                    json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8", "replace"),
+                )
         except (OSError, InputError) as error:
             if len(waiting) == 1:  # say it once, not at every answer
                 say(
-                    f"progress: {named()} cannot be written ({_reason(error)}); expected a file in a folder that you may write to. "
-                    "Your answers are kept until the kernel stops; set GPULAB_PROGRESS to another file to keep them longer."
+                    f"progress: {named()} cannot be written ({_reason(error)}); expected a file in "
+                    "a folder that you may write to. "
+                    "Your answers are kept until the kernel stops; set GPULAB_PROGRESS to another "
+                    "file to keep them longer."
                 )
             return
-        except BaseException:  # a change that fails by itself (or is interrupted) would fail again with every later one
+        except BaseException:
+            # a change that fails by itself (or is interrupted) would fail again with every later
+            # one
             waiting.remove(edit)
             raise
         waiting.clear()
@@ -129,7 +153,8 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> None:
 def _load(where: pathlib.Path) -> tuple[dict[str, Any], str | None]:
     """Return the content, and what is wrong with the file (None: nothing)."""
     try:
-        text = read_regular(where).decode("utf-8-sig")  # with the mark that Windows' own editors put before a text that they saved
+        # with the mark that Windows' own editors put before a text that they saved
+        text = read_regular(where).decode("utf-8-sig")
     except FileNotFoundError:
         return empty(), None
     except UnicodeDecodeError:
@@ -138,15 +163,27 @@ def _load(where: pathlib.Path) -> tuple[dict[str, Any], str | None]:
         content = json.loads(text)
     except (ValueError, RecursionError):
         return empty(), "is truncated or is not JSON"
-    return (content, None) if _is_ours(content) else (empty(), "is not a progress file of this gpulab version")
+    return (
+        (content, None)
+        if _is_ours(content)
+        else (empty(), "is not a progress file of this gpulab version")
+    )
 
 
 def _is_ours(content: Any) -> bool:
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA or content.get("schema_version") != SCHEMA_VERSION:
+    if (
+        not isinstance(content, dict)
+        or content.get("schema") != SCHEMA
+        or content.get("schema_version") != SCHEMA_VERSION
+    ):
         return False
     parts = [content.get("predictions"), content.get("exercises")]
     entries = [entry for part in parts if isinstance(part, dict) for entry in part.values()]
-    return all(isinstance(part, dict) for part in parts) and isinstance(content.get("history"), list) and all(map(_is_entry, entries))
+    return (
+        all(isinstance(part, dict) for part in parts)
+        and isinstance(content.get("history"), list)
+        and all(map(_is_entry, entries))
+    )
 
 
 def _is_entry(entry: Any) -> bool:
@@ -162,7 +199,9 @@ def _is_entry(entry: Any) -> bool:
         "unit": str,
         "choices": list,
     }
-    return isinstance(entry, dict) and all(isinstance(entry[key], kind) for key, kind in kinds.items() if entry.get(key) is not None)
+    return isinstance(entry, dict) and all(
+        isinstance(entry[key], kind) for key, kind in kinds.items() if entry.get(key) is not None
+    )
 
 
 def _set_aside(where: pathlib.Path, fault: str) -> str:
@@ -170,14 +209,17 @@ def _set_aside(where: pathlib.Path, fault: str) -> str:
     aside = free_name(where.with_name(f"{where.stem}-set-aside-{stamp}{where.suffix}"))
     shutil.copy2(where, aside)  # not renamed: the new file keeps the mode of the old one
     return (
-        f"progress: {where.name} {fault}; expected the file that gpulab wrote. It is kept as {aside.name}, and a new one begins; "
+        f"progress: {where.name} {fault}; expected the file that gpulab wrote. It is kept as "
+        f"{aside.name}, and a new one begins; "
         "to restore it, repair that file and give it its old name."
     )
 
 
 @contextlib.contextmanager
 def _locked(where: pathlib.Path) -> Iterator[None]:
-    """Hold the lock file beside ``where``; another kernel's change waits for this one, but where the file system knows no locks."""
+    """Hold the lock file beside ``where``; another kernel's change waits for this one, but where
+    the file system knows no locks.
+    """
     with open(f"{where}.lock", "a+b", opener=open_regular) as file:
         deadline = time.monotonic() + _LOCK_SECONDS
         while not try_lock(file.fileno(), otherwise=True):

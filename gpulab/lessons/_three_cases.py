@@ -1,4 +1,6 @@
-"""Three models on three machines for an exercise of notebook 08, which asks for a strategy for each."""
+"""Three models on three machines for an exercise of notebook 08, which asks for a strategy for
+each.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class Case(Result):
     ----------
     letter : str
     width : int
-        Features of a token; the transformer has four layers, so that predicting its memory takes seconds.
+        Features of a token; the transformer has four layers, so that predicting its memory takes
+        seconds.
     gpus : int
     gpu : str
         Its name in the data sheets.
@@ -40,8 +43,13 @@ class Case(Result):
 
     @property
     def parameter_count(self) -> int:
-        """Parameters of the whole model: 12 width^2 + 13 width per layer, embedding and output, positions, the last norm."""
-        return LAYERS * (12 * self.width**2 + 13 * self.width) + (2 * VOCABULARY + CONTEXT + 2) * self.width
+        """Parameters of the whole model: 12 width^2 + 13 width per layer, embedding and output,
+        positions, the last norm.
+        """
+        return (
+            LAYERS * (12 * self.width**2 + 13 * self.width)
+            + (2 * VOCABULARY + CONTEXT + 2) * self.width
+        )
 
 
 CASES = {
@@ -87,5 +95,11 @@ class ThreeCases(Result):
 
 def three_cases() -> ThreeCases:
     """Return the three models and machines of the exercise on choosing a strategy."""
-    words = "made up for the exercise: transformers of four wide layers, float32, Adam, one sequence of 1,024 tokens for each rank"
-    return ThreeCases(tuple(CASES.values()), Evidence.modelled(words, "memory of the GPUs from NVIDIA's data sheets"))
+    words = (
+        "made up for the exercise: transformers of four wide layers, float32, Adam, one "
+        "sequence of 1,024 tokens for each rank"
+    )
+    return ThreeCases(
+        tuple(CASES.values()),
+        Evidence.modelled(words, "memory of the GPUs from NVIDIA's data sheets"),
+    )

@@ -1,4 +1,6 @@
-"""Material of notebook 06: three timelines to read, and recorded times of a training run with different options."""
+"""Material of notebook 06: three timelines to read, and recorded times of a training run with
+different options.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from gpulab.results import Result
 from gpulab.training import PipelineResult
 from gpulab.units import format_seconds, plural
 
-# Loading, copy and step in seconds; workers; cores. What binds is never the first number that the eye meets.
+# Loading, copy and step in seconds; workers; cores. What binds is never the first number that the
+# eye meets.
 _TIMELINES = {
     "A": (0.080, 0.002, 0.015, 6, 2),  # many workers, but two cores: 40 ms a batch
     "B": (0.030, 0.045, 0.020, 4, 8),  # a slow link
@@ -25,15 +28,20 @@ _EXPERIMENT = "training"
 def timeline(letter: str) -> PipelineResult:
     """Return one of three pipelines, "A" to "C", whose bottleneck the exercise asks for.
 
-    They are made up for the exercise by ``training.model_pipeline``, so they are the same on every machine.
+    They are made up for the exercise by ``training.model_pipeline``, so they are the same on every
+    machine.
 
     Raises
     ------
     InputError
         If there is no such letter.
     """
-    loading, copy, compute, workers, cores = _TIMELINES[_given.word("timeline", "letter", letter, _TIMELINES)]
-    return training.model_pipeline(loading, compute, copy_seconds=copy, workers=workers, cores=cores, steps=24)
+    loading, copy, compute, workers, cores = _TIMELINES[
+        _given.word("timeline", "letter", letter, _TIMELINES)
+    ]
+    return training.model_pipeline(
+        loading, compute, copy_seconds=copy, workers=workers, cores=cores, steps=24
+    )
 
 
 @dataclass(frozen=True)
@@ -56,18 +64,25 @@ class RecordedOptions(Result):
         return caption_of(self.evidence)
 
     def __repr__(self) -> str:
-        return f"<{plural(len(self.rows), 'recorded training step')}>" if self.rows else "<not recorded yet>"
+        return (
+            f"<{plural(len(self.rows), 'recorded training step')}>"
+            if self.rows
+            else "<not recorded yet>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per recorded training run."""
-        return ("machine", "training, and how many steps of it", "time (RECORDED)"), self.rows or [("no GPU", "not recorded yet", "")]
+        return ("machine", "training, and how many steps of it", "time (RECORDED)"), self.rows or [
+            ("no GPU", "not recorded yet", "")
+        ]
 
     def _repr_html_(self) -> str:
         return with_captions(self)
 
 
 def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
-    """Return recorded times of training with different options (mixed precision, compile, graphs, layouts, fused optimizers).
+    """Return recorded times of training with different options (mixed precision, compile, graphs,
+    layouts, fused optimizers).
 
     Parameters
     ----------
@@ -84,14 +99,29 @@ def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
             if means is not None and entry.params.get("means") not in means:
                 continue
             interval = entry.timing.interval_seconds
-            between = "" if interval is None else f" (95 % {format_seconds(interval[0])} to {format_seconds(interval[1])})"
-            what = ", ".join(f"{value} steps" if name == "steps" else str(value) for name, value in entry.params.items())
-            rows.append((name, f"{entry.experiment}: {what}", format_seconds(entry.timing.median_seconds) + between))
+            between = (
+                ""
+                if interval is None
+                else f" (95 % {format_seconds(interval[0])} to {format_seconds(interval[1])})"
+            )
+            what = ", ".join(
+                f"{value} steps" if name == "steps" else str(value)
+                for name, value in entry.params.items()
+            )
+            rows.append(
+                (
+                    name,
+                    f"{entry.experiment}: {what}",
+                    format_seconds(entry.timing.median_seconds) + between,
+                )
+            )
         if len(rows) > before:
             evidence.append(recording.evidence())
     return RecordedOptions(tuple(rows), tuple(evidence))
 
 
 def _by_model(entry: Entry) -> tuple[str, ...]:
-    """What is compared stands together: one model in one number format, with one means after the other."""
+    """What is compared stands together: one model in one number format, with one means after the
+    other.
+    """
     return (entry.experiment, *(str(entry.params.get(name, "")) for name in ("model", "precision")))

@@ -19,8 +19,11 @@ from gpulab.errors import RankError, message_of, shown
 _SLICE_SECONDS = 0.2  # well within the second that a check's end waits
 
 
-def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: float = 120.0) -> list[Any]:
-    """Run a script of ``Ranks.export_script`` with torchrun on this machine; on Windows, without torchrun, in the same way.
+def torchrun(
+    script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: float = 120.0
+) -> list[Any]:
+    """Run a script of ``Ranks.export_script`` with torchrun on this machine; on Windows, without
+    torchrun, in the same way.
 
     Parameters
     ----------
@@ -51,34 +54,46 @@ def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: flo
             code, said = _run(command, environment, timeout_seconds)
         except subprocess.TimeoutExpired as error:
             raise RankError(
-                f"torchrun: {file.name} on {processes} had not ended after {timeout_seconds:g} s; expected it to. "
+                f"torchrun: {file.name} on {processes} had not ended after {timeout_seconds:g} s; "
+                "expected it to. "
                 "Does a rank wait for a collective that another one never calls?"
             ) from error
         if code != 0 or not kept.exists():
             crashed = (_root_cause(said) or (0, 0))[1] < 0
             raise (CrashError if crashed else RankError)(
-                f"torchrun: {file.name} on {processes} ended with {code}: {_last_words(said)}; expected results. "
+                f"torchrun: {file.name} on {processes} ended with {code}: {_last_words(said)}; "
+                "expected results. "
                 "Fix the function and export it again."
             )
-        results: list[Any] = pickle.loads(kept.read_bytes())  # written by the learner's own script a moment ago
+        # written by the learner's own script a moment ago
+        results: list[Any] = pickle.loads(kept.read_bytes())
         return results
 
 
 def _starter(n: int) -> list[str]:
-    """Return what starts a script in n processes: torchrun, or on Windows, where it cannot run, what tells them the same."""
+    """Return what starts a script in n processes: torchrun, or on Windows, where it cannot run,
+    what tells them the same.
+    """
     if sys.platform == "win32":
         return [sys.executable, "-P", str(Path(__file__).with_name("_torchrun_launch.py")), str(n)]
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> tuple[int, str]:
-    """Return how a process ended and what it printed; TimeoutExpired where that does not come in time.
+    """Return how a process ended and what it printed; TimeoutExpired where that does not come in
+    time.
 
-    What ends a check is raised in its thread between two steps, so it waits in slices: the end would wait for a single long call.
+    What ends a check is raised in its thread between two steps, so it waits in slices: the end
+    would wait for a single long call.
     """
     deadline = time.monotonic() + seconds
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=os.name == "posix"
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=os.name == "posix",
     )
     try:
         while True:
@@ -119,28 +134,39 @@ def _last_words(said: str) -> str:
     errors = [
         line.partition("]:")[2] or line
         for line in lines
-        if "Error" in line and not any(own in line for own in ("torch/distributed", "raise ", "ChildFailedError"))
+        if "Error" in line
+        and not any(own in line for own in ("torch/distributed", "raise ", "ChildFailedError"))
     ]
     if errors:
         return message_of(errors[0])
     cause = _root_cause(said)
-    if cause is not None:  # no rank raised anything: what it printed last, before torchrun's own lines, may tell why
+    # no rank raised anything: what it printed last, before torchrun's own lines, may tell why
+    if cause is not None:
         from gpulab.parallel._engines import ending
 
         own = [line for line in _AGENT.split(said)[0].splitlines() if line.strip()]
-        return f"rank {cause[0]} {ending(cause[1])}" + (f" after printing {shown(own[-1].strip(), 100)}" if own else "")
+        return f"rank {cause[0]} {ending(cause[1])}" + (
+            f" after printing {shown(own[-1].strip(), 100)}" if own else ""
+        )
     return message_of(lines[-1] if lines else "nothing was printed")
 
 
-_AGENT = re.compile(r"^.*failed \(exitcode: ", re.MULTILINE)  # torchrun's first line about a rank that failed
-_CAUSE = re.compile(r"^Root Cause.*?^\s*rank\s*: (\d+).*?^\s*exitcode\s*: (-?\d+)", re.MULTILINE | re.DOTALL)
+# torchrun's first line about a rank that failed
+_AGENT = re.compile(r"^.*failed \(exitcode: ", re.MULTILINE)
+_CAUSE = re.compile(
+    r"^Root Cause.*?^\s*rank\s*: (\d+).*?^\s*exitcode\s*: (-?\d+)", re.MULTILINE | re.DOTALL
+)
 
 
 def _root_cause(said: str) -> tuple[int, int] | None:
-    """Return the rank that failed first and its exit code, a negative one after a signal, where torchrun's summary says so."""
+    """Return the rank that failed first and its exit code, a negative one after a signal, where
+    torchrun's summary says so.
+    """
     found = _CAUSE.search(said)
     return (int(found[1]), int(found[2])) if found else None
 
 
 class CrashError(RankError):
-    """A rank was ended by a signal: memory that ran out, or a library that crashed; Python's own failures are exceptions."""
+    """A rank was ended by a signal: memory that ran out, or a library that crashed; Python's own
+    failures are exceptions.
+    """

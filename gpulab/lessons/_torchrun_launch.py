@@ -1,8 +1,10 @@
-"""Start the processes of an exported script where torchrun cannot, with the same environment variables as torchrun.
+"""Start the processes of an exported script where torchrun cannot, with the same environment
+variables as torchrun.
 
-PyTorch's builds for Windows have no libuv, but torchrun requires it, at least up to 2.13 (pytorch/pytorch#148283): it ends before it
-has started a process. ``init_process_group`` does not require it there, so the script itself runs. This file needs only Python:
-``python _torchrun_launch.py 2 work.py --results FILE``.
+PyTorch's builds for Windows have no libuv, but torchrun requires it, at least up to 2.13
+(pytorch/pytorch#148283): it ends before it has started a process. ``init_process_group`` does not
+require it there, so the script itself runs. This file needs only Python: ``python
+_torchrun_launch.py 2 work.py --results FILE``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _POLL_SECONDS = 0.05
 
 
 def launch(n: int, command: Sequence[str]) -> int:
-    """Run a script in n processes of one group; return 0, or 1 if a process failed, after ending the others.
+    """Run a script in n processes of one group; return 0, or 1 if a process failed, after ending
+    the others.
 
     Parameters
     ----------
@@ -33,8 +36,18 @@ def launch(n: int, command: Sequence[str]) -> int:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(n):
-            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "MASTER_PORT": port}
-            environment = {**os.environ, "MASTER_ADDR": _HOST, **{name: str(value) for name, value in place.items()}}
+            place = {
+                "RANK": rank,
+                "LOCAL_RANK": rank,
+                "WORLD_SIZE": n,
+                "LOCAL_WORLD_SIZE": n,
+                "MASTER_PORT": port,
+            }
+            environment = {
+                **os.environ,
+                "MASTER_ADDR": _HOST,
+                **{name: str(value) for name, value in place.items()},
+            }
             processes.append(subprocess.Popen([sys.executable, *command], env=environment))
         while True:
             codes = [process.poll() for process in processes]

@@ -1,7 +1,8 @@
-"""Run a learner's code so that it cannot stop the lesson: errors become sentences, and endless loops are ended.
+"""Run a learner's code so that it cannot stop the lesson: errors become sentences, and endless
+loops are ended.
 
-The code runs in a thread of its own. When its time limit is reached, an exception is raised inside it; a loop that catches
-even that continues in the background, and the message says so.
+The code runs in a thread of its own. When its time limit is reached, an exception is raised inside
+it; a loop that catches even that continues in the background, and the message says so.
 """
 
 from __future__ import annotations
@@ -26,12 +27,20 @@ import numpy as np
 from gpulab.errors import with_article
 from gpulab.lessons.content import NotAttempted, Nothing, Refused
 
-# A pure-Python loop notices the exception within a switch interval (5 ms); two tries of a second cover long C calls.
+# A pure-Python loop notices the exception within a switch interval (5 ms); two tries of a second
+# cover long C calls.
 _GRACE_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 _PACKAGE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
-# Where Python and installed packages lie: a learner's call fails inside them, and the line to tell is the one that called.
-_INSTALLED = (*(f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "platstdlib", "purelib", "platlib")), "<frozen")
+# Where Python and installed packages lie: a learner's call fails inside them, and the line to tell
+# is the one that called.
+_INSTALLED = (
+    *(
+        f"{sysconfig.get_path(kind)}{os.sep}"
+        for kind in ("stdlib", "platstdlib", "purelib", "platlib")
+    ),
+    "<frozen",
+)
 # So much of a learner's own message is shown: a sentence or two.
 _LONGEST = 160
 # What a function without a body consists of, in this Python; a line of dots compiles to NOP.
@@ -39,7 +48,9 @@ _NOTHING = {step.opname for step in dis.get_instructions(lambda: None)} | {"NOP"
 
 
 class _TimeIsUpError(BaseException):
-    """Raised inside the learner's thread; not an Exception, so that ``except Exception`` lets it pass."""
+    """Raised inside the learner's thread; not an Exception, so that ``except Exception`` lets it
+    pass.
+    """
 
 
 def run(work: Callable[[], Any], limit_seconds: float) -> Any:
@@ -72,13 +83,23 @@ def run(work: Callable[[], Any], limit_seconds: float) -> Any:
         in_time = _wait(thread, done, limit_seconds)
     except KeyboardInterrupt:
         if not _end(thread, done):
-            text = "The check was interrupted, but your code could not be ended and continues in the background: restart the kernel."
+            text = (
+                "The check was interrupted, but your code could not be ended and continues in "
+                "the background: restart the kernel."
+            )
             raise NotAttempted(text) from None
         raise
     if not in_time:
         ended = _end(thread, done)
-        rest = "" if ended else " It could not be ended and continues in the background: restart the kernel."
-        raise Refused(f"Your code did not finish within {limit_seconds:g} s. Does it contain an endless loop?{rest}")
+        rest = (
+            ""
+            if ended
+            else " It could not be ended and continues in the background: restart the kernel."
+        )
+        raise Refused(
+            f"Your code did not finish within {limit_seconds:g} s. Does it contain an endless "
+            f"loop?{rest}"
+        )
     error = outcome.get("error")
     if isinstance(error, SystemExit):
         raise Refused("Your code called exit. Return a value instead.")
@@ -90,36 +111,50 @@ def run(work: Callable[[], Any], limit_seconds: float) -> Any:
 
 
 def _wait(thread: threading.Thread, done: threading.Event, seconds: float) -> bool:
-    """Return whether the work ended in time: ``done`` says so. Python 3.11 calls a thread ended once a join of it was interrupted."""
+    """Return whether the work ended in time: ``done`` says so. Python 3.11 calls a thread ended
+    once a join of it was interrupted.
+    """
     deadline = time.monotonic() + seconds
     while not done.wait(_POLL_SECONDS) and time.monotonic() < deadline:
         pass
     if done.is_set():
-        thread.join(_GRACE_SECONDS)  # its last lines, so that no thread is left when the check returns
+        # its last lines, so that no thread is left when the check returns
+        thread.join(_GRACE_SECONDS)
     return done.is_set()
 
 
 def _end(thread: threading.Thread, done: threading.Event) -> bool:
     for _ in range(2):
-        found = ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeIsUpError))
+        found = ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeIsUpError)
+        )
         if not found or _wait(thread, done, _GRACE_SECONDS):  # none found: the thread is gone
             return True
     return False
 
 
 def is_stub(answer: Any) -> bool:
-    """Return whether an answer is that of the stub: ``...``, None or NotImplemented, or a container of only these."""
+    """Return whether an answer is that of the stub: ``...``, None or NotImplemented, or a container
+    of only these.
+    """
     if answer is None or answer is Ellipsis or answer is NotImplemented:
         return True
     if isinstance(answer, dict):
         return bool(answer) and all(is_stub(item) for item in answer.values())
-    return isinstance(answer, (tuple, list)) and bool(answer) and all(is_stub(item) for item in answer)
+    return (
+        isinstance(answer, (tuple, list)) and bool(answer) and all(is_stub(item) for item in answer)
+    )
 
 
 def is_empty(function: Any) -> bool:
-    """Return whether a function is a stub: it uses no argument and no name; a docstring and ``...`` do not count."""
+    """Return whether a function is a stub: it uses no argument and no name; a docstring and ``...``
+    do not count.
+    """
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    return isinstance(code, types.CodeType) and {step.opname for step in dis.get_instructions(code)} <= _NOTHING
+    return (
+        isinstance(code, types.CodeType)
+        and {step.opname for step in dis.get_instructions(code)} <= _NOTHING
+    )
 
 
 def call(function: Any, *args: Any, **named: Any) -> Any:
@@ -128,7 +163,8 @@ def call(function: Any, *args: Any, **named: Any) -> Any:
     Raises
     ------
     NotAttempted
-        If it is a stub: it returns ``...`` or None, or raises NotImplementedError. If an attempt returns None, it is ``Nothing``.
+        If it is a stub: it returns ``...`` or None, or raises NotImplementedError. If an attempt
+        returns None, it is ``Nothing``.
     Refused
         If it is not a function, or if it raises; the message includes the line.
     """
@@ -145,16 +181,21 @@ def call(function: Any, *args: Any, **named: Any) -> Any:
     except Exception as error:
         raise Refused(f"Your function raised {explain(error)}.") from error
     if is_stub(result) and not is_empty(function):
-        raise Nothing(f"Your function ran and returned {'nothing' if result is None else describe(result)}. Does it return the answer?")
+        raise Nothing(
+            f"Your function ran and returned {'nothing' if result is None else describe(result)}. "
+            "Does it return the answer?"
+        )
     if is_stub(result):
         raise NotAttempted
     return result
 
 
 def in_turn(function: Any) -> Callable[..., Any]:
-    """Return a function that calls the learner's function with one input after another: ``ask("For 3 rows", 3)``.
+    """Return a function that calls the learner's function with one input after another: ``ask("For
+    3 rows", 3)``.
 
-    If the function returns nothing for the first input, it counts as not attempted; if it does so later, the refusal names the case.
+    If the function returns nothing for the first input, it counts as not attempted; if it does so
+    later, the refusal names the case.
     """
     answered = False
 
@@ -173,7 +214,9 @@ def in_turn(function: Any) -> Callable[..., Any]:
 
 
 def listed(value: Any) -> Any:
-    """Return the numbers of a one-dimensional NumPy or PyTorch array as a list; anything else as it is."""
+    """Return the numbers of a one-dimensional NumPy or PyTorch array as a list; anything else as it
+    is.
+    """
     torch = sys.modules.get("torch")  # who has a tensor has imported it
     array = isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
     return value.tolist() if array and value.ndim == 1 else value
@@ -194,22 +237,33 @@ def number(answer: Any, what: str) -> float:
     if is_stub(answer):
         raise NotAttempted
     if isinstance(answer, (bool, str, bytes)):
-        raise Refused(f"Your answer is {describe(answer)}; the check expects {what}, a plain number.")
+        raise Refused(
+            f"Your answer is {describe(answer)}; the check expects {what}, a plain number."
+        )
     try:
         value = float(answer)
     except Exception as error:
-        raise Refused(f"Your answer is {describe(answer)}; the check expects {what}, a plain number.") from error
+        raise Refused(
+            f"Your answer is {describe(answer)}; the check expects {what}, a plain number."
+        ) from error
     if not math.isfinite(value):
         raise Refused(f"Your answer is {value}; the check expects {what}, a finite number.")
     return value
 
 
 def explain(error: BaseException) -> str:
-    """Return a description of an exception: its type, its message and the line of the learner's code."""
+    """Return a description of an exception: its type, its message and the line of the learner's
+    code.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    others = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]  # the folder around it may be named alike
+    # the folder around it may be named alike
+    others = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
     theirs = [frame for frame in others if not frame.filename.startswith(_INSTALLED)] or others
-    where = f" (line {theirs[-1].lineno}{f': `{theirs[-1].line}`' if theirs[-1].line else ''})" if theirs else ""
+    where = (
+        f" (line {theirs[-1].lineno}{f': `{theirs[-1].line}`' if theirs[-1].line else ''})"
+        if theirs
+        else ""
+    )
     try:
         text = str(error).strip().split("\n")[0]
     except Exception:  # a learner's exception whose own text fails
@@ -225,4 +279,8 @@ def describe(value: Any) -> str:
     except Exception:  # a learner's object whose repr fails
         text = ""
     kind = type(value).__name__
-    return f"{with_article(kind)} ({text})" if text and len(text) <= 40 and "\n" not in text else with_article(kind)
+    return (
+        f"{with_article(kind)} ({text})"
+        if text and len(text) <= 40 and "\n" not in text
+        else with_article(kind)
+    )

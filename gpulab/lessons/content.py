@@ -1,8 +1,10 @@
-"""The content of a lesson: questions to predict and exercises to solve, read from the files of ``gpulab/course`` and found by their id.
+"""The content of a lesson: questions to predict and exercises to solve, read from the files of
+``gpulab/course`` and found by their id.
 
-An id is the notebook's number and a running number ("02.3"), in the order of the notebook. A notebook's folder contains
-``predictions.toml``, the questions and the misconceptions behind common wrong predictions; ``outcomes.py``, how to get the answer
-of a question from a result; and one file for each exercise, in cells that begin with a line such as ``# %% stub``:
+An id is the notebook's number and a running number ("02.3"), in the order of the notebook. A
+notebook's folder contains ``predictions.toml``, the questions and the misconceptions behind common
+wrong predictions; ``outcomes.py``, how to get the answer of a question from a result; and one file
+for each exercise, in cells that begin with a line such as ``# %% stub``:
 
 - ``exercise``: the fields of ``Exercise`` that are plain values;
 - ``stub`` and ``solution``: sources as a learner would write them;
@@ -36,7 +38,8 @@ class Reading:
     Attributes
     ----------
     when : callable
-        Called with (predicted, measured) in base units, or two choices; True if the prediction shows this misconception.
+        Called with (predicted, measured) in base units, or two choices; True if the prediction
+        shows this misconception.
     sentence : str
         What the learner may have thought, and what is true.
     """
@@ -55,15 +58,18 @@ class Question:
     readings : tuple of Reading
         The first that applies is shown with the measurement.
     outcome : callable or None
-        Called with what the notebook passes to ``reveal``; returns the number (base units) or the choice. It raises ``Unmeasured`` if
-        the result does not contain it, and ``Never`` if the answer is that there is no such number. None if the notebook passes a
-        number, a choice or a measurement.
+        Called with what the notebook passes to ``reveal``; returns the number (base units) or the
+        choice. It raises ``Unmeasured`` if the result does not contain it, and ``Never`` if the
+        answer is that there is no such number. None if the notebook passes a number, a choice or a
+        measurement.
     sides : callable or None
-        For an answer that compares two things: called with what is passed to ``reveal``; returns the evidence of each by name.
+        For an answer that compares two things: called with what is passed to ``reveal``; returns
+        the evidence of each by name.
     close_ratio : float
         A prediction within this factor of the measurement counts as close.
     close_absolute : float
-        So does a prediction that differs by at most this much, in base units; for small counts, where 0 and 1 differ by no factor.
+        So does a prediction that differs by at most this much, in base units; for small counts,
+        where 0 and 1 differ by no factor.
     """
 
     id: str
@@ -92,7 +98,8 @@ class Usual:
 
 @dataclass(frozen=True)
 class Seen:
-    """A result of the learner's own machine that a check compares the answer with; kept with the answer.
+    """A result of the learner's own machine that a check compares the answer with; kept with the
+    answer.
 
     Attributes
     ----------
@@ -103,7 +110,8 @@ class Seen:
     get : callable
         Returns the result that the learner saw, or None if there is none yet; does not measure.
     put : callable
-        Sets such a result for the check to compare with, to check an answer again on another machine.
+        Sets such a result for the check to compare with, to check an answer again on another
+        machine.
     """
 
     words: str
@@ -126,7 +134,8 @@ class Exercise:
     hints : tuple of str
         From a nudge to nearly the answer.
     check : callable
-        Called with the answer, which is not a stub; returns a sentence on why it is right, or raises ``Refused`` with what is wrong.
+        Called with the answer, which is not a stub; returns a sentence on why it is right, or
+        raises ``Refused`` with what is wrong.
     usual : tuple of Usual
         Common wrong answers.
     limit_seconds : float
@@ -134,16 +143,19 @@ class Exercise:
     loads : tuple of str
         The large libraries that the check uses, imported before its time limit starts.
     machine : str
-        The property of the learner's machine that decides whether an answer is right; "" if a right answer is right everywhere.
+        The property of the learner's machine that decides whether an answer is right; "" if a right
+        answer is right everywhere.
     seen : Seen or None
-        That property, if it can be kept with the answer, so that another machine can check the answer again.
+        That property, if it can be kept with the answer, so that another machine can check the
+        answer again.
     unkept : str
         Why an answer cannot be stored in a file; "" if it can.
     answer_is_file : bool
         The answer is the path of a file, whose text is the answer.
     live : bool
-        The check needs more of an answer than what it returns as plain values: the objects that it changes, memory that it shares, what it
-        does meanwhile. An instructor's machine then runs the check in the process of the answer, whose code could forge the outcome.
+        The check needs more of an answer than what it returns as plain values: the objects that it
+        changes, memory that it shares, what it does meanwhile. An instructor's machine then runs
+        the check in the process of the answer, whose code could forge the outcome.
     """
 
     id: str
@@ -191,7 +203,9 @@ class Unmeasured(Exception):  # noqa: N818
 
 
 class Never(Unmeasured):
-    """The measurement shows that there is no such number; the message is the answer, such as that something never pays off."""
+    """The measurement shows that there is no such number; the message is the answer, such as that
+    something never pays off.
+    """
 
 
 class NotAttempted(Exception):  # noqa: N818
@@ -199,13 +213,19 @@ class NotAttempted(Exception):  # noqa: N818
 
 
 class Nothing(NotAttempted):
-    """A function ran and returned nothing: it is wrong, unless it is the stub; the message says what is missing."""
+    """A function ran and returned nothing: it is wrong, unless it is the stub; the message says
+    what is missing.
+    """
 
 
 @functools.cache
 def lessons() -> tuple[Lesson, ...]:
     """Return every notebook's content, in the order of the course."""
-    return tuple(read_lesson(folder) for folder in sorted(COURSE.iterdir()) if (folder / "predictions.toml").exists())
+    return tuple(
+        read_lesson(folder)
+        for folder in sorted(COURSE.iterdir())
+        if (folder / "predictions.toml").exists()
+    )
 
 
 @contextlib.contextmanager
@@ -215,7 +235,8 @@ def _named(path: Path) -> Iterator[None]:
         yield
     except Exception as error:  # whatever a course's author wrote
         raise InputError(
-            f"course: {path} cannot be read ({type(error).__name__}: {message_of(error)}); expected what gpulab.lessons.content describes. "
+            f"course: {path} cannot be read ({type(error).__name__}: {message_of(error)}); "
+            "expected what gpulab.lessons.content describes. "
             "Correct the file and restart the kernel."
         ) from error
 
@@ -237,7 +258,10 @@ def read_lesson(folder: Path) -> Lesson:
         questions = {
             id: Question(
                 id,
-                tuple(Reading(_condition(each["when"]), each["text"]) for each in table.pop("readings", ())),
+                tuple(
+                    Reading(_condition(each["when"]), each["text"])
+                    for each in table.pop("readings", ())
+                ),
                 *(taken.get(name, {}).get(id) for name in ("outcome", "sides")),
                 **table,
             )
@@ -250,7 +274,11 @@ def read_lesson(folder: Path) -> Lesson:
                 found = read_exercise(path)
                 if exercises.setdefault(int(found.id.partition(".")[2]), found) is not found:
                     raise ValueError(f"another file has the id {found.id}")
-    return Lesson(notebook, questions, {exercises[number].id: exercises[number] for number in sorted(exercises)})
+    return Lesson(
+        notebook,
+        questions,
+        {exercises[number].id: exercises[number] for number in sorted(exercises)},
+    )
 
 
 def read_exercise(path: Path) -> Exercise:
@@ -260,22 +288,34 @@ def read_exercise(path: Path) -> Exercise:
     for number, line in enumerate([*lines, "# %%"]):
         if line.startswith("# %%"):
             name, _, words = kind.partition(": ")
-            # As many empty lines before it as there are lines in the file, for the line numbers of a traceback.
-            cells.setdefault(name, []).append((words, "\n" * first + "\n".join(lines[first:number]).rstrip()))
+            # As many empty lines before it as there are lines in the file, for the line numbers of
+            # a traceback.
+            cells.setdefault(name, []).append(
+                (words, "\n" * first + "\n".join(lines[first:number]).rstrip())
+            )
             kind, first = line.removeprefix("# %%").strip(), number + 1
     source = {name: each[0][1].lstrip("\n") for name, each in cells.items()}
     checks = _run(cells["check"][0][1], path)
-    hints = (" ".join(line.removeprefix("#").strip() for line in text.split("\n")).strip() for _, text in cells["hint"])
+    hints = (
+        " ".join(line.removeprefix("#").strip() for line in text.split("\n")).strip()
+        for _, text in cells["hint"]
+    )
     usual = tuple(Usual(text.lstrip("\n"), words) for words, text in cells.get("wrong", ()))
     return Exercise(
-        **_run(source["exercise"], path), stub=source["stub"], solution=source["solution"], hints=tuple(hints),
-        check=checks["check"], usual=usual, seen=checks.get("seen"),
-    )  # fmt: skip
+        **_run(source["exercise"], path),
+        stub=source["stub"],
+        solution=source["solution"],
+        hints=tuple(hints),
+        check=checks["check"],
+        usual=usual,
+        seen=checks.get("seen"),
+    )
 
 
 def _run(source: str, path: Path) -> dict[str, Any]:
     """Run a part of a content file; return what it defines."""
-    # The name of a module that exists, for dataclasses; cloudpickle carries what it does not find there by value.
+    # The name of a module that exists, for dataclasses; cloudpickle carries what it does not find
+    # there by value.
     names: dict[str, Any] = {"__name__": __name__}
     before = set(names) | {"__builtins__", "__annotations__"}
     exec(compile(source, str(path), "exec", annotations.compiler_flag, dont_inherit=True), names)
@@ -285,7 +325,9 @@ def _run(source: str, path: Path) -> dict[str, Any]:
 def _condition(expression: str) -> Callable[[Any, Any], bool]:
     """Return when a reading fits: an expression of ``predicted`` and ``measured``."""
     code = compile(expression, expression, "eval")
-    return lambda predicted, measured: bool(eval(code, {"predicted": predicted, "measured": measured}))
+    return lambda predicted, measured: bool(
+        eval(code, {"predicted": predicted, "measured": measured})
+    )
 
 
 def chosen(notebook: str, who: str) -> tuple[Lesson, ...]:
@@ -301,7 +343,10 @@ def chosen(notebook: str, who: str) -> tuple[Lesson, ...]:
     found = tuple(lesson for lesson in known if whole and lesson.notebook.startswith(notebook))
     if not found:
         numbers = ", ".join(lesson.notebook[:2] for lesson in known)
-        raise InputError(f"{who}: there is no notebook {shown(notebook, 40)}; expected one of {numbers}. Leave it out for all of them.")
+        raise InputError(
+            f"{who}: there is no notebook {shown(notebook, 40)}; expected one of {numbers}. Leave "
+            "it out for all of them."
+        )
     return found
 
 
@@ -324,7 +369,9 @@ def exercise(id: str) -> Exercise:
 
 
 def question(id: str) -> Question:
-    """Return what is known about a prediction; an id that the course does not have gets an empty record (your own notebook)."""
+    """Return what is known about a prediction; an id that the course does not have gets an empty
+    record (your own notebook).
+    """
     for lesson in lessons():
         if id in lesson.questions:
             return lesson.questions[id]

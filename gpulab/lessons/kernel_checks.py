@@ -1,6 +1,8 @@
-"""Check a learner's kernel in the microscope with several seeds and sizes: findings first, then results, then counts.
+"""Check a learner's kernel in the microscope with several seeds and sizes: findings first, then
+results, then counts.
 
-The microscope runs on any machine and finds errors that may stay unnoticed on a GPU, so a right answer is right everywhere.
+The microscope runs on any machine and finds errors that may stay unnoticed on a GPU, so a right
+answer is right everywhere.
 """
 
 from __future__ import annotations
@@ -21,19 +23,22 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.units import plural
 
-# A right answer takes some hundred statements, one thread that does all the work 10,000; what goes on beyond this has no end, and is
-# told so with its line, before the check's own time is up.
+# A right answer takes some hundred statements, one thread that does all the work 10,000; what goes
+# on beyond this has no end, and is told so with its line, before the check's own time is up.
 _MOST_STEPS = 20_000
 _WORDS = {
     "bounds": "It accesses an element out of an array's bounds.",
-    "race": "There is a race: two threads access one element without synchronization, so the result is undefined.",
-    "barrier": "A barrier is not reached by all threads of its block, so on a GPU the block may hang or give wrong results.",
+    "race": "There is a race: two threads access one element without synchronization, so the "
+    "result is undefined.",
+    "barrier": "A barrier is not reached by all threads of its block, so on a GPU the block may hang "
+    "or give wrong results.",
     "uninitialised": "It reads shared memory that nothing was written to.",
     "shuffle": "A shuffle or a vote involves a lane that does not take part.",
 }
 
 
-# Few lanes touch few sectors; the last rows and columns may leave some of a warp idle, but not half of it.
+# Few lanes touch few sectors; the last rows and columns may leave some of a warp idle, but not half
+# of it.
 LEAST_LANES = 16
 
 
@@ -75,7 +80,10 @@ def run_trials(answer: Any, stub: str, trials: Callable[[], Sequence[Trial]]) ->
     if checking.is_stub(answer):
         raise NotAttempted
     if not isinstance(plain_function(answer), types.FunctionType):
-        raise Refused(f"Your answer is {checking.describe(answer)}; the check expects a kernel: the function, not its call.")
+        raise Refused(
+            f"Your answer is {checking.describe(answer)}; the check expects a kernel: the "
+            "function, not its call."
+        )
     try:
         source = read_source(answer)
     except KernelError as error:
@@ -86,13 +94,20 @@ def run_trials(answer: Any, stub: str, trials: Callable[[], Sequence[Trial]]) ->
     if _body(source.tree) in ([], _body(given)):
         raise NotAttempted
     if len(source.parameters) != len(names):
-        raise Refused(f"It takes {plural(len(source.parameters), 'argument')}; it is launched with {len(names)}: {', '.join(names)}.")
+        raise Refused(
+            f"It takes {plural(len(source.parameters), 'argument')}; it is launched with "
+            f"{len(names)}: {', '.join(names)}."
+        )
     return [_run(answer, trial, names) for trial in trials()]
 
 
 def _body(tree: ast.FunctionDef) -> list[str]:
     """Return the statements as text without places, comments, docstrings and dots."""
-    return [ast.dump(node) for node in tree.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
+    return [
+        ast.dump(node)
+        for node in tree.body
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    ]
 
 
 def returns(answer: Any) -> bool:
@@ -111,7 +126,10 @@ def _run(answer: Any, trial: Trial, names: Sequence[str]) -> Simulation:
     for number, before in given.items():
         if not np.array_equal(trial.arguments[number], before):
             results = " and ".join(names[k] for k in trial.expected)
-            raise Refused(f"Your kernel changes {names[number]}, which other code may still need; only {results} may change.")
+            raise Refused(
+                f"Your kernel changes {names[number]}, which other code may still need; only "
+                f"{results} may change."
+            )
     for number, expected in trial.expected.items():
         _compare(trial, np.asarray(trial.arguments[number]), expected)
     return found
@@ -120,7 +138,11 @@ def _run(answer: Any, trial: Trial, names: Sequence[str]) -> Simulation:
 def _sentence(findings: Sequence[Finding], trial: Trial) -> str:
     first = min(findings, key=lambda finding: list(_WORDS).index(finding.kind))
     is_variable = first.kind == "uninitialised" and not first.index
-    said = "It reads a variable that has no value in some threads." if is_variable else _WORDS[first.kind]
+    said = (
+        "It reads a variable that has no value in some threads."
+        if is_variable
+        else _WORDS[first.kind]
+    )
     return f"{said} {trial.words[0].upper()}{trial.words[1:]}: {first}"
 
 
@@ -131,7 +153,8 @@ def _compare(trial: Trial, given: np.ndarray, expected: np.ndarray) -> None:
         place = tuple(int(k) for k in np.argwhere(wrong)[0])
         where = place[0] if len(place) == 1 else place
         raise Refused(
-            f"The result is wrong {trial.words}: {int(wrong.sum()):,} of {wrong.size:,} elements. The first is element {where}: "
+            f"The result is wrong {trial.words}: {int(wrong.sum()):,} of {wrong.size:,} elements. "
+            f"The first is element {where}: "
             f"{given[place]:g}, and {expected[place]:g} is right."
         )
 
@@ -142,10 +165,14 @@ def totals(simulations: Sequence[Simulation], name: str) -> int:
 
 
 def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Return whole numbers as float32: their sums are exact, so results can be compared for equality."""
+    """Return whole numbers as float32: their sums are exact, so results can be compared for
+    equality.
+    """
     return rng.integers(-9, 10, shape).astype(np.float32)
 
 
 def held(like: np.ndarray) -> np.ndarray:
-    """Return an array for results that is filled with other numbers, so that elements that are not written can be detected."""
+    """Return an array for results that is filled with other numbers, so that elements that are not
+    written can be detected.
+    """
     return np.full_like(like, 77)

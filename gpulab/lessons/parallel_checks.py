@@ -1,4 +1,6 @@
-"""Real ranks for the checks of notebook 08: those of the notebook if they are open, else ranks started for the check."""
+"""Real ranks for the checks of notebook 08: those of the notebook if they are open, else ranks
+started for the check.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from gpulab import parallel
 
 
 def open_ranks(least: int) -> Any:
-    """Return the learner's open cluster with at least that many ranks (a variable of the notebook), or None."""
+    """Return the learner's open cluster with at least that many ranks (a variable of the notebook),
+    or None.
+    """
     names = vars(sys.modules["__main__"])
     found = (each for each in list(names.values()) if isinstance(each, parallel.Ranks))
     return next((each for each in found if each.n >= least and each.ready), None)

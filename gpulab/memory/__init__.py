@@ -1,4 +1,6 @@
-"""What holds the memory of a device, what a training step will need, and how to free memory after a failure."""
+"""What holds the memory of a device, what a training step will need, and how to free memory after a
+failure.
+"""
 
 from gpulab.memory._limit import Limit, limit
 from gpulab.memory._predict import largest_batch, predict

@@ -1,7 +1,9 @@
-"""A dispatch mode that refuses what no longer fits: how a CPU gets the out-of-memory error of a small accelerator.
+"""A dispatch mode that refuses what no longer fits: how a CPU gets the out-of-memory error of a
+small accelerator.
 
-Slimmer than the tracker behind ``trace``: it keeps the bytes of each living storage and nothing of the dead, so that it can stay on
-for as long as a training runs. Imported only inside functions: the class needs torch when it is defined.
+Slimmer than the tracker behind ``trace``: it keeps the bytes of each living storage and nothing of
+the dead, so that it can stay on for as long as a training runs. Imported only inside functions: the
+class needs torch when it is defined.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from gpulab.units import format_bytes
 
 
 class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count the living storages of one device type, and raise PyTorch's own error when an operator makes them too many.
+    """Count the living storages of one device type, and raise PyTorch's own error when an operator
+    makes them too many.
 
     Parameters
     ----------
@@ -42,23 +45,29 @@ class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func.namespace == "prim":  # a question about a tensor, not work
             return func(*args, **kwargs)
-        self._count((args, kwargs), ours=not self.on_top)  # what was there before the block, and what autograd kept
+        # what was there before the block, and what autograd kept
+        self._count((args, kwargs), ours=not self.on_top)
         before = self.live_bytes
         result = func(*args, **kwargs)
         self._count(result)
         made = self.live_bytes - before
         if made > 0 and self.live_bytes > self.nbytes:
-            result = None  # the error keeps this frame: with the result in it, what did not fit would stay
+            # the error keeps this frame: with the result in it, what did not fit would stay
+            result = None
             raise torch.OutOfMemoryError(
-                f"{self.device_type.upper()} out of memory. Tried to allocate {format_bytes(made)} in {func}. "
-                f"gpulab.memory.limit allows {format_bytes(self.nbytes)}, of which {format_bytes(max(0, self.nbytes - before))} is free; "
+                f"{self.device_type.upper()} out of memory. Tried to allocate {format_bytes(made)} "
+                f"in {func}. "
+                f"gpulab.memory.limit allows {format_bytes(self.nbytes)}, of which "
+                f"{format_bytes(max(0, self.nbytes - before))} is free; "
                 f"live tensors hold {format_bytes(before)}."
             )
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         return result
 
     def watch_living(self) -> None:
-        """Count every tensor that Python can reach now: made before the block, or between two of them."""
+        """Count every tensor that Python can reach now: made before the block, or between two of
+        them.
+        """
         for item in living((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)):
             self._count(item)
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
@@ -73,7 +82,10 @@ class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 key, nbytes = storage._cdata, storage.nbytes()
                 known = self._living.get(key)
                 if known is None:
-                    self._living[key] = (nbytes if ours else None, weakref.ref(storage, functools.partial(self._died, key)))
+                    self._living[key] = (
+                        nbytes if ours else None,
+                        weakref.ref(storage, functools.partial(self._died, key)),
+                    )
                     self.live_bytes += nbytes if ours else 0
                 elif known[0] is not None and known[0] != nbytes:  # resized in place
                     self._living[key] = (nbytes, known[1])

@@ -1,4 +1,6 @@
-"""The dispatch mode that counts bytes and FLOPs operator by operator. Imported only inside functions: it needs torch."""
+"""The dispatch mode that counts bytes and FLOPs operator by operator. Imported only inside
+functions: it needs torch.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +17,96 @@ from torch.utils.flop_counter import flop_registry
 from gpulab.memory._tracker import storages_of
 from gpulab.memory.traffic_results import OperatorTraffic
 
-# FLOPs an output element where it is not one: the formulas of gpulab.workloads (gelu) or the operator's own definition.
+# FLOPs an output element where it is not one: the formulas of gpulab.workloads (gelu) or the
+# operator's own definition.
 _PER_ELEMENT = {
-    "gelu": 5, "addcmul": 3, "addcdiv": 3, "lerp": 3, "sigmoid": 3, "silu": 4, "softplus": 4, "gelu_backward": 8, "threshold_backward": 1,
-    "where": 1, "clamp": 2, "hardtanh": 2,
-}  # fmt: skip
-# FLOPs an input element, as gpulab.workloads counts softmax and layer_norm; a mean or a sum adds each element once.
+    "gelu": 5,
+    "addcmul": 3,
+    "addcdiv": 3,
+    "lerp": 3,
+    "sigmoid": 3,
+    "silu": 4,
+    "softplus": 4,
+    "gelu_backward": 8,
+    "threshold_backward": 1,
+    "where": 1,
+    "clamp": 2,
+    "hardtanh": 2,
+}
+# FLOPs an input element, as gpulab.workloads counts softmax and layer_norm; a mean or a sum adds
+# each element once.
 _PER_INPUT = {
-    "sum": 1, "mean": 1, "amax": 1, "amin": 1, "max": 1, "min": 1, "prod": 1, "var": 3, "var_mean": 3, "argmax": 1, "cumsum": 1, "norm": 2,
-    "linalg_vector_norm": 2, "_softmax": 5, "_log_softmax": 5, "native_layer_norm": 7, "native_batch_norm": 7, "dot": 2,
-}  # fmt: skip
+    "sum": 1,
+    "mean": 1,
+    "amax": 1,
+    "amin": 1,
+    "max": 1,
+    "min": 1,
+    "prod": 1,
+    "var": 3,
+    "var_mean": 3,
+    "argmax": 1,
+    "cumsum": 1,
+    "norm": 2,
+    "linalg_vector_norm": 2,
+    "_softmax": 5,
+    "_log_softmax": 5,
+    "native_layer_norm": 7,
+    "native_batch_norm": 7,
+    "dot": 2,
+}
 # Operators that only move, compare places or fill; a number format may change on the way.
 _MOVES = {
-    "copy_", "clone", "_to_copy", "fill", "zero_", "fill_", "cat", "stack", "index", "index_select", "gather", "embedding", "zeros", "ones",
-    "full", "zeros_like", "ones_like", "full_like", "arange", "scatter", "index_put", "sort", "repeat", "flip", "roll", "constant_pad_nd",
-}  # fmt: skip
+    "copy_",
+    "clone",
+    "_to_copy",
+    "fill",
+    "zero_",
+    "fill_",
+    "cat",
+    "stack",
+    "index",
+    "index_select",
+    "gather",
+    "embedding",
+    "zeros",
+    "ones",
+    "full",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "arange",
+    "scatter",
+    "index_put",
+    "sort",
+    "repeat",
+    "flip",
+    "roll",
+    "constant_pad_nd",
+}
 # Of these the first tensor is a table of which only the asked rows are read.
 _LOOKUPS = {"index", "index_select", "gather", "embedding"}
 # A storage or a question, not a pass over memory.
 _NOTHING = {
-    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "_unsafe_view", "resize_", "set_", "lift_fresh",
-}  # fmt: skip
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "detach",
+    "_unsafe_view",
+    "resize_",
+    "set_",
+    "lift_fresh",
+}
 # In-place operators that do not look at what was there.
 _BLIND = {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_"}
 
 
 class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keep one ``OperatorTraffic`` for each operator that moves something, and which tensors were read first and changed then."""
+    """Keep one ``OperatorTraffic`` for each operator that moves something, and which tensors were
+    read first and changed then.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -54,7 +119,10 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operator and count it."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        views = any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
+        views = any(
+            each.alias_info is not None and not each.alias_info.is_write
+            for each in func._schema.returns
+        )
         if func.namespace == "prim" or views or _base(func) in _NOTHING:
             return result
         written = _written(func, args, kwargs, result)
@@ -64,7 +132,9 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._fresh |= written.keys() - self._read
         if read or written:
             sizes = sum(read.values()), sum(written.values())
-            self.operators.append(OperatorTraffic(str(func), *sizes, _flops(func, args, kwargs, result)))
+            self.operators.append(
+                OperatorTraffic(str(func), *sizes, _flops(func, args, kwargs, result))
+            )
         return result
 
 
@@ -74,7 +144,9 @@ def distinct(values: Iterable[Any]) -> dict[tuple[Any, ...], int]:
 
 
 def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Tell two tensors apart by what they see of which memory; fake ones, which have no address, by themselves."""
+    """Tell two tensors apart by what they see of which memory; fake ones, which have no address, by
+    themselves.
+    """
     if tensor.layout is not torch.strided:
         return (id(tensor),)
     if tensor.is_meta or isinstance(tensor, FakeTensor):  # their data_ptr() is 0, or a warning
@@ -85,14 +157,22 @@ def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of distinct elements: an expanded dimension (stride 0) is there once, and so is where windows overlap.
+    """Return the bytes of distinct elements: an expanded dimension (stride 0) is there once, and so
+    is where windows overlap.
 
     Of a sparse tensor these are its values and its indices.
     """
     if tensor.layout is not torch.strided:
         return sum(_nbytes(part) for part, _ in storages_of(tensor, tensor.device.type))
-    elements = math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)
-    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))  # from first to last
+    elements = math.prod(
+        size
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        if stride or not size
+    )
+    # from first to last
+    span = 1 + sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     return min(elements, max(span, 0)) * tensor.element_size()
 
 
@@ -112,7 +192,11 @@ def _changed(func: Any, args: Any, kwargs: Any) -> list[Any]:
     found = []
     for place, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            found += tree_leaves(args[place] if place < len(args) and not argument.kwarg_only else kwargs.get(argument.name))
+            found += tree_leaves(
+                args[place]
+                if place < len(args) and not argument.kwarg_only
+                else kwargs.get(argument.name)
+            )
     return found
 
 
@@ -120,12 +204,19 @@ def _written(func: Any, args: Any, kwargs: Any, result: Any) -> dict[tuple[Any, 
     return distinct([*_changed(func, args, kwargs), *tree_leaves(result)])
 
 
-def _read(func: Any, args: Any, kwargs: Any, written: dict[tuple[Any, ...], int]) -> dict[tuple[Any, ...], int]:
+def _read(
+    func: Any, args: Any, kwargs: Any, written: dict[tuple[Any, ...], int]
+) -> dict[tuple[Any, ...], int]:
     values = []
     for place, argument in enumerate(func._schema.arguments):
-        value = args[place] if place < len(args) and not argument.kwarg_only else kwargs.get(argument.name)
+        value = (
+            args[place]
+            if place < len(args) and not argument.kwarg_only
+            else kwargs.get(argument.name)
+        )
         writes = argument.alias_info is not None and argument.alias_info.is_write
-        if not (writes and (argument.is_out or _base(func) in _BLIND)):  # ``out=``, or the target of a copy or a fill, is only written
+        # ``out=``, or the target of a copy or a fill, is only written
+        if not (writes and (argument.is_out or _base(func) in _BLIND)):
             values += tree_leaves(value)
     read = distinct(values)
     if _base(func) in _LOOKUPS:
@@ -145,7 +236,10 @@ def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
     if name in _MOVES or _base(func) in _BLIND:
         return 0.0
     if name in _PER_INPUT:
-        first = next((tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)), None)
+        first = next(
+            (tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)),
+            None,
+        )
         return float(_PER_INPUT[name] * first.numel()) if first is not None else None
     if name in _PER_ELEMENT or torch.Tag.pointwise in func.tags:
         scaled = name in ("add", "sub", "rsub") and kwargs.get("alpha", 1) != 1
@@ -154,7 +248,9 @@ def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
 
 
 def _attention_flops(name: str, args: Any) -> float:
-    """Both products of attention, the softmax left out as in ``gpulab.workloads``; backward makes five products of that size."""
+    """Both products of attention, the softmax left out as in ``gpulab.workloads``; backward makes
+    five products of that size.
+    """
     backward = name.endswith("_backward")
     query, key, value = args[1:4] if backward else args[:3]
     rows, width, keys = math.prod(query.shape[:-1]), query.shape[-1], key.shape[-2]

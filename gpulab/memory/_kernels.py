@@ -1,11 +1,13 @@
-"""What real kernels allocate and fake ones do not show: the workspace of oneDNN's LSTM, losses reduced in place, scratch inside operators.
+"""What real kernels allocate and fake ones do not show: the workspace of oneDNN's LSTM, losses
+reduced in place, scratch inside operators.
 
-The fake kernel of ``mkldnn_rnn_layer`` returns an empty workspace; the real one is most of an LSTM's memory. Its size
-follows oneDNN's layout: seven regions, each rounded up to a page of 4 KiB, rows padded to 64 bytes and off multiples
-of 256 elements (oneDNN ``src/cpu/rnn/rnn_utils``: ``set_offsets``, ``get_good_ld``). docs/measurements.md has the check.
+The fake kernel of ``mkldnn_rnn_layer`` returns an empty workspace; the real one is most of an
+LSTM's memory. Its size follows oneDNN's layout: seven regions, each rounded up to a page of 4 KiB,
+rows padded to 64 bytes and off multiples of 256 elements (oneDNN ``src/cpu/rnn/rnn_utils``:
+``set_offsets``, ``get_good_ld``). docs/measurements.md has the check.
 
-Scratch is what an operator allocates and frees before it returns. The rules here are upper estimates from the layouts
-that PyTorch and oneDNN use, so that ``fits`` errs on the safe side.
+Scratch is what an operator allocates and frees before it returns. The rules here are upper
+estimates from the layouts that PyTorch and oneDNN use, so that ``fits`` errs on the safe side.
 """
 
 from __future__ import annotations
@@ -35,13 +37,17 @@ def _round_up(value: int, multiple: int) -> int:
 
 
 def _row(elements: int, itemsize: int) -> int:
-    """The padded length of a row: 64-byte aligned, and never a multiple of 256 elements (4 KiB aliasing)."""
+    """The padded length of a row: 64-byte aligned, and never a multiple of 256 elements (4 KiB
+    aliasing).
+    """
     row = _round_up(elements, 64 // itemsize)
     return row + 64 // itemsize if row % 256 == 0 else row
 
 
 def rnn_workspace_bytes(positions: int, batch: int, inputs: int, hidden: int, itemsize: int) -> int:
-    """Return the bytes of the workspace that oneDNN's LSTM keeps from forward to backward, one layer and direction."""
+    """Return the bytes of the workspace that oneDNN's LSTM keeps from forward to backward, one
+    layer and direction.
+    """
     states = 2 * (positions + 1) * batch
     widest = max(inputs, hidden)
     regions = (
@@ -64,8 +70,14 @@ _NORMS = {  # and where the weight stands among the arguments
 _NORM_GRADIENTS = (aten.native_layer_norm_backward.default, aten.native_group_norm_backward.default)
 
 
-# These write the loss of each element, and reduce it into the first: the scalar keeps the memory of all of them.
-_REDUCED_IN_PLACE = (aten.mse_loss.default, aten.smooth_l1_loss.default, aten.binary_cross_entropy.default, aten.soft_margin_loss.default)
+# These write the loss of each element, and reduce it into the first: the scalar keeps the memory of
+# all of them.
+_REDUCED_IN_PLACE = (
+    aten.mse_loss.default,
+    aten.smooth_l1_loss.default,
+    aten.binary_cross_entropy.default,
+    aten.soft_margin_loss.default,
+)
 _CTC = (aten._ctc_loss.default, aten._ctc_loss.Tensor)
 
 
@@ -74,56 +86,78 @@ def _ctc_loss(log_probabilities: Any, targets: Any, _: Any, lengths: Any, *rest:
     known = getattr(lengths, "constant", lengths)
     if known is None and targets.dim() != 2:
         raise InputError(
-            "predict: CTC with its targets in one row needs the values of target_lengths, and they are not known; expected them, or "
-            "targets of shape (batch, longest). Let the loss hold the lengths, as a list or a tensor with values."
+            "predict: CTC with its targets in one row needs the values of target_lengths, and they "
+            "are not known; expected them, or "
+            "targets of shape (batch, longest). Let the loss hold the lengths, as a list or a "
+            "tensor with values."
         )
     with unset_fake_temporarily():
         longest = targets.shape[1] if known is None else int(torch.as_tensor(known).max())
     steps, batch, _ = log_probabilities.shape
-    return log_probabilities.new_empty(batch), log_probabilities.new_empty(batch, steps, 2 * longest + 1)
+    return log_probabilities.new_empty(batch), log_probabilities.new_empty(
+        batch, steps, 2 * longest + 1
+    )
 
 
 class LengthsAsTensors(TorchFunctionMode):
-    """Within the block CTC gets its lengths as tensors: PyTorch reads a list in a way that fake tensors do not allow."""
+    """Within the block CTC gets its lengths as tensors: PyTorch reads a list in a way that fake
+    tensors do not allow.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function, CTC with other lengths."""
         if getattr(func, "__name__", "") == "ctc_loss":
             with unset_fake_temporarily():
-                args = [torch.tensor(value) if isinstance(value, (list, tuple)) else value for value in args]
+                args = [
+                    torch.tensor(value) if isinstance(value, (list, tuple)) else value
+                    for value in args
+                ]
         return func(*args, **(kwargs or {}))
 
 
 def run(func: Any, args: Any, kwargs: Any, in_optimizer: bool) -> Any:
     """Run a fake operator and return its result with the sizes that the real one has."""
-    if func is aten._local_scalar_dense.default and in_optimizer and getattr(args[0], "constant", None) is None:
-        return 1.0  # of PyTorch's optimizers only ASGD's memory depends on a value that it computed, and for long on whether it is 1
+    if (
+        func is aten._local_scalar_dense.default
+        and in_optimizer
+        and getattr(args[0], "constant", None) is None
+    ):
+        # of PyTorch's optimizers only ASGD's memory depends on a value that it computed, and for
+        # long on whether it is 1
+        return 1.0
     result = _ctc_loss(*args) if func in _CTC else func(*args, **kwargs)
     if func in _REDUCED_IN_PLACE:
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]
         return result if result.shape == shape else result.new_empty(shape).resize_(result.shape)
     if func is aten.mkldnn_rnn_layer.default:
         x, weight = args[0], args[1]
-        nbytes = rnn_workspace_bytes(x.shape[0], x.shape[1], x.shape[2], weight.shape[0] // 4, x.element_size())
+        nbytes = rnn_workspace_bytes(
+            x.shape[0], x.shape[1], x.shape[2], weight.shape[0] // 4, x.element_size()
+        )
         return (*result[:3], torch.empty(nbytes, dtype=torch.uint8, device=x.device))
     if func in _NORMS and args[0].dtype in _HALF and args[0].device.type == "cpu":
         weight = args[_NORMS[func]]
-        if weight is not None and weight.dtype is torch.float32:  # mixed precision: the statistics are kept in float32
+        # mixed precision: the statistics are kept in float32
+        if weight is not None and weight.dtype is torch.float32:
             return (result[0], *(t.float() for t in result[1:]))
     if func in _NORM_GRADIENTS and result[0] is not None and result[0].dtype is not args[1].dtype:
         return (result[0].to(args[1].dtype), *result[1:])
     return result
 
 
-# -- recurrent layers in small --------------------------------------------------------------------------------------
-# A CPU runs GRU and RNN (and LSTM in float64, or with projections) step by step. Fake tensors take 100 us for each of these operators, so
-# the layer's batch and widths are replaced by small primes, and its real operators run on real tensors of that size. Each storage then
-# counts as what it stands for: its bytes with the primes replaced by the sizes. Nothing else of the bytes is divisible by them.
+# -- recurrent layers in small
+# -------------------------------------------------------------------------------------- A CPU runs
+# GRU and RNN (and LSTM in float64, or with projections) step by step. Fake tensors take 100 us for
+# each of these operators, so the layer's batch and widths are replaced by small primes, and its
+# real operators run on real tensors of that size. Each storage then counts as what it stands for:
+# its bytes with the primes replaced by the sizes. Nothing else of the bytes is divisible by them.
 _PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 
 
 class _Swapped(torch.autograd.Function):
-    """Put small tensors in the place of fake ones, or the reverse; the same for their gradients on the way back."""
+    """Put small tensors in the place of fake ones, or the reverse; the same for their gradients on
+    the way back.
+    """
 
     @staticmethod
     def forward(ctx: Any, swap: Callable[[Any, Any], Any], shapes: Any, *tensors: Any) -> Any:
@@ -131,14 +165,24 @@ class _Swapped(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.swap, ctx.shapes = swap, [tensor.shape for tensor in tensors]
         swapped = tuple(map(swap, tensors, shapes))
-        ctx.mark_non_differentiable(*(new for new, needed in zip(swapped, ctx.needs_input_grad[2:], strict=True) if not needed))
+        ctx.mark_non_differentiable(
+            *(
+                new
+                for new, needed in zip(swapped, ctx.needs_input_grad[2:], strict=True)
+                if not needed
+            )
+        )
         return swapped
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Return the substitutes of the gradients."""
         pairs = zip(gradients, ctx.shapes, strict=True)
-        return None, None, *(None if gradient is None else ctx.swap(gradient, shape) for gradient, shape in pairs)
+        return (
+            None,
+            None,
+            *(None if gradient is None else ctx.swap(gradient, shape) for gradient, shape in pairs),
+        )
 
 
 class _InSmall(TorchFunctionMode):
@@ -151,20 +195,34 @@ class _InSmall(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function."""
         name = getattr(func, "__name__", "")
-        if name not in ("gru", "rnn_tanh", "rnn_relu", "lstm") or len(args) != 9 or not isinstance(args[0], FakeTensor):
+        if (
+            name not in ("gru", "rnn_tanh", "rnn_relu", "lstm")
+            or len(args) != 9
+            or not isinstance(args[0], FakeTensor)
+        ):
             return func(*args, **(kwargs or {}))
         x, states, parameters, bias, _, _, _, both, batch_first = args
         states = [states] if name != "lstm" else list(states)
         projected, hidden = states[0].shape[2], states[-1].shape[2]
         fused = name == "lstm" and projected == hidden and x.dtype is not torch.float64
-        if fused or x.device.type != "cpu" or not all(isinstance(t, FakeTensor) and t.numel() for t in (x, *states, *parameters)):
+        if (
+            fused
+            or x.device.type != "cpu"
+            or not all(isinstance(t, FakeTensor) and t.numel() for t in (x, *states, *parameters))
+        ):
             return func(*args)
         mode, device = x.fake_mode, x.device  # apart from x itself, which the graph must not keep
         steps, batch = x.shape[batch_first], x.shape[1 - batch_first]
         primes = iter(prime for prime in _PRIMES if steps % prime)
-        n, i, p, h = [1 if size == 1 else next(primes) for size in (batch, x.shape[2], projected, hidden)]
+        n, i, p, h = [
+            1 if size == 1 else next(primes) for size in (batch, x.shape[2], projected, hidden)
+        ]
         h = p if projected == hidden else h
-        units = [pair for pair in ((n, batch), (i, x.shape[2]), (p, projected), (h, hidden)) if pair[0] > 1]
+        units = [
+            pair
+            for pair in ((n, batch), (i, x.shape[2]), (p, projected), (h, hidden))
+            if pair[0] > 1
+        ]
 
         def scale(nbytes: int) -> int:
             whole = 1
@@ -175,9 +233,16 @@ class _InSmall(TorchFunctionMode):
 
         def swap(tensor: Any, shape: Any) -> Any:
             order = sorted(range(tensor.dim()), key=lambda k: -tensor.stride(k))
-            once = [size if stride else 1 for size, stride in zip(shape, tensor.stride(), strict=True)]
+            once = [
+                size if stride else 1 for size, stride in zip(shape, tensor.stride(), strict=True)
+            ]
             with _disable_current_modes():
-                new = torch.empty_permuted(once, order, dtype=tensor.dtype, device="cpu" if isinstance(tensor, FakeTensor) else "meta")
+                new = torch.empty_permuted(
+                    once,
+                    order,
+                    dtype=tensor.dtype,
+                    device="cpu" if isinstance(tensor, FakeTensor) else "meta",
+                )
                 new = FakeTensor(mode, new, device) if new.is_meta else new.zero_().expand(shape)
                 return self.tracker.share(new, tensor, None if new.is_meta else scale)
 
@@ -202,12 +267,15 @@ class _InSmall(TorchFunctionMode):
 
 
 def in_small(tracker: Any, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return what a recurrent layer's ``forward`` gives; where it runs step by step, it does so in small."""
+    """Return what a recurrent layer's ``forward`` gives; where it runs step by step, it does so in
+    small.
+    """
     with _InSmall(tracker):
         return forward(*args, **kwargs)
 
 
-# -- scratch --------------------------------------------------------------------------------------------------------
+# -- scratch
+# --------------------------------------------------------------------------------------------------------
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
@@ -244,7 +312,9 @@ def _product(args: Any, outputs: Sequence[Any]) -> int:
 
 
 def _whole(args: Any, outputs: Sequence[Any]) -> int:
-    """An operator without a rule of its own: a copy of all that goes in and out, in float32 at least."""
+    """An operator without a rule of its own: a copy of all that goes in and out, in float32 at
+    least.
+    """
     every = [*_tensors(args), *outputs]
     return _bytes(every) + _single(every) + _SMALL
 
@@ -260,7 +330,9 @@ def _rows(args: Any, outputs: Sequence[Any]) -> int:
 
 
 def _attention(args: Any, outputs: Sequence[Any]) -> int:
-    """Flash attention on a CPU: a tile of at most 256 x 512 scores a thread, and repacked halves."""
+    """Flash attention on a CPU: a tile of at most 256 x 512 scores a thread, and repacked
+    halves.
+    """
     inputs = _tensors(args)
     head = inputs[0].shape[-1]
     tile = 256 * 512 * 8 + 512 * head * 16
@@ -278,7 +350,9 @@ def _recurrent(args: Any, outputs: Sequence[Any]) -> int:
 
 def _blocked(tensor: Any) -> int:
     """Elements of an image batch once oneDNN has padded its channels to full blocks."""
-    return int(tensor.numel() // max(1, tensor.shape[1]) * _round_up(tensor.shape[1], _CHANNEL_BLOCK))
+    return int(
+        tensor.numel() // max(1, tensor.shape[1]) * _round_up(tensor.shape[1], _CHANNEL_BLOCK)
+    )
 
 
 def _blocked_weight(weight: Any, groups: int) -> int:
@@ -288,9 +362,11 @@ def _blocked_weight(weight: Any, groups: int) -> int:
 
 def _convolution_bytes(images: Sequence[Any], weight: Any, groups: int) -> int:
     elements = sum(_blocked(t) for t in images) + 2 * _blocked_weight(weight, groups)
-    itemsize = weight.element_size() if weight.dtype not in _HALF else 6  # the half copy and a float32 accumulator
+    # the half copy and a float32 accumulator
+    itemsize = weight.element_size() if weight.dtype not in _HALF else 6
     unfolded = 0
-    if weight.dtype not in (torch.float32, *_HALF):  # no oneDNN: columns of the whole batch are unfolded
+    # no oneDNN: columns of the whole batch are unfolded
+    if weight.dtype not in (torch.float32, *_HALF):
         unfolded = max(t.numel() for t in images) * math.prod(weight.shape[2:]) * 2
     return int(elements * itemsize + unfolded * itemsize + _SMALL)
 
@@ -304,23 +380,32 @@ def _convolution_backward(args: Any, outputs: Sequence[Any]) -> int:
 
 
 _RULES_BY_NAMES: dict[str, Callable[[Any, Sequence[Any]], int] | None] = {
-    "detach alias empty empty_like empty_strided zeros zeros_like ones ones_like full full_like new_empty new_zeros "
-    "new_empty_strided zero_ fill_ copy_ clone _to_copy cat stack arange scalar_tensor lift_fresh resize_ set_ bernoulli_ "
-    "normal_ uniform_ random_ native_dropout select_backward slice_backward embedding _unsafe_view _reshape_alias "
-    "nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward max_pool2d_with_indices avg_pool2d "
-    "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward index_select repeat constant_pad_nd upsample_nearest2d "
+    "detach alias empty empty_like empty_strided zeros zeros_like ones ones_like full full_like "
+    "new_empty new_zeros "
+    "new_empty_strided zero_ fill_ copy_ clone _to_copy cat stack arange scalar_tensor lift_fresh "
+    "resize_ set_ bernoulli_ "
+    "normal_ uniform_ random_ native_dropout select_backward slice_backward embedding _unsafe_view "
+    "_reshape_alias "
+    "nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward "
+    "max_pool2d_with_indices avg_pool2d "
+    "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward index_select repeat constant_pad_nd "
+    "upsample_nearest2d "
     "upsample_nearest2d_backward _local_scalar_dense": None,
     "sum mean amax amin var var_mean std any all argmax max min norm linalg_vector_norm": _reduction,
     "_log_softmax _log_softmax_backward_data _softmax _softmax_backward_data": _reduction,
     "mm addmm bmm baddbmm mv dot addmv linear": _product,
-    "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward _fused_rms_norm": _rows,
+    "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward "
+    "_fused_rms_norm": _rows,
     "native_batch_norm native_batch_norm_backward embedding_dense_backward _safe_softmax": _inputs,
-    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention,
     "mkldnn_rnn_layer mkldnn_rnn_layer_backward": _recurrent,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
 }
-_RULES = {f"aten::{name}": rule for names, rule in _RULES_BY_NAMES.items() for name in names.split()}
+_RULES = {
+    f"aten::{name}": rule for names, rule in _RULES_BY_NAMES.items() for name in names.split()
+}
 _chosen: dict[Any, Callable[[Any, Sequence[Any]], int] | None] = {}
 
 
@@ -333,7 +418,9 @@ def _choose(func: Any) -> Callable[[Any, Sequence[Any]], int] | None:
 
 
 def scratch_bytes(func: Any, args: Any, outputs: Sequence[Any]) -> int:
-    """Return an upper estimate of what the operator allocates inside and frees before it returns."""
+    """Return an upper estimate of what the operator allocates inside and frees before it
+    returns.
+    """
     if func not in _chosen:
         _chosen[func] = _choose(func)
     rule = _chosen[func]

@@ -1,7 +1,9 @@
-"""A deliberately small device: out-of-memory errors on demand, without the risk that the system kills the process.
+"""A deliberately small device: out-of-memory errors on demand, without the risk that the system
+kills the process.
 
-On a CPU the limit is kept by a dispatch mode over live tensor storage, on CUDA by PyTorch's own allocator. Both raise
-``torch.OutOfMemoryError``, so that code that handles them works on a full GPU too.
+On a CPU the limit is kept by a dispatch mode over live tensor storage, on CUDA by PyTorch's own
+allocator. Both raise ``torch.OutOfMemoryError``, so that code that handles them works on a full GPU
+too.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from gpulab.units import format_bytes, parse_bytes
 
 
 class Limit:
-    """The context manager of ``limit``; it may be entered repeatedly and keeps track of what is still alive.
+    """The context manager of ``limit``; it may be entered repeatedly and keeps track of what is
+    still alive.
 
     Attributes
     ----------
@@ -33,7 +36,9 @@ class Limit:
 
     @property
     def live_bytes(self) -> int:
-        """What live tensors take now, as far as they were used in the block; on CUDA all that PyTorch has allocated."""
+        """What live tensors take now, as far as they were used in the block; on CUDA all that
+        PyTorch has allocated.
+        """
         if not self.device.is_cpu:
             return int(_memory_of(self.device).memory_allocated(self.device.index)) - self._before
         return self._cap.live_bytes if self._cap is not None else 0
@@ -42,7 +47,9 @@ class Limit:
     def peak_bytes(self) -> int:
         """The most that live tensors took in the block."""
         if not self.device.is_cpu:
-            return int(_memory_of(self.device).max_memory_allocated(self.device.index)) - self._before
+            return (
+                int(_memory_of(self.device).max_memory_allocated(self.device.index)) - self._before
+            )
         return self._cap.peak_bytes if self._cap is not None else 0
 
     @property
@@ -52,7 +59,10 @@ class Limit:
 
     def __enter__(self) -> Limit:
         if self._inside:
-            raise InputError("limit: this limit has already been entered; expected one use at a time. Make a second limit.")
+            raise InputError(
+                "limit: this limit has already been entered; expected one use at a time. Make a "
+                "second limit."
+            )
         if self.device.is_cpu:
             self._enter_cap()
         else:
@@ -60,15 +70,25 @@ class Limit:
         self._inside = True
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
         self._inside = False
         if self.device.is_cpu:
             self._cap.__exit__(kind, error, trace)
         else:
-            _memory_of(self.device).set_per_process_memory_fraction(self._fraction, self.device.index)
+            _memory_of(self.device).set_per_process_memory_fraction(
+                self._fraction, self.device.index
+            )
 
     def __repr__(self) -> str:
-        return f"<limit of {format_bytes(self.nbytes)} on {self.device}: {format_bytes(self.live_bytes)} in use>"
+        return (
+            f"<limit of {format_bytes(self.nbytes)} on {self.device}: "
+            f"{format_bytes(self.live_bytes)} in use>"
+        )
 
     def _enter_cap(self) -> None:
         if self._cap is None:
@@ -86,10 +106,15 @@ class Limit:
         allowed = self.nbytes + (int(memory.memory_reserved(index)) if self._on_top else 0)
         if total is None or allowed > total:
             raise InputError(
-                f"limit: {format_bytes(self.nbytes)} is more than {self.device.name} has ({format_bytes(total or 0)}); "
+                f"limit: {format_bytes(self.nbytes)} is more than {self.device.name} has "
+                f"({format_bytes(total or 0)}); "
                 "expected less. Pass a smaller size."
             )
-        self._fraction = float(memory.get_per_process_memory_fraction(index)) if hasattr(memory, "get_per_process_memory_fraction") else 1.0
+        self._fraction = (
+            float(memory.get_per_process_memory_fraction(index))
+            if hasattr(memory, "get_per_process_memory_fraction")
+            else 1.0
+        )
         self._before = int(memory.memory_allocated(index)) if self._on_top else 0
         memory.reset_peak_memory_stats(index)
         memory.set_per_process_memory_fraction(allowed / total, index)
@@ -104,25 +129,28 @@ def _memory_of(device: devices.Device) -> Any:
 def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Limit:
     """Return a context manager that limits how much memory the tensors of a device take together.
 
-    An allocation beyond the limit raises ``torch.OutOfMemoryError``, as on a full GPU; the program goes on, and the rest of the
-    machine is not affected.
+    An allocation beyond the limit raises ``torch.OutOfMemoryError``, as on a full GPU; the program
+    goes on, and the rest of the machine is not affected.
 
     Parameters
     ----------
     nbytes : int or str
-        Bytes, or text such as "96 MiB". Everything that PyTorch holds on the device counts, including what was there before.
+        Bytes, or text such as "96 MiB". Everything that PyTorch holds on the device counts,
+        including what was there before.
     device : None, str or Device
-        None takes the best one available. On a CPU the storage of living tensors counts, after each operator of this thread; what an
-        operator allocates internally and frees again does not. On CUDA, ROCm and XPU PyTorch's allocator keeps the limit, its blocks
-        (2 MiB and more) counted whole: a gap in a block that it already held, and that a live tensor keeps allocated, does not count again.
+        None takes the best one available. On a CPU the storage of living tensors counts, after each
+        operator of this thread; what an operator allocates internally and frees again does not. On
+        CUDA, ROCm and XPU PyTorch's allocator keeps the limit, its blocks (2 MiB and more) counted
+        whole: a gap in a block that it already held, and that a live tensor keeps allocated, does
+        not count again.
     on_top : bool
         True counts only what is made inside the block, on top of what was there.
 
     Returns
     -------
     Limit
-        For ``with``; ``live_bytes``, ``peak_bytes`` and ``free_bytes`` show how full it is. Entered again, it still counts what
-        the first block left behind.
+        For ``with``; ``live_bytes``, ``peak_bytes`` and ``free_bytes`` show how full it is. Entered
+        again, it still counts what the first block left behind.
 
     Raises
     ------
@@ -133,7 +161,8 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
 
     Notes
     -----
-    Source of the accelerators' form: PyTorch, ``torch.cuda.memory.set_per_process_memory_fraction``.
+    Source of the accelerators' form: PyTorch,
+    ``torch.cuda.memory.set_per_process_memory_fraction``.
 
     Examples
     --------
@@ -148,10 +177,19 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
     """
     size, on_top = parse_bytes(nbytes), _given.flag("limit", "on_top", on_top)
     if size < 1:
-        raise InputError(f"limit: {size} bytes cannot hold a tensor; expected at least 1. Pass for example '96 MiB'.")
+        raise InputError(
+            f"limit: {size} bytes cannot hold a tensor; expected at least 1. Pass for example '96 "
+            "MiB'."
+        )
     where = devices.find(device)
     if not where.is_cpu and not hasattr(_memory_of(where), "set_per_process_memory_fraction"):
-        raise DeviceError(f"limit: PyTorch cannot limit {where.name}; expected a CPU or a CUDA device. Pass device='cpu'.")
+        raise DeviceError(
+            f"limit: PyTorch cannot limit {where.name}; expected a CPU or a CUDA device. Pass "
+            "device='cpu'."
+        )
     if not where.is_cpu and where.torch_type == "mps":
-        raise DeviceError(f"limit: {where.name} cannot be limited through PyTorch; expected a CPU or a CUDA device. Pass device='cpu'.")
+        raise DeviceError(
+            f"limit: {where.name} cannot be limited through PyTorch; expected a CPU or a CUDA "
+            "device. Pass device='cpu'."
+        )
     return Limit(size, where, on_top)

@@ -1,7 +1,8 @@
 """Give back the memory that a failed cell left behind.
 
-When a cell raises, Python keeps the last traceback for the debugger; its frames keep every local variable of the
-functions that failed, so after an out-of-memory error the memory stays full (pytorch/pytorch#27600, ipython/ipython#11572).
+When a cell raises, Python keeps the last traceback for the debugger; its frames keep every local
+variable of the functions that failed, so after an out-of-memory error the memory stays full
+(pytorch/pytorch#27600, ipython/ipython#11572).
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Released(Result):
 
     @property
     def freed_device_bytes(self) -> int:
-        """How many bytes were freed on the device; on a CPU, how many bytes this process shrank by."""
+        """How many bytes were freed on the device; on a CPU, how many bytes this process shrank
+        by.
+        """
         if self.device == "cpu":
             return self.freed_host_bytes
         if self.device_free_before_bytes is None or self.device_free_after_bytes is None:
@@ -63,30 +66,40 @@ class Released(Result):
         return self.device_free_after_bytes - self.device_free_before_bytes
 
     def __repr__(self) -> str:
-        return f"<{format_bytes(self.freed_device_bytes)} freed on {self.device}, {format_bytes(self.freed_host_bytes)} in this process>"
+        return (
+            f"<{format_bytes(self.freed_device_bytes)} freed on {self.device}, "
+            f"{format_bytes(self.freed_host_bytes)} in this process>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the bytes that were freed, then what was done."""
         rows = [(f"freed on {self.device}", format_bytes(self.freed_device_bytes))]
-        rows += [("this process shrank by", format_bytes(self.freed_host_bytes))] if self.device != "cpu" else []
+        rows += (
+            [("this process shrank by", format_bytes(self.freed_host_bytes))]
+            if self.device != "cpu"
+            else []
+        )
         rows += [("", sentence) for sentence in self.what]
         rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
         return ("released", ""), rows
 
 
 def release(device: Any = None, outputs: bool = False) -> Released:
-    """Free what the last failure holds and what allocators keep, and report how many bytes were freed.
+    """Free what the last failure holds and what allocators keep, and report how many bytes were
+    freed.
 
-    Clears the local variables in the frames of the last traceback (its text stays; ``%debug`` can no longer look into
-    them), collects garbage, and empties the caches of torch, CuPy and, on Linux, the C library. Your variables are
-    never touched.
+    Clears the local variables in the frames of the last traceback (its text stays; ``%debug`` can
+    no longer look into them), collects garbage, and empties the caches of torch, CuPy and, on
+    Linux, the C library. Your variables are never touched.
 
     Parameters
     ----------
     device : None, str or Device
-        Whose free memory is compared; None takes the best one available. Caches of all devices are emptied.
+        Whose free memory is compared; None takes the best one available. Caches of all devices are
+        emptied.
     outputs : bool
-        Also drop arrays from IPython's output cache (``Out``, ``_``, ``_3``, ...). False only reports them.
+        Also drop arrays from IPython's output cache (``Out``, ``_``, ``_3``, ...). False only
+        reports them.
 
     Returns
     -------
@@ -142,7 +155,11 @@ def _failures() -> Iterator[BaseException]:
 
 def _clear_tracebacks() -> str:
     frames = 0
-    tracebacks = {id(error.__traceback__): error.__traceback__ for error in _failures() if error.__traceback__ is not None}
+    tracebacks = {
+        id(error.__traceback__): error.__traceback__
+        for error in _failures()
+        if error.__traceback__ is not None
+    }
     kept = getattr(sys, "last_traceback", None)
     if kept is not None:
         tracebacks[id(kept)] = kept
@@ -150,12 +167,16 @@ def _clear_tracebacks() -> str:
         traceback.clear_frames(held)
         for frame, _ in traceback.walk_tb(held):
             frames += 1
-            # Up to Python 3.12 a frame keeps the dictionary that it once showed to a debugger or to IPython, and
-            # clear() leaves that alone; reading f_locals again brings it up to date, which empties it.
+            # Up to Python 3.12 a frame keeps the dictionary that it once showed to a debugger or to
+            # IPython, and clear() leaves that alone; reading f_locals again brings it up to date,
+            # which empties it.
             _ = frame.f_locals
     if not frames:
         return "No failed cell's traceback was kept."
-    return f"Cleared the local variables in {frames} frame{'s' if frames != 1 else ''} of the last traceback."
+    return (
+        f"Cleared the local variables in {frames} frame{'s' if frames != 1 else ''} of the "
+        "last traceback."
+    )
 
 
 def _shell() -> Any:
@@ -177,11 +198,18 @@ def _outputs(where: devices.Device, drop: bool) -> list[str]:
             holding[number] = nbytes
     if not holding:
         return []
-    listed = ", ".join(f"Out[{number}] {format_bytes(nbytes)}" for number, nbytes in sorted(holding.items(), key=lambda item: -item[1])[:5])
+    listed = ", ".join(
+        f"Out[{number}] {format_bytes(nbytes)}"
+        for number, nbytes in sorted(holding.items(), key=lambda item: -item[1])[:5]
+    )
     if not drop:
-        return [f"IPython's output cache still holds arrays on {where}: {listed}. Call gl.memory.release(outputs=True) to drop them."]
+        return [
+            f"IPython's output cache still holds arrays on {where}: {listed}. Call "
+            "gl.memory.release(outputs=True) to drop them."
+        ]
     dropped = [cache.pop(number) for number in holding]
-    for namespace in (shell.user_ns, getattr(shell, "user_ns_hidden", {})):  # IPython keeps the names in both
+    # IPython keeps the names in both
+    for namespace in (shell.user_ns, getattr(shell, "user_ns_hidden", {})):
         for name, kept in list(namespace.items()):
             if name.startswith("_") and any(kept is value for value in dropped):
                 namespace[name] = ""

@@ -1,7 +1,7 @@
 """Run a model on substitute tensors for a while, and restore everything afterwards.
 
-``trace`` uses clones, ``predict`` uses fake tensors. The caller's own tensors are never touched; the modules'
-attributes and the random generators are restored afterwards, even after an error.
+``trace`` uses clones, ``predict`` uses fake tensors. The caller's own tensors are never touched;
+the modules' attributes and the random generators are restored afterwards, even after an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from gpulab.errors import InputError, kind_of, with_article
 
 # One at a time: two threads that lend tensors to the same model would put back each other's.
 _ONE_AT_A_TIME = threading.RLock()
-# Fake integers and masks up to this many (a batch's lengths) keep their values: what is computed from them alone is known.
+# Fake integers and masks up to this many (a batch's lengths) keep their values: what is computed
+# from them alone is known.
 _VALUES = 4096
 
 
@@ -37,13 +38,26 @@ class Lender:
         What floating-point tensors are converted to.
     """
 
-    def __init__(self, function: str, new_storage: Callable[[Any], Any], device: str | None, dtype: Any = None) -> None:
-        self.function, self.new_storage, self.device, self.dtype = function, new_storage, device, dtype
+    def __init__(
+        self,
+        function: str,
+        new_storage: Callable[[Any], Any],
+        device: str | None,
+        dtype: Any = None,
+    ) -> None:
+        self.function, self.new_storage, self.device, self.dtype = (
+            function,
+            new_storage,
+            device,
+            dtype,
+        )
         self._tensors: dict[int, tuple[Any, Any]] = {}
         self._storages: dict[int, tuple[Any, Any]] = {}
 
     def tensor(self, original: Any) -> Any:
-        """Return the stand-in of a tensor: same shape, strides, dtype and class, another storage."""
+        """Return the stand-in of a tensor: same shape, strides, dtype and class, another
+        storage.
+        """
         import torch
 
         if id(original) not in self._tensors:
@@ -58,25 +72,39 @@ class Lender:
         kind = type(original)
         if isinstance(original, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)):
             raise InputError(
-                f"{self.function}: the model has a lazy parameter without a shape; expected every shape to be known. "
+                f"{self.function}: the model has a lazy parameter without a shape; expected every "
+                "shape to be known. "
                 "Call the model once on a small input first."
             )
         plain = (
             kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
             or kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
         )
-        if original.layout is not torch.strided or original.is_quantized or original.is_nested or not plain:
+        if (
+            original.layout is not torch.strided
+            or original.is_quantized
+            or original.is_nested
+            or not plain
+        ):
             way = ".to_padded_tensor(0)" if original.is_nested else ".to_dense() or .dequantize()"
             raise InputError(
-                f"{self.function}: {with_article(kind.__name__)} ({original.layout}, {original.dtype}) has no plain storage to trace; "
+                f"{self.function}: {with_article(kind.__name__)} ({original.layout}, "
+                f"{original.dtype}) has no plain storage to trace; "
                 f"expected ordinary dense tensors. Convert it with {way} first."
             )
         source = original.detach()
         storage = source.untyped_storage()
         if storage._cdata not in self._storages:
             self._storages[storage._cdata] = (storage, self.new_storage(source))
-        lent: Any = torch.empty(0, dtype=source.dtype, device=source.device if self.device is None else self.device)
-        lent.set_(self._storages[storage._cdata][1], source.storage_offset(), source.shape, source.stride())
+        lent: Any = torch.empty(
+            0, dtype=source.dtype, device=source.device if self.device is None else self.device
+        )
+        lent.set_(
+            self._storages[storage._cdata][1],
+            source.storage_offset(),
+            source.shape,
+            source.stride(),
+        )
         if self.dtype is not None and source.is_floating_point():
             lent = lent.to(self.dtype)
         if source.is_conj():
@@ -88,7 +116,12 @@ class Lender:
             parameter.__dict__.update(original.__dict__)
             return parameter
         lent.requires_grad_(original.requires_grad)
-        known = isinstance(lent, FakeTensor) and kind is torch.Tensor and original.is_cpu and lent.numel() <= _VALUES
+        known = (
+            isinstance(lent, FakeTensor)
+            and kind is torch.Tensor
+            and original.is_cpu
+            and lent.numel() <= _VALUES
+        )
         if known and not lent.is_floating_point():
             with unset_fake_temporarily():
                 lent.constant = original.detach().clone()
@@ -104,13 +137,16 @@ class Lender:
             return tree_map_only(torch.Tensor, self.tensor, value)
         except RecursionError as error:
             raise InputError(
-                f"{self.function}: {kind_of(value)} in the inputs or the model contains itself; expected lists, tuples and "
+                f"{self.function}: {kind_of(value)} in the inputs or the model contains itself; "
+                "expected lists, tuples and "
                 "mappings of finite depth. Remove it."
             ) from error
 
 
 def unwrapped(function: str, model: Any) -> Any:
-    """Return the plain module inside compiled and data-parallel wrappers; refuse what cannot be followed."""
+    """Return the plain module inside compiled and data-parallel wrappers; refuse what cannot be
+    followed.
+    """
     import torch
 
     while True:
@@ -122,12 +158,17 @@ def unwrapped(function: str, model: Any) -> Any:
             break
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
-            raise InputError(f"{function}: {type(module).__name__} is compiled TorchScript; expected a Python module. Pass the original.")
+            raise InputError(
+                f"{function}: {type(module).__name__} is compiled TorchScript; expected a Python "
+                "module. Pass the original."
+            )
     return model
 
 
 def modules_in(value: Any) -> list[Any]:
-    """Return the modules that a loss holds: itself, its closure, its defaults, and the globals that it names."""
+    """Return the modules that a loss holds: itself, its closure, its defaults, and the globals that
+    it names.
+    """
     import torch
 
     if isinstance(value, torch.nn.Module):
@@ -140,8 +181,14 @@ def modules_in(value: Any) -> list[Any]:
         cells = value.__closure__ or ()
         held = [cell.cell_contents for cell in cells if _is_filled(cell)]
         held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        held += [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
-        held = [item for item in held if isinstance(item, (torch.nn.Module, functools.partial, types.MethodType))]
+        held += [
+            value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__
+        ]
+        held = [
+            item
+            for item in held
+            if isinstance(item, (torch.nn.Module, functools.partial, types.MethodType))
+        ]
     else:
         held = []
     return [module for item in held for module in modules_in(item)]
@@ -156,11 +203,21 @@ def _is_filled(cell: Any) -> bool:
 
 @contextlib.contextmanager
 def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
-    """Within the block, every tensor of the modules is its stand-in; afterwards all attributes are as before."""
+    """Within the block, every tensor of the modules is its stand-in; afterwards all attributes are
+    as before.
+    """
     modules = list({id(m): m for root in roots for m in root.modules()}.values())
     with _ONE_AT_A_TIME:
         kept = [
-            (module, dict(module.__dict__), [(v, v.copy()) for v in module.__dict__.values() if isinstance(v, (dict, list, set))])
+            (
+                module,
+                dict(module.__dict__),
+                [
+                    (v, v.copy())
+                    for v in module.__dict__.values()
+                    if isinstance(v, (dict, list, set))
+                ],
+            )
             for module in modules
         ]
         try:
@@ -170,7 +227,9 @@ def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
         finally:
             try:
                 _put_back(kept)
-            except KeyboardInterrupt:  # told once all is back: the rest of the model would keep tensors that are not the caller's
+            except KeyboardInterrupt:
+                # told once all is back: the rest of the model would keep tensors that are not the
+                # caller's
                 _put_back(kept)
                 raise
 
@@ -187,7 +246,9 @@ def _put_back(kept: list[tuple[Any, dict[str, Any], list[tuple[Any, Any]]]]) -> 
 def _lend(lender: Lender, module: Any) -> None:
     attributes = module.__dict__
     for group in ("_parameters", "_buffers"):
-        attributes[group] = {name: None if t is None else lender.tensor(t) for name, t in attributes[group].items()}
+        attributes[group] = {
+            name: None if t is None else lender.tensor(t) for name, t in attributes[group].items()
+        }
     for name, value in list(attributes.items()):
         if name in ("_parameters", "_buffers", "_modules") or name.endswith("_hooks"):
             continue
@@ -198,7 +259,9 @@ def _lend(lender: Lender, module: Any) -> None:
 
 @contextlib.contextmanager
 def autocast_off(device_type: str) -> Iterator[None]:
-    """Suspend an autocast block of the caller's, and its depth, so that an inner block ends as an outermost one does."""
+    """Suspend an autocast block of the caller's, and its depth, so that an inner block ends as an
+    outermost one does.
+    """
     import torch
 
     if not torch.is_autocast_enabled(device_type):

@@ -1,10 +1,12 @@
-"""A student's share of a shared GPU's memory, set once for a kernel by the administrator of the class server.
+"""A student's share of a shared GPU's memory, set once for a kernel by the administrator of the
+class server.
 
-``GPULAB_GPU_MEMORY`` in a kernel's environment, such as "10 GiB" or "25 %", caps what PyTorch takes on each GPU from then on; an
-allocation beyond it raises ``torch.OutOfMemoryError`` in that kernel only. PyTorch's own allocator enforces the cap: CuPy, numba, JAX,
-TensorFlow and the CUDA context (some hundred MB) are outside it, and a student's own code can lift it. JAX and TensorFlow, which would
-take most of the GPU at their first operation, are configured to take only what they need. The cap prevents accidents; only MIG slices
-isolate users.
+``GPULAB_GPU_MEMORY`` in a kernel's environment, such as "10 GiB" or "25 %", caps what PyTorch takes
+on each GPU from then on; an allocation beyond it raises ``torch.OutOfMemoryError`` in that kernel
+only. PyTorch's own allocator enforces the cap: CuPy, numba, JAX, TensorFlow and the CUDA context
+(some hundred MB) are outside it, and a student's own code can lift it. JAX and TensorFlow, which
+would take most of the GPU at their first operation, are configured to take only what they need. The
+cap prevents accidents; only MIG slices isolate users.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ VARIABLE = "GPULAB_GPU_MEMORY"
 
 
 def apply_share(environment: Any = None) -> str:
-    """Cap this process's memory on each GPU as ``GPULAB_GPU_MEMORY`` says; called by ``%load_ext gpulab``.
+    """Cap this process's memory on each GPU as ``GPULAB_GPU_MEMORY`` says; called by ``%load_ext
+    gpulab``.
 
     Parameters
     ----------
@@ -30,8 +33,8 @@ def apply_share(environment: Any = None) -> str:
     Returns
     -------
     str
-        What was done, in a sentence; "" where the variable is not set. A share that cannot be read or enforced is reported in the
-        sentence and raises no error, so that the kernel starts.
+        What was done, in a sentence; "" where the variable is not set. A share that cannot be read
+        or enforced is reported in the sentence and raises no error, so that the kernel starts.
 
     Notes
     -----
@@ -46,8 +49,12 @@ def apply_share(environment: Any = None) -> str:
         return ""
     _backends.leave_memory()
     try:
-        totals = [int(torch.cuda.get_device_properties(index).total_memory) for index in range(torch.cuda.device_count())]
-        # All before the first is set: a size that the smallest GPU lacks caps nothing, as the sentence says.
+        totals = [
+            int(torch.cuda.get_device_properties(index).total_memory)
+            for index in range(torch.cuda.device_count())
+        ]
+        # All before the first is set: a size that the smallest GPU lacks caps nothing, as the
+        # sentence says.
         for index, share in enumerate([_share(wanted, total) for total in totals]):
             torch.cuda.set_per_process_memory_fraction(share, index)
     except (InputError, RuntimeError, ValueError, OverflowError) as error:

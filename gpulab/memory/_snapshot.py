@@ -20,8 +20,9 @@ from gpulab.evidence import Evidence, Note
 from gpulab.results import Result
 from gpulab.units import format_bytes
 
-# Names are looked for inside lists, tuples and mappings down to this depth, and among this many of their items: deeper
-# or longer nests are data structures of a library, whose places mean nothing to the reader.
+# Names are looked for inside lists, tuples and mappings down to this depth, and among this many of
+# their items: deeper or longer nests are data structures of a library, whose places mean nothing to
+# the reader.
 _DEPTH, _ITEMS = 3, 200
 
 
@@ -32,8 +33,9 @@ class HeldTensor(Result):
     Attributes
     ----------
     name : str
-        Such as "x", "model.layers.0.weight" or "model.layers.0.weight.grad"; "graph of y" where only the graph that autograd keeps for
-        the backward pass of y leads to it; "" where no name was found.
+        Such as "x", "model.layers.0.weight" or "model.layers.0.weight.grad"; "graph of y" where
+        only the graph that autograd keeps for the backward pass of y leads to it; "" where no name
+        was found.
     nbytes : int
         Of the whole storage.
     shape : tuple of int
@@ -61,10 +63,10 @@ class Snapshot(Result):
     total_bytes : int
         Of an accelerator its memory, of a CPU what this process may use.
     parts : mapping of str to int
-        In drawing order, summing to ``total_bytes`` exactly: "tensors" (arrays of all libraries, those without a
-        name too), "cached" (kept by allocators for later), "this process" (context, libraries, all else),
-        "other processes", "free". Where the driver does not distinguish processes, "this process" and "other
-        processes" are one part, "context and other processes".
+        In drawing order, summing to ``total_bytes`` exactly: "tensors" (arrays of all libraries,
+        those without a name too), "cached" (kept by allocators for later), "this process" (context,
+        libraries, all else), "other processes", "free". Where the driver does not distinguish
+        processes, "this process" and "other processes" are one part, "context and other processes".
     tensors : tuple of HeldTensor
         Largest first.
     notes : tuple of Note
@@ -90,18 +92,33 @@ class Snapshot(Result):
         return self.parts["free"]
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in self.parts.items() if nbytes)
+        parts = ", ".join(
+            f"{name} {format_bytes(nbytes)}" for name, nbytes in self.parts.items() if nbytes
+        )
         return f"<memory of {self.device}: {parts}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the parts, then the largest tensors."""
-        rows = [(name, format_bytes(nbytes), f"{nbytes / max(1, self.total_bytes):.1%}") for name, nbytes in self.parts.items()]
+        rows = [
+            (name, format_bytes(nbytes), f"{nbytes / max(1, self.total_bytes):.1%}")
+            for name, nbytes in self.parts.items()
+        ]
         for tensor in self.tensors[:10]:
             shape = "x".join(map(str, tensor.shape)) or "scalar"
             views = f", {tensor.shared_by} views" if tensor.shared_by > 1 else ""
-            rows.append((f"- {tensor.name or 'no name'}", format_bytes(tensor.nbytes), f"{shape} {tensor.dtype} ({tensor.library}{views})"))
+            rows.append(
+                (
+                    f"- {tensor.name or 'no name'}",
+                    format_bytes(tensor.nbytes),
+                    f"{shape} {tensor.dtype} ({tensor.library}{views})",
+                )
+            )
         rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
-        return (f"memory of {self.device}: {format_bytes(self.total_bytes)}", "bytes", "share"), rows
+        return (
+            f"memory of {self.device}: {format_bytes(self.total_bytes)}",
+            "bytes",
+            "share",
+        ), rows
 
 
 def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snapshot:
@@ -112,14 +129,15 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     device : None, str or Device
         None takes the best one available.
     names : mapping of str to object, optional
-        Where names are looked for: arrays, modules, optimizers, and lists, tuples and mappings of these. None takes
-        the caller's variables (in a notebook, the notebook's).
+        Where names are looked for: arrays, modules, optimizers, and lists, tuples and mappings of
+        these. None takes the caller's variables (in a notebook, the notebook's).
 
     Returns
     -------
     Snapshot
-        Storages that several arrays share count once. Arrays that only C++ holds, and no graph of a named array, are not listed;
-        on an accelerator their bytes still count as "tensors", on a CPU as "this process".
+        Storages that several arrays share count once. Arrays that only C++ holds, and no graph of a
+        named array, are not listed; on an accelerator their bytes still count as "tensors", on a
+        CPU as "this process".
 
     Raises
     ------
@@ -134,32 +152,48 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     >>> from gpulab import memory
     >>> x = torch.zeros(1000); y = x[:10]
     >>> s = memory.snapshot("cpu", names={"x": x, "y": y})
-    >>> [(t.name, t.nbytes, t.shared_by >= 2) for t in s.tensors if t.name == "x"], sum(s.parts.values()) == s.total_bytes
-    ([('x', 4000, True)], True)
+    >>> [(t.name, t.nbytes, t.shared_by >= 2) for t in s.tensors if t.name == "x"],
+    sum(s.parts.values()) == s.total_bytes ([('x', 4000, True)], True)
     """
     if names is None:
         caller = sys._getframe(1)
         names = {**caller.f_globals, **caller.f_locals}
     elif not isinstance(names, Mapping):
-        raise InputError(f"snapshot: names is {kind_of(names)}; expected a mapping of names to objects. Pass globals().")
+        raise InputError(
+            f"snapshot: names is {kind_of(names)}; expected a mapping of names to objects. Pass "
+            "globals()."
+        )
     where = devices.find(device)
     with devices.guard(f"snapshot: asking {where} what holds its memory"):
         tensors = held(where, names)
-        parts, notes = (_host_parts if where.is_cpu else _device_parts)(where, sum(t.nbytes for t in tensors))
+        parts, notes = (_host_parts if where.is_cpu else _device_parts)(
+            where, sum(t.nbytes for t in tensors)
+        )
     total = sum(parts.values())
-    return Snapshot(str(where), where.name, total, parts, tuple(tensors), notes, Evidence.measured(where.name))
+    return Snapshot(
+        str(where), where.name, total, parts, tuple(tensors), notes, Evidence.measured(where.name)
+    )
 
 
-# -- parts ----------------------------------------------------------------------------------------------------------
+# -- parts
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _host_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Note, ...]]:
-    """The resident set is this process's; what is neither it nor free is others' (and the system's)."""
+    """The resident set is this process's; what is neither it nor free is others' (and the
+    system's).
+    """
     total, free = where.memory_bytes or 0, where.free_bytes or 0
     free = min(free, total)
     mine = min(_host.resident_bytes(), total - free)
     tensors = min(found, mine)
-    return {"tensors": tensors, "cached": 0, "this process": mine - tensors, "other processes": total - free - mine, "free": free}, ()
+    return {
+        "tensors": tensors,
+        "cached": 0,
+        "this process": mine - tensors,
+        "other processes": total - free - mine,
+        "free": free,
+    }, ()
 
 
 def _device_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Note, ...]]:
@@ -180,19 +214,31 @@ def _device_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tu
         )
         return parts, (Note("skipped", why),)
     here = min(max(mine, tensors + cached), used)
-    parts |= {"this process": here - tensors - cached, "other processes": used - here, "free": total - used}
+    parts |= {
+        "this process": here - tensors - cached,
+        "other processes": used - here,
+        "free": total - used,
+    }
     return parts, ()
 
 
 def pool_bytes(where: devices.Device) -> tuple[int, int]:
-    """Return (held by arrays, taken from the driver) over the allocators of all loaded libraries."""
+    """Return (held by arrays, taken from the driver) over the allocators of all loaded
+    libraries.
+    """
     allocated = reserved = 0
     torch = sys.modules.get("torch")
     if torch is not None and where.torch_type in ("cuda", "xpu"):
         module = getattr(torch, where.torch_type)
-        allocated, reserved = int(module.memory_allocated(where.index)), int(module.memory_reserved(where.index))
+        allocated, reserved = (
+            int(module.memory_allocated(where.index)),
+            int(module.memory_reserved(where.index)),
+        )
     elif torch is not None and where.kind == "mps":
-        allocated, reserved = int(torch.mps.current_allocated_memory()), int(torch.mps.driver_allocated_memory())
+        allocated, reserved = (
+            int(torch.mps.current_allocated_memory()),
+            int(torch.mps.driver_allocated_memory()),
+        )
     used, taken = cupy_bytes(where)
     return allocated + used, reserved + taken
 
@@ -200,7 +246,8 @@ def pool_bytes(where: devices.Device) -> tuple[int, int]:
 def cupy_bytes(where: devices.Device) -> tuple[int, int]:
     """Return (held by arrays, taken from the driver) of CuPy's allocator alone."""
     cupy = sys.modules.get("cupy")
-    # A CuPy whose CUDA the driver does not know holds nothing, and its answers are no sign of a lost device.
+    # A CuPy whose CUDA the driver does not know holds nothing, and its answers are no sign of a
+    # lost device.
     if cupy is None or where.torch_type != "cuda" or not cupy.cuda.is_available():
         return 0, 0
     with cupy.cuda.Device(where.index):
@@ -209,7 +256,9 @@ def cupy_bytes(where: devices.Device) -> tuple[int, int]:
 
 
 def _process_bytes(where: devices.Device) -> int | None:
-    """Return what the driver says this process holds on an NVIDIA GPU, or None where it does not say."""
+    """Return what the driver says this process holds on an NVIDIA GPU, or None where it does not
+    say.
+    """
     if where.kind != "cuda":
         return None
     import torch
@@ -219,15 +268,19 @@ def _process_bytes(where: devices.Device) -> int | None:
             return None
         try:
             uuid = str(torch.cuda.get_device_properties(where.index).uuid)
-            handle = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+            handle = nvml.nvmlDeviceGetHandleByUUID(
+                uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+            )
             entries = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        except (nvml.NVMLError, AttributeError):  # MIG slices, old drivers and containers do not answer
+        except (nvml.NVMLError, AttributeError):
+            # MIG slices, old drivers and containers do not answer
             return None
         sizes = [entry.usedGpuMemory for entry in entries if entry.pid == os.getpid()]
     return int(sizes[0]) if sizes and sizes[0] is not None else None
 
 
-# -- tensors --------------------------------------------------------------------------------------------------------
+# -- tensors
+# --------------------------------------------------------------------------------------------------------
 
 
 def held(where: devices.Device, names: Mapping[str, Any]) -> list[HeldTensor]:
@@ -241,12 +294,18 @@ def storages(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str,
     return {key: _row(key[0], entries) for key, entries in _found(where, names).items()}
 
 
-def lives(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, int], Callable[[], Any]]:
-    """Return for each of these storages what gives None once it is gone: an identity is an address, and the next one may get it."""
+def lives(
+    where: devices.Device, names: Mapping[str, Any]
+) -> dict[tuple[str, int], Callable[[], Any]]:
+    """Return for each of these storages what gives None once it is gone: an identity is an address,
+    and the next one may get it.
+    """
     return {key: _life(entries[0][1]) for key, entries in _found(where, names).items()}
 
 
-def _found(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, int], list[tuple[str, Any, int]]]:
+def _found(
+    where: devices.Device, names: Mapping[str, Any]
+) -> dict[tuple[str, int], list[tuple[str, Any, int]]]:
     """Return (name, array, bytes) of the arrays on each storage."""
     found: dict[tuple[str, int], list[tuple[str, Any, int]]] = {}
     seen: set[int] = set()
@@ -259,8 +318,11 @@ def _found(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, i
             found.setdefault(key[:2], []).append((name, array, key[2]))
 
     named = ((name, value) for name, value in names.items() if isinstance(name, str))
-    # Plain names first, then private ones, then IPython's output cache, so that a tensor gets its best name.
-    for name, value in sorted(named, key=lambda item: (item[0].startswith("_"), item[0] in ("Out", "_oh"))):
+    # Plain names first, then private ones, then IPython's output cache, so that a tensor gets its
+    # best name.
+    for name, value in sorted(
+        named, key=lambda item: (item[0].startswith("_"), item[0] in ("Out", "_oh"))
+    ):
         for path, array in _arrays(name, value, _DEPTH):
             take(path, array)
             _follow(array, f"graph of {path}", graphs)
@@ -273,12 +335,21 @@ def _found(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, i
 
 
 def _kept_by(node: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield a leaf with its gradient, or what a node keeps for the backward pass; what checkpoints and other hooks keep is left alone."""
+    """Yield a leaf with its gradient, or what a node keeps for the backward pass; what checkpoints
+    and other hooks keep is left alone.
+    """
     if hasattr(node, "variable"):
         yield from _with_gradient(name, node.variable)
     with contextlib.suppress(RuntimeError):  # freed by a backward pass
-        for kept in [getattr(node, attribute) for attribute in dir(node) if attribute.startswith("_raw_saved_")]:
-            values = [getattr(one, "data", None) for one in (kept if isinstance(kept, (list, tuple)) else (kept,))]
+        for kept in [
+            getattr(node, attribute)
+            for attribute in dir(node)
+            if attribute.startswith("_raw_saved_")
+        ]:
+            values = [
+                getattr(one, "data", None)
+                for one in (kept if isinstance(kept, (list, tuple)) else (kept,))
+            ]
             yield from ((name, value) for value in values if _is_tensor(value))
 
 
@@ -300,9 +371,15 @@ def _follow(array: Any, name: str, graphs: dict[Any, str]) -> None:
 
 
 def living(kinds: Iterable[type]) -> list[Any]:
-    """Return all objects of exactly these types that Python's collector knows; it knows a million others, so no line runs for each."""
+    """Return all objects of exactly these types that Python's collector knows; it knows a million
+    others, so no line runs for each.
+    """
     wanted, objects = set(map(id, kinds)), gc.get_objects()
-    return [item for item, kind in zip(objects, map(id, map(type, objects)), strict=True) if kind in wanted]
+    return [
+        item
+        for item, kind in zip(objects, map(id, map(type, objects)), strict=True)
+        if kind in wanted
+    ]
 
 
 def _kinds_of_tensors() -> list[type]:
@@ -327,26 +404,45 @@ def _row(library: str, entries: list[tuple[str, Any, int]]) -> HeldTensor:
 
 def shape_of(array: Any) -> tuple[int, ...]:
     """Return an array's shape; of a nested tensor, which has none, how many elements it holds."""
-    return (int(array.numel()),) if getattr(array, "is_nested", False) else tuple(int(n) for n in array.shape)
+    return (
+        (int(array.numel()),)
+        if getattr(array, "is_nested", False)
+        else tuple(int(n) for n in array.shape)
+    )
 
 
 def _key(array: Any, where: devices.Device) -> tuple[str, int, int] | None:
-    """Return (library, storage, bytes) of an array on the device, or None for one that holds no memory there."""
+    """Return (library, storage, bytes) of an array on the device, or None for one that holds no
+    memory there.
+    """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if _is_tensor(array) and torch is not None:
         if torch.nn.parameter.is_lazy(array):  # a lazy layer's parameter, which has no memory yet
             return None
-        if array.device.type != where.torch_type or (array.device.index or 0) != where.index or array.layout is not torch.strided:
+        if (
+            array.device.type != where.torch_type
+            or (array.device.index or 0) != where.index
+            or array.layout is not torch.strided
+        ):
             return None
         try:
             storage = array.untyped_storage()
         except (NotImplementedError, RuntimeError):  # a wrapper without a storage of its own
             return None
-        return ("torch", storage._cdata, int(storage.nbytes())) if storage.device.type == where.torch_type else None
+        return (
+            ("torch", storage._cdata, int(storage.nbytes()))
+            if storage.device.type == where.torch_type
+            else None
+        )
     if isinstance(array, np.ndarray) and where.is_cpu:
         owner = _owner(array)
         return ("numpy", id(owner), int(owner.nbytes)) if owner.flags.owndata else None
-    if cupy is not None and isinstance(array, cupy.ndarray) and array.device.id == where.index and where.torch_type == "cuda":
+    if (
+        cupy is not None
+        and isinstance(array, cupy.ndarray)
+        and array.device.id == where.index
+        and where.torch_type == "cuda"
+    ):
         memory = array.data.mem
         return ("cupy", int(memory.ptr), int(memory.size))
     return None
@@ -360,7 +456,9 @@ def _owner(array: np.ndarray) -> np.ndarray:
 
 
 def _life(array: Any) -> Callable[[], Any]:
-    """Return what gives None once the array's storage is gone; of CuPy's, whose pool tells no age, never."""
+    """Return what gives None once the array's storage is gone; of CuPy's, whose pool tells no age,
+    never.
+    """
     if isinstance(array, np.ndarray):
         return weakref.ref(_owner(array))
     return weakref.ref(array.untyped_storage()) if _is_tensor(array) else lambda: True

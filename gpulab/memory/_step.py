@@ -1,4 +1,6 @@
-"""One training step, the same for a trace (real) and a prediction (fake): precision, checkpointing, optimizer."""
+"""One training step, the same for a trace (real) and a prediction (fake): precision, checkpointing,
+optimizer.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
     Raises
     ------
     InputError
-        If the name is not one of ``torch.optim``'s, or an optimizer was given instead of a way to make one.
+        If the name is not one of ``torch.optim``'s, or an optimizer was given instead of a way to
+        make one.
     """
     import torch
 
@@ -40,25 +43,39 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
         return "no optimizer", None
     if isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(
-            f"{function}: got {kind_of(optimizer)} that belongs to other tensors; expected a name or a factory. "
-            f"Pass optimizer=lambda parameters: torch.optim.{type(optimizer).__name__}(parameters, lr=...)."
+            f"{function}: got {kind_of(optimizer)} that belongs to other tensors; expected a name "
+            "or a factory. "
+            f"Pass optimizer=lambda parameters: torch.optim.{type(optimizer).__name__}(parameters, "
+            "lr=...)."
         )
     if isinstance(optimizer, str):
-        classes = {name: made for name in torch.optim.__all__ if isinstance(made := getattr(torch.optim, name), type)}
+        classes = {
+            name: made
+            for name in torch.optim.__all__
+            if isinstance(made := getattr(torch.optim, name), type)
+        }
         known = {
             name.lower(): name
             for name, made in classes.items()
             if issubclass(made, torch.optim.Optimizer) and name not in ("Optimizer", "LBFGS")
         }
         if optimizer.lower() == "sgd-momentum":
-            return "SGD with momentum", lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+            return "SGD with momentum", lambda parameters: torch.optim.SGD(
+                parameters, lr=1e-3, momentum=0.9
+            )
         if optimizer.lower() not in known:
             names = ", ".join([*sorted(known), "sgd-momentum"])
-            raise InputError(f"{function}: optimizer {shown(optimizer)} is unknown; expected one of {names}, or a factory. Pass 'adam'.")
+            raise InputError(
+                f"{function}: optimizer {shown(optimizer)} is unknown; expected one of {names}, or "
+                "a factory. Pass 'adam'."
+            )
         name = known[optimizer.lower()]
         return name, lambda parameters: getattr(torch.optim, name)(parameters, lr=1e-3)
     if not callable(optimizer):
-        raise InputError(f"{function}: optimizer is {kind_of(optimizer)}; expected a name or a factory. Pass 'adam'.")
+        raise InputError(
+            f"{function}: optimizer is {kind_of(optimizer)}; expected a name or a factory. Pass "
+            "'adam'."
+        )
     try:
         name = str(optimizer.__name__).replace("<lambda>", "own optimizer")
     except Exception:  # a partial has no name, and some callables answer no question at all
@@ -81,20 +98,28 @@ def loss_of(function: str, value: Any) -> Any:
     elif not isinstance(value, torch.Tensor) and hasattr(value, "loss"):
         value = value.loss
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
-        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else kind_of(value)
+        what = (
+            f"a tensor of shape {tuple(value.shape)}"
+            if isinstance(value, torch.Tensor)
+            else kind_of(value)
+        )
         raise InputError(
-            f"{function}: the loss is {what}; expected a tensor with one element. Pass loss=..., a function from the model's output to a "
+            f"{function}: the loss is {what}; expected a tensor with one element. Pass loss=..., a "
+            "function from the model's output to a "
             "scalar."
         )
     if not value.requires_grad:
         raise InputError(
-            f"{function}: the loss does not depend on any parameter that requires a gradient; expected at least one. Unfreeze a layer."
+            f"{function}: the loss does not depend on any parameter that requires a gradient; "
+            "expected at least one. Unfreeze a layer."
         )
     return value
 
 
 class FakeScaler:
-    """The tensors and in-place operators of ``GradScaler``, without the read-back that a fake tensor cannot answer."""
+    """The tensors and in-place operators of ``GradScaler``, without the read-back that a fake
+    tensor cannot answer.
+    """
 
     def __init__(self, device: str) -> None:
         import torch
@@ -112,7 +137,12 @@ class FakeScaler:
 
         inverse = self.scale_value.double().reciprocal().float()
         found = torch.full((), 0.0, dtype=torch.float32, device=inverse.device)
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        gradients = [
+            p.grad
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
         optimizer.step()
 
@@ -123,25 +153,48 @@ class FakeScaler:
 class Step:
     """A model with its loss, precision and optimizer, ready to take training steps."""
 
-    def __init__(self, function: str, model: Any, *, inputs: Any, targets: Any, loss: Any, precision: str, device: str) -> None:
-        self.function, self.model, self.inputs, self.targets, self.loss = function, model, inputs, targets, loss
+    def __init__(
+        self,
+        function: str,
+        model: Any,
+        *,
+        inputs: Any,
+        targets: Any,
+        loss: Any,
+        precision: str,
+        device: str,
+    ) -> None:
+        self.function, self.model, self.inputs, self.targets, self.loss = (
+            function,
+            model,
+            inputs,
+            targets,
+            loss,
+        )
         self.autocast_dtype, _, self.scaled = check_precision(function, precision)
         self.device, self.optimizer, self.scaler = device, None, None
 
     def prepare(self, tracker: Any, factory: Callable[[Any], Any] | None, scaler: Any) -> None:
         """Make the optimizer for the parameters that are not frozen."""
-        trained = self._guard("model", lambda: [p for p in self.model.parameters() if p.requires_grad])
+        trained = self._guard(
+            "model", lambda: [p for p in self.model.parameters() if p.requires_grad]
+        )
         if not trained:
             raise InputError(
-                f"{self.function}: the model has no parameter that requires a gradient; expected at least one. Unfreeze a layer."
+                f"{self.function}: the model has no parameter that requires a gradient; expected "
+                "at least one. Unfreeze a layer."
             )
         if factory is not None:
             tracker.in_optimizer = True  # Adagrad makes its state at once
             self.optimizer = self._guard("optimizer", lambda: factory(trained))
             tracker.in_optimizer = False
-            if not (callable(getattr(self.optimizer, "step", None)) and callable(getattr(self.optimizer, "zero_grad", None))):
+            if not (
+                callable(getattr(self.optimizer, "step", None))
+                and callable(getattr(self.optimizer, "zero_grad", None))
+            ):
                 raise InputError(
-                    f"{self.function}: the optimizer's factory returned {shown(self.optimizer)}; expected an optimizer with step() and "
+                    f"{self.function}: the optimizer's factory returned {shown(self.optimizer)}; "
+                    "expected an optimizer with step() and "
                     "zero_grad(). Return for example torch.optim.Adam(parameters)."
                 )
             self.scaler = scaler if self.scaled else None
@@ -164,7 +217,11 @@ class Step:
         dtype = getattr(torch, self.autocast_dtype) if self.autocast_dtype else None
         with torch.autocast(self.device, dtype=dtype, enabled=dtype is not None):
             if self.loss is None:
-                value = self.model(*self.inputs) if self.targets is None else self.model(*self.inputs, self.targets)
+                value = (
+                    self.model(*self.inputs)
+                    if self.targets is None
+                    else self.model(*self.inputs, self.targets)
+                )
             elif self.targets is None:
                 value = self.loss(self.model(*self.inputs))
             else:
@@ -193,14 +250,21 @@ class Step:
 def explain(function: str, part: str, error: Exception) -> str:
     """Return one sentence for an error from inside the model, its loss or its optimizer."""
     name = type(error).__name__
-    if name in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):
+    if name in (
+        "DataDependentOutputException",
+        "DynamicOutputShapeException",
+        "GuardOnDataDependentSymNode",
+    ):
         operator = getattr(error, "func", None) or message_of(error)
         return (
-            f"{function}: in {part}, {operator} depends on the values of a tensor, which a prediction does not have; "
-            "expected a step whose shapes and branches depend only on shapes. Use memory.trace, which runs the step."
+            f"{function}: in {part}, {operator} depends on the values of a tensor, which a "
+            "prediction does not have; "
+            "expected a step whose shapes and branches depend only on shapes. Use memory.trace, "
+            "which runs the step."
         )
     return (
-        f"{function}: {part} raised {name}: {message_of(error) or 'no message'}; expected a step that runs. "
+        f"{function}: {part} raised {name}: {message_of(error) or 'no message'}; expected a step "
+        "that runs. "
         "Run it yourself on a small batch; the cause is above this message."
     )
 
@@ -253,7 +317,10 @@ def optimizer_seen(tracker: Any) -> Iterator[None]:
     def leave(optimizer: Any, args: Any, kwargs: Any) -> None:
         tracker.in_optimizer = False
 
-    handles = [module.register_optimizer_step_pre_hook(enter), module.register_optimizer_step_post_hook(leave)]
+    handles = [
+        module.register_optimizer_step_pre_hook(enter),
+        module.register_optimizer_step_post_hook(leave),
+    ]
     try:
         yield
     finally:

@@ -1,9 +1,10 @@
 """Follow every tensor storage from birth to death while operators run, real or fake.
 
-A dispatch mode sees each operator below autograd, so it sees what autograd saves and what the backward pass makes.
-Views share one storage and count once; a storage dies when its last owner does (PyTorch keeps one Python object per
-storage alive as long as the storage, so a weak reference to it shows this). What an operator allocates inside and frees
-before it returns is not seen here: ``_scratch`` estimates that apart.
+A dispatch mode sees each operator below autograd, so it sees what autograd saves and what the
+backward pass makes. Views share one storage and count once; a storage dies when its last owner does
+(PyTorch keeps one Python object per storage alive as long as the storage, so a weak reference to it
+shows this). What an operator allocates inside and frees before it returns is not seen here:
+``_scratch`` estimates that apart.
 
 Imported only inside functions: the class needs torch when it is defined.
 """
@@ -37,7 +38,9 @@ class Stopped(Exception):  # noqa: N818  (not an error: the learner pressed Stop
 
 @dataclass(slots=True)
 class Record:
-    """One storage: ``born`` and ``died`` are event numbers, alive from ``born`` up to but not ``died``."""
+    """One storage: ``born`` and ``died`` are event numbers, alive from ``born`` up to but not
+    ``died``.
+    """
 
     nbytes: int
     born: int
@@ -59,7 +62,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     device_type : str
         Storages elsewhere (an optimizer's step counters on the host) are not counted.
     replace : callable, optional
-        ``replace(operator, arguments, keywords, in_optimizer)`` runs the operator: how a prediction corrects fake kernels.
+        ``replace(operator, arguments, keywords, in_optimizer)`` runs the operator: how a prediction
+        corrects fake kernels.
     scratch : callable, optional
         ``scratch(operator, arguments, result)`` estimates the bytes that an operator takes inside.
     stop : callable, optional
@@ -75,7 +79,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         stop: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.device_type, self.replace, self.scratch, self.stop = device_type, replace, scratch, stop
+        self.device_type, self.replace, self.scratch, self.stop = (
+            device_type,
+            replace,
+            scratch,
+            stop,
+        )
         self.records: list[Record] = []
         self.operators: list[str] = []
         self.phases: list[str] = []
@@ -88,9 +97,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._parameters: list[Any] = []
         self._seen: set[int] = set()
         self._fakes: Any = WeakIdKeyDictionary()
-        self.scales: dict[int, Callable[[int], int]] = {}  # storages in small: their bytes -> those that they stand for
+        # storages in small: their bytes -> those that they stand for
+        self.scales: dict[int, Callable[[int], int]] = {}
 
-    # -- what runs for each operator ----------------------------------------------------------------------------
+    # -- what runs for each operator
+    # ----------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and note which storages it made or resized."""
@@ -99,12 +110,24 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if self.stop is not None and self.stop():
             raise Stopped
-        tensors = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)]
-        scale = next(filter(None, (self.scales.get(each.untyped_storage()._cdata) for each in tensors if self.scales)), None)
+        tensors = [
+            tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)
+        ]
+        scale = next(
+            filter(
+                None,
+                (self.scales.get(each.untyped_storage()._cdata) for each in tensors if self.scales),
+            ),
+            None,
+        )
         for tensor in tensors:
             self._arrived(tensor if scale else self._stand_in(tensor, func))
         with _one_thread() if scale else contextlib.nullcontext():
-            result = func(*args, **kwargs) if self.replace is None else self.replace(func, args, kwargs, self.in_optimizer)
+            result = (
+                func(*args, **kwargs)
+                if self.replace is None
+                else self.replace(func, args, kwargs, self.in_optimizer)
+            )
         before = self.live_bytes
         outputs = [tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
         for tensor in outputs:
@@ -119,7 +142,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def phase(self) -> str:
-        """Return what is running: the autograd engine, an optimizer, or anything else ("forward")."""
+        """Return what is running: the autograd engine, an optimizer, or anything else
+        ("forward").
+        """
         if self.in_optimizer:
             return OPTIMIZER
         return BACKWARD if torch._C._current_graph_task_id() != -1 else FORWARD
@@ -132,15 +157,22 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phases.append(phase)
         self.live.append(self.live_bytes)
 
-    # -- storages -----------------------------------------------------------------------------------------------
+    # -- storages
+    # -----------------------------------------------------------------------------------------------
 
     def _storages(self, tensor: Any) -> Iterable[tuple[Any, Any]]:
         return storages_of(tensor, self.device_type)
 
     def _stand_in(self, tensor: Any, func: Any) -> Any:
-        """Return what a fake operator sees in place of a real tensor, such as one that the loss holds: its views are of that memory."""
+        """Return what a fake operator sees in place of a real tensor, such as one that the loss
+        holds: its views are of that memory.
+        """
         mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-        if mode is None or isinstance(tensor, (FakeTensor, torch.nn.Parameter)) or func in mode.lift_fns:
+        if (
+            mode is None
+            or isinstance(tensor, (FakeTensor, torch.nn.Parameter))
+            or func in mode.lift_fns
+        ):
             return tensor
         return self._fakes.setdefault(tensor, mode.from_tensor(tensor))
 
@@ -159,22 +191,40 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self._by_key.get(storage._cdata)
             if known is None:
                 self._count(part, storage, operator, None, "")
-            elif storage._cdata not in self.scales and self.records[known[0]].nbytes != storage.nbytes():
+            elif (
+                storage._cdata not in self.scales
+                and self.records[known[0]].nbytes != storage.nbytes()
+            ):
                 self._resized(known[0], storage)
 
-    def _count(self, tensor: Any, storage: Any, operator: str, category: str | None, name: str) -> None:
+    def _count(
+        self, tensor: Any, storage: Any, operator: str, category: str | None, name: str
+    ) -> None:
         key, index = storage._cdata, len(self.records)
         phase = self.phase()
         recomputed = phase == BACKWARD and torch.is_grad_enabled()
         dtype = str(tensor.dtype).removeprefix("torch.")
         nbytes = self.scales.get(key, int)(storage.nbytes())
-        record = Record(nbytes, len(self.operators), _ALIVE, phase, recomputed, category, name, operator, shape_of(tensor), dtype)
+        record = Record(
+            nbytes,
+            len(self.operators),
+            _ALIVE,
+            phase,
+            recomputed,
+            category,
+            name,
+            operator,
+            shape_of(tensor),
+            dtype,
+        )
         self.records.append(record)
         self.live_bytes += record.nbytes
         self._by_key[key] = (index, weakref.ref(storage, lambda _: self._died(key)))
 
     def share(self, new: Any, old: Any, scale: Callable[[int], int] | None) -> Any:
-        """Count a new tensor, which keeps the old one alive, as the same memory; with a scale it is that memory in small."""
+        """Count a new tensor, which keeps the old one alive, as the same memory; with a scale it is
+        that memory in small.
+        """
         storage = new.untyped_storage()
         key = storage._cdata
         self._by_key[key] = (self._by_key[old.untyped_storage()._cdata][0], None)
@@ -195,14 +245,23 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         old = self.records[index]
         old.died = len(self.operators)
         new = Record(
-            storage.nbytes(), len(self.operators), _ALIVE, old.phase, old.recomputed, old.category, old.name, old.operator,
-            old.shape, old.dtype,
-        )  # fmt: skip
+            storage.nbytes(),
+            len(self.operators),
+            _ALIVE,
+            old.phase,
+            old.recomputed,
+            old.category,
+            old.name,
+            old.operator,
+            old.shape,
+            old.dtype,
+        )
         self.live_bytes += new.nbytes - old.nbytes
         self._by_key[storage._cdata] = (len(self.records), self._by_key[storage._cdata][1])
         self.records.append(new)
 
-    # -- what the caller tells ----------------------------------------------------------------------------------
+    # -- what the caller tells
+    # ----------------------------------------------------------------------------------
 
     def watch(self, tensor: Any, category: str, name: str = "") -> None:
         """Count a tensor from the start, under a category that is known."""
@@ -254,10 +313,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._by_key.clear()
         self._parameters.clear()
 
-    # -- what it amounts to -------------------------------------------------------------------------------------
+    # -- what it amounts to
+    # -------------------------------------------------------------------------------------
 
     def classify(self) -> None:
-        """Give each storage that has no category one, by when it was made and whether it outlived its phase."""
+        """Give each storage that has no category one, by when it was made and whether it outlived
+        its phase.
+        """
         ends = _phase_ends(self.phases)
         for record in self.records:
             if record.category is not None:
@@ -292,9 +354,16 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def alive_at(self, event: int) -> list[LiveTensor]:
         """Return the storages alive after an event, largest first."""
-        alive = [record for record in self.records if record.born <= event < record.died and record.nbytes]
+        alive = [
+            record
+            for record in self.records
+            if record.born <= event < record.died and record.nbytes
+        ]
         alive.sort(key=lambda record: -record.nbytes)
-        return [LiveTensor(r.name, r.category or "temporary", r.nbytes, r.shape, r.dtype, r.operator) for r in alive]
+        return [
+            LiveTensor(r.name, r.category or "temporary", r.nbytes, r.shape, r.dtype, r.operator)
+            for r in alive
+        ]
 
 
 @contextlib.contextmanager
@@ -310,13 +379,17 @@ def _one_thread() -> Iterator[None]:
 
 
 def storages_of(tensor: Any, device_type: str) -> Iterable[tuple[Any, Any]]:
-    """Return (dense part, storage) of a tensor on devices of a type: one of a dense tensor, several of a sparse one."""
+    """Return (dense part, storage) of a tensor on devices of a type: one of a dense tensor, several
+    of a sparse one.
+    """
     if tensor.device.type != device_type:
         return ()
     if tensor.layout is torch.strided:
         return ((tensor, tensor.untyped_storage()),)
     if tensor.layout is torch.sparse_coo:
-        return tuple((part, part.untyped_storage()) for part in (tensor._indices(), tensor._values()))
+        return tuple(
+            (part, part.untyped_storage()) for part in (tensor._indices(), tensor._values())
+        )
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
         return tuple((part, part.untyped_storage()) for part in parts)

@@ -45,8 +45,9 @@ class CellMemory(Result):
     Attributes
     ----------
     devices : tuple of DeviceUse
-        The CPU first. On a CPU live torch storages after each operator; on an accelerator what PyTorch's allocator
-        reports, including what operators allocate internally, and what CuPy held before and after.
+        The CPU first. On a CPU live torch storages after each operator; on an accelerator what
+        PyTorch's allocator reports, including what operators allocate internally, and what CuPy
+        held before and after.
     host_grown_bytes : int
         By how much this process grew, arrays of other libraries included; negative if it shrank.
     largest : tuple of HeldTensor
@@ -63,24 +64,56 @@ class CellMemory(Result):
     evidence: Evidence
 
     def __repr__(self) -> str:
-        parts = [f"{use.device}: peak {format_bytes(use.peak_bytes)}, kept {format_bytes(use.kept_bytes)}" for use in self.devices]
+        parts = [
+            f"{use.device}: peak {format_bytes(use.peak_bytes)}, kept "
+            f"{format_bytes(use.kept_bytes)}"
+            for use in self.devices
+        ]
         return f"<memory of the cell: {'; '.join(parts)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per device, then the largest new arrays."""
         rows = [
-            (use.device, *(format_bytes(n) for n in (use.before_bytes, use.peak_bytes, use.kept_bytes, use.freed_bytes)))
+            (
+                use.device,
+                *(
+                    format_bytes(n)
+                    for n in (use.before_bytes, use.peak_bytes, use.kept_bytes, use.freed_bytes)
+                ),
+            )
             for use in self.devices
         ]
-        rows.append(("this process", "", "", *(format_bytes(max(0, n)) for n in (self.host_grown_bytes, -self.host_grown_bytes))))
+        rows.append(
+            (
+                "this process",
+                "",
+                "",
+                *(format_bytes(max(0, n)) for n in (self.host_grown_bytes, -self.host_grown_bytes)),
+            )
+        )
         for tensor in self.largest:
             shape = "x".join(map(str, tensor.shape)) or "scalar"
-            rows.append((f"- new: {tensor.name or 'no name'}", "", "", format_bytes(tensor.nbytes), f"{shape} {tensor.dtype}"))
-        return ("tensors on" + (" (the cell raised)" if self.failed else ""), "before", "peak", "kept", "freed"), rows
+            rows.append(
+                (
+                    f"- new: {tensor.name or 'no name'}",
+                    "",
+                    "",
+                    format_bytes(tensor.nbytes),
+                    f"{shape} {tensor.dtype}",
+                )
+            )
+        return (
+            "tensors on" + (" (the cell raised)" if self.failed else ""),
+            "before",
+            "peak",
+            "kept",
+            "freed",
+        ), rows
 
 
 class Watch:
-    """Follow the memory of a block: ``with Watch(namespace) as watch: ...``, then ``watch.result()``.
+    """Follow the memory of a block: ``with Watch(namespace) as watch: ...``, then
+    ``watch.result()``.
 
     Parameters
     ----------
@@ -120,8 +153,11 @@ class Watch:
         uses = [_use("cpu", self._host_before, self._host_peak, self._host_after)]
         for where in self._devices[1:]:
             before, after = self._pools[where], pool_bytes(where)[0]
-            throughout = min(self._of_cupy[where], cupy_bytes(where)[0])  # CuPy keeps no peak: what it holds at both ends counts all along
-            uses.append(_use(str(where), before, max(before, after, _peak(where) + throughout), after))
+            # CuPy keeps no peak: what it holds at both ends counts all along
+            throughout = min(self._of_cupy[where], cupy_bytes(where)[0])
+            uses.append(
+                _use(str(where), before, max(before, after, _peak(where) + throughout), after)
+            )
         new = [
             row
             for where in self._devices
@@ -129,7 +165,13 @@ class Watch:
             if (alive := self._before[where].get(key)) is None or alive() is None
         ]
         new.sort(key=lambda row: -row.nbytes)
-        return CellMemory(tuple(uses), grown, tuple(new[:_LARGEST]), self.failed, Evidence.measured(self._devices[-1].name))
+        return CellMemory(
+            tuple(uses),
+            grown,
+            tuple(new[:_LARGEST]),
+            self.failed,
+            Evidence.measured(self._devices[-1].name),
+        )
 
 
 def _use(device: str, before: int, peak: int, after: int) -> DeviceUse:
@@ -144,4 +186,9 @@ def _peak(where: devices.Device, reset: bool = False) -> int:
 
     where.synchronize()
     allocator = getattr(torch, where.torch_type)
-    return int((allocator.reset_peak_memory_stats if reset else allocator.max_memory_allocated)(where.index) or 0)
+    return int(
+        (allocator.reset_peak_memory_stats if reset else allocator.max_memory_allocated)(
+            where.index
+        )
+        or 0
+    )

@@ -1,6 +1,8 @@
-"""The results of a trace and of a prediction: what holds the memory, when, and how certain the figures are.
+"""The results of a trace and of a prediction: what holds the memory, when, and how certain the
+figures are.
 
-No tensor is touched here; ``trace`` and ``predict`` make these objects, tables and figures read them.
+No tensor is touched here; ``trace`` and ``predict`` make these objects, tables and figures read
+them.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from gpulab.units import format_bytes
 # In the order in which a stacked plot draws them, the longest-lived at the bottom.
 CATEGORIES = ("parameters", "optimizer", "gradients", "inputs", "activations", "temporary")
 
-# What ``needed_bytes`` adds for what no tensor storage shows. On a CPU a quarter for the C library's heap (it keeps and
-# splits freed blocks) and oneDNN's own buffers, and a constant for code that loads on first use: real processes grew by
-# up to 0.6 times that much (docs/measurements.md, "the whole process"). On an accelerator a share for blocks that the
-# caching allocator rounds up and cannot reuse, and a constant for context, modules and the cuBLAS workspace.
+# What ``needed_bytes`` adds for what no tensor storage shows. On a CPU a quarter for the C
+# library's heap (it keeps and splits freed blocks) and oneDNN's own buffers, and a constant for
+# code that loads on first use: real processes grew by up to 0.6 times that much
+# (docs/measurements.md, "the whole process"). On an accelerator a share for blocks that the caching
+# allocator rounds up and cannot reuse, and a constant for context, modules and the cuBLAS
+# workspace.
 MARGIN_RATIO = {"cpu": 0.25}
 MARGIN_RATIO_ACCELERATOR = 0.15
 MARGIN_BYTES = {"cpu": 256 * 2**20}
@@ -31,14 +35,22 @@ MARGIN_BYTES_ACCELERATOR = 768 * 2**20
 
 
 def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
-    """Return (free bytes, device kind) of a device, or of a bare capacity in bytes, then of the kind given."""
+    """Return (free bytes, device kind) of a device, or of a bare capacity in bytes, then of the
+    kind given.
+    """
     if _given.is_whole(device):
         if device < 0:
-            raise InputError(f"fits: the capacity is {device} bytes; expected 0 or more. Pass for example parse_bytes('24 GiB').")
+            raise InputError(
+                f"fits: the capacity is {device} bytes; expected 0 or more. Pass for example "
+                "parse_bytes('24 GiB')."
+            )
         return int(device), kind
     where = devices.find(device)
     if where.free_bytes is None:
-        raise DeviceError(f"fits: {where} does not report how much memory is free; expected a number. Pass a capacity in bytes.")
+        raise DeviceError(
+            f"fits: {where} does not report how much memory is free; expected a number. Pass a "
+            "capacity in bytes."
+        )
     return where.free_bytes, where.kind
 
 
@@ -93,7 +105,9 @@ class Timeline(Result):
     @property
     def total_bytes(self) -> np.ndarray:
         """The live bytes of all categories, shape (n,)."""
-        return np.sum(list(self.bytes_by_category.values()), axis=0) if self.operators else np.zeros(0)
+        return (
+            np.sum(list(self.bytes_by_category.values()), axis=0) if self.operators else np.zeros(0)
+        )
 
     def __len__(self) -> int:
         return len(self.operators)
@@ -105,7 +119,10 @@ class Timeline(Result):
         return hash((self.operators, self.steps))
 
     def __repr__(self) -> str:
-        return f"<timeline of {len(self)} points over {len(self.steps)} step{'s' if len(self.steps) != 1 else ''}>"
+        return (
+            f"<timeline of {len(self)} points over {len(self.steps)} "
+            f"step{'s' if len(self.steps) != 1 else ''}>"
+        )
 
 
 @dataclass(frozen=True)
@@ -146,7 +163,11 @@ class MemoryTrace(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the peak by category, then the largest tensors alive at it."""
-        peak = f"peak, {self.peak_phase}: {self.peak_operator}" if self.peak_operator else "peak (no operator ran)"
+        peak = (
+            f"peak, {self.peak_phase}: {self.peak_operator}"
+            if self.peak_operator
+            else "peak (no operator ran)"
+        )
         rows = [(peak, format_bytes(self.peak_bytes)), *_category_rows(self.peak_by_category)]
         rows += [(_describe(t), format_bytes(t.nbytes)) for t in self.peak_tensors[:10]]
         rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
@@ -162,14 +183,16 @@ class Prediction(Result):
     label : str
         The model's class.
     peak_bytes : int
-        The most live tensor storage after any operator of a step that follows an earlier one (so the optimizer's
-        state is there from the start).
+        The most live tensor storage after any operator of a step that follows an earlier one (so
+        the optimizer's state is there from the start).
     first_step_peak_bytes : int
         The same for the very first step, in which the optimizer's state is made only at the end.
     scratch_bytes : int
-        An upper estimate of what operators allocate inside and free before they return, beyond ``peak_bytes``.
+        An upper estimate of what operators allocate inside and free before they return, beyond
+        ``peak_bytes``.
     kept_bytes : int
-        What stays alive between steps: parameters, buffers, optimizer state, inputs, gradients until they are released.
+        What stays alive between steps: parameters, buffers, optimizer state, inputs, gradients
+        until they are released.
     peak_by_category : mapping of str to int
         Sums to ``peak_bytes``.
     peak_operator, peak_phase : str
@@ -204,7 +227,9 @@ class Prediction(Result):
     evidence: Evidence
 
     def needed_bytes(self, device_kind: str = "cpu") -> int:
-        """Return peak, scratch and a margin: what must be free for the step to be safe on such a device."""
+        """Return peak, scratch and a margin: what must be free for the step to be safe on such a
+        device.
+        """
         ratio = MARGIN_RATIO.get(device_kind, MARGIN_RATIO_ACCELERATOR)
         constant = MARGIN_BYTES.get(device_kind, MARGIN_BYTES_ACCELERATOR)
         return int((self.peak_bytes + self.scratch_bytes) * (1 + ratio)) + constant
@@ -212,15 +237,16 @@ class Prediction(Result):
     def fits(self, device: Any = None) -> bool:
         """Return whether the step fits into what is free on a device now.
 
-        Counts the peak, the scratch inside operators and a margin for heaps, allocators and libraries.
-        Memory in use on the device counts as taken, including this model's own parameters, so the answer can be
-        False for a model that is already there and True for one that is not.
+        Counts the peak, the scratch inside operators and a margin for heaps, allocators and
+        libraries. Memory in use on the device counts as taken, including this model's own
+        parameters, so the answer can be False for a model that is already there and True for one
+        that is not.
 
         Parameters
         ----------
         device : None, str, Device or int
-            A device of this machine (None takes the best one available), or a capacity in bytes, all of it free: for
-            example ``parse_bytes("80 GiB")`` for a machine that is not here.
+            A device of this machine (None takes the best one available), or a capacity in bytes,
+            all of it free: for example ``parse_bytes("80 GiB")`` for a machine that is not here.
 
         Raises
         ------
@@ -234,13 +260,18 @@ class Prediction(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<{self.label}, {self.optimizer}, {self.precision}{', checkpointed' if self.checkpoint else ''}: "
-            f"peak {format_bytes(self.peak_bytes)} + scratch {format_bytes(self.scratch_bytes)} (modelled)>"
+            f"<{self.label}, {self.optimizer}, "
+            f"{self.precision}{', checkpointed' if self.checkpoint else ''}: "
+            f"peak {format_bytes(self.peak_bytes)} + scratch {format_bytes(self.scratch_bytes)} "
+            "(modelled)>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the peak, what it is made of, the scratch and the largest tensors."""
-        rows = [(f"peak, {self.peak_phase}: {self.peak_operator}", format_bytes(self.peak_bytes)), *_category_rows(self.peak_by_category)]
+        rows = [
+            (f"peak, {self.peak_phase}: {self.peak_operator}", format_bytes(self.peak_bytes)),
+            *_category_rows(self.peak_by_category),
+        ]
         rows += [
             ("inside operators (upper estimate)", format_bytes(self.scratch_bytes)),
             ("first step's peak", format_bytes(self.first_step_peak_bytes)),
@@ -252,9 +283,15 @@ class Prediction(Result):
 
 
 def _category_rows(by_category: Mapping[str, int]) -> list[tuple[str, str]]:
-    return [(f"- {category}", format_bytes(by_category[category])) for category in CATEGORIES if by_category.get(category)]
+    return [
+        (f"- {category}", format_bytes(by_category[category]))
+        for category in CATEGORIES
+        if by_category.get(category)
+    ]
 
 
 def _describe(tensor: LiveTensor) -> str:
     shape = "x".join(map(str, tensor.shape)) or "scalar"
-    return f"at the peak: {tensor.name or tensor.operator} ({tensor.category}, {shape} {tensor.dtype})"
+    return (
+        f"at the peak: {tensor.name or tensor.operator} ({tensor.category}, {shape} {tensor.dtype})"
+    )

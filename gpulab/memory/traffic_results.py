@@ -1,4 +1,6 @@
-"""What ``memory.traffic`` returns: the bytes that each operator reads and writes, and the arithmetic that it does."""
+"""What ``memory.traffic`` returns: the bytes that each operator reads and writes, and the
+arithmetic that it does.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,8 @@ class Traffic(Result):
     operators : tuple of OperatorTraffic
         In the order in which they ran; views, which move nothing, are left out.
     input_bytes, output_bytes : int
-        Of the tensors that the function was given (with a module's parameters), and of the new ones that it returned together with the
-        given ones that it changed in place.
+        Of the tensors that the function was given (with a module's parameters), and of the new ones
+        that it returned together with the given ones that it changed in place.
     evidence : Evidence
         MODELLED: counted from shapes, not measured on the memory bus.
     """
@@ -79,7 +81,9 @@ class Traffic(Result):
 
     @property
     def compulsory_bytes(self) -> int:
-        """The bytes that one fused pass would move: the inputs read once, the results written once, an array in place both."""
+        """The bytes that one fused pass would move: the inputs read once, the results written once,
+        an array in place both.
+        """
         return self.input_bytes + self.output_bytes
 
     @property
@@ -98,7 +102,8 @@ class Traffic(Result):
         return self.flops / self.nbytes if self.nbytes else math.inf
 
     def memory_bound(self, roof: Any, arithmetic: str = "float32") -> tuple[OperatorTraffic, ...]:
-        """Return the operators that are limited by main memory, not by arithmetic, under a roofline; uncounted ones are left out.
+        """Return the operators that are limited by main memory, not by arithmetic, under a
+        roofline; uncounted ones are left out.
 
         Parameters
         ----------
@@ -108,11 +113,18 @@ class Traffic(Result):
             The number format whose roof counts.
         """
         ridge = roof.ridge_flops_per_byte(arithmetic)
-        return tuple(each for each in self.operators if each.flops is not None and each.flops < ridge * each.nbytes)
+        return tuple(
+            each
+            for each in self.operators
+            if each.flops is not None and each.flops < ridge * each.nbytes
+        )
 
     def __repr__(self) -> str:
         moved = f"reads {format_bytes(self.read_bytes)}, writes {format_bytes(self.written_bytes)}"
-        return f"<{self.label}: {plural(len(self.operators), 'operator')}, {moved}, {self.flops:.3g} FLOP ({self.evidence.badge})>"
+        return (
+            f"<{self.label}: {plural(len(self.operators), 'operator')}, {moved}, "
+            f"{self.flops:.3g} FLOP ({self.evidence.badge})>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per operator (one per kind, where there are many), and the sum."""
@@ -120,10 +132,16 @@ class Traffic(Result):
         if len(self.operators) <= _MOST_ROWS:
             rows += [_row(each.name, (each,)) for each in self.operators]
         else:
-            kinds = {each.name: [other for other in self.operators if other.name == each.name] for each in self.operators}
+            kinds = {
+                each.name: [other for other in self.operators if other.name == each.name]
+                for each in self.operators
+            }
             ordered = sorted(kinds.items(), key=lambda kind: -sum(each.nbytes for each in kind[1]))
             rows += [_row(f"{len(each)} x {name}", each) for name, each in ordered]
-        return ("operator", "reads", "writes", "FLOP", "FLOP per byte"), [*rows, _row("together", self.operators)]
+        return ("operator", "reads", "writes", "FLOP", "FLOP per byte"), [
+            *rows,
+            _row("together", self.operators),
+        ]
 
     def caption(self) -> str:
         """Return the badge, and what is not counted."""
@@ -132,8 +150,17 @@ class Traffic(Result):
 
 
 def _row(name: str, operators: Sequence[OperatorTraffic]) -> tuple[str, ...]:
-    read, written = sum(each.read_bytes for each in operators), sum(each.written_bytes for each in operators)
+    read, written = (
+        sum(each.read_bytes for each in operators),
+        sum(each.written_bytes for each in operators),
+    )
     flops = sum(each.flops or 0.0 for each in operators)
     counted = any(each.flops is not None for each in operators) or not operators
     intensity = f"{flops / (read + written):.3g}" if counted and read + written else ""
-    return name, format_bytes(read), format_bytes(written), f"{flops:.4g}" if counted else "not counted", intensity
+    return (
+        name,
+        format_bytes(read),
+        format_bytes(written),
+        f"{flops:.4g}" if counted else "not counted",
+        intensity,
+    )

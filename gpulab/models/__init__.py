@@ -1,4 +1,6 @@
-"""Models of processors, computed and not measured: occupancy, memory accesses, rooflines, collectives, scaling and pipelines."""
+"""Models of processors, computed and not measured: occupancy, memory accesses, rooflines,
+collectives, scaling and pipelines.
+"""
 
 from gpulab.models._access import AccessPattern, access_at, access_pattern
 from gpulab.models._blocks import LIMITERS, OccupancyTable, occupancy_table
@@ -12,9 +14,22 @@ from gpulab.models._collectives import (
     collective_message,
 )
 from gpulab.models._limits import SmLimits, compute_capabilities, sm_limits
-from gpulab.models._occupancy import BlockLimits, Occupancy, OccupancySweep, occupancy, occupancy_sweep
+from gpulab.models._occupancy import (
+    BlockLimits,
+    Occupancy,
+    OccupancySweep,
+    occupancy,
+    occupancy_sweep,
+)
 from gpulab.models._patterns import ACCESS_KINDS, AccessKind, named_access
-from gpulab.models._pipeline_schedule import PIPELINE_SCHEDULES, PassKind, StagePass, StageSchedule, most_held, pipeline_schedule
+from gpulab.models._pipeline_schedule import (
+    PIPELINE_SCHEDULES,
+    PassKind,
+    StagePass,
+    StageSchedule,
+    most_held,
+    pipeline_schedule,
+)
 from gpulab.models._requests import sectors_per_request, shared_wavefronts
 from gpulab.models._roofline import ArithmeticRoof, MemoryRoof, Roofline, RooflinePoint
 from gpulab.models._scaling import ScalingCurve, ScalingPoint, amdahl, gustafson, scaling

@@ -1,6 +1,8 @@
-"""One warp's access, lane by lane: which sectors of device memory it moves, and which banks of shared memory it uses.
+"""One warp's access, lane by lane: which sectors of device memory it moves, and which banks of
+shared memory it uses.
 
-The same addresses are analyzed both ways, so that a stride can be seen as a load from a device array and as a load from a shared array.
+The same addresses are analyzed both ways, so that a stride can be seen as a load from a device
+array and as a load from a shared array.
 """
 
 from __future__ import annotations
@@ -15,20 +17,32 @@ import numpy as np
 from gpulab._given import is_whole, items
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
-from gpulab.models._requests import BANKS, ELEMENT_BYTES, SECTOR_BYTES, WARP_LANES, WORD_BYTES, sectors_per_request, shared_wavefronts
+from gpulab.models._requests import (
+    BANKS,
+    ELEMENT_BYTES,
+    SECTOR_BYTES,
+    WARP_LANES,
+    WORD_BYTES,
+    sectors_per_request,
+    shared_wavefronts,
+)
 from gpulab.results import Result
 from gpulab.units import format_bytes
 
 _ROW_BYTES = BANKS * WORD_BYTES
 _MOST_ELEMENTS = 2**20  # strides and offsets: the lanes then lie within 512 MiB
 _LARGEST_ADDRESS, _LARGEST_SPAN = 2**56, 2**33
-# A test holds this against the comparison that is committed; the microscope's counts of kernels are made by the same rules.
+# A test holds this against the comparison that is committed; the microscope's counts of kernels are
+# made by the same rules.
 KNOWN_ERROR = (
-    "260 of 264 sectors, wavefronts and conflicts of 44 kernels are those of an NVIDIA H200; its compiler changed the other accesses"
+    "260 of 264 sectors, wavefronts and conflicts of 44 kernels are those of an NVIDIA H200; "
+    "its compiler changed the other accesses"
 )
 _EVIDENCE = Evidence.modelled(
-    "one request of one warp; sectors of 32 bytes; 32 banks of 4 bytes, wide elements by half-warps and quarter-warps; no caches",
-    "CUDA C++ Programming Guide 13.0, sections on device memory accesses and shared memory of compute capability 5.x and later",
+    "one request of one warp; sectors of 32 bytes; 32 banks of 4 bytes, wide elements by "
+    "half-warps and quarter-warps; no caches",
+    "CUDA C++ Programming Guide 13.0, sections on device memory accesses and shared memory of "
+    "compute capability 5.x and later",
     KNOWN_ERROR,
 )
 
@@ -45,7 +59,8 @@ class AccessPattern(Result):
         The lanes that take part.
     element_bytes : int
     sectors : int
-        Sectors of 32 bytes that the request moves from or to device memory: its sectors per request.
+        Sectors of 32 bytes that the request moves from or to device memory: its sectors per
+        request.
     wavefronts : int
         Passes that the request takes in shared memory.
     conflict_ways : int
@@ -63,7 +78,9 @@ class AccessPattern(Result):
     evidence: Evidence
 
     def _asked(self) -> list[int]:
-        return [address for address, active in zip(self.addresses, self.active, strict=True) if active]
+        return [
+            address for address, active in zip(self.addresses, self.active, strict=True) if active
+        ]
 
     @property
     def bytes_asked(self) -> int:
@@ -92,14 +109,18 @@ class AccessPattern(Result):
 
     @property
     def ideal_wavefronts(self) -> int:
-        """The passes that the same lanes would take without conflicts: 1, 2 by half-warps, 4 by quarter-warps."""
+        """The passes that the same lanes would take without conflicts: 1, 2 by half-warps, 4 by
+        quarter-warps.
+        """
         return len({self._pass_of(lane) for lane, active in enumerate(self.active) if active})
 
     def _pass_of(self, lane: int) -> int:
         return lane * max(1, self.element_bytes // WORD_BYTES) // WARP_LANES
 
     def sector_lanes(self) -> dict[int, tuple[int, ...]]:
-        """Return the lanes that touch each sector, by the sector's number (address // 32), ascending: the rows of a picture."""
+        """Return the lanes that touch each sector, by the sector's number (address // 32),
+        ascending: the rows of a picture.
+        """
         found: dict[int, list[int]] = {}
         for lane, (address, active) in enumerate(zip(self.addresses, self.active, strict=True)):
             if active:
@@ -117,9 +138,14 @@ class AccessPattern(Result):
         found: dict[int, dict[int, list[int]]] = {}
         for lane, (address, active) in enumerate(zip(self.addresses, self.active, strict=True)):
             if active and self._pass_of(lane) == part:
-                for word in range(address // WORD_BYTES, (address + self.element_bytes - 1) // WORD_BYTES + 1):
+                for word in range(
+                    address // WORD_BYTES, (address + self.element_bytes - 1) // WORD_BYTES + 1
+                ):
                     found.setdefault(word % BANKS, {}).setdefault(word, []).append(lane)
-        return {bank: {word: tuple(lanes) for word, lanes in sorted(found[bank].items())} for bank in sorted(found)}
+        return {
+            bank: {word: tuple(lanes) for word, lanes in sorted(found[bank].items())}
+            for bank in sorted(found)
+        }
 
     @property
     def explanation(self) -> str:
@@ -127,7 +153,10 @@ class AccessPattern(Result):
         if not any(self.active):
             return "No lane is active: no request is made."
         lanes = "1 lane needs" if sum(self.active) == 1 else f"{sum(self.active)} lanes need"
-        moved = f"{self.sectors} sector{'s' if self.sectors != 1 else ''} ({format_bytes(self.bytes_moved)})"
+        moved = (
+            f"{self.sectors} sector{'s' if self.sectors != 1 else ''} "
+            f"({format_bytes(self.bytes_moved)})"
+        )
         device = (
             f"{lanes} {format_bytes(self.bytes_needed)}; device memory moves {moved}, of which "
             f"{100 * self.efficiency:.3g} % are used; {self.ideal_sectors} would suffice."
@@ -136,11 +165,14 @@ class AccessPattern(Result):
             passes = f"{self.wavefronts} wavefront{'s' if self.wavefronts != 1 else ''}"
             return f"{device} In shared memory there is no bank conflict: {passes}."
         passes = f"{self.wavefronts} wavefronts for {self.ideal_wavefronts}"
-        return f"{device} In shared memory {self.conflict_ways} words are in the same bank: {passes}."
+        return (
+            f"{device} In shared memory {self.conflict_ways} words are in the same bank: {passes}."
+        )
 
     def __repr__(self) -> str:
         return (
-            f"<access of {sum(self.active)} lanes x {self.element_bytes} B: {self.sectors} sectors (ideal {self.ideal_sectors}), "
+            f"<access of {sum(self.active)} lanes x {self.element_bytes} B: {self.sectors} sectors "
+            f"(ideal {self.ideal_sectors}), "
             f"{self.wavefronts} wavefronts (ideal {self.ideal_wavefronts})>"
         )
 
@@ -156,13 +188,20 @@ class AccessPattern(Result):
         return ("one warp", "touched", "ideal"), rows
 
 
-def access_pattern(stride_elements: int = 1, offset_elements: int = 0, element_bytes: int = 4, *, active_lanes: int = 32) -> AccessPattern:
+def access_pattern(
+    stride_elements: int = 1,
+    offset_elements: int = 0,
+    element_bytes: int = 4,
+    *,
+    active_lanes: int = 32,
+) -> AccessPattern:
     """Return what a warp touches when lane i takes element ``offset + i * stride`` of an array.
 
     Parameters
     ----------
     stride_elements, offset_elements : int
-        At most 2**20 either way. 0 as stride is one element for all (a broadcast). Element 0 starts a sector and a row of banks.
+        At most 2**20 either way. 0 as stride is one element for all (a broadcast). Element 0 starts
+        a sector and a row of banks.
     element_bytes : int
         1, 2, 4, 8 or 16.
     active_lanes : int
@@ -184,14 +223,23 @@ def access_pattern(stride_elements: int = 1, offset_elements: int = 0, element_b
     >>> access_pattern(offset_elements=1).sectors
     5
     """
-    stride = _whole("access_pattern", "stride_elements", stride_elements, -_MOST_ELEMENTS, _MOST_ELEMENTS)
-    offset = _whole("access_pattern", "offset_elements", offset_elements, -_MOST_ELEMENTS, _MOST_ELEMENTS)
+    stride = _whole(
+        "access_pattern", "stride_elements", stride_elements, -_MOST_ELEMENTS, _MOST_ELEMENTS
+    )
+    offset = _whole(
+        "access_pattern", "offset_elements", offset_elements, -_MOST_ELEMENTS, _MOST_ELEMENTS
+    )
     size = _size("access_pattern", element_bytes)
     lanes = _whole("access_pattern", "active_lanes", active_lanes, 0, WARP_LANES)
     addresses = [(offset + lane * stride) * size for lane in range(WARP_LANES)]
-    # Elements before the array's start (a negative stride) lie whole rows of banks earlier, so that nothing else changes.
+    # Elements before the array's start (a negative stride) lie whole rows of banks earlier, so that
+    # nothing else changes.
     start = max(0, -(min(addresses) // _ROW_BYTES)) * _ROW_BYTES
-    return _pattern([start + address for address in addresses], [lane < lanes for lane in range(WARP_LANES)], size)
+    return _pattern(
+        [start + address for address in addresses],
+        [lane < lanes for lane in range(WARP_LANES)],
+        size,
+    )
 
 
 def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> AccessPattern:
@@ -213,47 +261,65 @@ def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> Acc
     Raises
     ------
     InputError
-        If there are not 32 whole numbers in range, one of an active lane is misaligned (hardware faults there), or the sizes do not fit.
+        If there are not 32 whole numbers in range, one of an active lane is misaligned (hardware
+        faults there), or the sizes do not fit.
 
     Examples
     --------
     >>> column = [4 * 32 * row for row in range(32)]
-    >>> access_at(column).conflict_ways, access_at([4 * 33 * row for row in range(32)]).conflict_ways
-    (32, 1)
+    >>> access_at(column).conflict_ways, access_at([4 * 33 * row for row in
+    range(32)]).conflict_ways (32, 1)
     """
     size = _size("access_at", element_bytes)
     given = items("access_at", "addresses", addresses)
     flags = [True] * WARP_LANES if active is None else items("access_at", "active", active)
     if len(given) != WARP_LANES or len(flags) != WARP_LANES:
-        raise InputError(f"access_at: {len(given)} addresses and {len(flags)} flags; expected 32 of each. Pass one per lane.")
+        raise InputError(
+            f"access_at: {len(given)} addresses and {len(flags)} flags; expected 32 of each. Pass "
+            "one per lane."
+        )
     if not all(isinstance(flag, (bool, np.bool_)) for flag in flags):
-        raise InputError(f"access_at: active={shown(active)}; expected 32 values True or False. Pass one flag per lane.")
+        raise InputError(
+            f"access_at: active={shown(active)}; expected 32 values True or False. Pass one flag "
+            "per lane."
+        )
     lanes = [bool(flag) for flag in flags]
-    whole = [_whole("access_at", f"the address of lane {i}", a, 0, _LARGEST_ADDRESS) if lanes[i] else 0 for i, a in enumerate(given)]
+    whole = [
+        _whole("access_at", f"the address of lane {i}", a, 0, _LARGEST_ADDRESS) if lanes[i] else 0
+        for i, a in enumerate(given)
+    ]
     live = [address for address, flag in zip(whole, lanes, strict=True) if flag]
     wrong = next((address for address in live if address % size), None)
     if wrong is not None:
         raise InputError(
-            f"access_at: address {wrong} is not a multiple of the {size} bytes of an element; expected aligned addresses, as on a GPU."
+            f"access_at: address {wrong} is not a multiple of the {size} bytes of an element; "
+            "expected aligned addresses, as on a GPU."
         )
     if live and max(live) - min(live) >= _LARGEST_SPAN:
         raise InputError(
-            f"access_at: addresses from {min(live)} to {max(live)}; expected addresses within 8 GiB of each other. Move them closer."
+            f"access_at: addresses from {min(live)} to {max(live)}; expected addresses within 8 "
+            "GiB of each other. Move them closer."
         )
     low = min(live, default=0)
-    return _pattern([address if flag else low for address, flag in zip(whole, lanes, strict=True)], lanes, size)
+    return _pattern(
+        [address if flag else low for address, flag in zip(whole, lanes, strict=True)], lanes, size
+    )
 
 
 def _whole(function: str, name: str, value: Any, least: int, most: int) -> int:
     if not is_whole(value) or not least <= value <= most:
-        raise InputError(f"{function}: {name}={shown(value)}; expected a whole number from {least:,} to {most:,}. Pass an int.")
+        raise InputError(
+            f"{function}: {name}={shown(value)}; expected a whole number from {least:,} to "
+            f"{most:,}. Pass an int."
+        )
     return int(value)
 
 
 def _size(function: str, value: Any) -> int:
     if _whole(function, "element_bytes", value, 1, max(ELEMENT_BYTES)) not in ELEMENT_BYTES:
         raise InputError(
-            f"{function}: element_bytes={shown(value)}; expected 1, 2, 4, 8 or 16, the sizes that one instruction can load. Pass "
+            f"{function}: element_bytes={shown(value)}; expected 1, 2, 4, 8 or 16, the sizes that "
+            "one instruction can load. Pass "
             "one of these."
         )
     return int(value)

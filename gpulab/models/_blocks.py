@@ -1,6 +1,7 @@
 """How many blocks each resource of an SM allows: whole arrays of launches at once, in integers.
 
-The rules are those that NVIDIA publishes in ``cuda_occupancy.h``; ``benchmarks/occupancy_oracle.py`` compares the two.
+The rules are those that NVIDIA publishes in ``cuda_occupancy.h``;
+``benchmarks/occupancy_oracle.py`` compares the two.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from gpulab.models._limits import (
 
 Integers = npt.NDArray[np.int64]
 
-# Where two resources allow equally few blocks, the first of them is named: warps first, since a full SM is no fault.
+# Where two resources allow equally few blocks, the first of them is named: warps first, since a
+# full SM is no fault.
 LIMITERS = ("warps", "registers", "shared", "blocks", "barriers", "virtual")
 UNLIMITED = 2**31 - 1
 # Beyond it 32-bit arithmetic, the vendor's and the hardware's, would overflow.
@@ -35,13 +37,15 @@ _LARGEST = 2**30
 
 @dataclass(frozen=True)
 class OccupancyTable:
-    """The occupancy of many launches on one SM; every array has the broadcast shape of the arguments.
+    """The occupancy of many launches on one SM; every array has the broadcast shape of the
+    arguments.
 
     Attributes
     ----------
     limits : SmLimits
     blocks_by_resource : mapping of str to ndarray of int64
-        How many blocks each of ``LIMITERS`` allows; ``UNLIMITED`` where the resource does not limit.
+        How many blocks each of ``LIMITERS`` allows; ``UNLIMITED`` where the resource does not
+        limit.
     blocks_per_sm, warps_per_sm : ndarray of int64
         0 where the launch is impossible.
     ratio : ndarray of float64
@@ -49,7 +53,8 @@ class OccupancyTable:
     limiter_index : ndarray of int64
         Into ``LIMITERS``: the first resource that allows no more blocks.
     registers_per_block, shared_bytes_per_block, shared_bytes_per_sm : ndarray of int64
-        Allocated, with roundings and the driver's share; and the split of shared memory that holds for the launch.
+        Allocated, with roundings and the driver's share; and the split of shared memory that holds
+        for the launch.
     """
 
     limits: SmLimits
@@ -79,7 +84,8 @@ def occupancy_table(
     opt_in: Any = True,
     virtual_resources: Any = 0,
 ) -> OccupancyTable:
-    """Return the occupancy of many launches at once: the arguments are arrays of whole numbers that broadcast.
+    """Return the occupancy of many launches at once: the arguments are arrays of whole numbers that
+    broadcast.
 
     Parameters
     ----------
@@ -93,7 +99,8 @@ def occupancy_table(
     barriers_per_block : array_like of int
         Named barriers in use; ``__syncthreads`` is one. They count from 9.0 on.
     carveout_percent : array_like of int
-        The share of the SM's memory preferred for shared memory, 0 to 100; -1 for the driver's choice.
+        The share of the SM's memory preferred for shared memory, 0 to 100; -1 for the driver's
+        choice.
     opt_in : array_like of bool
         Whether the kernel opts in to more than 48 KiB.
     virtual_resources : array_like of int
@@ -106,8 +113,8 @@ def occupancy_table(
     Raises
     ------
     InputError
-        If an argument is not an array of whole numbers, is out of range, or has a shape that does not broadcast with the others; or the
-        compute capability is not known.
+        If an argument is not an array of whole numbers, is out of range, or has a shape that does
+        not broadcast with the others; or the compute capability is not known.
 
     Examples
     --------
@@ -123,15 +130,26 @@ def occupancy_table(
         "carveout_percent": (carveout_percent, -1),
         "virtual_resources": (virtual_resources, 0),
     }
-    arrays = [_whole(name, value, least, 100 if name == "carveout_percent" else _LARGEST) for name, (value, least) in given.items()]
+    arrays = [
+        _whole(name, value, least, 100 if name == "carveout_percent" else _LARGEST)
+        for name, (value, least) in given.items()
+    ]
     opted = np.asarray(opt_in)
     if opted.dtype != np.bool_:
-        raise InputError(f"occupancy_table: opt_in={shown(opt_in)}; expected True or False. Pass one of them, or an array of them.")
+        raise InputError(
+            f"occupancy_table: opt_in={shown(opt_in)}; expected True or False. Pass one of them, "
+            "or an array of them."
+        )
     try:
-        threads, registers, shared, barriers, carveout, virtual, opted = np.broadcast_arrays(*arrays, opted)
+        threads, registers, shared, barriers, carveout, virtual, opted = np.broadcast_arrays(
+            *arrays, opted
+        )
     except ValueError as error:
         shapes = ", ".join(str(array.shape) for array in arrays)
-        raise InputError(f"occupancy_table: the arrays have the shapes {shapes}; expected shapes that broadcast. Reshape them.") from error
+        raise InputError(
+            f"occupancy_table: the arrays have the shapes {shapes}; expected shapes that "
+            "broadcast. Reshape them."
+        ) from error
     warps = -(-threads // WARP_THREADS)
     by_registers, registers_per_block = _register_blocks(sm, registers, warps)
     by_shared, shared_per_block, shared_per_sm = _shared_blocks(sm, shared, carveout, opted)
@@ -164,9 +182,12 @@ def _whole(name: str, value: Any, least: int, most: int) -> Integers:
         array = np.asarray(value)
     except ValueError:  # a ragged list
         array = np.array(None)
-    if array.dtype.kind not in "iu" or (array.size and not least <= int(array.min()) <= int(array.max()) <= most):
+    if array.dtype.kind not in "iu" or (
+        array.size and not least <= int(array.min()) <= int(array.max()) <= most
+    ):
         raise InputError(
-            f"occupancy_table: {name}={shown(value)}; expected whole numbers from {least} to {most:,}. Pass an int or an array of them."
+            f"occupancy_table: {name}={shown(value)}; expected whole numbers from {least} to "
+            f"{most:,}. Pass an int or an array of them."
         )
     return array.astype(np.int64, copy=False)
 
@@ -175,10 +196,13 @@ def _round_up(value: Integers, step: int) -> Integers:
     return -(-value // step) * step
 
 
-def _register_blocks(sm: SmLimits, registers: Integers, warps: Integers) -> tuple[Integers, Integers]:
+def _register_blocks(
+    sm: SmLimits, registers: Integers, warps: Integers
+) -> tuple[Integers, Integers]:
     """Blocks that the register file holds, and the registers of one block."""
     per_warp = _round_up(registers * WARP_THREADS, REGISTER_STEP)
-    # The check of one block takes its warps for a multiple of the partitions, so 5 warps must fit as 8.
+    # The check of one block takes its warps for a multiple of the partitions, so 5 warps must fit
+    # as 8.
     checked = per_warp * _round_up(warps, PARTITIONS)
     impossible = (checked > sm.registers) | (registers > MAX_REGISTERS_PER_THREAD)
     resident_warps = sm.registers // PARTITIONS // np.maximum(per_warp, 1) * PARTITIONS
@@ -186,25 +210,37 @@ def _register_blocks(sm: SmLimits, registers: Integers, warps: Integers) -> tupl
     return blocks, per_warp * warps
 
 
-def _shared_blocks(sm: SmLimits, shared: Integers, carveout: Integers, opted: Any) -> tuple[Integers, Integers, Integers]:
-    """Blocks that shared memory holds, the bytes of one block, and the split that holds for them."""
+def _shared_blocks(
+    sm: SmLimits, shared: Integers, carveout: Integers, opted: Any
+) -> tuple[Integers, Integers, Integers]:
+    """Blocks that shared memory holds, the bytes of one block, and the split that holds for
+    them.
+    """
     per_block = _round_up(shared + sm.shared_reserved_bytes, sm.shared_step_bytes)
-    most = np.where(opted, sm.shared_bytes_per_block, _DEFAULT_SHARED_BYTES) + sm.shared_reserved_bytes
+    most = (
+        np.where(opted, sm.shared_bytes_per_block, _DEFAULT_SHARED_BYTES) + sm.shared_reserved_bytes
+    )
     splits = np.array(sm.shared_splits_bytes)
 
     def next_split(wanted: Integers) -> Integers:
         sizes: Integers = splits[np.minimum(np.searchsorted(splits, wanted), len(splits) - 1)]
         return sizes
 
-    preferred = next_split(np.where(carveout < 0, sm.shared_bytes, carveout * sm.shared_bytes // 100))
+    preferred = next_split(
+        np.where(carveout < 0, sm.shared_bytes, carveout * sm.shared_bytes // 100)
+    )
     # A preference too small for one block gives way to the smallest split that holds one.
     per_sm = np.where(preferred >= per_block, preferred, next_split(per_block))
-    blocks = np.where(per_block > most, 0, np.where(per_block > 0, per_sm // np.maximum(per_block, 1), UNLIMITED))
+    blocks = np.where(
+        per_block > most, 0, np.where(per_block > 0, per_sm // np.maximum(per_block, 1), UNLIMITED)
+    )
     return blocks, per_block, per_sm
 
 
 def _shares(available: int | None, used: Integers) -> Integers:
-    """Blocks that share out what the SM has; unlimited where it has no such limit or the block uses none."""
+    """Blocks that share out what the SM has; unlimited where it has no such limit or the block uses
+    none.
+    """
     if available is None:
         return np.full_like(used, UNLIMITED)
     return np.where(used > 0, available // np.maximum(used, 1), UNLIMITED)

@@ -1,8 +1,10 @@
-"""What a collective costs by its algorithm: messages in turn, bytes that each rank sends, and the time by alpha and beta.
+"""What a collective costs by its algorithm: messages in turn, bytes that each rank sends, and the
+time by alpha and beta.
 
-Pure arithmetic. A message of m bytes takes alpha + m / bandwidth, a rank sends and receives one at a time, and links are not shared. The
-payload is the whole tensor, as NVIDIA's nccl-tests count it: an all-gather's result, a reduce-scatter's input.
-``gpulab.parallel.sweep`` compares it with measured times and bytes.
+Pure arithmetic. A message of m bytes takes alpha + m / bandwidth, a rank sends and receives one at
+a time, and links are not shared. The payload is the whole tensor, as NVIDIA's nccl-tests count it:
+an all-gather's result, a reduce-scatter's input. ``gpulab.parallel.sweep`` compares it with
+measured times and bytes.
 """
 
 from __future__ import annotations
@@ -18,17 +20,19 @@ from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 MOST_RANKS = 2**20
-# Measured with links limited by token buckets of the kernel (tc-tbf), on the two cores of an AMD EPYC, 2026-11-22.
+# Measured with links limited by token buckets of the kernel (tc-tbf), on the two cores of an AMD
+# EPYC, 2026-11-22.
 _KNOWN_ERROR = (
-    "links set to 5 to 100 MB/s among 2 and 4 ranks: the ring's fit gives 0.97 to 1.05 of them; gloo's root sends to its children at the "
+    "links set to 5 to 100 MB/s among 2 and 4 ranks: the ring's fit gives 0.97 to 1.05 of them; "
+    "gloo's root sends to its children at the "
     "same time over one link, so its broadcast took three steps where the tree has two"
 )
 _SOURCE = (
     "Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, "
     "International Journal of High Performance Computing Applications 19 (2005), 49"
 )
-# Bus bandwidth is payload a second times this share: what a link carries if the collective is bound by its slowest one.
-# Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
+# Bus bandwidth is payload a second times this share: what a link carries if the collective is bound
+# by its slowest one. Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
 _BUS_SHARES: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda p: 2 * (p - 1) / p,
     "all_gather": lambda p: (p - 1) / p,
@@ -38,8 +42,9 @@ _BUS_SHARES: dict[str, Callable[[int], float]] = {
     "scatter": lambda p: (p - 1) / p,
 }
 
-# Which of the algorithms of ``collective_cost`` gloo uses. Source: gloo/allreduce.cc, allgather.cc, broadcast.cc, reduce.cc, gather.cc,
-# scatter.cc, alltoall.cc, barrier.cc; PyTorch does a reduce_scatter by one all-reduce (ProcessGroupGloo.cpp), of a list by one a part.
+# Which of the algorithms of ``collective_cost`` gloo uses. Source: gloo/allreduce.cc, allgather.cc,
+# broadcast.cc, reduce.cc, gather.cc, scatter.cc, alltoall.cc, barrier.cc; PyTorch does a
+# reduce_scatter by one all-reduce (ProcessGroupGloo.cpp), of a list by one a part.
 GLOO_ALGORITHMS = {
     "all_reduce": "ring",
     "all_gather": "ring",
@@ -55,7 +60,9 @@ GLOO_ALGORITHMS = {
 
 @dataclass(frozen=True)
 class _Algorithm:
-    """One way to do a collective; shares are of the payload, ``v`` is the rank counted from the root."""
+    """One way to do a collective; shares are of the payload, ``v`` is the rank counted from the
+    root.
+    """
 
     steps: Callable[[int], int]
     critical: Callable[[int], float]
@@ -77,12 +84,16 @@ def _is_power(p: int) -> bool:
 
 
 def _folds(p: int) -> int:
-    """Two more messages in turn where ranks beyond a power of two first hand their data to a neighbour, and get the result back."""
+    """Two more messages in turn where ranks beyond a power of two first hand their data to a
+    neighbour, and get the result back.
+    """
     return 0 if _is_power(p) else 2
 
 
 def _children(p: int, v: int) -> int:
-    """How many ranks get the message from rank v of a binomial tree, in which the ranks that have it double with each step."""
+    """How many ranks get the message from rank v of a binomial tree, in which the ranks that have
+    it double with each step.
+    """
     return sum(1 for bit in range(v.bit_length(), _log_up(p)) if v + (1 << bit) < p)
 
 
@@ -92,13 +103,17 @@ def _subtree(p: int, v: int, bit: int) -> int:
 
 
 def _scattered(p: int, v: int) -> float:
-    """The share that rank v of a binomial scatter passes on: to each half of its block, that half's part."""
+    """The share that rank v of a binomial scatter passes on: to each half of its block, that half's
+    part.
+    """
     lowest = _log_up(p) if v == 0 else (v & -v).bit_length() - 1
     return sum(_subtree(p, v + (1 << bit), bit) for bit in range(lowest)) / p
 
 
 def _folded(inner: float, p: int, v: int) -> float:
-    """What rank v sends where the 2 (p - 2**k) first ranks pair up: the even one hands over its data, the odd one works and hands back."""
+    """What rank v sends where the 2 (p - 2**k) first ranks pair up: the even one hands over its
+    data, the odd one works and hands back.
+    """
     if v >= 2 * (p - (1 << _log_down(p))):
         return inner
     return 1.0 if v % 2 == 0 else inner + 1
@@ -108,84 +123,139 @@ _TREE_WORDS = "binomial tree: the ranks that have the data double with each mess
 _ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
     "all_reduce": {
         "ring": _Algorithm(
-            lambda p: 2 * (p - 1), lambda p: 2 * (p - 1) / p, lambda p, v: 2 * (p - 1) / p,
-            "ring: a reduce-scatter, then an all-gather, each passing parts of 1 / ranks from neighbor to neighbor",
+            lambda p: 2 * (p - 1),
+            lambda p: 2 * (p - 1) / p,
+            lambda p, v: 2 * (p - 1) / p,
+            "ring: a reduce-scatter, then an all-gather, each passing parts of 1 / ranks from "
+            "neighbor to neighbor",
         ),
         "tree": _Algorithm(
-            lambda p: 2 * _log_up(p), lambda p: 2.0 * _log_up(p), lambda p, v: (v > 0) + float(_children(p, v)),
+            lambda p: 2 * _log_up(p),
+            lambda p: 2.0 * _log_up(p),
+            lambda p, v: (v > 0) + float(_children(p, v)),
             "tree: the whole reduced up a binomial tree, then sent down it",
         ),
         "recursive doubling": _Algorithm(
-            lambda p: _log_down(p) + _folds(p), lambda p: float(_log_down(p) + _folds(p)), lambda p, v: _folded(_log_down(p), p, v),
+            lambda p: _log_down(p) + _folds(p),
+            lambda p: float(_log_down(p) + _folds(p)),
+            lambda p, v: _folded(_log_down(p), p, v),
             "recursive doubling: the whole exchanged with the rank 1, 2, 4, ... away",
         ),
         "halving and doubling": _Algorithm(
             lambda p: 2 * _log_down(p) + _folds(p),
             lambda p: 2 * (1 - 2.0 ** -_log_down(p)) + _folds(p),
             lambda p, v: _folded(2 * (1 - 2.0 ** -_log_down(p)), p, v),
-            "Rabenseifner: a reduce-scatter by recursive halving, then an all-gather by recursive doubling",
+            "Rabenseifner: a reduce-scatter by recursive halving, then an all-gather by recursive "
+            "doubling",
         ),
         "direct": _Algorithm(
-            lambda p: p - 1, lambda p: float(p - 1), lambda p, v: float(p - 1), "direct: each rank sends the whole to each other rank",
+            lambda p: p - 1,
+            lambda p: float(p - 1),
+            lambda p, v: float(p - 1),
+            "direct: each rank sends the whole to each other rank",
         ),
     },
     "all_gather": {
         "ring": _Algorithm(
-            lambda p: p - 1, lambda p: (p - 1) / p, lambda p, v: (p - 1) / p, "ring: each rank's part passed from neighbor to neighbor",
+            lambda p: p - 1,
+            lambda p: (p - 1) / p,
+            lambda p, v: (p - 1) / p,
+            "ring: each rank's part passed from neighbor to neighbor",
         ),
         "doubling": _Algorithm(
-            _log_up, lambda p: (p - 1) / p, lambda p, v: (p - 1) / p,
-            "recursive doubling, or Bruck's algorithm where the number of ranks is not a power of two",
+            _log_up,
+            lambda p: (p - 1) / p,
+            lambda p, v: (p - 1) / p,
+            "recursive doubling, or Bruck's algorithm where the number of ranks is not a power of "
+            "two",
         ),
     },
     "reduce_scatter": {
         "ring": _Algorithm(
-            lambda p: p - 1, lambda p: (p - 1) / p, lambda p, v: (p - 1) / p, "ring: parts passed on, each rank adding its own",
+            lambda p: p - 1,
+            lambda p: (p - 1) / p,
+            lambda p, v: (p - 1) / p,
+            "ring: parts passed on, each rank adding its own",
         ),
         "halving": _Algorithm(
-            _log_down, lambda p: (p - 1) / p, lambda p, v: (p - 1) / p, "recursive halving: half exchanged, then a quarter, then an eighth",
+            _log_down,
+            lambda p: (p - 1) / p,
+            lambda p, v: (p - 1) / p,
+            "recursive halving: half exchanged, then a quarter, then an eighth",
             powers_of_two=True,
         ),
         "ring all-reduce": _Algorithm(
-            lambda p: 2 * (p - 1), lambda p: 2 * (p - 1) / p, lambda p, v: 2 * (p - 1) / p, "a ring all-reduce, each keeps its part",
+            lambda p: 2 * (p - 1),
+            lambda p: 2 * (p - 1) / p,
+            lambda p, v: 2 * (p - 1) / p,
+            "a ring all-reduce, each keeps its part",
         ),
     },
     "broadcast": {
-        "tree": _Algorithm(_log_up, lambda p: float(_log_up(p)), lambda p, v: float(_children(p, v)), _TREE_WORDS),
+        "tree": _Algorithm(
+            _log_up, lambda p: float(_log_up(p)), lambda p, v: float(_children(p, v)), _TREE_WORDS
+        ),
         "scatter and all-gather": _Algorithm(
-            lambda p: _log_up(p) + p - 1, lambda p: 2 * (p - 1) / p, lambda p, v: _scattered(p, v) + (p - 1) / p,
-            "van de Geijn: the parts scattered down a binomial tree, then gathered by all over a ring",
+            lambda p: _log_up(p) + p - 1,
+            lambda p: 2 * (p - 1) / p,
+            lambda p, v: _scattered(p, v) + (p - 1) / p,
+            "van de Geijn: the parts scattered down a binomial tree, then gathered by all over a "
+            "ring",
         ),
         "direct": _Algorithm(
-            lambda p: p - 1, lambda p: float(p - 1), lambda p, v: float(p - 1) if v == 0 else 0.0, "direct: the root sends each rank all",
+            lambda p: p - 1,
+            lambda p: float(p - 1),
+            lambda p, v: float(p - 1) if v == 0 else 0.0,
+            "direct: the root sends each rank all",
         ),
     },
     "reduce": {
-        "tree": _Algorithm(_log_up, lambda p: float(_log_up(p)), lambda p, v: float(v > 0), _TREE_WORDS.replace("have", "lack")),
+        "tree": _Algorithm(
+            _log_up,
+            lambda p: float(_log_up(p)),
+            lambda p, v: float(v > 0),
+            _TREE_WORDS.replace("have", "lack"),
+        ),
         "ring": _Algorithm(
-            lambda p: 2 * (p - 1), lambda p: 2 * (p - 1) / p, lambda p, v: (p - 1) / p if v == 0 else float(p > 1),
+            lambda p: 2 * (p - 1),
+            lambda p: 2 * (p - 1) / p,
+            lambda p, v: (p - 1) / p if v == 0 else float(p > 1),
             "a ring reduce-scatter, then each rank sends its part to the root",
         ),
     },
     "gather": {
         "direct": _Algorithm(
-            lambda p: p - 1, lambda p: (p - 1) / p, lambda p, v: 1 / p if v else 0.0, "direct: each rank sends its part to the root",
+            lambda p: p - 1,
+            lambda p: (p - 1) / p,
+            lambda p, v: 1 / p if v else 0.0,
+            "direct: each rank sends its part to the root",
         ),
     },
     "scatter": {
         "direct": _Algorithm(
-            lambda p: p - 1, lambda p: (p - 1) / p, lambda p, v: 0.0 if v else (p - 1) / p, "direct: the root sends each rank its part",
+            lambda p: p - 1,
+            lambda p: (p - 1) / p,
+            lambda p, v: 0.0 if v else (p - 1) / p,
+            "direct: the root sends each rank its part",
         ),
     },
     "all_to_all": {
         "direct": _Algorithm(
-            lambda p: p - 1, lambda p: (p - 1) / p, lambda p, v: (p - 1) / p, "direct: each rank sends each other rank its part",
+            lambda p: p - 1,
+            lambda p: (p - 1) / p,
+            lambda p, v: (p - 1) / p,
+            "direct: each rank sends each other rank its part",
         ),
     },
     "barrier": {
-        "dissemination": _Algorithm(_log_up, lambda p: 0.0, lambda p, v: 0.0, "dissemination: a word to the rank 1, 2, 4, ... ahead"),
+        "dissemination": _Algorithm(
+            _log_up,
+            lambda p: 0.0,
+            lambda p, v: 0.0,
+            "dissemination: a word to the rank 1, 2, 4, ... ahead",
+        ),
     },
-}  # fmt: skip
+}
 OPERATIONS = tuple(_ALGORITHMS)
 
 
@@ -221,18 +291,23 @@ class CollectiveCost(Result):
     @property
     def seconds(self) -> float:
         """Steps times latency, and the bytes in turn at the bandwidth."""
-        return self.steps * self.latency_seconds + self.critical_bytes / self.bandwidth_bytes_per_second
+        return (
+            self.steps * self.latency_seconds
+            + self.critical_bytes / self.bandwidth_bytes_per_second
+        )
 
     @property
     def bus_bytes_per_second(self) -> float:
-        """Payload per second times the operation's factor, which makes operations and numbers of ranks comparable with a link's rate.
+        """Payload per second times the operation's factor, which makes operations and numbers of
+        ranks comparable with a link's rate.
 
         nan for a barrier, which moves nothing. Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
         """
         return bus_bandwidth(self.operation, self.nbytes, self.ranks, self.seconds)
 
     def sent_bytes(self, rank: int, root: int = 0) -> float:
-        """Return the bytes that one rank sends, without headers; ``root`` matters to operations that have one.
+        """Return the bytes that one rank sends, without headers; ``root`` matters to operations
+        that have one.
 
         Raises
         ------
@@ -241,12 +316,18 @@ class CollectiveCost(Result):
         """
         for name, value in (("rank", rank), ("root", root)):
             if not is_whole(value) or not 0 <= value < self.ranks:
-                raise InputError(f"sent_bytes: {name} is {shown(value)}; expected a rank from 0 to {self.ranks - 1}. Pass one of these.")
-        return self.nbytes * _ALGORITHMS[self.operation][self.algorithm].sent(self.ranks, (int(rank) - int(root)) % self.ranks)
+                raise InputError(
+                    f"sent_bytes: {name} is {shown(value)}; expected a rank from 0 to "
+                    f"{self.ranks - 1}. Pass one of these."
+                )
+        return self.nbytes * _ALGORITHMS[self.operation][self.algorithm].sent(
+            self.ranks, (int(rank) - int(root)) % self.ranks
+        )
 
     def __repr__(self) -> str:
         return (
-            f"<{self.operation} of {format_bytes(self.nbytes)} among {self.ranks} by {self.algorithm}: {self.steps} steps, "
+            f"<{self.operation} of {format_bytes(self.nbytes)} among {self.ranks} by "
+            f"{self.algorithm}: {self.steps} steps, "
             f"{format_bytes(self.critical_bytes)} in turn, {format_seconds(self.seconds)}>"
         )
 
@@ -260,7 +341,10 @@ class CollectiveCost(Result):
         ]
         if self.operation in _BUS_SHARES or self.operation in ("broadcast", "reduce"):
             rows.append(("bus bandwidth", format_bytes_per_second(self.bus_bytes_per_second)))
-        return (f"{self.operation} of {format_bytes(self.nbytes)}, {self.ranks} ranks, {self.algorithm}", ""), rows
+        return (
+            f"{self.operation} of {format_bytes(self.nbytes)}, {self.ranks} ranks, {self.algorithm}",
+            "",
+        ), rows
 
 
 def collective_algorithms(operation: str) -> tuple[str, ...]:
@@ -293,7 +377,8 @@ def collective_cost(
     Parameters
     ----------
     operation : str
-        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all" or "barrier".
+        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
+        "all_to_all" or "barrier".
     nbytes : float
         The payload: the whole tensor (an all-gather's result, a reduce-scatter's input), 0 or more.
     ranks : int
@@ -301,7 +386,8 @@ def collective_cost(
     algorithm : str, optional
         One of ``collective_algorithms(operation)``; the first by default.
     latency_seconds, bandwidth_bytes_per_second : float
-        Of one message between two ranks (alpha and 1 / beta); by default only bytes and steps are counted.
+        Of one message between two ranks (alpha and 1 / beta); by default only bytes and steps are
+        counted.
 
     Returns
     -------
@@ -310,11 +396,13 @@ def collective_cost(
     Raises
     ------
     InputError
-        If a name is not known, a number is not valid, or the algorithm needs a power of two and the number of ranks is not one.
+        If a name is not known, a number is not valid, or the algorithm needs a power of two and the
+        number of ranks is not one.
 
     Examples
     --------
-    >>> ring = collective_cost("all_reduce", 400e6, 8, "ring", latency_seconds=10e-6, bandwidth_bytes_per_second=100e9)
+    >>> ring = collective_cost("all_reduce", 400e6, 8, "ring", latency_seconds=10e-6,
+    bandwidth_bytes_per_second=100e9)
     >>> ring.steps, ring.sent_bytes(3), round(ring.seconds * 1e3, 2)
     (14, 700000000.0, 7.14)
     >>> collective_cost("all_reduce", 400e6, 8, "tree").critical_bytes
@@ -322,47 +410,74 @@ def collective_cost(
 
     Notes
     -----
-    The reduction's own arithmetic is left out: it is bound by memory, and mostly hides behind the messages. Source: Thakur,
-    Rabenseifner and Gropp 2005, International Journal of High Performance Computing Applications 19, 49, sections 3 and 4.
+    The reduction's own arithmetic is left out: it is bound by memory, and mostly hides behind the
+    messages. Source: Thakur, Rabenseifner and Gropp 2005, International Journal of High Performance
+    Computing Applications 19, 49, sections 3 and 4.
     """
     by_name = _ALGORITHMS[word("collective_cost", "operation", operation, OPERATIONS)]
     algorithm = (
-        next(iter(by_name)) if algorithm is None else word("collective_cost", f"algorithm of {operation}", algorithm, tuple(by_name))
+        next(iter(by_name))
+        if algorithm is None
+        else word("collective_cost", f"algorithm of {operation}", algorithm, tuple(by_name))
     )
     if not is_whole(ranks) or not 1 <= ranks <= MOST_RANKS:
-        raise InputError(f"collective_cost: ranks is {shown(ranks)}; expected a whole number from 1 to {MOST_RANKS:,}. Pass ranks=8.")
+        raise InputError(
+            f"collective_cost: ranks is {shown(ranks)}; expected a whole number from 1 to "
+            f"{MOST_RANKS:,}. Pass ranks=8."
+        )
     ranks = int(ranks)
     for name, value in (("nbytes", nbytes), ("latency_seconds", latency_seconds)):
         if not is_finite(value) or not 0 <= value < 1e30:
-            raise InputError(f"collective_cost: {name} is {shown(value)}; expected a number from 0 on. Pass for example {name}=1e-5.")
-    if bandwidth_bytes_per_second != math.inf and not (is_finite(bandwidth_bytes_per_second) and 0 < bandwidth_bytes_per_second < 1e30):
+            raise InputError(
+                f"collective_cost: {name} is {shown(value)}; expected a number from 0 on. Pass for "
+                f"example {name}=1e-5."
+            )
+    if bandwidth_bytes_per_second != math.inf and not (
+        is_finite(bandwidth_bytes_per_second) and 0 < bandwidth_bytes_per_second < 1e30
+    ):
         raise InputError(
-            f"collective_cost: bandwidth_bytes_per_second is {shown(bandwidth_bytes_per_second)}; expected more than 0. Pass 1e9."
+            f"collective_cost: bandwidth_bytes_per_second is {shown(bandwidth_bytes_per_second)}; "
+            "expected more than 0. Pass 1e9."
         )
     how = by_name[algorithm]
     if how.powers_of_two and not _is_power(ranks):
         raise InputError(
-            f"collective_cost: {algorithm} among {ranks} ranks; expected a power of two. Pass another algorithm or number of ranks."
+            f"collective_cost: {algorithm} among {ranks} ranks; expected a power of two. Pass "
+            "another algorithm or number of ranks."
         )
     evidence = Evidence.modelled(
-        f"{how.words}; a message costs a latency and its bytes over the bandwidth, a rank sends and receives one at a time, links are "
+        f"{how.words}; a message costs a latency and its bytes over the bandwidth, a rank sends "
+        "and receives one at a time, links are "
         "not shared, reducing costs nothing",
         _SOURCE,
         _KNOWN_ERROR,
     )
     return CollectiveCost(
-        operation, algorithm, float(nbytes), ranks, how.steps(ranks), nbytes * how.critical(ranks), float(latency_seconds),
-        float(bandwidth_bytes_per_second), evidence,
-    )  # fmt: skip
+        operation,
+        algorithm,
+        float(nbytes),
+        ranks,
+        how.steps(ranks),
+        nbytes * how.critical(ranks),
+        float(latency_seconds),
+        float(bandwidth_bytes_per_second),
+        evidence,
+    )
 
 
 def collective_message(
-    operation: str, ranks: int, algorithm: str, *, latency_seconds: float, bandwidth_bytes_per_second: float
+    operation: str,
+    ranks: int,
+    algorithm: str,
+    *,
+    latency_seconds: float,
+    bandwidth_bytes_per_second: float,
 ) -> tuple[float, float]:
-    """Return (latency in seconds, bytes per second) of one message between two ranks, from the line through times of whole collectives.
+    """Return (latency in seconds, bytes per second) of one message between two ranks, from the line
+    through times of whole collectives.
 
-    With s messages in turn that carry c times the payload, a line A + n / B over payloads of n bytes means A / s for a message and c B for
-    the link: the inverse of `collective_cost`.
+    With s messages in turn that carry c times the payload, a line A + n / B over payloads of n
+    bytes means A / s for a message and c B for the link: the inverse of `collective_cost`.
 
     Parameters
     ----------
@@ -378,17 +493,21 @@ def collective_message(
 
     Examples
     --------
-    >>> collective_message("all_reduce", 4, "ring", latency_seconds=60e-6, bandwidth_bytes_per_second=1e9)
-    (1e-05, 1500000000.0)
+    >>> collective_message("all_reduce", 4, "ring", latency_seconds=60e-6,
+    bandwidth_bytes_per_second=1e9) (1e-05, 1500000000.0)
     """
     cost = collective_cost(operation, 1.0, ranks, algorithm)
     if cost.steps == 0 or cost.critical_bytes == 0:
-        raise InputError(f"collective_message: {operation} among {ranks} ranks sends nothing; expected messages. Pass two ranks or more.")
+        raise InputError(
+            f"collective_message: {operation} among {ranks} ranks sends nothing; expected "
+            "messages. Pass two ranks or more."
+        )
     return max(latency_seconds, 0.0) / cost.steps, bandwidth_bytes_per_second * cost.critical_bytes
 
 
 def bus_bandwidth(operation: str, nbytes: float, ranks: int, seconds: float) -> float:
-    """Return the bandwidth, in bytes per second, by which operations and numbers of ranks compare: the rate of the links of a ring.
+    """Return the bandwidth, in bytes per second, by which operations and numbers of ranks compare:
+    the rate of the links of a ring.
 
     Parameters
     ----------
@@ -403,8 +522,8 @@ def bus_bandwidth(operation: str, nbytes: float, ranks: int, seconds: float) -> 
     Returns
     -------
     float
-        Payload / seconds times 2 (ranks - 1) / ranks for an all-reduce, (ranks - 1) / ranks where each rank has a part, 1 for a broadcast
-        or reduce; nan for a barrier or a time of zero.
+        Payload / seconds times 2 (ranks - 1) / ranks for an all-reduce, (ranks - 1) / ranks where
+        each rank has a part, 1 for a broadcast or reduce; nan for a barrier or a time of zero.
 
     Raises
     ------

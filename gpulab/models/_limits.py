@@ -2,11 +2,14 @@
 
 Sources
 -------
-- 7.5 and later: CUDA Programming Guide 13.0, "Compute Capabilities", table "Technical Specifications per Compute Capability"; the same
-  figures stand in NVIDIA's ``cuda/__device/arch_traits.h`` (CCCL 3.3), which alone has 8.8.
-- 7.0, 7.2: the same table of the CUDA C++ Programming Guide 12.9, and its section "Compute Capability 7.x" (one block may take all 96 KB).
-- Steps of allocation, partitions, the splits of shared memory and L1 cache, barriers, virtual resources: the comments and tables of
-  ``cuda_occupancy.h`` in the wheel ``nvidia-cuda-runtime`` 13.5.37. Its barriers of 10.3 are 32; version 13.0.96 had 64.
+- 7.5 and later: CUDA Programming Guide 13.0, "Compute Capabilities", table "Technical
+  Specifications per Compute Capability"; the same figures stand in NVIDIA's
+  ``cuda/__device/arch_traits.h`` (CCCL 3.3), which alone has 8.8.
+- 7.0, 7.2: the same table of the CUDA C++ Programming Guide 12.9, and its section "Compute
+  Capability 7.x" (one block may take all 96 KB).
+- Steps of allocation, partitions, the splits of shared memory and L1 cache, barriers, virtual
+  resources: the comments and tables of ``cuda_occupancy.h`` in the wheel ``nvidia-cuda-runtime``
+  13.5.37. Its barriers of 10.3 are 32; version 13.0.96 had 64.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ MAX_BARRIERS_PER_BLOCK = 16  # PTX ISA, "bar": barriers 0 to 15
 REGISTER_STEP = 256  # registers are given to warps in steps of this
 PARTITIONS = 4  # a warp takes its registers from one of four equal parts of the file
 SOURCE = (
-    "CUDA Programming Guide 13.0, technical specifications per compute capability (7.0 and 7.2: 12.9); "
+    "CUDA Programming Guide 13.0, technical specifications per compute capability (7.0 and 7.2: "
+    "12.9); "
     "allocation steps as in NVIDIA's cuda_occupancy.h 13.5"
 )
 
@@ -161,7 +165,8 @@ def sm_limits(compute_capability: Any = "9.0") -> SmLimits:
         name = f"{architecture.group(1)}.{architecture.group(2)}"
     if name not in _LIMITS:
         raise InputError(
-            f"sm_limits: compute_capability={shown(compute_capability)}; expected one of: {', '.join(_LIMITS)}. "
+            f"sm_limits: compute_capability={shown(compute_capability)}; expected one of: "
+            f"{', '.join(_LIMITS)}. "
             'Pass it as text, such as "9.0".'
         )
     return _LIMITS[name]

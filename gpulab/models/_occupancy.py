@@ -1,4 +1,6 @@
-"""Occupancy of one launch, with the resource that limits it and what would lift the limit, and of a range of launches."""
+"""Occupancy of one launch, with the resource that limits it and what would lift the limit, and of a
+range of launches.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,22 @@ from gpulab.models._remedies import explain, table_of
 from gpulab.results import Result
 from gpulab.units import plural
 
-# The launch's arguments that can be swept; the first three are also those that the explanations look for remedies in.
-AXES = ("threads_per_block", "registers_per_thread", "shared_bytes_per_block", "barriers_per_block", "carveout_percent")
-_ASSUMPTIONS = "the SM is full of blocks of this one kernel; the device's own partitioning (MIG, MPS) and clusters are left out"
-_KNOWN_ERROR = "no difference from NVIDIA's cuda_occupancy.h in 1,000,000 launches of each compute capability"
+# The launch's arguments that can be swept; the first three are also those that the explanations
+# look for remedies in.
+AXES = (
+    "threads_per_block",
+    "registers_per_thread",
+    "shared_bytes_per_block",
+    "barriers_per_block",
+    "carveout_percent",
+)
+_ASSUMPTIONS = (
+    "the SM is full of blocks of this one kernel; the device's own partitioning (MIG, MPS) "
+    "and clusters are left out"
+)
+_KNOWN_ERROR = (
+    "no difference from NVIDIA's cuda_occupancy.h in 1,000,000 launches of each compute capability"
+)
 _MOST_SHARED = 2**30
 
 
@@ -117,12 +131,19 @@ class Occupancy(Result):
 
     @property
     def limiters(self) -> tuple[str, ...]:
-        """Every resource that allows no more blocks; where there are several, relaxing only one does not help."""
-        return tuple(name for name, allowed in self.allowed.by_resource().items() if allowed == self.blocks_per_sm)
+        """Every resource that allows no more blocks; where there are several, relaxing only one
+        does not help.
+        """
+        return tuple(
+            name
+            for name, allowed in self.allowed.by_resource().items()
+            if allowed == self.blocks_per_sm
+        )
 
     @property
     def limiter(self) -> str:
-        """The resource that allows no more blocks: warps, registers, shared, blocks or barriers; the first of these where several do.
+        """The resource that allows no more blocks: warps, registers, shared, blocks or barriers;
+        the first of these where several do.
 
         ("virtual" where ``virtual_resources`` was given.)
         """
@@ -130,12 +151,15 @@ class Occupancy(Result):
 
     @property
     def explanation(self) -> str:
-        """A few sentences: what limits, with the numbers, and the smallest change that would lift it."""
+        """A few sentences: what limits, with the numbers, and the smallest change that would lift
+        it.
+        """
         return explain(self)
 
     def __repr__(self) -> str:
         return (
-            f"<occupancy {self.ratio:.0%} on {self.compute_capability}: {plural(self.blocks_per_sm, 'block')}, {self.warps_per_sm} of "
+            f"<occupancy {self.ratio:.0%} on {self.compute_capability}: "
+            f"{plural(self.blocks_per_sm, 'block')}, {self.warps_per_sm} of "
             f"{self.sm.warps} warps, limited by {self.limiter}>"
         )
 
@@ -145,13 +169,19 @@ class Occupancy(Result):
         takes = {
             "warps": f"{self.warps_per_block} of {self.sm.warps}",
             "registers": f"{self.allocated_registers_per_block:,} of {self.sm.registers:,}",
-            "shared": f"{self.allocated_shared_bytes_per_block:,} of {self.shared_bytes_per_sm:,} bytes",
+            "shared": f"{self.allocated_shared_bytes_per_block:,} of {self.shared_bytes_per_sm:,} "
+            "bytes",
             "blocks": f"1 of {self.sm.blocks}",
             "barriers": f"{self.barriers_per_block} of {self.sm.barriers}",
             "virtual": f"{self.virtual_resources} of {self.sm.virtual_resources}",
         }
-        rows = [(name, takes[name], f"{blocks}{' (the limit)' if name in self.limiters else ''}") for name, blocks in allowed.items()]
-        rows.append(("occupancy", f"{self.warps_per_sm} of {self.sm.warps} warps", f"{self.ratio:.1%}"))
+        rows = [
+            (name, takes[name], f"{blocks}{' (the limit)' if name in self.limiters else ''}")
+            for name, blocks in allowed.items()
+        ]
+        rows.append(
+            ("occupancy", f"{self.warps_per_sm} of {self.sm.warps} warps", f"{self.ratio:.1%}")
+        )
         rows.append(("why", self.explanation, ""))
         return (f"one SM of {self.compute_capability}", "one block takes", "blocks allowed"), rows
 
@@ -176,24 +206,27 @@ def occupancy(
     registers_per_thread : int
         As the compiler reports them, 0 to 255.
     shared_bytes_per_block : int
-        Static and dynamic together, without the 1,024 bytes that the driver adds from 8.0 on. More than the device has is not an
-        error: no block fits.
+        Static and dynamic together, without the 1,024 bytes that the driver adds from 8.0 on. More
+        than the device has is not an error: no block fits.
     compute_capability : str
         Such as "9.0" or "sm_90"; ``compute_capabilities()`` lists them.
     barriers_per_block : int
-        Named barriers that the kernel uses, 0 to 16; ``__syncthreads`` is one. They can limit from 9.0 on.
+        Named barriers that the kernel uses, 0 to 16; ``__syncthreads`` is one. They can limit from
+        9.0 on.
     carveout_percent : int, optional
         The share of the SM's memory that the kernel prefers as shared memory, 0 to 100
         (``cudaFuncAttributePreferredSharedMemoryCarveout``); None leaves the largest split.
     opt_in : bool
-        Whether the kernel may take more than 48 KiB (``cudaFuncAttributeMaxDynamicSharedMemorySize``).
+        Whether the kernel may take more than 48 KiB
+        (``cudaFuncAttributeMaxDynamicSharedMemorySize``).
     virtual_resources : int
         Per block, from 10.0 on; no public call of CUDA 13 reports how many a kernel uses.
 
     Returns
     -------
     Occupancy
-        ``ratio`` in 0-1; ``limiter`` names the scarce resource, ``explanation`` says what would lift it.
+        ``ratio`` in 0-1; ``limiter`` names the scarce resource, ``explanation`` says what would
+        lift it.
 
     Raises
     ------
@@ -204,8 +237,9 @@ def occupancy(
 
     Notes
     -----
-    Sources: CUDA Programming Guide 13.0, "Compute Capabilities", technical specifications; for the steps of allocation NVIDIA's
-    ``cuda_occupancy.h`` (wheel ``nvidia-cuda-runtime``), with which ``benchmarks/occupancy_oracle.py`` compares it.
+    Sources: CUDA Programming Guide 13.0, "Compute Capabilities", technical specifications; for the
+    steps of allocation NVIDIA's ``cuda_occupancy.h`` (wheel ``nvidia-cuda-runtime``), with which
+    ``benchmarks/occupancy_oracle.py`` compares it.
 
     Examples
     --------
@@ -213,33 +247,56 @@ def occupancy(
     >>> o.blocks_per_sm, o.warps_per_sm, o.ratio, o.limiter
     (4, 32, 0.5, 'registers')
     >>> o.explanation
-    'The register file holds 32 warps of 64 registers per thread: 4 blocks. With at most 48 registers per thread, 5 blocks fit (62.5 %).'
+    'The register file holds 32 warps of 64 registers per thread: 4 blocks. With at most 48
+    registers per thread, 5 blocks fit (62.5 %).'
     """
     sm = sm_limits(compute_capability)
     threads = _whole("threads_per_block", threads_per_block, 1)
     registers = _whole("registers_per_thread", registers_per_thread, 0)
     if threads > MAX_THREADS_PER_BLOCK:
-        raise LaunchError(f"occupancy: a block of {threads:,} threads; expected at most 1,024. Use more blocks of fewer threads.")
+        raise LaunchError(
+            f"occupancy: a block of {threads:,} threads; expected at most 1,024. Use more blocks "
+            "of fewer threads."
+        )
     if registers > MAX_REGISTERS_PER_THREAD:
-        raise LaunchError(f"occupancy: {registers:,} registers per thread; expected at most 255. The compiler spills what does not fit.")
+        raise LaunchError(
+            f"occupancy: {registers:,} registers per thread; expected at most 255. The compiler "
+            "spills what does not fit."
+        )
     shared = _whole("shared_bytes_per_block", shared_bytes_per_block, 0, _MOST_SHARED)
     barriers = _whole("barriers_per_block", barriers_per_block, 0, MAX_BARRIERS_PER_BLOCK)
-    carveout = None if carveout_percent is None else _whole("carveout_percent", carveout_percent, 0, 100)
+    carveout = (
+        None if carveout_percent is None else _whole("carveout_percent", carveout_percent, 0, 100)
+    )
     virtual = _whole("virtual_resources", virtual_resources, 0, _MOST_SHARED)
     opted = flag("occupancy", "opt_in", opt_in)
     table = occupancy_table(
-        threads, registers, shared, sm.compute_capability, barriers_per_block=barriers,
-        carveout_percent=-1 if carveout is None else carveout, opt_in=opted, virtual_resources=virtual,
-    )  # fmt: skip
+        threads,
+        registers,
+        shared,
+        sm.compute_capability,
+        barriers_per_block=barriers,
+        carveout_percent=-1 if carveout is None else carveout,
+        opt_in=opted,
+        virtual_resources=virtual,
+    )
     return Occupancy(
-        threads, registers, shared, barriers, carveout, opted, virtual,
-        allowed=BlockLimits(**{name: _or_none(blocks) for name, blocks in table.blocks_by_resource.items()}),
+        threads,
+        registers,
+        shared,
+        barriers,
+        carveout,
+        opted,
+        virtual,
+        allowed=BlockLimits(
+            **{name: _or_none(blocks) for name, blocks in table.blocks_by_resource.items()}
+        ),
         allocated_registers_per_block=int(table.registers_per_block),
         allocated_shared_bytes_per_block=int(table.shared_bytes_per_block),
         shared_bytes_per_sm=int(table.shared_bytes_per_sm),
         sm=sm,
         evidence=_evidence(),
-    )  # fmt: skip
+    )
 
 
 def _or_none(blocks: Any) -> int | None:
@@ -253,7 +310,9 @@ def _evidence() -> Evidence:
 def _whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     if not is_whole(value) or value < least or (most is not None and value > most):
         upper = f"{least} to {most:,}" if most is not None else f"{least}"
-        raise InputError(f"occupancy: {name}={shown(value)}; expected a whole number from {upper}. Pass an int.")
+        raise InputError(
+            f"occupancy: {name}={shown(value)}; expected a whole number from {upper}. Pass an int."
+        )
     return int(value)
 
 
@@ -285,22 +344,39 @@ class OccupancySweep(Result):
     evidence: Evidence
 
     def __repr__(self) -> str:
-        return f"<occupancy over {self.axis}, {len(self.values)} values, {min(self.ratio):.0%} to {max(self.ratio):.0%}>"
+        return (
+            f"<occupancy over {self.axis}, {len(self.values)} values, {min(self.ratio):.0%} "
+            f"to {max(self.ratio):.0%}>"
+        )
 
     def steps(self) -> tuple[int, ...]:
-        """Return the indices at which the number of blocks differs from the one before: the cliffs of the curve."""
-        return tuple(i for i in range(1, len(self.values)) if self.blocks_per_sm[i] != self.blocks_per_sm[i - 1])
+        """Return the indices at which the number of blocks differs from the one before: the cliffs
+        of the curve.
+        """
+        return tuple(
+            i
+            for i in range(1, len(self.values))
+            if self.blocks_per_sm[i] != self.blocks_per_sm[i - 1]
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row for the first value and one wherever the number of blocks changes."""
         headers = (self.axis, "blocks", "occupancy", "limited by")
         rows = [
-            (f"{self.values[i]:,}", str(self.blocks_per_sm[i]), f"{self.ratio[i]:.1%}", self.limiter[i]) for i in sorted({0, *self.steps()})
+            (
+                f"{self.values[i]:,}",
+                str(self.blocks_per_sm[i]),
+                f"{self.ratio[i]:.1%}",
+                self.limiter[i],
+            )
+            for i in sorted({0, *self.steps()})
         ]
         return headers, rows
 
 
-def occupancy_sweep(launch: Occupancy, axis: str = "threads_per_block", values: Any = None) -> OccupancySweep:
+def occupancy_sweep(
+    launch: Occupancy, axis: str = "threads_per_block", values: Any = None
+) -> OccupancySweep:
     """Return the occupancy as one argument of a launch changes and the others stay.
 
     Parameters
@@ -308,9 +384,11 @@ def occupancy_sweep(launch: Occupancy, axis: str = "threads_per_block", values: 
     launch : Occupancy
         From ``occupancy``.
     axis : str
-        "threads_per_block", "registers_per_thread", "shared_bytes_per_block", "barriers_per_block" or "carveout_percent".
+        "threads_per_block", "registers_per_thread", "shared_bytes_per_block", "barriers_per_block"
+        or "carveout_percent".
     values : array_like of int, optional
-        None takes all block sizes in steps of a warp, all register counts, shared memory in allocation steps, 0 to 16, or 0 to 100.
+        None takes all block sizes in steps of a warp, all register counts, shared memory in
+        allocation steps, 0 to 16, or 0 to 100.
 
     Returns
     -------
@@ -319,7 +397,8 @@ def occupancy_sweep(launch: Occupancy, axis: str = "threads_per_block", values: 
     Raises
     ------
     InputError
-        If the launch is not an ``Occupancy``, the axis is not one of these, or a value is out of its range.
+        If the launch is not an ``Occupancy``, the axis is not one of these, or a value is out of
+        its range.
 
     Examples
     --------
@@ -327,13 +406,19 @@ def occupancy_sweep(launch: Occupancy, axis: str = "threads_per_block", values: 
     (1.0, 0.5, 0.25)
     """
     if not isinstance(launch, Occupancy):
-        raise InputError(f"occupancy_sweep: launch is {shown(launch)}; expected an Occupancy. Call occupancy() first.")
+        raise InputError(
+            f"occupancy_sweep: launch is {shown(launch)}; expected an Occupancy. Call occupancy() "
+            "first."
+        )
     word("occupancy_sweep", "axis", axis, AXES)
     given = _usual_values(launch.sm, axis) if values is None else values
     table = table_of(launch, **{axis: given})
     tried = np.atleast_1d(np.asarray(given))
     if tried.ndim != 1 or not tried.size:
-        raise InputError(f"occupancy_sweep: values has the shape {tried.shape}; expected a list of at least one. Pass whole numbers.")
+        raise InputError(
+            f"occupancy_sweep: values has the shape {tried.shape}; expected a list of at least "
+            "one. Pass whole numbers."
+        )
     return OccupancySweep(
         axis=axis,
         values=tuple(tried.tolist()),
@@ -349,7 +434,11 @@ def _usual_values(sm: SmLimits, axis: str) -> np.ndarray:
     ranges = {
         "threads_per_block": (WARP_THREADS, MAX_THREADS_PER_BLOCK + WARP_THREADS, WARP_THREADS),
         "registers_per_thread": (0, MAX_REGISTERS_PER_THREAD + 1, 1),
-        "shared_bytes_per_block": (0, sm.shared_bytes_per_block + sm.shared_step_bytes, sm.shared_step_bytes),
+        "shared_bytes_per_block": (
+            0,
+            sm.shared_bytes_per_block + sm.shared_step_bytes,
+            sm.shared_step_bytes,
+        ),
         "barriers_per_block": (0, MAX_BARRIERS_PER_BLOCK + 1, 1),
         "carveout_percent": (0, 101, 1),
     }

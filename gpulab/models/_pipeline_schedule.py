@@ -1,8 +1,11 @@
-"""The timetable of pipeline parallelism: when each stage works on which microbatch, the bubble, and the activations held.
+"""The timetable of pipeline parallelism: when each stage works on which microbatch, the bubble, and
+the activations held.
 
-Stages are parts of one model, each on a processor of its own; a batch is cut into microbatches that pass through them. (The pipeline
-that loads data for a training is another one: ``gpulab.training.pipeline``.) Each schedule is only an order of forward and backward
-passes for each stage; their times follow from what each pass waits for, so the bubble is counted and can be compared with the formula.
+Stages are parts of one model, each on a processor of its own; a batch is cut into microbatches that
+pass through them. (The pipeline that loads data for a training is another one:
+``gpulab.training.pipeline``.) Each schedule is only an order of forward and backward passes for
+each stage; their times follow from what each pass waits for, so the bubble is counted and can be
+compared with the formula.
 """
 
 from __future__ import annotations
@@ -26,11 +29,15 @@ _MOST_TICKS = 4096
 _SOURCES = {
     "split": "dependencies alone: a layer needs the output of the one before it",
     "gpipe": "Huang et al., GPipe, NeurIPS 2019, section 2.3 (arXiv 1811.06965)",
-    "1f1b": "Narayanan et al., PipeDream, SOSP 2019; with flushes as in Megatron-LM, SC 2021, section 2.2.1 (arXiv 2104.04473)",
+    "1f1b": "Narayanan et al., PipeDream, SOSP 2019; with flushes as in Megatron-LM, SC 2021, "
+    "section 2.2.1 (arXiv 2104.04473)",
     "interleaved": "Narayanan et al., Megatron-LM, SC 2021, section 2.2.2 (arXiv 2104.04473)",
 }
 _ASSUMPTIONS = "passes take the given times, a stage does one at a time, messages only add a delay"
-_KNOWN_ERROR = "gl.parallel.run_schedule runs PyTorch's own schedules and compares the measured times with this model"
+_KNOWN_ERROR = (
+    "gl.parallel.run_schedule runs PyTorch's own schedules and compares the measured times "
+    "with this model"
+)
 
 
 @dataclass(frozen=True)
@@ -67,14 +74,17 @@ class StagePass(Result):
 
     @property
     def name(self) -> str:
-        """In a few letters: "F3" is the forward of microbatch 3, "B" the backward of an uncut batch, "F3'1" in the second chunk."""
+        """In a few letters: "F3" is the forward of microbatch 3, "B" the backward of an uncut
+        batch, "F3'1" in the second chunk.
+        """
         number = str(self.microbatch) if self.count == 1 else ""
         return f"{self.kind[0].upper()}{number}" + (f"'{self.chunk}" if self.chunk else "")
 
 
 @dataclass(frozen=True, repr=False)
 class StageSchedule(Result):
-    """When each stage of a pipeline does which pass, for one batch from the first forward to the last backward.
+    """When each stage of a pipeline does which pass, for one batch from the first forward to the
+    last backward.
 
     Attributes
     ----------
@@ -83,7 +93,8 @@ class StageSchedule(Result):
     stages, microbatches, chunks : int
         ``chunks``: parts of the model that a stage holds; 1 except in the interleaved schedule.
     forward, backward : tuple of float
-        Cost of one microbatch's pass through all of a stage, one number per stage, in any unit of time.
+        Cost of one microbatch's pass through all of a stage, one number per stage, in any unit of
+        time.
     transfer : float
         From the end of a pass until the next stage has its output, in the same unit.
     passes : tuple of StagePass
@@ -122,11 +133,14 @@ class StageSchedule(Result):
     @property
     def bubble_ratio(self) -> float:
         """The share of all stages' time in which they wait, counted in the timetable; 0 to 1."""
-        return max(0.0, 1 - sum(self.busy) / (self.stages * self.duration))  # a rounding below nothing is nothing
+        # a rounding below nothing is nothing
+        return max(0.0, 1 - sum(self.busy) / (self.stages * self.duration))
 
     @property
     def bubble_formula_ratio(self) -> float | None:
-        """The same by the formula, which ignores uneven stages and the time of transfers; None for uneven stages."""
+        """The same by the formula, which ignores uneven stages and the time of transfers; None for
+        uneven stages.
+        """
         if len(set(self.forward)) > 1 or len(set(self.backward)) > 1:
             return None
         if self.schedule == "split":
@@ -136,13 +150,17 @@ class StageSchedule(Result):
     @property
     def bubble_formula(self) -> str:
         """The formula in words of p stages, m microbatches and v chunks."""
-        return {"split": "(p - 1) / p", "interleaved": "(p - 1) / (v m + p - 1)"}.get(self.schedule, "(p - 1) / (m + p - 1)")
+        return {"split": "(p - 1) / p", "interleaved": "(p - 1) / (v m + p - 1)"}.get(
+            self.schedule, "(p - 1) / (m + p - 1)"
+        )
 
     @property
     def held(self) -> tuple[float, ...]:
-        """The most microbatches whose activations each stage holds at once: from a forward's begin until its backward's end.
+        """The most microbatches whose activations each stage holds at once: from a forward's begin
+        until its backward's end.
 
-        A chunk's activations count as a part of the stage's, so this may be a fraction where there are several.
+        A chunk's activations count as a part of the stage's, so this may be a fraction where there
+        are several.
         """
         return tuple(most_held(self.of_stage(stage), self.chunks) for stage in range(self.stages))
 
@@ -152,20 +170,25 @@ class StageSchedule(Result):
         return sum(self.busy) / self.duration
 
     def ticks(self) -> tuple[tuple[str, ...], ...]:
-        """Return the grid: for each stage and each unit of time "F3" or "B3" (the pass of microbatch 3), or "" where it waits.
+        """Return the grid: for each stage and each unit of time "F3" or "B3" (the pass of
+        microbatch 3), or "" where it waits.
 
-        A batch that is not cut has no number ("F", "B"); a chunk after the first one is marked as in "F3'1".
+        A batch that is not cut has no number ("F", "B"); a chunk after the first one is marked as
+        in "F3'1".
 
         Raises
         ------
         InputError
             If a cost is not a whole number of units, or there are too many ticks for a grid.
         """
-        whole = all(float(one.begin).is_integer() and float(one.end).is_integer() for one in self.passes)
+        whole = all(
+            float(one.begin).is_integer() and float(one.end).is_integer() for one in self.passes
+        )
         if not whole or self.duration > _MOST_TICKS:
             raise InputError(
                 f"ticks: passes that take {self.duration:g} units in all and begin "
-                f"{'at whole ones' if whole else 'between whole ones'}; expected costs in whole units and at most {_MOST_TICKS:,} of them. "
+                f"{'at whole ones' if whole else 'between whole ones'}; expected costs in whole "
+                f"units and at most {_MOST_TICKS:,} of them. "
                 "Pass for example forward=1, backward=2."
             )
         grid = [[""] * round(self.duration) for _ in range(self.stages)]
@@ -176,7 +199,8 @@ class StageSchedule(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<{self.schedule} of {self.stages} stages and {self.microbatches} microbatches: bubble {self.bubble_ratio:.1%}, "
+            f"<{self.schedule} of {self.stages} stages and {self.microbatches} microbatches: "
+            f"bubble {self.bubble_ratio:.1%}, "
             f"at most {max(self.held):g} microbatches held>"
         )
 
@@ -188,8 +212,22 @@ class StageSchedule(Result):
             for stage, (busy, held) in enumerate(zip(self.busy, self.held, strict=True))
         ]
         formula = self.bubble_formula_ratio
-        rows.append(("all stages", f"{sum(self.busy):g} of {self.stages * whole:g}", f"{self.bubble_ratio:.1%}", f"{max(self.held):g}"))
-        rows.append(("by formula", self.bubble_formula, "none: uneven stages" if formula is None else f"{formula:.1%}", ""))
+        rows.append(
+            (
+                "all stages",
+                f"{sum(self.busy):g} of {self.stages * whole:g}",
+                f"{self.bubble_ratio:.1%}",
+                f"{max(self.held):g}",
+            )
+        )
+        rows.append(
+            (
+                "by formula",
+                self.bubble_formula,
+                "none: uneven stages" if formula is None else f"{formula:.1%}",
+                "",
+            )
+        )
         return (self.schedule, "works", "waits (bubble)", "microbatches held at most"), rows
 
 
@@ -223,7 +261,8 @@ def pipeline_schedule(
     transfer: float = 0.0,
     chunks: int | None = None,
 ) -> StageSchedule:
-    """Return when each stage of a pipeline does which pass, and with it the bubble and the activations held.
+    """Return when each stage of a pipeline does which pass, and with it the bubble and the
+    activations held.
 
     Parameters
     ----------
@@ -232,8 +271,9 @@ def pipeline_schedule(
     microbatches : int
         Parts of the batch (m).
     schedule : "split", "gpipe", "1f1b" or "interleaved"
-        ``split``: the batch goes through uncut, one stage works at a time. ``gpipe``: all forwards, then all backwards. ``1f1b``: as
-        soon as the last stage has one, a backward after each forward. ``interleaved``: 1F1B with several parts of the model a stage.
+        ``split``: the batch goes through uncut, one stage works at a time. ``gpipe``: all forwards,
+        then all backwards. ``1f1b``: as soon as the last stage has one, a backward after each
+        forward. ``interleaved``: 1F1B with several parts of the model a stage.
     forward, backward : float or one number per stage
         Cost of one microbatch's pass through a stage, in any unit of time.
     transfer : float
@@ -244,19 +284,22 @@ def pipeline_schedule(
     Returns
     -------
     StageSchedule
-        ``bubble_ratio`` counted, ``bubble_formula_ratio`` beside it, ``held`` a stage, ``ticks()`` as a grid.
+        ``bubble_ratio`` counted, ``bubble_formula_ratio`` beside it, ``held`` a stage, ``ticks()``
+        as a grid.
 
     Raises
     ------
     InputError
-        If a count is not a whole number of at least 1, a cost is not a positive number, the schedule is not known, or the
-        interleaved schedule is not possible (its microbatches must be a multiple of the stages).
+        If a count is not a whole number of at least 1, a cost is not a positive number, the
+        schedule is not known, or the interleaved schedule is not possible (its microbatches must be
+        a multiple of the stages).
 
     Notes
     -----
-    Sources: Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream, SOSP 2019, and "Efficient Large-Scale Language Model
-    Training on GPU Clusters Using Megatron-LM", SC 2021. As in PyTorch, GPipe's backwards take the microbatches in the order of the
-    forwards; the paper draws them the other way round, with the same bubble.
+    Sources: Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream, SOSP 2019, and
+    "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021. As
+    in PyTorch, GPipe's backwards take the microbatches in the order of the forwards; the paper
+    draws them the other way round, with the same bubble.
 
     Examples
     --------
@@ -276,23 +319,40 @@ def pipeline_schedule(
     passes = 2 * stages * microbatches * parts
     if passes > MOST_PASSES:
         raise InputError(
-            f"pipeline_schedule: {stages:,} stages and {microbatches:,} microbatches make {passes:,} passes; expected at most "
+            f"pipeline_schedule: {stages:,} stages and {microbatches:,} microbatches make "
+            f"{passes:,} passes; expected at most "
             f"{MOST_PASSES:,}. Pass fewer microbatches."
         )
-    costs = {"forward": _costs("forward", forward, stages), "backward": _costs("backward", backward, stages)}
+    costs = {
+        "forward": _costs("forward", forward, stages),
+        "backward": _costs("backward", backward, stages),
+    }
     if not is_finite(transfer) or not 0 <= transfer <= _MOST_COST:
-        raise InputError(f"pipeline_schedule: transfer is {shown(transfer)}; expected a number from 0. Pass for example transfer=0.1.")
+        raise InputError(
+            f"pipeline_schedule: transfer is {shown(transfer)}; expected a number from 0. Pass for "
+            "example transfer=0.1."
+        )
     orders = [_ORDERS[name](stage, stages, microbatches, parts) for stage in range(stages)]
     timed = _timetable(orders, costs, float(transfer), parts)
     return StageSchedule(
-        name, stages, microbatches, parts, costs["forward"], costs["backward"], float(transfer), timed,
+        name,
+        stages,
+        microbatches,
+        parts,
+        costs["forward"],
+        costs["backward"],
+        float(transfer),
+        timed,
         Evidence.modelled(_ASSUMPTIONS, _SOURCES[name], _KNOWN_ERROR),
-    )  # fmt: skip
+    )
 
 
 def _count(name: str, value: Any) -> int:
     if not is_whole(value) or value < 1:
-        raise InputError(f"pipeline_schedule: {name} is {shown(value)}; expected a whole number from 1. Pass for example {name}=4.")
+        raise InputError(
+            f"pipeline_schedule: {name} is {shown(value)}; expected a whole number from 1. Pass "
+            f"for example {name}=4."
+        )
     return int(value)
 
 
@@ -300,14 +360,16 @@ def _chunks(schedule: str, stages: int, microbatches: int, chunks: int | None) -
     if schedule != "interleaved":
         if chunks not in (None, 1):
             raise InputError(
-                f"pipeline_schedule: chunks is {shown(chunks)} in the {schedule} schedule; expected it only in the interleaved one. "
+                f"pipeline_schedule: chunks is {shown(chunks)} in the {schedule} schedule; "
+                "expected it only in the interleaved one. "
                 'Leave it out, or pass schedule="interleaved".'
             )
         return 1
     parts = _count("chunks", 2 if chunks is None else chunks)
     if microbatches % stages:
         raise InputError(
-            f"pipeline_schedule: {microbatches} microbatches over {stages} stages; the interleaved schedule expects a multiple of the "
+            f"pipeline_schedule: {microbatches} microbatches over {stages} stages; the interleaved "
+            "schedule expects a multiple of the "
             f"stages. Pass microbatches={stages * math.ceil(microbatches / stages)}."
         )
     return parts
@@ -315,9 +377,12 @@ def _chunks(schedule: str, stages: int, microbatches: int, chunks: int | None) -
 
 def _costs(name: str, given: Any, stages: int) -> tuple[float, ...]:
     several = list(given) if isinstance(given, (tuple, list)) else [given] * stages
-    if len(several) != stages or not all(is_finite(one) and 0 < one <= _MOST_COST for one in several):
+    if len(several) != stages or not all(
+        is_finite(one) and 0 < one <= _MOST_COST for one in several
+    ):
         raise InputError(
-            f"pipeline_schedule: {name} is {shown(given)}; expected a positive number, or one for each of the {stages} stages. "
+            f"pipeline_schedule: {name} is {shown(given)}; expected a positive number, or one for "
+            f"each of the {stages} stages. "
             f"Pass for example {name}={'1.0' if name == 'forward' else '2.0'}."
         )
     return tuple(float(one) for one in several)
@@ -340,7 +405,11 @@ def _one_forward_one_backward(forwards: _Order, backwards: _Order, warm_up: int)
     """So many forwards first, then one of each in turn, then the backwards that are left."""
     first = min(warm_up, len(forwards))
     pairs = zip(forwards[first:], backwards, strict=False)
-    return [*forwards[:first], *(one for pair in pairs for one in pair), *backwards[len(forwards) - first :]]
+    return [
+        *forwards[:first],
+        *(one for pair in pairs for one in pair),
+        *backwards[len(forwards) - first :],
+    ]
 
 
 def _1f1b(stage: int, stages: int, microbatches: int, chunks: int) -> _Order:
@@ -350,12 +419,22 @@ def _1f1b(stage: int, stages: int, microbatches: int, chunks: int) -> _Order:
 
 
 def _interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> _Order:
-    """As many microbatches as stages go through one chunk, then through the next, then the next of them come."""
-    places = [(group * stages + k, chunk) for group in range(microbatches // stages) for chunk in range(chunks) for k in range(stages)]
+    """As many microbatches as stages go through one chunk, then through the next, then the next of
+    them come.
+    """
+    places = [
+        (group * stages + k, chunk)
+        for group in range(microbatches // stages)
+        for chunk in range(chunks)
+        for k in range(stages)
+    ]
     forwards: _Order = [("forward", k, 1, chunk) for k, chunk in places]
     backwards: _Order = [("backward", k, 1, chunks - 1 - chunk) for k, chunk in places]
-    # Megatron-LM's warm-up: twice the distance to the last stage, so that sends overlap, and all chunks but the last.
-    return _one_forward_one_backward(forwards, backwards, 2 * (stages - 1 - stage) + (chunks - 1) * stages)
+    # Megatron-LM's warm-up: twice the distance to the last stage, so that sends overlap, and all
+    # chunks but the last.
+    return _one_forward_one_backward(
+        forwards, backwards, 2 * (stages - 1 - stage) + (chunks - 1) * stages
+    )
 
 
 _ORDERS: dict[str, Callable[[int, int, int, int], _Order]] = {
@@ -363,11 +442,14 @@ _ORDERS: dict[str, Callable[[int, int, int, int], _Order]] = {
 }  # fmt: skip
 
 
-def _timetable(orders: Sequence[_Order], costs: dict[str, tuple[float, ...]], transfer: float, chunks: int) -> tuple[StagePass, ...]:
+def _timetable(
+    orders: Sequence[_Order], costs: dict[str, tuple[float, ...]], transfer: float, chunks: int
+) -> tuple[StagePass, ...]:
     """Let each stage begin its next pass as soon as it is free and the input is there."""
     stages = len(orders)
     last = stages * chunks - 1
-    ended: dict[tuple[str, int, int], float] = {}  # kind, part of the model from its input to its output, microbatch
+    # kind, part of the model from its input to its output, microbatch
+    ended: dict[tuple[str, int, int], float] = {}
     free, done, passes = [0.0] * stages, [0] * stages, []
     moved = True
     while moved:

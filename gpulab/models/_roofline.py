@@ -1,7 +1,9 @@
-"""The roofline: the upper limits that arithmetic and memory set for a piece of work, and where measured work lies below them.
+"""The roofline: the upper limits that arithmetic and memory set for a piece of work, and where
+measured work lies below them.
 
-Roofs come from a data sheet, from rates just measured on this machine, or from a recording, and each keeps its badge. Nothing is drawn
-here. Source of the model: Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance Model", CACM 52 (4), 2009.
+Roofs come from a data sheet, from rates just measured on this machine, or from a recording, and
+each keeps its badge. Nothing is drawn here. Source of the model: Williams, Waterman and Patterson,
+"Roofline: An Insightful Visual Performance Model", CACM 52 (4), 2009.
 """
 
 from __future__ import annotations
@@ -16,14 +18,24 @@ from gpulab._given import is_finite, items
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.results import Result
-from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_number, format_seconds, plural
+from gpulab.units import (
+    format_bytes,
+    format_bytes_per_second,
+    format_flops_per_second,
+    format_number,
+    format_seconds,
+    plural,
+)
 
 Bound = Literal["memory", "arithmetic"]
 # What gl.recorder.model_errors says of the recordings that ship; a test holds both together.
 KNOWN_ERROR = (
-    "on amd-epyc-2-cores the recorded time is 1.4 times the model's in the median of 80 cases, 0.61 to 13 times in the middle 80 %; "
-    "on amd-epyc-avx2-2-cores the recorded time is 1.8 times the model's in the median of 83 cases, 1.1 to 7.5 times in the middle 80 %; "
-    "on nvidia-h200 the recorded time is 1.8 times the model's in the median of 23 cases, 1.1 to 33 times in the middle 80 %"
+    "on amd-epyc-2-cores the recorded time is 1.4 times the model's in the median of 80 cases, "
+    "0.61 to 13 times in the middle 80 %; "
+    "on amd-epyc-avx2-2-cores the recorded time is 1.8 times the model's in the median of 83 "
+    "cases, 1.1 to 7.5 times in the middle 80 %; "
+    "on nvidia-h200 the recorded time is 1.8 times the model's in the median of 23 cases, 1.1 to "
+    "33 times in the middle 80 %"
 )
 # A millionth of an operation a call is no count; far smaller ones would make times of zero.
 _LEAST_COUNT = 1e-6
@@ -114,7 +126,9 @@ class RooflinePoint(Result):
 
     @property
     def attainable_flops_per_second(self) -> float:
-        """The roof at this intensity; 0 for work without arithmetic, whose roof is ``attainable_bytes_per_second``."""
+        """The roof at this intensity; 0 for work without arithmetic, whose roof is
+        ``attainable_bytes_per_second``.
+        """
         return self.flops / self.attainable_seconds
 
     @property
@@ -129,12 +143,16 @@ class RooflinePoint(Result):
 
     @property
     def bytes_per_second(self) -> float | None:
-        """The traffic that was reached, counted as ``nbytes`` a call; None for a predicted point."""
+        """The traffic that was reached, counted as ``nbytes`` a call; None for a predicted
+        point.
+        """
         return None if self.seconds is None else self.nbytes / self.seconds
 
     @property
     def share_of_roof(self) -> float | None:
-        """Attainable time over actual time: 1 on the roof, above 1 over it; None for a predicted point."""
+        """Attainable time over actual time: 1 on the roof, above 1 over it; None for a predicted
+        point.
+        """
         return None if self.seconds is None else self.attainable_seconds / self.seconds
 
     @property
@@ -143,13 +161,26 @@ class RooflinePoint(Result):
         roof = self.memory if self.bound_by == "memory" else self.arithmetic
         intensity = f"{format_number(self.intensity_flops_per_byte)} FLOP per byte"
         what = "no arithmetic" if not self.flops else "no traffic" if not self.nbytes else intensity
-        least = f"{self.label}: {what}, so {roof} is the limit: at least {format_seconds(self.attainable_seconds)}."
+        least = (
+            f"{self.label}: {what}, so {roof} is the limit: at least "
+            f"{format_seconds(self.attainable_seconds)}."
+        )
         if self.seconds is None or self.share_of_roof is None:
             return least
-        if float(f"{self.share_of_roof:.3g}") > 1.0:  # as it is shown: half a per cent more is the roof itself
-            over = f"It took {format_seconds(self.seconds)}, which is {format_number(self.share_of_roof)} times the rate of the roof"
-            return f"{least} {over}: a cache helps, the roof is too low, or the count or the clock is wrong."
-        return f"{least} It took {format_seconds(self.seconds)}: {format_number(100 * self.share_of_roof)} % of the roof."
+        # as it is shown: half a per cent more is the roof itself
+        if float(f"{self.share_of_roof:.3g}") > 1.0:
+            over = (
+                f"It took {format_seconds(self.seconds)}, which is "
+                f"{format_number(self.share_of_roof)} times the rate of the roof"
+            )
+            return (
+                f"{least} {over}: a cache helps, the roof is too low, or the count or the "
+                "clock is wrong."
+            )
+        return (
+            f"{least} It took {format_seconds(self.seconds)}: "
+            f"{format_number(100 * self.share_of_roof)} % of the roof."
+        )
 
     def __repr__(self) -> str:
         return f"<{self.explanation.rstrip('.')}>"
@@ -169,11 +200,22 @@ def _row(point: RooflinePoint) -> tuple[str, ...]:
             return "not measured"
         return format_flops_per_second(flops) if point.flops else format_bytes_per_second(nbytes)
 
-    share = "" if point.share_of_roof is None else f"{format_number(100 * point.share_of_roof)} % ({point.evidence.badge})"
+    share = (
+        ""
+        if point.share_of_roof is None
+        else f"{format_number(100 * point.share_of_roof)} % ({point.evidence.badge})"
+    )
     roof = point.memory if point.bound_by == "memory" else point.arithmetic
     attainable = rate(point.attainable_flops_per_second, point.attainable_bytes_per_second)
     reached = rate(point.flops_per_second, point.bytes_per_second)
-    return point.label, format_number(point.intensity_flops_per_byte), f"{point.bound_by} ({roof})", attainable, reached, share
+    return (
+        point.label,
+        format_number(point.intensity_flops_per_byte),
+        f"{point.bound_by} ({roof})",
+        attainable,
+        reached,
+        share,
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -193,7 +235,8 @@ class Roofline(Result):
     evidence : Evidence
         Of the roofs.
     device_kind : str
-        As ``Device.kind``: "cpu", "cuda", "rocm", "xpu" or "mps"; "cpu" also where a file of version 1 does not have it.
+        As ``Device.kind``: "cpu", "cuda", "rocm", "xpu" or "mps"; "cpu" also where a file of
+        version 1 does not have it.
     """
 
     schema_version: ClassVar[int] = 2  # 1 had no device_kind
@@ -216,8 +259,11 @@ class Roofline(Result):
         """
         return _named(self.arithmetic, name, f"arithmetic of {self.device}")
 
-    def memory_roof(self, name: str | None = None, working_set_bytes: float = math.inf) -> MemoryRoof:
-        """Return the roof of a level of memory; with None, of the fastest that holds a working set (infinite: main memory).
+    def memory_roof(
+        self, name: str | None = None, working_set_bytes: float = math.inf
+    ) -> MemoryRoof:
+        """Return the roof of a level of memory; with None, of the fastest that holds a working set
+        (infinite: main memory).
 
         Raises
         ------
@@ -226,12 +272,21 @@ class Roofline(Result):
         """
         if name is not None:
             return _named(self.memory, name, f"memory of {self.device}")
-        fits = [level for level in self.memory if working_set_bytes <= level.capacity_bytes or level.name == "DRAM"]
+        fits = [
+            level
+            for level in self.memory
+            if working_set_bytes <= level.capacity_bytes or level.name == "DRAM"
+        ]
         if not fits:
             known = ", ".join(level.name for level in self.memory) or "none"
-            held = "any working set" if working_set_bytes == math.inf else format_bytes(working_set_bytes)
+            held = (
+                "any working set"
+                if working_set_bytes == math.inf
+                else format_bytes(working_set_bytes)
+            )
             raise InputError(
-                f"roofline: the rate of {self.device}'s main memory is not stated (levels: {known}); expected one that holds {held}. "
+                f"roofline: the rate of {self.device}'s main memory is not stated (levels: "
+                f"{known}); expected one that holds {held}. "
                 'Use ceilings="measured", or name a level.'
             )
         return fits[0]
@@ -244,20 +299,31 @@ class Roofline(Result):
         InputError
             If there is no such roof.
         """
-        return self.arithmetic_roof(arithmetic).flops_per_second / self.memory_roof(memory).bytes_per_second
+        return (
+            self.arithmetic_roof(arithmetic).flops_per_second
+            / self.memory_roof(memory).bytes_per_second
+        )
 
-    def attainable_flops_per_second(self, intensity_flops_per_byte: float, arithmetic: str = "float32", memory: str | None = None) -> float:
+    def attainable_flops_per_second(
+        self,
+        intensity_flops_per_byte: float,
+        arithmetic: str = "float32",
+        memory: str | None = None,
+    ) -> float:
         """Return the lower of the two roofs at an arithmetic intensity.
 
         Raises
         ------
         InputError
-            If the intensity is negative or not a number, or there is no such roof. Infinity is the arithmetic's own roof.
+            If the intensity is negative or not a number, or there is no such roof. Infinity is the
+            arithmetic's own roof.
         """
         peak = self.arithmetic_roof(arithmetic).flops_per_second
         if intensity_flops_per_byte == math.inf:
             return peak
-        intensity = _amount("attainable_flops_per_second", "intensity_flops_per_byte", intensity_flops_per_byte)
+        intensity = _amount(
+            "attainable_flops_per_second", "intensity_flops_per_byte", intensity_flops_per_byte
+        )
         return min(peak, intensity * self.memory_roof(memory).bytes_per_second)
 
     def place(
@@ -294,17 +360,31 @@ class Roofline(Result):
         Raises
         ------
         InputError
-            If a number is negative or not finite, there is no such roof, or a time comes without its evidence (or the other way round).
+            If a number is negative or not finite, there is no such roof, or a time comes without
+            its evidence (or the other way round).
         """
         if not isinstance(label, str):
-            raise InputError(f"place: label={shown(label)}; expected text. Pass the words for the table.")
+            raise InputError(
+                f"place: label={shown(label)}; expected text. Pass the words for the table."
+            )
         work, traffic = _count("flops", flops), _count("nbytes", nbytes)
         if not work and not traffic:
-            raise InputError(f"place: {shown(label)} has 0 FLOPs and 0 bytes; expected at least one of the two. Count it first.")
-        if (seconds is None) != (evidence is None) or not (evidence is None or isinstance(evidence, Evidence)):
-            raise InputError(f"place: seconds={shown(seconds)} with evidence={shown(evidence)}; expected both or neither. Pass both.")
+            raise InputError(
+                f"place: {shown(label)} has 0 FLOPs and 0 bytes; expected at least one of the two. "
+                "Count it first."
+            )
+        if (seconds is None) != (evidence is None) or not (
+            evidence is None or isinstance(evidence, Evidence)
+        ):
+            raise InputError(
+                f"place: seconds={shown(seconds)} with evidence={shown(evidence)}; expected both "
+                "or neither. Pass both."
+            )
         if seconds is not None and not _amount("place", "seconds", seconds):
-            raise InputError("place: seconds=0; expected a positive time. A call that takes no time was not measured.")
+            raise InputError(
+                "place: seconds=0; expected a positive time. A call that takes no time was not "
+                "measured."
+            )
         if working_set_bytes != math.inf:
             _amount("place", "working_set_bytes", working_set_bytes)
         top, level = self.arithmetic_roof(arithmetic), self.memory_roof(memory, working_set_bytes)
@@ -321,7 +401,9 @@ class Roofline(Result):
             evidence=evidence if evidence is not None else _predicted(top, level),
         )
 
-    def place_workload(self, workload: Any, measurement: Any = None, *, arithmetic: str | None = None) -> RooflinePoint:
+    def place_workload(
+        self, workload: Any, measurement: Any = None, *, arithmetic: str | None = None
+    ) -> RooflinePoint:
         """Return the position of a catalogue workload under the roofs.
 
         Parameters
@@ -329,10 +411,12 @@ class Roofline(Result):
         workload : Workload
             From ``gpulab.workloads``; its FLOPs, bytes and working set are counted there.
         measurement : Measurement, optional
-            What ``gl.measure`` returned for it, or a recorded one; its badge stays with the point. None places a prediction.
+            What ``gl.measure`` returned for it, or a recorded one; its badge stays with the point.
+            None places a prediction.
         arithmetic : str, optional
-            None takes PyTorch's default: TF32 for convolutions of float32 where the roofs have it, else the
-            workload's number format. Pass "tf32" where that was allowed for matrix products too, or "float32" where it was forbidden.
+            None takes PyTorch's default: TF32 for convolutions of float32 where the roofs have it,
+            else the workload's number format. Pass "tf32" where that was allowed for matrix
+            products too, or "float32" where it was forbidden.
 
         Returns
         -------
@@ -343,11 +427,20 @@ class Roofline(Result):
         InputError
             If these are not a workload and a measurement, or the roofline lacks that arithmetic.
         """
-        if not all(hasattr(workload, name) for name in ("label", "flops", "nbytes", "working_set_bytes", "arithmetic_dtype")):
-            raise InputError(f'place_workload: {shown(workload)}; expected a workload. Pass gl.workloads.get("matmul")(n=1024).')
-        if measurement is not None and not all(hasattr(measurement, name) for name in ("median_seconds", "evidence")):
+        if not all(
+            hasattr(workload, name)
+            for name in ("label", "flops", "nbytes", "working_set_bytes", "arithmetic_dtype")
+        ):
             raise InputError(
-                f"place_workload: measurement={shown(measurement)}; expected the result of gl.measure, or None. Pass one of these."
+                f"place_workload: {shown(workload)}; expected a workload. Pass "
+                'gl.workloads.get("matmul")(n=1024).'
+            )
+        if measurement is not None and not all(
+            hasattr(measurement, name) for name in ("median_seconds", "evidence")
+        ):
+            raise InputError(
+                f"place_workload: measurement={shown(measurement)}; expected the result of "
+                "gl.measure, or None. Pass one of these."
             )
         point = self.place(
             workload.label,
@@ -358,12 +451,20 @@ class Roofline(Result):
             arithmetic=self._usual_arithmetic(workload) if arithmetic is None else arithmetic,
             working_set_bytes=workload.working_set_bytes,
         )
-        return dataclasses.replace(point, interval_seconds=getattr(measurement, "interval_seconds", None))
+        return dataclasses.replace(
+            point, interval_seconds=getattr(measurement, "interval_seconds", None)
+        )
 
     def _usual_arithmetic(self, workload: Any) -> str:
         own = str(workload.arithmetic_dtype)
         convolves = getattr(getattr(workload, "spec", None), "matrix", None) == "convolution"
-        return "tf32" if own == "float32" and convolves and any(roof.name == "tf32" for roof in self.arithmetic) else own
+        return (
+            "tf32"
+            if own == "float32"
+            and convolves
+            and any(roof.name == "tf32" for roof in self.arithmetic)
+            else own
+        )
 
     def with_points(self, points: Iterable[RooflinePoint]) -> Roofline:
         """Return the same roofs with these points in place of the current ones.
@@ -376,24 +477,46 @@ class Roofline(Result):
         given = items("with_points", "points", points)
         wrong = next((point for point in given if not isinstance(point, RooflinePoint)), None)
         if wrong is not None or not all(isinstance(point, RooflinePoint) for point in given):
-            raise InputError(f"with_points: {shown(wrong)} is not a point; expected the result of place(). Pass a list of such points.")
+            raise InputError(
+                f"with_points: {shown(wrong)} is not a point; expected the result of place(). Pass "
+                "a list of such points."
+            )
         return dataclasses.replace(self, points=tuple(given))
 
     def __repr__(self) -> str:
-        tops = [f"{roof.name} {format_flops_per_second(roof.flops_per_second)}" for roof in self.arithmetic]
-        slopes = [f"{roof.name} {format_bytes_per_second(roof.bytes_per_second)}" for roof in self.memory]
+        tops = [
+            f"{roof.name} {format_flops_per_second(roof.flops_per_second)}"
+            for roof in self.arithmetic
+        ]
+        slopes = [
+            f"{roof.name} {format_bytes_per_second(roof.bytes_per_second)}" for roof in self.memory
+        ]
         codes = f", notes: {', '.join(note.code for note in self.notes)}" if self.notes else ""
         rates = ", ".join(tops + slopes) or "nothing stated"
-        return f"<roofline of {self.device} ({self.evidence.badge}): {rates}, {plural(len(self.points), 'point')}{codes}>"
+        return (
+            f"<roofline of {self.device} ({self.evidence.badge}): {rates}, "
+            f"{plural(len(self.points), 'point')}{codes}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the points, or without points the roofs, with a row that says so if no roof is stated; then the notes."""
+        """Return the points, or without points the roofs, with a row that says so if no roof is
+        stated; then the notes.
+        """
         notes = [(f"note: {note.code}", note.sentence) for note in self.notes]
         if self.points:
-            return _POINT_HEADERS, [*(_row(point) for point in self.points), *((*note, "", "", "", "") for note in notes)]
-        tops = [(roof.name, format_flops_per_second(roof.flops_per_second), roof.source) for roof in self.arithmetic]
+            return _POINT_HEADERS, [
+                *(_row(point) for point in self.points),
+                *((*note, "", "", "", "") for note in notes),
+            ]
+        tops = [
+            (roof.name, format_flops_per_second(roof.flops_per_second), roof.source)
+            for roof in self.arithmetic
+        ]
         rows = tops or [("arithmetic", _UNSTATED, "")]
-        rows += [(roof.name, format_bytes_per_second(roof.bytes_per_second), roof.source) for roof in self.memory]
+        rows += [
+            (roof.name, format_bytes_per_second(roof.bytes_per_second), roof.source)
+            for roof in self.memory
+        ]
         if all(roof.name != "DRAM" for roof in self.memory):
             rows.append(("DRAM", _UNSTATED, ""))
         return (self.device, "at most", "source"), [*rows, *((*note, "") for note in notes)]
@@ -403,20 +526,29 @@ def _named(roofs: Sequence[R], name: Any, what: str) -> R:
     found = next((roof for roof in roofs if roof.name == name), None)
     if found is None:
         known = ", ".join(roof.name for roof in roofs) or "none is known"
-        raise InputError(f"roofline: no roof {shown(name)} among the {what}; expected one of: {known}. Pass one of these.")
+        raise InputError(
+            f"roofline: no roof {shown(name)} among the {what}; expected one of: {known}. Pass one "
+            "of these."
+        )
     return found
 
 
 def _amount(function: str, name: str, value: Any) -> float:
     if not is_finite(value) or value < 0:
-        raise InputError(f"{function}: {name}={shown(value)}; expected a finite number from 0. Pass a count or a rate.")
+        raise InputError(
+            f"{function}: {name}={shown(value)}; expected a finite number from 0. Pass a count or "
+            "a rate."
+        )
     return float(value)
 
 
 def _count(name: str, value: Any) -> float:
     amount = _amount("place", name, value)
     if 0.0 < amount < _LEAST_COUNT:
-        raise InputError(f"place: {name}={shown(value)}; expected 0, or a count of one call. Pass whole operations and bytes.")
+        raise InputError(
+            f"place: {name}={shown(value)}; expected 0, or a count of one call. Pass whole "
+            "operations and bytes."
+        )
     return amount
 
 

@@ -1,4 +1,5 @@
-"""The speed-up from more ranks: Amdahl's and Gustafson's laws, and a training step whose gradients are averaged over a ring.
+"""The speed-up from more ranks: Amdahl's and Gustafson's laws, and a training step whose gradients
+are averaged over a ring.
 
 Pure arithmetic. ``gpulab.parallel.scaling`` compares it with measured steps.
 """
@@ -20,11 +21,13 @@ Mode = Literal["strong", "weak"]
 MODES = ("strong", "weak")
 # More ranks than any training run has had; the search for the best number of ranks ends here.
 MOST_RANKS = 2**20
-# The backward pass has two matrix products for each one of the forward pass, and gradients are ready only there.
-# Source: Kaplan et al., "Scaling Laws for Neural Language Models" (2020), section 2.1: 2 N operations a token forward, 4 N backward.
+# The backward pass has two matrix products for each one of the forward pass, and gradients are
+# ready only there. Source: Kaplan et al., "Scaling Laws for Neural Language Models" (2020), section
+# 2.1: 2 N operations a token forward, 4 N backward.
 BACKWARD_SHARE = 2 / 3
 _MOST_NAMED = 20  # points that a message lists
-_LARGEST = 1e30  # bytes, seconds and rates beyond are slips, and their products would leave the range of a float
+# bytes, seconds and rates beyond are slips, and their products would leave the range of a float
+_LARGEST = 1e30
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,13 @@ class ScalingCurve(Result):
     law : str
         "Amdahl", "Gustafson" or "ring all-reduce".
     mode : str
-        "strong": the work stays, and each rank does a part of it. "weak": each rank does as much as one did alone.
+        "strong": the work stays, and each rank does a part of it. "weak": each rank does as much as
+        one did alone.
     points : tuple of ScalingPoint
         Ascending in ranks.
     best_ranks : int or None
-        The fastest number of ranks, beyond which more ranks do not help. None where every further rank brings the step closer to the limit.
+        The fastest number of ranks, beyond which more ranks do not help. None where every further
+        rank brings the step closer to the limit.
     limit_speedup : float
         The speed-up that no number of ranks exceeds; infinite where there is no bound.
     evidence : Evidence
@@ -114,11 +119,17 @@ class ScalingCurve(Result):
                 return point
         there = ", ".join(str(point.ranks) for point in self.points[:_MOST_NAMED])
         there += ", ..." if len(self.points) > _MOST_NAMED else ""
-        raise InputError(f"at: {shown(ranks)} ranks are not among the points ({there}); expected one of them. Include it in ranks=.")
+        raise InputError(
+            f"at: {shown(ranks)} ranks are not among the points ({there}); expected one of them. "
+            "Include it in ranks=."
+        )
 
     def __repr__(self) -> str:
         last = self.points[-1]
-        return f"<{self.label}: {format_ratio(last.speedup)} on {plural(last.ranks, 'rank')}, at most {format_ratio(self.limit_speedup)}>"
+        return (
+            f"<{self.label}: {format_ratio(last.speedup)} on {plural(last.ranks, 'rank')}, at "
+            f"most {format_ratio(self.limit_speedup)}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per number of ranks."""
@@ -136,8 +147,11 @@ class ScalingCurve(Result):
         return ("ranks", "step", "communication", "waited for", "speed-up", "efficiency"), rows
 
 
-def amdahl(serial_share: float, ranks: int | Iterable[int], *, seconds: float = 1.0) -> ScalingCurve:
-    """Return Amdahl's law: the work stays the same, and its serial share does not get faster with more ranks.
+def amdahl(
+    serial_share: float, ranks: int | Iterable[int], *, seconds: float = 1.0
+) -> ScalingCurve:
+    """Return Amdahl's law: the work stays the same, and its serial share does not get faster with
+    more ranks.
 
     Parameters
     ----------
@@ -165,8 +179,8 @@ def amdahl(serial_share: float, ranks: int | Iterable[int], *, seconds: float = 
 
     Notes
     -----
-    Source: Amdahl, "Validity of the single processor approach to achieving large scale computing capabilities", AFIPS Spring Joint
-    Computer Conference (1967).
+    Source: Amdahl, "Validity of the single processor approach to achieving large scale computing
+    capabilities", AFIPS Spring Joint Computer Conference (1967).
     """
     s, one = _share("amdahl", "serial_share", serial_share), _positive("amdahl", "seconds", seconds)
     points = []
@@ -174,14 +188,20 @@ def amdahl(serial_share: float, ranks: int | Iterable[int], *, seconds: float = 
         part = s + (1 - s) / p
         points.append(ScalingPoint(p, one * part, one * part, 0.0, 0.0, 1 / part))
     evidence = Evidence.modelled(
-        f"{100 * s:.3g} % of the time on one rank cannot be divided, the rest divides evenly, and communication costs nothing",
+        f"{100 * s:.3g} % of the time on one rank cannot be divided, the rest divides evenly, and "
+        "communication costs nothing",
         "Amdahl, AFIPS Spring Joint Computer Conference (1967)",
     )
-    return ScalingCurve("Amdahl", "strong", tuple(points), 1 if s == 1 else None, 1 / s if s else math.inf, evidence)
+    return ScalingCurve(
+        "Amdahl", "strong", tuple(points), 1 if s == 1 else None, 1 / s if s else math.inf, evidence
+    )
 
 
-def gustafson(serial_share: float, ranks: int | Iterable[int], *, seconds: float = 1.0) -> ScalingCurve:
-    """Return Gustafson's law: the time stays the same, and the part that divides grows with the ranks.
+def gustafson(
+    serial_share: float, ranks: int | Iterable[int], *, seconds: float = 1.0
+) -> ScalingCurve:
+    """Return Gustafson's law: the time stays the same, and the part that divides grows with the
+    ranks.
 
     Parameters
     ----------
@@ -195,7 +215,8 @@ def gustafson(serial_share: float, ranks: int | Iterable[int], *, seconds: float
     Returns
     -------
     ScalingCurve
-        Speed-up s + (1 - s) ranks: relative to one rank that does all of the larger work, and its serial part once.
+        Speed-up s + (1 - s) ranks: relative to one rank that does all of the larger work, and its
+        serial part once.
 
     Raises
     ------
@@ -211,13 +232,26 @@ def gustafson(serial_share: float, ranks: int | Iterable[int], *, seconds: float
     -----
     Source: Gustafson, "Reevaluating Amdahl's law", Communications of the ACM 31 (1988), 532.
     """
-    s, one = _share("gustafson", "serial_share", serial_share), _positive("gustafson", "seconds", seconds)
-    points = [ScalingPoint(p, one, one, 0.0, 0.0, s + (1 - s) * p) for p in _ranks("gustafson", ranks)]
+    s, one = (
+        _share("gustafson", "serial_share", serial_share),
+        _positive("gustafson", "seconds", seconds),
+    )
+    points = [
+        ScalingPoint(p, one, one, 0.0, 0.0, s + (1 - s) * p) for p in _ranks("gustafson", ranks)
+    ]
     evidence = Evidence.modelled(
-        f"{100 * s:.3g} % of the time is serial and does not grow, the rest grows with the ranks, and communication costs nothing",
+        f"{100 * s:.3g} % of the time is serial and does not grow, the rest grows with the ranks, "
+        "and communication costs nothing",
         "Gustafson, Communications of the ACM 31 (1988)",
     )
-    return ScalingCurve("Gustafson", "weak", tuple(points), 1 if s == 1 else None, 1.0 if s == 1 else math.inf, evidence)
+    return ScalingCurve(
+        "Gustafson",
+        "weak",
+        tuple(points),
+        1 if s == 1 else None,
+        1.0 if s == 1 else math.inf,
+        evidence,
+    )
 
 
 def scaling(
@@ -241,17 +275,22 @@ def scaling(
     parameter_bytes : float
         Of the model, hence of its gradients: the payload of the all-reduce.
     latency_seconds, bandwidth_bytes_per_second : float
-        Of one message between two neighboring ranks (alpha and 1 / beta); an infinite bandwidth costs nothing.
+        Of one message between two neighboring ranks (alpha and 1 / beta); an infinite bandwidth
+        costs nothing.
     ranks : int or iterable of int
         One number, or several, each from 1 to 1,048,576.
     mode : str
-        "strong": the global batch stays, and each rank takes a part of it. "weak": each rank has a batch as large as the one rank had.
+        "strong": the global batch stays, and each rank takes a part of it. "weak": each rank has a
+        batch as large as the one rank had.
     overlap : float
-        The share of the communication that may run beside the backward pass, 0 to 1; the rest is waited for.
+        The share of the communication that may run beside the backward pass, 0 to 1; the rest is
+        waited for.
     serial_share : float
-        The share of ``step_seconds`` that each rank repeats whatever its batch, such as the optimizer's update; 0 to 1.
+        The share of ``step_seconds`` that each rank repeats whatever its batch, such as the
+        optimizer's update; 0 to 1.
     processors : int, optional
-        The number of processors that the ranks share: ranks beyond this number take turns. None gives each rank its own processor.
+        The number of processors that the ranks share: ranks beyond this number take turns. None
+        gives each rank its own processor.
 
     Returns
     -------
@@ -271,9 +310,11 @@ def scaling(
 
     Notes
     -----
-    A ring of p ranks passes 2 (p - 1) messages of 1 / p of the payload, in turn: 2 (p - 1) (alpha + bytes / p / bandwidth). Source:
-    Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", Journal of Parallel and Distributed
-    Computing 69 (2009). Of the compute, two thirds are the backward pass (Kaplan et al. 2020): communication beyond it is not hidden.
+    A ring of p ranks passes 2 (p - 1) messages of 1 / p of the payload, in turn: 2 (p - 1) (alpha +
+    bytes / p / bandwidth). Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
+    clusters of workstations", Journal of Parallel and Distributed Computing 69 (2009). Of the
+    compute, two thirds are the backward pass (Kaplan et al. 2020): communication beyond it is not
+    hidden.
     """
     made = _Step(
         _positive("scaling", "step_seconds", step_seconds),
@@ -287,9 +328,19 @@ def scaling(
         _share("scaling", "serial_share", serial_share),
         MOST_RANKS if processors is None else _whole("scaling", "processors", processors),
     )
-    evidence = Evidence.modelled(made.assumptions, "ring all-reduce: Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009)")
+    evidence = Evidence.modelled(
+        made.assumptions,
+        "ring all-reduce: Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009)",
+    )
     points = tuple(made.point(p) for p in _ranks("scaling", ranks))
-    return ScalingCurve("ring all-reduce", "weak" if made.weak else "strong", points, made.best(), made.limit(), evidence)
+    return ScalingCurve(
+        "ring all-reduce",
+        "weak" if made.weak else "strong",
+        points,
+        made.best(),
+        made.limit(),
+        evidence,
+    )
 
 
 @dataclass(frozen=True)
@@ -310,29 +361,39 @@ class _Step:
         moved = self.communication(p)
         exposed = moved - min(self.overlap * moved, BACKWARD_SHARE * spread)
         seconds = compute + exposed
-        return ScalingPoint(p, seconds, compute, moved, exposed, (p if self.weak else 1) * self.one / seconds)
+        return ScalingPoint(
+            p, seconds, compute, moved, exposed, (p if self.weak else 1) * self.one / seconds
+        )
 
     def compute(self, p: int) -> tuple[float, float]:
-        """Return the compute of each rank, and that part of it which grows with its batch; ranks that share a processor take turns."""
+        """Return the compute of each rank, and that part of it which grows with its batch; ranks
+        that share a processor take turns.
+        """
         turns = max(p / self.processors, 1.0)
-        spread = self.one * (1 - self.serial) * (turns if self.weak else 1 / min(p, self.processors))
+        spread = (
+            self.one * (1 - self.serial) * (turns if self.weak else 1 / min(p, self.processors))
+        )
         return self.one * self.serial * turns + spread, spread
 
     def communication(self, p: int) -> float:
-        """Return what ``collective_cost`` says of a ring all-reduce, without its result: a slider's move asks for thousands of these."""
+        """Return what ``collective_cost`` says of a ring all-reduce, without its result: a slider's
+        move asks for thousands of these.
+        """
         return 2 * (p - 1) * self.latency + 2 * (p - 1) / p * self.nbytes / self.bandwidth
 
     def best(self) -> int | None:
         """Return from where one more rank no longer helps.
 
-        Without turns the time of a strong step is the larger of two functions a + b / p + c p, so it falls and then rises for good, and the
-        first rank that does not help is found by halving. Where ranks take turns, none helps.
+        Without turns the time of a strong step is the larger of two functions a + b / p + c p, so
+        it falls and then rises for good, and the first rank that does not help is found by halving.
+        Where ranks take turns, none helps.
         """
         if self.weak:
             return self.most_of_weak()[0]
         if self.latency == 0 and self.processors >= MOST_RANKS:
-            # Then T(p) falls towards a bound or not at all; differences would drown in rounding. With overlap a third of the compute
-            # (the forward pass) stays beside the communication that nothing hides any more, without it all of the compute.
+            # Then T(p) falls towards a bound or not at all; differences would drown in rounding.
+            # With overlap a third of the compute (the forward pass) stays beside the communication
+            # that nothing hides any more, without it all of the compute.
             divides = self.one * (1 - self.serial) * (1 - BACKWARD_SHARE if self.overlap else 1)
             if divides > 2 * self.nbytes / self.bandwidth:
                 return None
@@ -345,19 +406,24 @@ class _Step:
         best = self.best()
         if best is not None:
             return self.point(best).speedup
-        left = self.one * self.serial + 2 * self.nbytes / self.bandwidth  # no latency, or each rank would not help
+        # no latency, or each rank would not help
+        left = self.one * self.serial + 2 * self.nbytes / self.bandwidth
         return self.one / left if left else math.inf
 
     def most_of_weak(self) -> tuple[int | None, float]:
-        """Return the fastest number of ranks of a weak step and its speed-up; None and the bound where ever more ranks come nearer to it.
+        """Return the fastest number of ranks of a weak step and its speed-up; None and the bound
+        where ever more ranks come nearer to it.
 
-        Over u = 1 / p a rank's share of the step is the larger of two concave functions: all that may hide is hidden, or the backward
-        pass is too short for it. The second is the larger from some p on. So the least is at an end of one of the two pieces: one rank,
-        both sides of where they meet, as many ranks as processors, or without end.
+        Over u = 1 / p a rank's share of the step is the larger of two concave functions: all that
+        may hide is hidden, or the backward pass is too short for it. The second is the larger from
+        some p on. So the least is at an end of one of the two pieces: one rank, both sides of where
+        they meet, as many ranks as processors, or without end.
         """
         own = self.processors >= MOST_RANKS  # then no rank takes turns
         full = _first(lambda p: self._fills(min(p, self.processors)))
-        ends = sorted({1, *(() if full is None else (full - 1, full)), *(() if own else (self.processors,))})
+        ends = sorted(
+            {1, *(() if full is None else (full - 1, full)), *(() if own else (self.processors,))}
+        )
         best = max(ends, key=lambda p: self.point(p).speedup)
         turn, wait = 0.0 if own else self.one / self.processors, 2 * self.latency
         a_rank = turn + wait - min(self.overlap * wait, BACKWARD_SHARE * (1 - self.serial) * turn)
@@ -372,16 +438,25 @@ class _Step:
     @property
     def assumptions(self) -> str:
         batch = "each rank has the batch of one" if self.weak else "the batch is divided evenly"
-        link = f"{format_seconds(self.latency)} a message and {format_bytes_per_second(self.bandwidth)}"
-        turns = "" if self.processors >= MOST_RANKS else f"; ranks beyond {self.processors} take turns"
+        link = (
+            f"{format_seconds(self.latency)} a message and "
+            f"{format_bytes_per_second(self.bandwidth)}"
+        )
+        turns = (
+            "" if self.processors >= MOST_RANKS else f"; ranks beyond {self.processors} take turns"
+        )
         return (
-            f"{batch}; compute takes {format_seconds(self.one)} on one rank; a ring averages {format_bytes(self.nbytes)} of gradients over "
-            f"links of {link}, {100 * self.overlap:.3g} % of it at most during the backward pass{turns}"
+            f"{batch}; compute takes {format_seconds(self.one)} on one rank; a ring averages "
+            f"{format_bytes(self.nbytes)} of gradients over "
+            f"links of {link}, {100 * self.overlap:.3g} % of it at most during the backward "
+            f"pass{turns}"
         )
 
 
 def _first(ends: Callable[[int], bool]) -> int | None:
-    """Return the first number of ranks for which a condition holds that, once it holds, goes on holding; None if it never does."""
+    """Return the first number of ranks for which a condition holds that, once it holds, goes on
+    holding; None if it never does.
+    """
     if not ends(MOST_RANKS):
         return None
     low, high = 0, MOST_RANKS
@@ -392,32 +467,49 @@ def _first(ends: Callable[[int], bool]) -> int | None:
 
 
 def _ranks(function: str, given: Any) -> list[int]:
-    several = [given] if is_whole(given) or isinstance(given, bool) else items(function, "ranks", given)
+    several = (
+        [given] if is_whole(given) or isinstance(given, bool) else items(function, "ranks", given)
+    )
     if not several:
-        raise InputError(f"{function}: no number of ranks was given; expected at least one. Pass ranks=8, or a list such as [1, 2, 4, 8].")
+        raise InputError(
+            f"{function}: no number of ranks was given; expected at least one. Pass ranks=8, or a "
+            "list such as [1, 2, 4, 8]."
+        )
     return sorted({_whole(function, "ranks", each) for each in several})
 
 
 def _whole(function: str, name: str, value: Any) -> int:
     if not is_finite(value) or value != int(value) or not 1 <= value <= MOST_RANKS:
-        raise InputError(f"{function}: {name} is {shown(value)}; expected whole numbers from 1 to {MOST_RANKS:,}. Pass {name}=8.")
+        raise InputError(
+            f"{function}: {name} is {shown(value)}; expected whole numbers from 1 to "
+            f"{MOST_RANKS:,}. Pass {name}=8."
+        )
     return int(value)
 
 
 def _share(function: str, name: str, value: Any) -> float:
     if not is_finite(value) or not 0 <= value <= 1:
-        raise InputError(f"{function}: {name} is {shown(value)}; expected a share from 0 to 1. Pass {name}=0.1 for a tenth.")
+        raise InputError(
+            f"{function}: {name} is {shown(value)}; expected a share from 0 to 1. Pass {name}=0.1 "
+            "for a tenth."
+        )
     return float(value)
 
 
 def _amount(function: str, name: str, value: Any) -> float:
     if not is_finite(value) or not 0 <= value <= _LARGEST:
-        raise InputError(f"{function}: {name} is {shown(value)}; expected a finite number from 0. Pass seconds, bytes or bytes per second.")
+        raise InputError(
+            f"{function}: {name} is {shown(value)}; expected a finite number from 0. Pass seconds, "
+            "bytes or bytes per second."
+        )
     return float(value)
 
 
 def _positive(function: str, name: str, value: Any) -> float:
     number = _amount(function, name, value)
     if number < 1 / _LARGEST:
-        raise InputError(f"{function}: {name} is {shown(value)}; expected a number above 0. Pass what one rank takes, or the link's rate.")
+        raise InputError(
+            f"{function}: {name} is {shown(value)}; expected a number above 0. Pass what one rank "
+            "takes, or the link's rate."
+        )
     return number

@@ -1,4 +1,6 @@
-"""Several processes on one model: clusters of real ranks, their collectives, and the strategies that split the work."""
+"""Several processes on one model: clusters of real ranks, their collectives, and the strategies
+that split the work.
+"""
 
 from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._cluster import Ranks, cluster
@@ -17,7 +19,12 @@ from gpulab.parallel._sweep import sweep
 from gpulab.parallel._train import train
 from gpulab.parallel.rank_results import RANK_CATEGORIES, RankMemory
 from gpulab.parallel.results import KINDS, RankReport, RankSpan, RankTimeline, StrategyResult
-from gpulab.parallel.scaling_results import GlobalBatchResult, GlobalBatchRow, ScalingMeasurement, ScalingResult
+from gpulab.parallel.scaling_results import (
+    GlobalBatchResult,
+    GlobalBatchRow,
+    ScalingMeasurement,
+    ScalingResult,
+)
 from gpulab.parallel.sweep_results import CollectivePoint, CollectiveSweep
 
 __all__ = [

@@ -1,8 +1,11 @@
-"""The agent: a thread in each engine that reports what its rank is doing, and frees it from a collective that will never complete.
+"""The agent: a thread in each engine that reports what its rank is doing, and frees it from a
+collective that will never complete.
 
-A rank that hangs in a collective runs no Python, so it can neither report nor be interrupted. This thread can: it publishes what the
-rank stands in (through ipyparallel's own channel, so from any host), and on an interrupt that finds the rank in a collective it shuts the
-sockets of the process group down. The collective then fails at once, as it would have if the others' machines had vanished.
+A rank that hangs in a collective runs no Python, so it can neither report nor be interrupted. This
+thread can: it publishes what the rank stands in (through ipyparallel's own channel, so from any
+host), and on an interrupt that finds the rank in a collective it shuts the sockets of the process
+group down. The collective then fails at once, as it would have if the others' machines had
+vanished.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from gpulab.parallel._calls import CollectiveCall
 _TICK_SECONDS = 0.25
 _STEADY_SECONDS = 1.0  # a rank that is in no collective tells so this often
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
-_FREE_AFTER_SECONDS = 0.5  # an interrupt that has not got a rank out of its collective by then never will
+# an interrupt that has not got a rank out of its collective by then never will
+_FREE_AFTER_SECONDS = 0.5
 
 Address = tuple[Any, Any]
 
@@ -32,7 +36,9 @@ Address = tuple[Any, Any]
 class Agent:
     """The thread of one engine, and what it knows of the call in progress."""
 
-    _wake_out: int  # the ends of the pipe that a signal writes to, and the process that started this one: there once it has started
+    # the ends of the pipe that a signal writes to, and the process that started this one: there
+    # once it has started
+    _wake_out: int
     _wake_in: int
     _parent: int
 
@@ -50,7 +56,8 @@ class Agent:
     def start(self) -> None:
         """Start the thread, and let signals wake it; from the main thread, once.
 
-        Ranks are forked from a process that has imported this: what must be a rank's own is made here and not before.
+        Ranks are forked from a process that has imported this: what must be a rank's own is made
+        here and not before.
         """
         if self._started:
             return
@@ -62,15 +69,21 @@ class Agent:
         threading.Thread(target=self._watch, daemon=True, name="gpulab-agent").start()
 
     def begin(self, call: Any) -> None:
-        """Take up a call: what an interrupt before it asked for is over, and one within it counts anew."""
+        """Take up a call: what an interrupt before it asked for is over, and one within it counts
+        anew.
+        """
         self.call, self.heeded, self._free_at = call, False, None
 
     def keep_sockets(self) -> None:
-        """Note the connections that are not the process group's: those that exist before it is made."""
+        """Note the connections that are not the process group's: those that exist before it is
+        made.
+        """
         self.keep = frozenset((c.laddr, c.raddr) for c in _connections())
 
     def free(self) -> None:
-        """End every collective in progress: communicators are aborted where they can be, sockets shut down."""
+        """End every collective in progress: communicators are aborted where they can be, sockets
+        shut down.
+        """
         self.freed, self._free_at = True, None
         _abort_device_groups()
         for connection in _connections():
@@ -84,13 +97,16 @@ class Agent:
             woken = self._woken()
             now = time.monotonic()
             self._heed(woken, now)
-            with contextlib.suppress(Exception):  # a report that fails must not end the thread that frees
+            # a report that fails must not end the thread that frees
+            with contextlib.suppress(Exception):
                 self._tell(now)
             if os.getppid() != self._parent and not sys.platform.startswith("linux"):
                 os._exit(1)  # the guard is gone; on Linux the system itself ends its children
 
     def _heed(self, interrupted: bool, now: float) -> None:
-        """Free the rank where an interrupt has not done so for a while; in a call one is heeded, and those after it are that one again."""
+        """Free the rank where an interrupt has not done so for a while; in a call one is heeded,
+        and those after it are that one again.
+        """
         if interrupted and not (self.call is not None and self.heeded):
             self.heeded, self._free_at = self.call is not None, now + _FREE_AFTER_SECONDS
         if self._free_at is not None and now >= self._free_at:
@@ -118,7 +134,9 @@ class Agent:
         return False
 
     def _tell(self, now: float) -> None:
-        """Publish where the rank stands: at once when that has changed and lasts, else now and then."""
+        """Publish where the rank stands: at once when that has changed and lasts, else now and
+        then.
+        """
         call = self.call
         if call is None or self.publisher is None:
             return
@@ -131,7 +149,13 @@ class Agent:
             return
         self._told = (state, now)
         where = "" if standing is not None else where_in(main_frame())
-        self.publisher.publish_data({"entered": entered, "collective": None if standing is None else standing.to_dict(), "where": where})
+        self.publisher.publish_data(
+            {
+                "entered": entered,
+                "collective": None if standing is None else standing.to_dict(),
+                "where": where,
+            }
+        )
 
 
 def main_frame() -> FrameType | None:
@@ -141,10 +165,14 @@ def main_frame() -> FrameType | None:
 
 
 def where_in(frame: FrameType | None) -> str:
-    """Return the innermost line of the learner's own code: outside installed libraries and this package."""
+    """Return the innermost line of the learner's own code: outside installed libraries and this
+    package.
+    """
     while frame is not None:
         file = frame.f_code.co_filename
-        installed = any(f"{os.sep}{place}{os.sep}" in file for place in ("site-packages", "dist-packages"))
+        installed = any(
+            f"{os.sep}{place}{os.sep}" in file for place in ("site-packages", "dist-packages")
+        )
         if not installed and not file.startswith(("<frozen", sys.base_prefix, _PACKAGE)):
             return f"line {frame.f_lineno} of {frame.f_code.co_name}"
         frame = frame.f_back
@@ -154,12 +182,15 @@ def where_in(frame: FrameType | None) -> str:
 def _connections() -> list[Any]:
     import psutil
 
-    listed = getattr(psutil.Process(), "net_connections", None) or psutil.Process().connections  # its name before psutil 6
+    # its name before psutil 6
+    listed = getattr(psutil.Process(), "net_connections", None) or psutil.Process().connections
     return [c for c in listed("tcp") if c.status == psutil.CONN_ESTABLISHED]
 
 
 def _abort_device_groups() -> None:
-    """Abort NCCL's communicators, which sockets do not end. Written for GPUs; on CPU-only machines there are none."""
+    """Abort NCCL's communicators, which sockets do not end. Written for GPUs; on CPU-only machines
+    there are none.
+    """
     import torch
 
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

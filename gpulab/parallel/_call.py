@@ -17,12 +17,14 @@ from gpulab.parallel._failures import explain, named
 from gpulab.parallel._outcome import Outcome, Sight
 
 _TICK_SECONDS = 0.05
-# After the first sign of trouble the others get this long to say where they stand: a rank whose neighbor died fails at once, others
-# report within a second. All of it, with the interrupt, must stay under 5 s.
+# After the first sign of trouble the others get this long to say where they stand: a rank whose
+# neighbor died fails at once, others report within a second. All of it, with the interrupt, must
+# stay under 5 s.
 _SETTLE_SECONDS = 1.6
 _IDLE_SECONDS = 2.4
-# An interrupt that meets a rank before its function runs is lost there, and nobody is told: so often it is sent again. A rank that has to
-# be freed from a collective first has answered by then (`_agent`).
+# An interrupt that meets a rank before its function runs is lost there, and nobody is told: so
+# often it is sent again. A rank that has to be freed from a collective first has answered by then
+# (`_agent`).
 _AGAIN_SECONDS = 1.0
 Trouble = Literal["death", "collective", "raise", "deadline"]
 
@@ -30,9 +32,17 @@ Trouble = Literal["death", "collective", "raise", "deadline"]
 class Call:
     """A function on its way through all ranks."""
 
-    def __init__(self, engines: Engines, payload: bytes, timeout_seconds: float, limit_seconds: float | None) -> None:
-        self.engines, self.timeout_seconds, self.limit_seconds = engines, timeout_seconds, limit_seconds
-        self.jobs = [engines.client[engine].apply_async(_rank.execute, payload) for engine in engines.ids]
+    def __init__(
+        self, engines: Engines, payload: bytes, timeout_seconds: float, limit_seconds: float | None
+    ) -> None:
+        self.engines, self.timeout_seconds, self.limit_seconds = (
+            engines,
+            timeout_seconds,
+            limit_seconds,
+        )
+        self.jobs = [
+            engines.client[engine].apply_async(_rank.execute, payload) for engine in engines.ids
+        ]
         self.outcomes: dict[int, Outcome] = {}
         self.died: dict[int, str] = {}
         self.refused: dict[int, str] = {}
@@ -42,7 +52,11 @@ class Call:
     @property
     def open(self) -> list[int]:
         """The ranks that have not answered, and whose process has not ended."""
-        return [rank for rank in range(len(self.jobs)) if not (rank in self.outcomes or rank in self.died or rank in self.refused)]
+        return [
+            rank
+            for rank in range(len(self.jobs))
+            if not (rank in self.outcomes or rank in self.died or rank in self.refused)
+        ]
 
     @property
     def idle(self) -> bool:
@@ -51,14 +65,24 @@ class Call:
 
     @property
     def in_step(self) -> bool:
-        """Whether the ranks can go on: all alive and idle, none failed in a collective, and each group's members entered equally many."""
-        if not self.idle or self.refused or any(outcome.sight.waits for outcome in self.outcomes.values()):
+        """Whether the ranks can go on: all alive and idle, none failed in a collective, and each
+        group's members entered equally many.
+        """
+        if (
+            not self.idle
+            or self.refused
+            or any(outcome.sight.waits for outcome in self.outcomes.values())
+        ):
             return False
         groups = {call.group for outcome in self.outcomes.values() for call in outcome.calls}
-        return all(len({_entered(self.outcomes[rank].calls, group) for rank in group}) <= 1 for group in groups)
+        return all(
+            len({_entered(self.outcomes[rank].calls, group) for rank in group}) <= 1
+            for group in groups
+        )
 
     def wait(self, stop: threading.Event) -> RankError | None:
-        """Wait until every rank has returned, or until it is sure that one never will; return what went wrong.
+        """Wait until every rank has returned, or until it is sure that one never will; return what
+        went wrong.
 
         Raises
         ------
@@ -88,7 +112,8 @@ class Call:
                 return trouble
             if stop.is_set():
                 raise StoppedError(
-                    "run: stopped before every rank had returned. Call it again; if that reports ranks out of step, call recover()."
+                    "run: stopped before every rank had returned. Call it again; if that reports "
+                    "ranks out of step, call recover()."
                 )
             now = time.monotonic()
             if trouble is not None:
@@ -136,26 +161,33 @@ class Call:
                 self._failed(rank, error)
 
     def _failed(self, rank: int, error: Exception) -> None:
-        """Take in what ipyparallel itself says of a rank: its engine is gone, or it cannot run our part at all."""
+        """Take in what ipyparallel itself says of a rank: its engine is gone, or it cannot run our
+        part at all.
+        """
         if getattr(error, "ename", "") == "EngineError":
             self.died[rank] = self.engines.deaths().get(rank, "ended without an error message")
-        elif self.interrupted and getattr(error, "ename", "") == "KeyboardInterrupt":  # just before its function began, or just after
+        elif self.interrupted and getattr(error, "ename", "") == "KeyboardInterrupt":
+            # just before its function began, or just after
             self.outcomes[rank] = Outcome(Sight(rank, "interrupted"), b"", b"", "", "", ())
         else:
             self.refused[rank] = message_of(error)
 
     def _interrupt(self) -> None:
-        """Interrupt those who have not answered, and wait until they have, or their process is known to have ended."""
+        """Interrupt those who have not answered, and wait until they have, or their process is
+        known to have ended.
+        """
         self.interrupted = True
         again = time.monotonic()
         end = again + _IDLE_SECONDS
         while self.open and time.monotonic() < end:
-            if time.monotonic() >= again:  # a rank takes one a call: who is cleaning up is not disturbed
+            # a rank takes one a call: who is cleaning up is not disturbed
+            if time.monotonic() >= again:
                 self.engines.interrupt(self.open)
                 again += _AGAIN_SECONDS
             concurrent.futures.wait([self.jobs[rank] for rank in self.open], timeout=_TICK_SECONDS)
             self._collect()
-        time.sleep(_TICK_SECONDS)  # an interrupt that crossed with an answer must not hit what the rank does next
+        # an interrupt that crossed with an answer must not hit what the rank does next
+        time.sleep(_TICK_SECONDS)
 
     def _sights(self) -> list[Sight]:
         return [self._sight(rank) for rank in range(len(self.jobs))]
@@ -177,30 +209,48 @@ class Call:
         )
 
     def _error(self, before: Sequence[Sight], trouble: Trouble) -> RankError:
-        """Return the error, from where the ranks stood before they were interrupted, and what the interrupt brought to light."""
+        """Return the error, from where the ranks stood before they were interrupted, and what the
+        interrupt brought to light.
+        """
         if self.refused:
             rank, text = next(iter(self.refused.items()))
             return RankError(
-                f"run: rank {rank} could not run the call ({text}); expected gpulab on every engine. Install it there.", (rank,)
+                f"run: rank {rank} could not run the call ({text}); expected gpulab on every "
+                "engine. Install it there.",
+                (rank,),
             )
         sights = []
         for sight in before:
             after = self.outcomes.get(sight.rank)
-            if sight.state == "running" and sight.rank in self.died:  # heard after those who lost their connection to it
+            # heard after those who lost their connection to it
+            if sight.state == "running" and sight.rank in self.died:
                 sight = replace(sight, state="died", where="", error=self.died[sight.rank])  # noqa: PLW2901
-            elif sight.state == "running" and after is not None:  # how it answered an interrupt says best where it was
+            elif sight.state == "running" and after is not None:
+                # how it answered an interrupt says best where it was
                 found = after.sight
-                sight = Sight(sight.rank, "running", found.entered, found.collective or sight.collective, found.where, "")  # noqa: PLW2901
+                sight = Sight(  # noqa: PLW2901
+                    sight.rank,
+                    "running",
+                    found.entered,
+                    found.collective or sight.collective,
+                    found.where,
+                    "",
+                )
             sights.append(sight)
-        if trouble == "deadline" and not any(sight.waits or sight.state == "died" for sight in sights):
+        if trouble == "deadline" and not any(
+            sight.waits or sight.state == "died" for sight in sights
+        ):
             late = [sight.rank for sight in sights if sight.state == "running"]
             where = next((sight.where for sight in sights if sight.where), "")
             return RankError(
-                f"run: {named(late)} had not returned after {self.limit_seconds:g} s{f' (at {where})' if where else ''}; expected "
+                f"run: {named(late)} had not returned after {self.limit_seconds:g} "
+                f"s{f' (at {where})' if where else ''}; expected "
                 "all to return. Give run() a longer timeout_seconds, or have the function do less.",
                 tuple(late),
             )
-        error = explain(sights, self.timeout_seconds if trouble != "deadline" else time.monotonic() - self.begin)
+        error = explain(
+            sights, self.timeout_seconds if trouble != "deadline" else time.monotonic() - self.begin
+        )
         error.__cause__ = self._cause(sights)
         return error
 
@@ -214,7 +264,11 @@ class Call:
             return None
         outcome = self.outcomes[raised[0]]
         try:
-            error: BaseException = cloudpickle.loads(outcome.error) if outcome.error else RuntimeError(outcome.sight.error)
+            error: BaseException = (
+                cloudpickle.loads(outcome.error)
+                if outcome.error
+                else RuntimeError(outcome.sight.error)
+            )
         except Exception:  # an exception that cannot be built again here; its text can
             error = RuntimeError(outcome.sight.error)
         error.add_note(f"On rank {raised[0]}:\n{outcome.trace}")
@@ -222,7 +276,9 @@ class Call:
 
 
 def _entered(calls: Sequence[CollectiveCall], group: tuple[int, ...]) -> int:
-    return sum(call.group == group and call.name not in {"send", "recv", "send and recv"} for call in calls)
+    return sum(
+        call.group == group and call.name not in {"send", "recv", "send and recv"} for call in calls
+    )
 
 
 def show_printed(outcomes: dict[int, Outcome], write: Callable[[str], object] = print) -> None:

@@ -1,4 +1,6 @@
-"""What one collective was, as one rank saw it, and what torch's operators for collectives are called."""
+"""What one collective was, as one rank saw it, and what torch's operators for collectives are
+called.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from gpulab.evidence import Evidence
 from gpulab.results import Result
 from gpulab.units import format_bytes, format_seconds
 
-# Operator to the name that the course uses. Source: the operators registered by torch 2.13 under c10d and _c10d_functional.
+# Operator to the name that the course uses. Source: the operators registered by torch 2.13 under
+# c10d and _c10d_functional.
 NAMES = {
     "c10d.allreduce_": "all_reduce",
     "c10d.allreduce_coalesced_": "all_reduce",
@@ -61,8 +64,8 @@ class CollectiveCall(Result):
     number : int
         From 0, in the order entered by this rank while it was observed.
     name : str
-        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all", "send", "recv",
-        "barrier" or "send and recv".
+        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
+        "all_to_all", "send", "recv", "barrier" or "send and recv".
     operator : str
         The dispatcher's operator, for example "c10d.allreduce_".
     dtype : str
@@ -70,16 +73,19 @@ class CollectiveCall(Result):
     input_bytes : int
         What this rank contributes: the payload, not what the algorithm sends.
     output_bytes : int
-        What this rank receives; 0 where it contributes or receives nothing (a broadcast's receiver has 0 ``input_bytes``).
+        What this rank receives; 0 where it contributes or receives nothing (a broadcast's receiver
+        has 0 ``input_bytes``).
     group : tuple of int
         The global ranks that take part.
     root : int or None
-        The global rank of a rooted collective's root, or the peer of a send or recv (None where any sender is accepted).
+        The global rank of a rooted collective's root, or the peer of a send or recv (None where any
+        sender is accepted).
     begin_seconds, end_seconds : float, float or None
-        ``time.perf_counter`` of this machine; ranks on one Linux machine share it. None while in flight.
+        ``time.perf_counter`` of this machine; ranks on one Linux machine share it. None while in
+        flight.
     end_from : str
-        How the end is known: "completion" (the work's own), "wait" (when a wait for it returned, so the true end may be earlier),
-        "return" (the call itself waited); "" while in flight.
+        How the end is known: "completion" (the work's own), "wait" (when a wait for it returned, so
+        the true end may be earlier), "return" (the call itself waited); "" while in flight.
     waited_seconds : float
         How long Python waited for it. DDP waits inside C++, which is not seen.
     error : str or None
@@ -107,15 +113,26 @@ class CollectiveCall(Result):
 
     @property
     def payload_bytes(self) -> int:
-        """The size that sweeps use: the larger of what the rank contributes and receives (the whole tensor of an all-gather)."""
+        """The size that sweeps use: the larger of what the rank contributes and receives (the whole
+        tensor of an all-gather).
+        """
         return max(self.input_bytes, self.output_bytes)
 
     @property
     def sentence(self) -> str:
         """The call in words, for messages: "all_reduce of 4.0 kB in float32 among ranks 0, 1"."""
-        size = f" of {format_bytes(self.payload_bytes)} in {self.dtype}" if self.payload_bytes else ""
-        peer = {"send": f" to rank {self.root}", "recv": f" from rank {'any' if self.root is None else self.root}"}.get(self.name, "")
-        return f"{self.name}{size}{peer}" if peer else f"{self.name}{size} among ranks {', '.join(map(str, self.group))}"
+        size = (
+            f" of {format_bytes(self.payload_bytes)} in {self.dtype}" if self.payload_bytes else ""
+        )
+        peer = {
+            "send": f" to rank {self.root}",
+            "recv": f" from rank {'any' if self.root is None else self.root}",
+        }.get(self.name, "")
+        return (
+            f"{self.name}{size}{peer}"
+            if peer
+            else f"{self.name}{size} among ranks {', '.join(map(str, self.group))}"
+        )
 
     def evidence(self) -> Evidence:
         """Return where the times come from: MEASURED once, by the rank's own clock."""
@@ -124,10 +141,19 @@ class CollectiveCall(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the call in one row."""
         seconds = "in flight" if self.seconds is None else format_seconds(self.seconds)
-        return ("call", "given", "got", "time"), [(self.sentence, format_bytes(self.input_bytes), format_bytes(self.output_bytes), seconds)]
+        return ("call", "given", "got", "time"), [
+            (
+                self.sentence,
+                format_bytes(self.input_bytes),
+                format_bytes(self.output_bytes),
+                seconds,
+            )
+        ]
 
 
 def usual_algorithm(operation: str) -> str:
-    """Return the algorithm that a collective is counted by where its library does not tell: a ring where there is one, as NCCL runs it."""
+    """Return the algorithm that a collective is counted by where its library does not tell: a ring
+    where there is one, as NCCL runs it.
+    """
     algorithms = models.collective_algorithms(operation)
     return "ring" if "ring" in algorithms else algorithms[0]

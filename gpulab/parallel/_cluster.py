@@ -1,8 +1,9 @@
-"""A cluster of real ranks: ipyparallel engines with a process group of torch.distributed among them.
+"""A cluster of real ranks: ipyparallel engines with a process group of torch.distributed among
+them.
 
-Engines are what clusters run (`ipyparallel <https://ipyparallel.readthedocs.io>`_ starts them through Slurm, PBS, SSH or MPI as well as on
-this machine), so the cells of a notebook are the same on a laptop and on a cluster. This module holds the ranks together; it computes
-nothing itself.
+Engines are what clusters run (`ipyparallel <https://ipyparallel.readthedocs.io>`_ starts them
+through Slurm, PBS, SSH or MPI as well as on this machine), so the cells of a notebook are the same
+on a laptop and on a cluster. This module holds the ranks together; it computes nothing itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from types import TracebackType
 from typing import Any
 
 from gpulab import _given
-from gpulab.errors import GpulabError, InputError, OutOfMemoryError, RankDiedError, RankError, message_of, shown
+from gpulab.errors import (
+    GpulabError,
+    InputError,
+    OutOfMemoryError,
+    RankDiedError,
+    RankError,
+    message_of,
+    shown,
+)
 from gpulab.parallel import _group
 from gpulab.parallel._call import Call, show_printed
 from gpulab.parallel._calls import CollectiveCall
@@ -25,7 +34,8 @@ from gpulab.parallel._failures import named
 from gpulab.parallel._payload import pack
 from gpulab.units import format_bytes
 
-# A rank with torch, gloo and a small model: 270 to 355 MB resident were seen (`ps`), of which ranks forked on one Linux machine share most.
+# A rank with torch, gloo and a small model: 270 to 355 MB resident were seen (`ps`), of which ranks
+# forked on one Linux machine share most.
 RANK_BYTES = 350 * 2**20
 _LONGEST_TIMEOUT_SECONDS = 86_400.0
 _GUARD_SECONDS, _TICK_SECONDS = 2.0, 0.05
@@ -49,18 +59,22 @@ def cluster(
     n : int
         How many ranks.
     profile : str, optional
-        The name of an ipyparallel profile: its running controller is used, or its launchers (Slurm, PBS, SSH, MPI) start engines.
-        Left out, engines start on this machine. docs/clusters.md has working profiles.
+        The name of an ipyparallel profile: its running controller is used, or its launchers (Slurm,
+        PBS, SSH, MPI) start engines. Left out, engines start on this machine. docs/clusters.md has
+        working profiles.
     timeout_seconds : float
         How long a collective waits for a rank that does not arrive.
     threads : int
         Threads of torch in each rank.
     backend : str, optional
-        "gloo", "nccl" or "cpu:gloo,cuda:nccl"; by default the last where every rank has a GPU of its own, else "gloo".
+        "gloo", "nccl" or "cpu:gloo,cuda:nccl"; by default the last where every rank has a GPU of
+        its own, else "gloo".
     port : int
-        The port at which the ranks meet on rank 0's machine, for firewalls that leave only some open; 0 takes a free one.
+        The port at which the ranks meet on rank 0's machine, for firewalls that leave only some
+        open; 0 takes a free one.
     progress : callable, optional
-        Called with a fraction in 0-1 and a text while the cluster starts; by default the text is printed in interactive sessions.
+        Called with a fraction in 0-1 and a text while the cluster starts; by default the text is
+        printed in interactive sessions.
 
     Returns
     -------
@@ -77,22 +91,35 @@ def cluster(
     ::
 
         with gl.parallel.cluster(n=4) as ranks:
-            ranks.run(function, 3)              # function(3) on each rank; one result a rank, in rank order
+            ranks.run(function, 3)              # function(3) on each rank; one result a rank, in
+            rank order
     """
     if not _given.is_whole(n) or n < 1:
-        raise InputError(f"cluster: n={shown(n)}; expected a whole number of ranks, 1 or more. Pass one.")
+        raise InputError(
+            f"cluster: n={shown(n)}; expected a whole number of ranks, 1 or more. Pass one."
+        )
     if profile is not None and (not isinstance(profile, str) or not profile):
-        raise InputError(f"cluster: profile={shown(profile)}; expected the name of an ipyparallel profile. Pass one, or leave it out.")
+        raise InputError(
+            f"cluster: profile={shown(profile)}; expected the name of an ipyparallel profile. Pass "
+            "one, or leave it out."
+        )
     if not _given.is_finite(timeout_seconds) or not 0 < timeout_seconds <= _LONGEST_TIMEOUT_SECONDS:
         raise InputError(
-            f"cluster: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0, a day at most. Pass for example 20."
+            f"cluster: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0, a day "
+            "at most. Pass for example 20."
         )
     if not _given.is_whole(threads) or threads < 1:
-        raise InputError(f"cluster: threads={shown(threads)}; expected 1 or more. Pass how many threads torch may use in each rank.")
+        raise InputError(
+            f"cluster: threads={shown(threads)}; expected 1 or more. Pass how many threads torch "
+            "may use in each rank."
+        )
     if backend is not None:
         _given.word("cluster", "backend", backend, _BACKENDS)
     if not _given.is_whole(port) or not 0 <= port < 65_536:
-        raise InputError(f"cluster: port={shown(port)}; expected 0 to 65535. Pass one that is free on rank 0's machine, or leave it out.")
+        raise InputError(
+            f"cluster: port={shown(port)}; expected 0 to 65535. Pass one that is free on rank 0's "
+            "machine, or leave it out."
+        )
     told = _given.callback("cluster", "progress", progress) or _print
     return Ranks(int(n), profile, float(timeout_seconds), int(threads), backend, int(port), told)
 
@@ -107,40 +134,66 @@ class Ranks:
     hosts : tuple of str
         Each rank's machine.
     log : tuple of tuple of CollectiveCall
-        For each rank, the collectives that it entered in the last call, in order; empty for a rank that did not answer.
+        For each rank, the collectives that it entered in the last call, in order; empty for a rank
+        that did not answer.
     px : bool
-        Whether ``%%px`` reaches these ranks once they start; off for an instrument's own ranks, so that ``%%px`` stays with the learner's.
+        Whether ``%%px`` reaches these ranks once they start; off for an instrument's own ranks, so
+        that ``%%px`` stays with the learner's.
     """
 
     px = True
 
     def __init__(
-        self, n: int, profile: str | None, timeout_seconds: float, threads: int, backend: str | None, port: int, progress: Progress
+        self,
+        n: int,
+        profile: str | None,
+        timeout_seconds: float,
+        threads: int,
+        backend: str | None,
+        port: int,
+        progress: Progress,
     ) -> None:
         self.n, self.timeout_seconds = n, timeout_seconds
         self.hosts: tuple[str, ...] = ()
         self.log: tuple[tuple[CollectiveCall, ...], ...] = ()
-        self._profile, self._threads, self._backend, self._port, self._progress = profile, threads, backend, port, progress
+        self._profile, self._threads, self._backend, self._port, self._progress = (
+            profile,
+            threads,
+            backend,
+            port,
+            progress,
+        )
         self._engines: Engines | None = None
-        self._opener: Callable[[Engines], tuple[str, ...]] | None = None  # how the group is opened where links are between the ranks
+        # how the group is opened where links are between the ranks
+        self._opener: Callable[[Engines], tuple[str, ...]] | None = None
         self._broken: str | None = None
         self._busy = threading.Lock()
         self._stop_asked = threading.Event()
 
     @property
     def ready(self) -> bool:
-        """Whether the ranks run and are in step, as far as is known, so that ``run`` can be called."""
+        """Whether the ranks run and are in step, as far as is known, so that ``run`` can be
+        called.
+        """
         return self._engines is not None and self._broken is None and not self._engines.deaths()
 
     def __repr__(self) -> str:
         ended = "stopped" if self.hosts else "not started"
         state = ended if self._engines is None else "ready" if self.ready else "broken"
-        return f"<Ranks: {self.n} on {len(set(self.hosts)) or 'no'} machine{'' if len(set(self.hosts)) == 1 else 's'}, {state}>"
+        return (
+            f"<Ranks: {self.n} on {len(set(self.hosts)) or 'no'} "
+            f"machine{'' if len(set(self.hosts)) == 1 else 's'}, {state}>"
+        )
 
     def __enter__(self) -> Ranks:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def start(self) -> Ranks:
@@ -172,18 +225,27 @@ class Ranks:
         if engines is not None:
             engines.stop()
 
-    def run(self, function: Callable[..., Any], *args: Any, timeout_seconds: float | None = None, **kwargs: Any) -> list[Any]:
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        timeout_seconds: float | None = None,
+        **kwargs: Any,
+    ) -> list[Any]:
         """Call a function on every rank.
 
         Parameters
         ----------
         function : callable
-            Travels by value (cloudpickle), with what it uses from the notebook. In it ``torch.distributed`` is initialized:
-            ``dist.get_rank()`` and ``dist.get_world_size()`` give the rank's place.
+            Travels by value (cloudpickle), with what it uses from the notebook. In it
+            ``torch.distributed`` is initialized: ``dist.get_rank()`` and ``dist.get_world_size()``
+            give the rank's place.
         *args, **kwargs
-            The function's arguments, the same on every rank: numbers, numpy arrays, tensors on the CPU, anything that can be pickled.
+            The function's arguments, the same on every rank: numbers, numpy arrays, tensors on the
+            CPU, anything that can be pickled.
         timeout_seconds : float, optional
-            The limit for the whole call; no limit by default. How long a *collective* waits is set in `cluster`.
+            The limit for the whole call; no limit by default. How long a *collective* waits is set
+            in `cluster`.
 
         Returns
         -------
@@ -197,17 +259,26 @@ class Ranks:
         RankDiedError
             If a rank's process ended: within 5 s, with how it ended and where the others wait.
         CollectiveTimeoutError
-            If ranks waited in a collective until the timeout: within 5 s after it, with the ranks that did not arrive.
+            If ranks waited in a collective until the timeout: within 5 s after it, with the ranks
+            that did not arrive.
         StoppedError
             If ``interrupt`` was called meanwhile.
         KeyboardInterrupt
             On an interrupt, after the ranks were interrupted too.
         """
-        if timeout_seconds is not None and (not _given.is_finite(timeout_seconds) or timeout_seconds <= 0):
-            raise InputError(f"run: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0. Pass a number, or leave it out.")
+        if timeout_seconds is not None and (
+            not _given.is_finite(timeout_seconds) or timeout_seconds <= 0
+        ):
+            raise InputError(
+                f"run: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0. Pass a "
+                "number, or leave it out."
+            )
         payload = pack(function, args, kwargs)
         if not self._busy.acquire(blocking=False):
-            raise RankError("run: another call is in progress on these ranks; expected one at a time. Wait for it, or call interrupt().")
+            raise RankError(
+                "run: another call is in progress on these ranks; expected one at a time. Wait for "
+                "it, or call interrupt()."
+            )
         try:
             engines = self._ready()
             self._stop_asked.clear()
@@ -223,24 +294,34 @@ class Ranks:
         try:
             error = call.wait(self._stop_asked)
         finally:
-            self.log = tuple(call.outcomes[rank].calls if rank in call.outcomes else () for rank in range(self.n))
+            self.log = tuple(
+                call.outcomes[rank].calls if rank in call.outcomes else () for rank in range(self.n)
+            )
             show_printed(call.outcomes)
             if call.in_step:
                 self._broken = None
         if self._broken is not None:
-            self._broken = "in the last call they entered different numbers of collectives" if error is None else _short(error)
+            self._broken = (
+                "in the last call they entered different numbers of collectives"
+                if error is None
+                else _short(error)
+            )
         if error is not None:
             raise error
         return [cloudpickle.loads(call.outcomes[rank].value) for rank in range(self.n)]
 
     def interrupt(self) -> None:
-        """End the call in progress, from another thread: the ranks are interrupted, and ``run`` raises StoppedError."""
+        """End the call in progress, from another thread: the ranks are interrupted, and ``run``
+        raises StoppedError.
+        """
         self._stop_asked.set()
 
     def recover(self) -> Ranks:
-        """Make the ranks usable again after a failure: a new process group on a new port, and new engines where one is gone or hangs.
+        """Make the ranks usable again after a failure: a new process group on a new port, and new
+        engines where one is gone or hangs.
 
-        If all engines are alive and idle, they are kept, with what ``%%px`` defined in them; otherwise all are replaced.
+        If all engines are alive and idle, they are kept, with what ``%%px`` defined in them;
+        otherwise all are replaced.
 
         Returns
         -------
@@ -255,7 +336,10 @@ class Ranks:
         if self._engines is None:
             return self.start()
         if not self._busy.acquire(blocking=False):
-            raise RankError("recover: a call is in progress on these ranks; expected none. Call interrupt() first, or wait for it.")
+            raise RankError(
+                "recover: a call is in progress on these ranks; expected none. Call interrupt() "
+                "first, or wait for it."
+            )
         try:
             self._broken = "recover() was cut off"
             if not self._reopen():
@@ -294,26 +378,39 @@ class Ranks:
         self._progress(1.0, f"{named(range(self.n))} ready")
 
     def _open_plain(self, engines: Engines) -> tuple[str, ...]:
-        return _group.open_on(engines, self.timeout_seconds, self._threads, self._backend, self._port)
+        return _group.open_on(
+            engines, self.timeout_seconds, self._threads, self._backend, self._port
+        )
 
     def _ready(self) -> Engines:
         """Return the engines, if they can serve."""
         engines = self._engines
         if engines is None:
             raise RankError(
-                "run: the ranks are not running; expected a started cluster. Use `with cluster(...) as ranks:`, or call start()."
+                "run: the ranks are not running; expected a started cluster. Use `with "
+                "cluster(...) as ranks:`, or call start()."
             )
-        deaths, gone = engines.deaths(), [rank for rank, engine in enumerate(engines.ids) if engine not in engines.client.ids]
+        deaths, gone = (
+            engines.deaths(),
+            [rank for rank, engine in enumerate(engines.ids) if engine not in engines.client.ids],
+        )
         end = time.monotonic() + _GUARD_SECONDS
-        while gone and not deaths and time.monotonic() < end:  # ipyparallel has heard of it before the guard, which knows how
+        # ipyparallel has heard of it before the guard, which knows how
+        while gone and not deaths and time.monotonic() < end:
             time.sleep(_TICK_SECONDS)
             deaths = engines.deaths()
         deaths = deaths or dict.fromkeys(gone, "ended without an error message")
         if deaths:
             how = "; ".join(f"rank {rank} {words}" for rank, words in deaths.items())
-            raise RankDiedError(f"run: {how}; expected every rank to be alive. Call recover() to go on.", tuple(deaths))
+            raise RankDiedError(
+                f"run: {how}; expected every rank to be alive. Call recover() to go on.",
+                tuple(deaths),
+            )
         if self._broken is not None:
-            raise RankError(f"run: the ranks are out of step ({self._broken}); expected them in step. Call recover().")
+            raise RankError(
+                f"run: the ranks are out of step ({self._broken}); expected them in step. Call "
+                "recover()."
+            )
         return engines
 
     def _new_engines(self) -> Engines:
@@ -331,15 +428,27 @@ class Ranks:
         free = _host.available_memory_bytes()
         if self.n * RANK_BYTES > free:
             raise OutOfMemoryError(
-                f"cluster: {self.n} ranks need about {format_bytes(self.n * RANK_BYTES)} ({format_bytes(RANK_BYTES)} each) and "
-                f"{format_bytes(free)} are free; expected them to fit. Ask for {max(1, free // RANK_BYTES)} at most, or free some memory."
+                f"cluster: {self.n} ranks need about {format_bytes(self.n * RANK_BYTES)} "
+                f"({format_bytes(RANK_BYTES)} each) and "
+                f"{format_bytes(free)} are free; expected them to fit. Ask for "
+                f"{max(1, free // RANK_BYTES)} at most, or free some memory."
             )
 
-    def export_script(self, path: str | Path, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Path:
+    def export_script(
+        self, path: str | Path, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Path:
         """Write the same work as a script for ``torchrun``; see `_script`."""
         from gpulab.parallel._script import export_script
 
-        return export_script(path, function, args, kwargs, n=self.n, timeout_seconds=self.timeout_seconds, threads=self._threads)
+        return export_script(
+            path,
+            function,
+            args,
+            kwargs,
+            n=self.n,
+            timeout_seconds=self.timeout_seconds,
+            threads=self._threads,
+        )
 
 
 def _activate(engines: Engines) -> None:

@@ -1,4 +1,5 @@
-"""Engines of one's own on this machine: a guard that starts and ends them, a controller, and a client.
+"""Engines of one's own on this machine: a guard that starts and ends them, a controller, and a
+client.
 
 `_profiles` has the other kind, that of an ipyparallel profile, with the same methods.
 """
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[float, str], None]
 
-# Loading torch takes 2 s on an idle machine and a minute on one that is overcrowded or reads it from a network disk.
+# Loading torch takes 2 s on an idle machine and a minute on one that is overcrowded or reads it
+# from a network disk.
 START_SECONDS = 180.0
 _KILL_SECONDS = 5.0
 _POLL_SECONDS = 0.02
@@ -40,7 +42,8 @@ class LocalEngines:
     client : ipyparallel.Client
         Connected to the controller.
     ids : tuple of int
-        The controller's number of each engine, by index. They go on counting when engines are renewed, so they are no ranks.
+        The controller's number of each engine, by index. They go on counting when engines are
+        renewed, so they are no ranks.
     """
 
     def __init__(self, n: int, threads: int) -> None:
@@ -68,12 +71,21 @@ class LocalEngines:
         folder = guarded.folder
         for name in ("security", "log", "pid"):
             (folder / name).mkdir()
-        guarded.order("process", name="controller", command=_controller_command(folder), log=str(folder / "controller.log"))
+        guarded.order(
+            "process",
+            name="controller",
+            command=_controller_command(folder),
+            log=str(folder / "controller.log"),
+        )
         guarded.order("load")
         file = folder / "security" / "ipcontroller-client.json"
         self._wait(file.exists, "the controller has not started", "controller.log")
         progress(0.1, "loading torch and the engines")
-        self._wait(lambda: guarded.forks is not None, "the libraries of the engines were not loaded", "guard.log")
+        self._wait(
+            lambda: guarded.forks is not None,
+            "the libraries of the engines were not loaded",
+            "guard.log",
+        )
         self._controller = Controller.read(folder / "security")
         try:
             self.client = connect(file)
@@ -90,8 +102,14 @@ class LocalEngines:
         old = set(client.ids)
         names = self._names()
         for name in names:
-            arguments = [f"--profile-dir={guarded.folder}", "--log-level=30", "--IPEngine.enable_nanny=False"]
-            guarded.order("engine", name=name, arguments=arguments, log=str(guarded.folder / f"{name}.log"))
+            arguments = [
+                f"--profile-dir={guarded.folder}",
+                "--log-level=30",
+                "--IPEngine.enable_nanny=False",
+            ]
+            guarded.order(
+                "engine", name=name, arguments=arguments, log=str(guarded.folder / f"{name}.log")
+            )
         told = -1
 
         def all_here() -> bool:
@@ -99,34 +117,53 @@ class LocalEngines:
             here = len(set(client.ids) - old)
             if here > told:
                 told = here
-                progress(fraction + (0.9 - fraction) * here / self.n, f"{here} of {self.n} engines are running")
+                progress(
+                    fraction + (0.9 - fraction) * here / self.n,
+                    f"{here} of {self.n} engines are running",
+                )
             return here >= self.n
 
         self._wait(all_here, "not all engines have started", f"{names[0]}.log", names)
         ids = sorted(set(client.ids) - old)
         order = {guarded.pids[name]: i for i, name in enumerate(names)}
-        # In an environment of Windows the program that is started is a launcher, and the engine is its child.
-        places = [min(order.get(pid, self.n) for pid in pids) for pids in client[ids].apply_async(_pids).get(START_SECONDS)]
+        # In an environment of Windows the program that is started is a launcher, and the engine is
+        # its child.
+        places = [
+            min(order.get(pid, self.n) for pid in pids)
+            for pids in client[ids].apply_async(_pids).get(START_SECONDS)
+        ]
         self.ids = tuple(engine for _, engine in sorted(zip(places, ids, strict=True)))
 
     def deaths(self) -> dict[int, str]:
-        """Return which engines have ended, by index, and how; all of them where the guard or the controller is gone."""
+        """Return which engines have ended, by index, and how; all of them where the guard or the
+        controller is gone.
+        """
         guarded, lost = self._guard(), self._lost()
         if lost:
             return dict.fromkeys(range(self.n), f"ended with {lost}")
-        return {i: ending(guarded.ends[name]) for i, name in enumerate(self._names()) if name in guarded.ends}
+        return {
+            i: ending(guarded.ends[name])
+            for i, name in enumerate(self._names())
+            if name in guarded.ends
+        }
 
     def interrupt(self, indices: Sequence[int]) -> None:
-        """Interrupt some engines: by a signal, on Windows, where any signal ends a process, by a message."""
+        """Interrupt some engines: by a signal, on Windows, where any signal ends a process, by a
+        message.
+        """
         if sys.platform == "win32":
             targets = [self.ids[i] for i in indices if self.ids[i] in self.client.ids]
             if targets:
                 self.client.send_signal(signal.SIGINT, targets=targets, block=False)
         elif self._guard().alive:
-            self._guard().order("signal", names=[self._names()[i] for i in indices], signal=int(signal.SIGINT))
+            self._guard().order(
+                "signal", names=[self._names()[i] for i in indices], signal=int(signal.SIGINT)
+            )
 
     def renew(self, progress: Progress) -> None:
-        """End all engines and start new ones, with a new guard and controller where these are gone too."""
+        """End all engines and start new ones, with a new guard and controller where these are gone
+        too.
+        """
         guarded = self._guard()
         if self._lost():
             self.stop()
@@ -135,7 +172,10 @@ class LocalEngines:
         names = self._names()
         guarded.order("kill", names=names)
         self._wait(
-            lambda: all(name in guarded.ends for name in names), "the old engines could not be ended", "guard.log", seconds=_KILL_SECONDS
+            lambda: all(name in guarded.ends for name in names),
+            "the old engines could not be ended",
+            "guard.log",
+            seconds=_KILL_SECONDS,
         )
         self._until_forgotten()
         progress(0.2, "starting new engines")
@@ -145,10 +185,16 @@ class LocalEngines:
         """Return what the engines depend on and is gone; "" where all is there."""
         if not self._guard().alive:
             return "the process that watches over the engines"
-        return "the controller" if "controller" in self._guard().ends or any(map(_has_ended, self._helpers)) else ""
+        return (
+            "the controller"
+            if "controller" in self._guard().ends or any(map(_has_ended, self._helpers))
+            else ""
+        )
 
     def _engine_ended(self, name: str) -> None:
-        """Tell the controller that an engine is gone, so that everybody who waits for it hears of it: ``%%px`` too."""
+        """Tell the controller that an engine is gone, so that everybody who waits for it hears of
+        it: ``%%px`` too.
+        """
         names = self._names()
         if name in names and self._controller is not None and len(self.ids) == self.n:
             unregister(self._controller, self.ids[names.index(name)])
@@ -176,7 +222,12 @@ class LocalEngines:
         return [f"engine {self._generation}.{index}" for index in range(self.n)]
 
     def _wait(
-        self, condition: Callable[[], bool], failed: str, log: str, names: Sequence[str] = (), seconds: float = START_SECONDS
+        self,
+        condition: Callable[[], bool],
+        failed: str,
+        log: str,
+        names: Sequence[str] = (),
+        seconds: float = START_SECONDS,
     ) -> None:
         """Wait for a condition, as long as the controller and the named engines live."""
         guarded = self._guard()
@@ -200,8 +251,13 @@ class LocalEngines:
     def _fail(self, failed: str, words: str, log: str) -> NoReturn:
         last = last_line(self._guard().folder / log)
         raise RankError(
-            f"cluster: {failed} ({words}{f'; its last output: {last}' if last else ''}); expected {self.n} engines on this machine. "
-            + advice(words + last, "Free some memory or processor time and start it again; `gpulab doctor` looks at the installation.")
+            f"cluster: {failed} ({words}{f'; its last output: {last}' if last else ''}); expected "
+            f"{self.n} engines on this machine. "
+            + advice(
+                words + last,
+                "Free some memory or processor time and start it again; `gpulab doctor` looks at "
+                "the installation.",
+            )
         )
 
 
@@ -222,14 +278,25 @@ def _pids() -> tuple[int, int]:
 
 
 def _controller_command(folder: Path) -> list[str]:
-    """Return the command of a controller for this machine alone: its own folder, free ports, threads in place of eight processes."""
+    """Return the command of a controller for this machine alone: its own folder, free ports,
+    threads in place of eight processes.
+    """
     return [
-        sys.executable, "-m", "ipyparallel.controller", f"--profile-dir={folder}", "--ip=127.0.0.1",
-        "--nodb", "--usethreads", "--log-level=40", "--IPController.broadcast_scheduler_depth=0",
-        # An engine counts as registered after its first heartbeat: so a short period. The guard tells of deaths, so that a heart
-        # that a crowded machine holds up for a while is no reason to give an engine up.
-        "--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=240",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "ipyparallel.controller",
+        f"--profile-dir={folder}",
+        "--ip=127.0.0.1",
+        "--nodb",
+        "--usethreads",
+        "--log-level=40",
+        "--IPController.broadcast_scheduler_depth=0",
+        # An engine counts as registered after its first heartbeat: so a short period. The guard
+        # tells of deaths, so that a heart that a crowded machine holds up for a while is no reason
+        # to give an engine up.
+        "--HeartMonitor.period=500",
+        "--HeartMonitor.max_heartmonitor_misses=240",
+    ]
 
 
 def ending(code: int) -> str:
@@ -242,7 +309,9 @@ def ending(code: int) -> str:
     """
     if code >= 0:
         return f"left with exit code {code}"
-    name = next((f"{-code} ({known.name})" for known in signal.Signals if known == -code), str(-code))
+    name = next(
+        (f"{-code} ({known.name})" for known in signal.Signals if known == -code), str(-code)
+    )
     why = ", which the system sends when memory runs out" if -code == 9 else ""
     return f"was ended by signal {name}{why}"
 

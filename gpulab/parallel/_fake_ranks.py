@@ -1,7 +1,9 @@
-"""One rank of many that are not there: PyTorch's fake process group, whose collectives return at once, and fake tensors.
+"""One rank of many that are not there: PyTorch's fake process group, whose collectives return at
+once, and fake tensors.
 
-The strategies run their own code in it. A few things read values, which a fake tensor has not, or would take a minute for a thousand
-ranks; they are stood in for here, and nothing else. What is allocated stays the same: docs/measurements.md has the check on real ranks.
+The strategies run their own code in it. A few things read values, which a fake tensor has not, or
+would take a minute for a thousand ranks; they are stood in for here, and nothing else. What is
+allocated stays the same: docs/measurements.md has the check on real ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @contextlib.contextmanager
 def fake_rank(function: str, rank: int, size: int) -> Iterator[None]:
-    """Within the block this process is one rank of ``size``; afterwards there is no process group, as before.
+    """Within the block this process is one rank of ``size``; afterwards there is no process group,
+    as before.
 
     Raises
     ------
@@ -32,13 +35,23 @@ def fake_rank(function: str, rank: int, size: int) -> Iterator[None]:
     with _ONE_AT_A_TIME:
         if dist.is_initialized():
             raise InputError(
-                f"{function}: this process is rank {dist.get_rank()} of a process group already; expected a process without one, since "
-                "the prediction makes a group of its own. Call it outside ranks.run, or after torch.distributed.destroy_process_group()."
+                f"{function}: this process is rank {dist.get_rank()} of a process group already; "
+                "expected a process without one, since "
+                "the prediction makes a group of its own. Call it outside ranks.run, or after "
+                "torch.distributed.destroy_process_group()."
             )
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         try:
             with contextlib.ExitStack() as stack:
-                for stand_in in (_one_chunk(), _agreeing_ddp(), _real_meshes(), _let_go(), _summed_whole(), _shapes_told(), _sends_held()):
+                for stand_in in (
+                    _one_chunk(),
+                    _agreeing_ddp(),
+                    _real_meshes(),
+                    _let_go(),
+                    _summed_whole(),
+                    _shapes_told(),
+                    _sends_held(),
+                ):
                     stack.enter_context(stand_in)
                 yield
         finally:
@@ -68,7 +81,8 @@ class _Chunks(Sequence[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         length = self.tensor.size(self.dim)
-        each = -(-length // self.parts)  # as torch.chunk: all parts but the last are as large as the first
+        # as torch.chunk: all parts but the last are as large as the first
+        each = -(-length // self.parts)
         begin = index * each
         if begin >= length:
             return self.tensor.new_empty(0)
@@ -77,7 +91,9 @@ class _Chunks(Sequence[Any]):
 
 @contextlib.contextmanager
 def _one_chunk() -> Iterator[None]:
-    """Cut only the part of a parameter that FSDP asks for: a thousand views of each parameter take a minute."""
+    """Cut only the part of a parameter that FSDP asks for: a thousand views of each parameter take
+    a minute.
+    """
     from torch.distributed.fsdp._fully_shard import _fsdp_param
 
     with _replaced(_fsdp_param, _chunk_with_empty=_Chunks):
@@ -86,7 +102,9 @@ def _one_chunk() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _agreeing_ddp() -> Iterator[None]:
-    """Take for granted what DDP compares between ranks, and answer its reducer, which wants a bucket's sum to be a tensor."""
+    """Take for granted what DDP compares between ranks, and answer its reducer, which wants a
+    bucket's sum to be a tensor.
+    """
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import distributed as module
@@ -103,7 +121,11 @@ def _agreeing_ddp() -> Iterator[None]:
             done.set_result(bucket.buffer())
             return done
 
-        average.__annotations__ = {"bucket": group.GradBucket, "return": torch.futures.Future[torch.Tensor]}  # DDP checks them
+        # DDP checks them
+        average.__annotations__ = {
+            "bucket": group.GradBucket,
+            "return": torch.futures.Future[torch.Tensor],
+        }
         self.register_comm_hook(None, average)
         self.reducer = _SameBuckets(self.reducer)
 
@@ -111,14 +133,18 @@ def _agreeing_ddp() -> Iterator[None]:
         """Agree."""
 
     with (
-        _replaced(module, _verify_param_shape_across_processes=nothing, _sync_module_states=nothing),
+        _replaced(
+            module, _verify_param_shape_across_processes=nothing, _sync_module_states=nothing
+        ),
         _replaced(module.DistributedDataParallel, __init__=construct),
     ):
         yield
 
 
 class _SameBuckets:
-    """DDP's reducer, which after the first step asks rank 0 in which order gradients came; the buckets stay as they are here."""
+    """DDP's reducer, which after the first step asks rank 0 in which order gradients came; the
+    buckets stay as they are here.
+    """
 
     def __init__(self, reducer: Any) -> None:
         self._reducer = reducer
@@ -148,7 +174,9 @@ def _real_meshes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _let_go() -> Iterator[None]:
-    """Move a module's parameters to the meta device: PyTorch would swap them, which fake ones do not allow."""
+    """Move a module's parameters to the meta device: PyTorch would swap them, which fake ones do
+    not allow.
+    """
     import torch
 
     original = torch.nn.Module.to
@@ -159,7 +187,9 @@ def _let_go() -> Iterator[None]:
         for module in self.modules():
             for name, parameter in module._parameters.items():
                 if parameter is not None:
-                    module._parameters[name] = torch.nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
+                    module._parameters[name] = torch.nn.Parameter(
+                        torch.empty_like(parameter, device="meta"), parameter.requires_grad
+                    )
             for name, buffer in module._buffers.items():
                 if buffer is not None:
                     module._buffers[name] = torch.empty_like(buffer, device="meta")
@@ -171,10 +201,17 @@ def _let_go() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _summed_whole() -> Iterator[None]:
-    """Copy what FSDP reduces and scatters, as gloo does: it sums a copy of the whole on every rank, and cuts this rank's part from it."""
+    """Copy what FSDP reduces and scatters, as gloo does: it sums a copy of the whole on every rank,
+    and cuts this rank's part from it.
+    """
     import torch.distributed as dist
 
-    name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"  # its name before torch 2.13
+    # its name before torch 2.13
+    name = (
+        "reduce_scatter_single"
+        if hasattr(dist, "reduce_scatter_single")
+        else "reduce_scatter_tensor"
+    )
     original = getattr(dist, name)
 
     def reduce_scatter(*args: Any, **kwargs: Any) -> Any:
@@ -200,7 +237,9 @@ class _Held:
 
 @contextlib.contextmanager
 def _sends_held() -> Iterator[None]:
-    """Keep what a pipeline sends until its schedule lets go of the message, as gloo's and NCCL's works do."""
+    """Keep what a pipeline sends until its schedule lets go of the message, as gloo's and NCCL's
+    works do.
+    """
     import torch.distributed.pipelining.schedules
 
     module: Any = torch.distributed.pipelining.schedules
@@ -214,12 +253,15 @@ def _sends_held() -> Iterator[None]:
         yield
 
 
-_ARRIVING: list[Any] = []  # what the stage before and the stage after say of the tensors between them
+# what the stage before and the stage after say of the tensors between them
+_ARRIVING: list[Any] = []
 
 
 @contextlib.contextmanager
 def arriving(before: Any, after: Any) -> Iterator[None]:
-    """Say what a pipeline's stage gets: one as the stage before sends it, one as the stage after does; None if none."""
+    """Say what a pipeline's stage gets: one as the stage before sends it, one as the stage after
+    does; None if none.
+    """
     _ARRIVING[:] = [before, after]
     try:
         yield
@@ -228,17 +270,24 @@ def arriving(before: Any, after: Any) -> Iterator[None]:
 
 
 class _Zero:
-    """The stages' vote on whether they know their shapes beforehand, which is read as a number: they do not."""
+    """The stages' vote on whether they know their shapes beforehand, which is read as a number:
+    they do not.
+    """
 
     def item(self) -> int:
         return 0
 
 
 def asks_for_shapes() -> bool:
-    """Return whether a pipeline's stage asks its neighbors for shapes in the way that is stood in for here: since PyTorch 2.13."""
+    """Return whether a pipeline's stage asks its neighbors for shapes in the way that is stood in
+    for here: since PyTorch 2.13.
+    """
     from torch.distributed.pipelining import PipelineStage
 
-    return all(hasattr(PipelineStage, name) for name in ("_recv_meta", "_send_meta", "_warmup_forward_vote", "_warmup_backward_result"))
+    return all(
+        hasattr(PipelineStage, name)
+        for name in ("_recv_meta", "_send_meta", "_warmup_forward_vote", "_warmup_backward_result")
+    )
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""What the global batch does to learning: more ranks mean larger batches and fewer updates, and the learning rate decides what is left.
+"""What the global batch does to learning: more ranks mean larger batches and fewer updates, and the
+learning rate decides what is left.
 
-One process trains on the whole batch: averaging the gradients of ranks with equal parts computes the same (``gpulab.parallel.train``
-shows it), so accuracy needs no ranks.
+One process trains on the whole batch: averaging the gradients of ranks with equal parts computes
+the same (``gpulab.parallel.train`` shows it), so accuracy needs no ranks.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def global_batch(
     progress: Callable[[float, str], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> GlobalBatchResult:
-    """Train with the global batch of several numbers of ranks, for the same epochs, under rules for the learning rate.
+    """Train with the global batch of several numbers of ranks, for the same epochs, under rules for
+    the learning rate.
 
     Parameters
     ----------
@@ -53,9 +55,11 @@ def global_batch(
     learning_rate, momentum : float
         Of SGD with one rank.
     warm_up_epochs : float
-        Epochs over which "linear with warm-up" raises the learning rate in equal steps, beginning with that of one rank.
+        Epochs over which "linear with warm-up" raises the learning rate in equal steps, beginning
+        with that of one rank.
     rules : iterable of str
-        "unchanged"; "linear": times the ranks; "linear with warm-up". With one rank all are the same, and are trained once.
+        "unchanged"; "linear": times the ranks; "linear with warm-up". With one rank all are the
+        same, and are trained once.
     seeds : int or iterable of int
         As in ``training.over_seeds``.
     device : optional
@@ -77,24 +81,50 @@ def global_batch(
 
     Notes
     -----
-    The linear rule and the gradual warm-up are those of Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017),
-    sections 2.1 and 2.2.
+    The linear rule and the gradual warm-up are those of Goyal et al., "Accurate, Large Minibatch
+    SGD: Training ImageNet in 1 Hour" (2017), sections 2.1 and 2.2.
     """
     job = training.task(task)
-    report, asked = _given.callback("global_batch", "progress", progress), _given.callback("global_batch", "stop", stop)
-    several = sorted({_whole("ranks", each, _MOST_RANKS) for each in _given.items("global_batch", "ranks", ranks)})
-    wanted = [_given.word("global_batch", "rule", rule, RULES) for rule in _given.items("global_batch", "rules", rules)]
+    report, asked = (
+        _given.callback("global_batch", "progress", progress),
+        _given.callback("global_batch", "stop", stop),
+    )
+    several = sorted(
+        {
+            _whole("ranks", each, _MOST_RANKS)
+            for each in _given.items("global_batch", "ranks", ranks)
+        }
+    )
+    wanted = [
+        _given.word("global_batch", "rule", rule, RULES)
+        for rule in _given.items("global_batch", "rules", rules)
+    ]
     if not several or not wanted:
-        raise InputError("global_batch: ranks or rules is empty; expected at least one of each. Leave them out for the defaults.")
-    chosen = seeds if _given.is_whole(seeds) else tuple(_given.items("global_batch", "seeds", seeds))  # each training takes them anew
+        raise InputError(
+            "global_batch: ranks or rules is empty; expected at least one of each. Leave them out "
+            "for the defaults."
+        )
+    # each training takes them anew
+    chosen = (
+        seeds if _given.is_whole(seeds) else tuple(_given.items("global_batch", "seeds", seeds))
+    )
     plan = _Plan(
-        job, _whole("batch", batch, 2**20), _whole("epochs", epochs, 10_000), _rate("learning_rate", learning_rate),
-        _rate("momentum", momentum, zero=True), _rate("warm_up_epochs", warm_up_epochs, zero=True), chosen, device, asked,
-    )  # fmt: skip
+        job,
+        _whole("batch", batch, 2**20),
+        _whole("epochs", epochs, 10_000),
+        _rate("learning_rate", learning_rate),
+        _rate("momentum", momentum, zero=True),
+        _rate("warm_up_epochs", warm_up_epochs, zero=True),
+        chosen,
+        device,
+        asked,
+    )
     if several[-1] * plan.batch > len(job.train):
         raise InputError(
-            f"global_batch: {plural(several[-1], 'rank')} x {plural(plan.batch, 'sample')} are more than the {len(job.train)} that "
-            f"{job.name} trains on; expected a global batch within them. Pass fewer ranks or a smaller batch."
+            f"global_batch: {plural(several[-1], 'rank')} x {plural(plan.batch, 'sample')} are "
+            f"more than the {len(job.train)} that "
+            f"{job.name} trains on; expected a global batch within them. Pass fewer ranks or a "
+            "smaller batch."
         )
     runs = [(rule, p) for p in several for rule in (wanted if p > 1 else wanted[:1])]
     rows: list[GlobalBatchRow] = []
@@ -108,17 +138,28 @@ def global_batch(
             notes.append(
                 Note(
                     "stopped",
-                    f"stopped after {len(rows)} of {len(runs)} trainings; the rows shown are complete. Run it again for the rest.",
+                    f"stopped after {len(rows)} of {len(runs)} trainings; the rows shown are "
+                    "complete. Run it again for the rest.",
                 )
             )
             break
         rows += [dataclasses.replace(row, rule=name) for name in (wanted if p == 1 else [rule])]
     rows.sort(key=lambda row: (RULES.index(row.rule), row.ranks))
-    evidence = Evidence.measured(rows[0].accuracy.evidence.device, samples=sum(len(row.accuracy.accuracies) for row in rows))
+    evidence = Evidence.measured(
+        rows[0].accuracy.evidence.device, samples=sum(len(row.accuracy.accuracies) for row in rows)
+    )
     words = f"SGD with momentum {plan.momentum:g}" if plan.momentum else "SGD"
     return GlobalBatchResult(
-        job.name, plan.batch, plan.epochs, words, plan.rate, plan.warm_up_epochs, tuple(rows), tuple(notes), evidence
-    )  # fmt: skip
+        job.name,
+        plan.batch,
+        plan.epochs,
+        words,
+        plan.rate,
+        plan.warm_up_epochs,
+        tuple(rows),
+        tuple(notes),
+        evidence,
+    )
 
 
 @dataclass(frozen=True)
@@ -135,7 +176,9 @@ class _Plan:
     device: Any
     stop: Callable[[], bool] | None
 
-    def trained(self, rule: str, ranks: int, progress: Callable[[float, str], None] | None) -> GlobalBatchRow:
+    def trained(
+        self, rule: str, ranks: int, progress: Callable[[float, str], None] | None
+    ) -> GlobalBatchRow:
         """Train with the global batch of so many ranks under a rule, once for each seed.
 
         Raises
@@ -147,14 +190,23 @@ class _Plan:
         an_epoch = len(self.job.train) // size
         rate = self.rate * (1 if rule == RULES[0] else ranks)
         ramp = round(self.warm_up_epochs * an_epoch) if rule == RULES[2] else 0
-        halted = StoppedError("global_batch: stopped before its first row was complete; there is nothing to report. Run it again.")
+        halted = StoppedError(
+            "global_batch: stopped before its first row was complete; there is nothing to report. "
+            "Run it again."
+        )
         if self.stop is not None and self.stop():
             raise halted
         with _one_thread():
             found = training.over_seeds(
-                self.job, self.seeds, epochs=self.epochs, batch_size=size, device=self.device, stop=self.stop, progress=progress,
+                self.job,
+                self.seeds,
+                epochs=self.epochs,
+                batch_size=size,
+                device=self.device,
+                stop=self.stop,
+                progress=progress,
                 optimizer=functools.partial(_warm_sgd, rate, self.rate, ramp, self.momentum),
-            )  # fmt: skip
+            )
         if any(note.code == "stopped" for note in found.notes):
             raise halted
         lost = sum(run.ended == "diverged" for run in found.runs)
@@ -163,7 +215,9 @@ class _Plan:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Within the block torch works on one core: small batches gain nothing from more, and on a busy machine threads wait for threads."""
+    """Within the block torch works on one core: small batches gain nothing from more, and on a busy
+    machine threads wait for threads.
+    """
     import torch
 
     before = torch.get_num_threads()
@@ -175,7 +229,9 @@ def _one_thread() -> Iterator[None]:
 
 
 def _warm_sgd(rate: float, start: float, steps: int, momentum: float, parameters: Any) -> Any:
-    """Return SGD whose learning rate rises from ``start`` to ``rate`` in equal parts over so many steps."""
+    """Return SGD whose learning rate rises from ``start`` to ``rate`` in equal parts over so many
+    steps.
+    """
     import torch
 
     class WarmSgd(torch.optim.SGD):
@@ -194,7 +250,9 @@ def _warm_sgd(rate: float, start: float, steps: int, momentum: float, parameters
     return WarmSgd(parameters, lr=rate if not steps else start, momentum=momentum)
 
 
-def _part(report: Callable[[float, str], None] | None, number: int, count: int, what: str) -> Callable[[float, str], None] | None:
+def _part(
+    report: Callable[[float, str], None] | None, number: int, count: int, what: str
+) -> Callable[[float, str], None] | None:
     if report is None:
         return None
     return lambda fraction, text: report((number + fraction) / count, f"{what}: {text}")
@@ -202,11 +260,17 @@ def _part(report: Callable[[float, str], None] | None, number: int, count: int, 
 
 def _whole(name: str, value: Any, most: int) -> int:
     if not _given.is_whole(value) or not 1 <= value <= most:
-        raise InputError(f"global_batch: {name} is {shown(value)}; expected whole numbers from 1 to {most:,}. Pass for example {name}=4.")
+        raise InputError(
+            f"global_batch: {name} is {shown(value)}; expected whole numbers from 1 to {most:,}. "
+            f"Pass for example {name}=4."
+        )
     return int(value)
 
 
 def _rate(name: str, value: Any, zero: bool = False) -> float:
     if not _given.is_finite(value) or not (0 <= value <= 1e6) or (value == 0 and not zero):
-        raise InputError(f"global_batch: {name} is {shown(value)}; expected a finite number {'from' if zero else 'above'} 0. Leave it out.")
+        raise InputError(
+            f"global_batch: {name} is {shown(value)}; expected a finite number "
+            f"{'from' if zero else 'above'} 0. Leave it out."
+        )
     return float(value)

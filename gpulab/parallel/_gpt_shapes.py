@@ -1,7 +1,9 @@
-"""Named sizes of the course's transformer, from the lesson's own to 70 billion parameters, in the shapes of published models.
+"""Named sizes of the course's transformer, from the lesson's own to 70 billion parameters, in the
+shapes of published models.
 
-All have ``networks.transformer``'s layers: learned positions, GELU, a feed-forward net four times as wide, and an output layer of its
-own (so a small model has more parameters than one that ties it to the embedding). None has pretrained weights.
+All have ``networks.transformer``'s layers: learned positions, GELU, a feed-forward net four times
+as wide, and an output layer of its own (so a small model has more parameters than one that ties it
+to the embedding). None has pretrained weights.
 """
 
 from __future__ import annotations
@@ -35,16 +37,22 @@ class GptShape(Result):
 
     @property
     def parameter_count(self) -> int:
-        """Parameters: 12 width² + 13 width a layer, both embeddings, the last norm, and the output layer, which has no bias."""
+        """Parameters: 12 width² + 13 width a layer, both embeddings, the last norm, and the output
+        layer, which has no bias.
+        """
         layer = 12 * self.width**2 + 13 * self.width
         ends = (2 * self.vocabulary + self.context + 2) * self.width
         return self.layers * layer + ends
 
     def model(self) -> Any:
-        """Return the ``torch.nn.Module``; under fake tensors or ``torch.device("meta")`` it takes no memory."""
+        """Return the ``torch.nn.Module``; under fake tensors or ``torch.device("meta")`` it takes
+        no memory.
+        """
         from gpulab import networks
 
-        return networks.transformer(self.vocabulary, self.width, self.heads, self.layers, context=self.context)
+        return networks.transformer(
+            self.vocabulary, self.width, self.heads, self.layers, context=self.context
+        )
 
 
 _SHAPES = (
@@ -52,7 +60,15 @@ _SHAPES = (
     GptShape("125M", 12, 768, 12, 50257, 2048, "GPT-3 Small (Brown et al., 2020, table 2.1)"),
     GptShape("1.3B", 24, 2048, 16, 50257, 2048, "GPT-3 XL (table 2.1), with 16 heads of 128"),
     GptShape("7B", 32, 4096, 32, 50257, 2048, "GPT-3 6.7B (table 2.1)"),
-    GptShape("70B", 86, 8192, 64, 50257, 2048, "width and heads of Llama 2 70B (Touvron et al., 2023), 86 layers of this transformer"),
+    GptShape(
+        "70B",
+        86,
+        8192,
+        64,
+        50257,
+        2048,
+        "width and heads of Llama 2 70B (Touvron et al., 2023), 86 layers of this transformer",
+    ),
 )
 
 
@@ -84,5 +100,6 @@ def gpt_shape(name: str) -> GptShape:
         if shape.name == name:
             return shape
     raise InputError(
-        f"gpt_shape: {shown(name)} is not a size of the transformer; expected one of: {', '.join(gpt_shapes())}. Pass one of these."
+        f"gpt_shape: {shown(name)} is not a size of the transformer; expected one of: "
+        f"{', '.join(gpt_shapes())}. Pass one of these."
     )

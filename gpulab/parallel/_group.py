@@ -1,4 +1,6 @@
-"""The process group among engines: which engine is which rank, where they meet, and whether their libraries agree."""
+"""The process group among engines: which engine is which rank, where they meet, and whether their
+libraries agree.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,26 @@ _OPEN_SECONDS = 60.0
 _CLOSE_SECONDS = 3.0
 _POLL_SECONDS = 0.05
 _LIBRARIES = ("torch", "ipyparallel", "gpulab", "cloudpickle")
-# An expression, since a function could not be found by an engine without gpulab; nothing heavy is imported. A library that runs from
-# its source, as on a machine where nothing was installed, has no metadata; then the module itself is asked.
+# An expression, since a function could not be found by an engine without gpulab; nothing heavy is
+# imported. A library that runs from its source, as on a machine where nothing was installed, has no
+# metadata; then the module itself is asked.
 _FACTS = (
-    "(lambda sys, socket, find, seek: {'python': '%d.%d' % sys.version_info[:2], 'host': socket.gethostname(), 'versions': "
-    "{name: next((d.version for d in find(name=name)), 'none' if seek(name) is None else __import__(name).__version__) "
+    "(lambda sys, socket, find, seek: {'python': '%d.%d' % sys.version_info[:2], 'host': "
+    "socket.gethostname(), 'versions': "
+    "{name: next((d.version for d in find(name=name)), 'none' if seek(name) is None else "
+    "__import__(name).__version__) "
     f"for name in {_LIBRARIES!r}}}}})"
-    "(__import__('sys'), __import__('socket'), __import__('importlib.metadata').metadata.distributions, "
+    "(__import__('sys'), __import__('socket'), "
+    "__import__('importlib.metadata').metadata.distributions, "
     "__import__('importlib.util').util.find_spec)"
 )
 
 
-def open_on(engines: Engines, timeout_seconds: float, threads: int, backend: str | None, port: int) -> tuple[str, ...]:
-    """Give the engines ranks in their order, and open a process group among them; return each rank's machine.
+def open_on(
+    engines: Engines, timeout_seconds: float, threads: int, backend: str | None, port: int
+) -> tuple[str, ...]:
+    """Give the engines ranks in their order, and open a process group among them; return each
+    rank's machine.
 
     Raises
     ------
@@ -44,7 +53,9 @@ def open_on(engines: Engines, timeout_seconds: float, threads: int, backend: str
     _gather(engines, [(_rank.set_threads, threads)] * n, "load torch")
     gpus = _gather(engines, [(_rank.gpus,)] * n, "count their GPUs")
     places = _places(hosts)
-    backend = choose_backend(backend, [count - place.local_world_size for count, place in zip(gpus, places, strict=True)])
+    backend = choose_backend(
+        backend, [count - place.local_world_size for count, place in zip(gpus, places, strict=True)]
+    )
     towards = "127.0.0.1" if len(set(hosts)) == 1 else str(engines.address)
     (meeting,) = _gather(engines, [(_rank.address_towards, towards)], "find their address")
     port = _store(engines, meeting, port)
@@ -52,14 +63,19 @@ def open_on(engines: Engines, timeout_seconds: float, threads: int, backend: str
     others[0] = meeting
     _gather(
         engines,
-        [(_rank.open_group, place, meeting, port, own, timeout_seconds, backend) for place, own in zip(places, others, strict=True)],
+        [
+            (_rank.open_group, place, meeting, port, own, timeout_seconds, backend)
+            for place, own in zip(places, others, strict=True)
+        ],
         "open the process group",
     )
     return hosts
 
 
 def close(engines: Engines) -> bool:
-    """Let every rank leave the process group; return whether all did, which those who hang do not."""
+    """Let every rank leave the process group; return whether all did, which those who hang do
+    not.
+    """
     jobs = [engines.client[engine].apply_async(_rank.close_group) for engine in engines.ids]
     end = time.monotonic() + _CLOSE_SECONDS
     while not all(job.done() for job in jobs):
@@ -80,26 +96,32 @@ def check_versions(facts: list[dict[str, Any]]) -> None:
     for library in ("python", *_LIBRARIES):
         ranks = defaultdict(list)
         for rank, found in enumerate(facts):
-            version = found["python"] if library == "python" else found["versions"].get(library, "none")
+            version = (
+                found["python"] if library == "python" else found["versions"].get(library, "none")
+            )
             ranks[re.sub(r"\+.*", "", version)].append(rank)
         if len(ranks) > 1 or (library in {"torch", "gpulab"} and "none" in ranks):
             who = ", ".join(f"{version} on {named(those)}" for version, those in ranks.items())
             raise RankError(
-                f"cluster: the engines have different versions of {library} ({who}); expected the same everywhere. "
+                f"cluster: the engines have different versions of {library} ({who}); expected the "
+                "same everywhere. "
                 "Start them all from one environment."
                 if len(ranks) > 1
-                else f"cluster: the engines have no {library}; expected it to be installed. Install gpulab where they run."
+                else f"cluster: the engines have no {library}; expected it to be installed. "
+                "Install gpulab where they run."
             )
 
 
 def choose_backend(asked: str | None, spare_gpus: list[int]) -> str:
-    """Return the backend: what was asked for, else NCCL beside gloo where each rank can have a GPU of its own, else gloo.
+    """Return the backend: what was asked for, else NCCL beside gloo where each rank can have a GPU
+    of its own, else gloo.
 
     Parameters
     ----------
     asked : str or None
     spare_gpus : list of int
-        For each rank, the GPUs of its machine less the ranks there: below 0 where there is not one for each.
+        For each rank, the GPUs of its machine less the ranks there: below 0 where there is not one
+        for each.
 
     Raises
     ------
@@ -111,7 +133,8 @@ def choose_backend(asked: str | None, spare_gpus: list[int]) -> str:
         return "gloo" if poor else "cpu:gloo,cuda:nccl"
     if "nccl" in asked and poor:
         raise InputError(
-            f"cluster: backend {asked!r} needs a GPU for each rank, and there are none left for {named(poor)}; expected one for each. "
+            f"cluster: backend {asked!r} needs a GPU for each rank, and there are none left for "
+            f"{named(poor)}; expected one for each. "
             "Pass backend='gloo', or leave it out."
         )
     return asked
@@ -122,9 +145,12 @@ def _store(engines: Engines, address: str, port: int) -> int:
     try:
         (port,) = _gather(engines, [(_rank.open_store, address, port)], "open the port")
     except RankError as error:
-        if re.search(r"EADDRINUSE|address already in use|in use", str(error.__cause__), re.IGNORECASE):
+        if re.search(
+            r"EADDRINUSE|address already in use|in use", str(error.__cause__), re.IGNORECASE
+        ):
             raise InputError(
-                f"cluster: port {port} is in use on rank 0's machine; expected a free one. Pass another, or leave port out."
+                f"cluster: port {port} is in use on rank 0's machine; expected a free one. Pass "
+                "another, or leave port out."
             ) from error
         raise
     return int(port)
@@ -148,17 +174,22 @@ def _gather(engines: Engines, calls: list[tuple[Any, ...]], doing: str) -> list[
     RankError
         If an engine raises, dies, or does not answer.
     """
-    jobs = [engines.client[engine].apply_async(*call) for engine, call in zip(engines.ids, calls, strict=False)]
+    jobs = [
+        engines.client[engine].apply_async(*call)
+        for engine, call in zip(engines.ids, calls, strict=False)
+    ]
     end = time.monotonic() + _OPEN_SECONDS
     while not all(job.done() for job in jobs):
         deaths = engines.deaths()
         late = [rank for rank, job in enumerate(jobs) if not job.done()]
         if deaths or time.monotonic() > end:
             what = (
-                "; ".join(f"rank {rank} {how}" for rank, how in deaths.items()) or f"{named(late)} did not answer in {_OPEN_SECONDS:.0f} s"
+                "; ".join(f"rank {rank} {how}" for rank, how in deaths.items())
+                or f"{named(late)} did not answer in {_OPEN_SECONDS:.0f} s"
             )
             raise RankError(
-                f"cluster: {what} when the ranks had to {doing}; expected every rank to answer. Start the cluster again.",
+                f"cluster: {what} when the ranks had to {doing}; expected every rank to answer. "
+                "Start the cluster again.",
                 tuple(deaths or late),
             )
         time.sleep(_POLL_SECONDS)
@@ -168,7 +199,8 @@ def _gather(engines: Engines, calls: list[tuple[Any, ...]], doing: str) -> list[
             results.append(job.get(1.0))
         except Exception as error:
             raise RankError(
-                f"cluster: rank {rank} could not {doing} ({message_of(error)}); expected it to. Check that its machine reaches the others, "
+                f"cluster: rank {rank} could not {doing} ({message_of(error)}); expected it to. "
+                "Check that its machine reaches the others, "
                 "and that gpulab is installed there.",
                 (rank,),
             ) from error

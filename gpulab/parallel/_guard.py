@@ -1,14 +1,19 @@
-"""The guard: a process that starts a cluster's processes, reports how each ends, and ends them all when the kernel is gone.
+"""The guard: a process that starts a cluster's processes, reports how each ends, and ends them all
+when the kernel is gone.
 
-Started by `_guarded.Guarded` as a program, it speaks in lines of JSON: orders on its standard input, events on its standard
-output. When the input ends (the kernel was killed, restarted, or let go of the cluster) or the parent has changed, it kills everything
-that it started and all that these started, removes the cluster's folder, and leaves.
+Started by `_guarded.Guarded` as a program, it speaks in lines of JSON: orders on its standard
+input, events on its standard output. When the input ends (the kernel was killed, restarted, or let
+go of the cluster) or the parent has changed, it kills everything that it started and all that these
+started, removes the cluster's folder, and leaves.
 
-Where the system can fork safely (Linux), engines are forked from the guard after it has loaded torch and ipyparallel once: an engine
-then takes a tenth of a second in place of seconds, and the ranks share the libraries' memory. The guard itself computes nothing, has one
-thread, and never touches a GPU, so that a fork of it is sound. Elsewhere each engine is a process of its own from the start.
+Where the system can fork safely (Linux), engines are forked from the guard after it has loaded
+torch and ipyparallel once: an engine then takes a tenth of a second in place of seconds, and the
+ranks share the libraries' memory. The guard itself computes nothing, has one thread, and never
+touches a GPU, so that a fork of it is sound. Elsewhere each engine is a process of its own from the
+start.
 
-Tried on Linux only. On Windows there are no sessions and no parent that changes: the end of the input is what counts there.
+Tried on Linux only. On Windows there are no sessions and no parent that changes: the end of the
+input is what counts there.
 """
 
 from __future__ import annotations
@@ -29,9 +34,11 @@ from typing import Any, NoReturn
 
 LINUX = sys.platform.startswith("linux")
 _TICK_SECONDS = 0.05  # how often ends are looked for; a fifth of a hundredth of one core
-# prctl's numbers, from linux/prctl.h: the signal that a child gets when its parent dies; orphans go to the nearest such ancestor.
+# prctl's numbers, from linux/prctl.h: the signal that a child gets when its parent dies; orphans go
+# to the nearest such ancestor.
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-# When memory runs out, the system takes an engine before it takes the notebook's kernel (-1000 to 1000; /proc/PID/oom_score_adj).
+# When memory runs out, the system takes an engine before it takes the notebook's kernel (-1000 to
+# 1000; /proc/PID/oom_score_adj).
 _OOM_SCORE = 500
 # torch._dynamo is loaded by the first operator that a dispatch mode or an optimizer sees.
 _PRELOADED = (
@@ -62,7 +69,8 @@ class Guard:
         """Serve until the kernel is gone."""
         if hasattr(signal, "SIGHUP"):
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel's interrupt is for the ranks, and is sent to them by order
+        # the kernel's interrupt is for the ranks, and is sent to them by order
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self.end())
         if LINUX:
             _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -85,7 +93,9 @@ class Guard:
         return [json.loads(line) for line in lines]
 
     def obey(self, order: dict[str, Any]) -> None:
-        """Do one order; what fails is told, never raised: a guard that dies of an order would take the cluster with it."""
+        """Do one order; what fails is told, never raised: a guard that dies of an order would take
+        the cluster with it.
+        """
         try:
             what, name = order["do"], order.get("name", "")
             if what == "engine":
@@ -112,7 +122,8 @@ class Guard:
                 importlib.import_module(module)
             gc.collect()
             gc.freeze()  # the forks then neither look through it again nor copy its pages
-            self.loaded = len(list(Path("/proc/self/task").iterdir())) == 1  # a fork of several threads is not sound
+            # a fork of several threads is not sound
+            self.loaded = len(list(Path("/proc/self/task").iterdir())) == 1
         tell(event="loaded", forks=self.loaded)
 
     def engine(self, name: str, arguments: list[str], log: str) -> None:
@@ -163,7 +174,9 @@ class Guard:
         tell(event="ended", name=name, pid=pid, code=code)
 
     def orphans(self) -> None:
-        """Kill what an ended process left behind in sessions of its own: it has become a child of this process, and is none of ours."""
+        """Kill what an ended process left behind in sessions of its own: it has become a child of
+        this process, and is none of ours.
+        """
         import psutil
 
         ours = {started.pid for started in self.popens.values()} | set(self.forks.values())
@@ -174,7 +187,9 @@ class Guard:
                     os.waitpid(child.pid, 0)
 
     def pid(self, name: str) -> int | None:
-        """Return the process's number while it is not reaped, so that the number cannot belong to another."""
+        """Return the process's number while it is not reaped, so that the number cannot belong to
+        another.
+        """
         started = self.popens.get(name)
         return self.forks.get(name) if started is None else started.pid
 
@@ -192,7 +207,9 @@ class Guard:
             _kill_session(pid)
 
     def end(self) -> NoReturn:
-        """Ask those to stop that want to be asked, kill everything below this process, and leave."""
+        """Ask those to stop that want to be asked, kill everything below this process, and
+        leave.
+        """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for name, (number, _) in self.stops.items():
             self.signal(name, number)
@@ -246,10 +263,15 @@ def _become_engine(guard: int, arguments: list[str], log: str) -> NoReturn:
         if os.getppid() != guard:  # it died before it could be watched
             os._exit(1)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            signal.signal(
+                number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            )
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE), encoding="ascii")
-        out, nothing = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), os.open(os.devnull, os.O_RDONLY)
+        out, nothing = (
+            os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600),
+            os.open(os.devnull, os.O_RDONLY),
+        )
         os.dup2(nothing, 0)
         os.dup2(out, 1)
         os.dup2(out, 2)
@@ -271,7 +293,9 @@ def _become_engine(guard: int, arguments: list[str], log: str) -> NoReturn:
 
 
 def _end_with_guard() -> None:
-    """Let a process about to start be asked to end, with its own children, should the guard be killed."""
+    """Let a process about to start be asked to end, with its own children, should the guard be
+    killed.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -302,7 +326,9 @@ def _kill_tree(pid: int) -> None:
 
 
 def _kill_descendants() -> None:
-    """Kill all descendants, again and again until there is none: one may be starting another meanwhile."""
+    """Kill all descendants, again and again until there is none: one may be starting another
+    meanwhile.
+    """
     import psutil
 
     own = psutil.Process()

@@ -19,18 +19,23 @@ from gpulab._files import TemporaryFolder
 from gpulab.errors import RankError
 from gpulab.parallel import _guard
 
-# A guard has ended everything within this time, or it is killed itself; its children then die with it (Linux) or are found by name.
+# A guard has ended everything within this time, or it is killed itself; its children then die with
+# it (Linux) or are found by name.
 _END_SECONDS = 10.0
 
 
 class Guarded:
     """A guard process, what it was told to start, and how that ended.
 
-    Dropping the object, the interpreter's end, and ``close`` do the same: the pipe is closed, and the guard ends everything.
+    Dropping the object, the interpreter's end, and ``close`` do the same: the pipe is closed, and
+    the guard ends everything.
     """
 
     def __init__(
-        self, threads: int, on_end: weakref.WeakMethod[Callable[[str], None]] | None = None, end_seconds: float = _END_SECONDS
+        self,
+        threads: int,
+        on_end: weakref.WeakMethod[Callable[[str], None]] | None = None,
+        end_seconds: float = _END_SECONDS,
     ) -> None:
         temporary = TemporaryFolder("cluster")
         folder = Path(temporary.name)
@@ -38,7 +43,8 @@ class Guarded:
         self.pids: dict[str, int] = {}
         self.ends: dict[str, int] = {}  # name to exit code (negative: a signal)
         self.failures: list[str] = []
-        self.forks: bool | None = None  # whether engines are forked; None until libraries are loaded
+        # whether engines are forked; None until libraries are loaded
+        self.forks: bool | None = None
         self.changed = threading.Condition()
         with (folder / "guard.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -52,7 +58,12 @@ class Guarded:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._input = self._process.stdin
-        threading.Thread(target=_listen, args=(weakref.ref(self), self._process.stdout), daemon=True, name="gpulab-guard").start()
+        threading.Thread(
+            target=_listen,
+            args=(weakref.ref(self), self._process.stdout),
+            daemon=True,
+            name="gpulab-guard",
+        ).start()
         self._finalizer = weakref.finalize(self, _end, self._process, end_seconds, temporary)
 
     @property
@@ -73,7 +84,8 @@ class Guarded:
             self._input.flush()
         except (OSError, ValueError) as error:
             raise RankError(
-                "cluster: the process that watches over the engines is gone, and the engines with it; expected it to live as long as the "
+                "cluster: the process that watches over the engines is gone, and the engines with "
+                "it; expected it to live as long as the "
                 "cluster. Call recover()."
             ) from error
 
@@ -102,7 +114,9 @@ class Guarded:
 
 
 def _listen(guarded: weakref.ref[Guarded], events: IO[bytes]) -> None:
-    """Take in events until the guard ends; holds no reference, so that a dropped cluster is collected, and ended."""
+    """Take in events until the guard ends; holds no reference, so that a dropped cluster is
+    collected, and ended.
+    """
     with events:
         for line in events:
             here = guarded()
@@ -111,7 +125,8 @@ def _listen(guarded: weakref.ref[Guarded], events: IO[bytes]) -> None:
             here.told(json.loads(line))
             del here
     here = guarded()
-    if here is not None and here._process.wait() != 0:  # it was killed, and could not end what it had started
+    # it was killed, and could not end what it had started
+    if here is not None and here._process.wait() != 0:
         kill_sessions(here.pids.values())
     if here is not None:
         with here.changed:
@@ -119,7 +134,9 @@ def _listen(guarded: weakref.ref[Guarded], events: IO[bytes]) -> None:
 
 
 def kill_sessions(leaders: Iterable[int]) -> None:
-    """Kill processes that lead a session each, with those sessions; their numbers are not reused while one of a session lives."""
+    """Kill processes that lead a session each, with those sessions; their numbers are not reused
+    while one of a session lives.
+    """
     if os.name == "nt":
         return
     for leader in list(leaders):
@@ -141,9 +158,14 @@ def _end(process: subprocess.Popen[bytes], seconds: float, temporary: TemporaryF
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """Return the guard's environment: gpulab importable, and libraries that start no threads when they are loaded."""
+    """Return the guard's environment: gpulab importable, and libraries that start no threads when
+    they are loaded.
+    """
     root = str(Path(gpulab.__file__).resolve().parent.parent)
     path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
     return os.environ | {
-        "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1", "PYDEVD_DISABLE_FILE_VALIDATION": "1"
-    }  # fmt: skip
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }

@@ -15,7 +15,9 @@ _CONNECT_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Controller:
-    """What an engine's connection file says: where a message to the controller goes, and the key that signs it."""
+    """What an engine's connection file says: where a message to the controller goes, and the key
+    that signs it.
+    """
 
     registration: str
     key: bytes
@@ -52,18 +54,23 @@ def connect(file: Path, seconds: float = _CONNECT_SECONDS) -> Any:
         except json.JSONDecodeError as error:  # seen before it was written to the end
             if time.monotonic() > end:
                 raise RankError(
-                    f"cluster: {file} is not a connection file; expected the file that a controller writes. Start the controller."
+                    f"cluster: {file} is not a connection file; expected the file that a "
+                    "controller writes. Start the controller."
                 ) from error
             time.sleep(0.05)
         except (ipp.error.TimeoutError, TimeoutError, OSError) as error:
             raise RankError(
-                f"cluster: no controller answers at the address in {file} ({message_of(error)}); expected one within {seconds:.0f} s. "
-                "Start it with `ipcluster start` or `ipcontroller`, and check that this machine can reach it."
+                f"cluster: no controller answers at the address in {file} ({message_of(error)}); "
+                f"expected one within {seconds:.0f} s. "
+                "Start it with `ipcluster start` or `ipcontroller`, and check that this machine "
+                "can reach it."
             ) from error
 
 
 def unregister(controller: Controller, engine: int) -> None:
-    """Tell the controller that an engine is gone, as the engine's nanny does; it then tells every client."""
+    """Tell the controller that an engine is gone, as the engine's nanny does; it then tells every
+    client.
+    """
     import zmq
     from jupyter_client.session import Session
 

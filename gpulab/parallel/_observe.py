@@ -1,11 +1,14 @@
-"""See every collective that this process enters: its name, bytes, group, when it began and when it had ended.
+"""See every collective that this process enters: its name, bytes, group, when it began and when it
+had ended.
 
-``torch.distributed`` sends all its collectives, also those of DDP's reducer, FSDP2 and DTensor, through operators of the
-dispatcher (``c10d`` and ``_c10d_functional``). A mode that looks at the operators sees them all, in the order entered.
+``torch.distributed`` sends all its collectives, also those of DDP's reducer, FSDP2 and DTensor,
+through operators of the dispatcher (``c10d`` and ``_c10d_functional``). A mode that looks at the
+operators sees them all, in the order entered.
 
-What it does not see: other threads of the process (a mode belongs to its thread; backward threads inherit it), symmetric memory,
-a store's traffic, and the making of a group. A collective of Python objects shows as the tensors it sends.
-Each operator of torch, also those that are no collective, takes longer while observed (docs/measurements.md).
+What it does not see: other threads of the process (a mode belongs to its thread; backward threads
+inherit it), symmetric memory, a store's traffic, and the making of a group. A collective of Python
+objects shows as the tensors it sends. Each operator of torch, also those that are no collective,
+takes longer while observed (docs/measurements.md).
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from gpulab.parallel._calls import NAMES, CollectiveCall
 Tell = Callable[[Literal["begin", "end"], CollectiveCall], object]
 
 _WAIT = "_c10d_functional.wait_tensor"
-_IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce"})  # one argument is what goes in and what comes out
+# one argument is what goes in and what comes out
+_IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce"})
 _ROOT_ARGUMENTS = ("root_rank", "src", "dst")
 
 
@@ -39,7 +43,8 @@ class _Live:
     begin: float
     end: float | None = None
     end_from: str = ""
-    waits: list[tuple[float, float]] = field(default_factory=list)  # when Python stood in waits for it
+    # when Python stood in waits for it
+    waits: list[tuple[float, float]] = field(default_factory=list)
     error: str | None = None
     work: Any = None  # kept, so that the Work that Python waits for is this very object
     events: tuple[Any, Any] | None = None  # CUDA: begin and end on the stream
@@ -66,24 +71,33 @@ class _Live:
         if self.events is not None and end is not None:
             begin, end = self.observer._on_device(self.events)
         return CollectiveCall(
-            **self.fixed, begin_seconds=begin, end_seconds=end, end_from=self.end_from, waited_seconds=self.waited, error=self.error
+            **self.fixed,
+            begin_seconds=begin,
+            end_seconds=end,
+            end_from=self.end_from,
+            waited_seconds=self.waited,
+            error=self.error,
         )
 
 
 _lock = threading.RLock()
-_pending: dict[int, list[_Live]] = {}  # id of a Work to the calls that end with it (one an observer)
+# id of a Work to the calls that end with it (one an observer)
+_pending: dict[int, list[_Live]] = {}
 _active: list[Observer] = []
 _real_wait: list[Any] = []  # Work.wait as torch made it, while it is replaced
 
 
 @dataclass(eq=False)
 class Observer:
-    """What ``observe`` gives: the calls seen, readable from any thread, also while the rank hangs in one of them."""
+    """What ``observe`` gives: the calls seen, readable from any thread, also while the rank hangs
+    in one of them.
+    """
 
     tell: Tell | None = None
     _lives: list[_Live] = field(default_factory=list, repr=False)
     _open: dict[int, _Live] = field(default_factory=dict, repr=False)
-    _waits: dict[int, _Live] = field(default_factory=dict, repr=False)  # data pointer of a functional result to its call
+    # data pointer of a functional result to its call
+    _waits: dict[int, _Live] = field(default_factory=dict, repr=False)
     _mode: Any = field(default=None, repr=False)
     _anchor: Any = field(default=None, repr=False)
 
@@ -94,12 +108,20 @@ class Observer:
 
     @property
     def waits(self) -> tuple[tuple[int, float, float], ...]:
-        """When this rank's Python waited: (number of the call, begin, end), in the order of the calls."""
-        return tuple((live.fixed["number"], begin, end) for live in list(self._lives) for begin, end in live.waits)
+        """When this rank's Python waited: (number of the call, begin, end), in the order of the
+        calls.
+        """
+        return tuple(
+            (live.fixed["number"], begin, end)
+            for live in list(self._lives)
+            for begin, end in live.waits
+        )
 
     @property
     def in_flight(self) -> tuple[CollectiveCall, ...]:
-        """The calls entered and not known to have ended, in order; a rank that hangs is waiting in the first."""
+        """The calls entered and not known to have ended, in order; a rank that hangs is waiting in
+        the first.
+        """
         return tuple(live.call() for _, live in sorted(self._open.copy().items()))
 
     @property
@@ -115,7 +137,12 @@ class Observer:
             _active.append(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         with _lock:
             _active.remove(self)
         self._mode.__exit__(kind, error, trace)
@@ -135,7 +162,9 @@ class Observer:
             self.tell("end", live.call())
 
     def _on_device(self, events: tuple[Any, Any]) -> tuple[float, float]:
-        """Return begin and end of a call on a CUDA stream, on the host's clock. Written for NCCL; no test of ours has run it."""
+        """Return begin and end of a call on a CUDA stream, on the host's clock. Written for NCCL;
+        no test of ours has run it.
+        """
         events[1].synchronize()
         event, seconds = self._anchor
         begin, end = (seconds + event.elapsed_time(e) / 1e3 for e in events)
@@ -160,8 +189,8 @@ def observe(tell: Tell | None = None) -> Observer:
     Parameters
     ----------
     tell : callable, optional
-        Called immediately with "begin" or "end" and the call, possibly from another thread. It must be quick, must not raise, and
-        must not enter a collective.
+        Called immediately with "begin" or "end" and the call, possibly from another thread. It must
+        be quick, must not raise, and must not enter a collective.
 
     Returns
     -------
@@ -188,7 +217,9 @@ def observe(tell: Tell | None = None) -> Observer:
 
 @contextlib.contextmanager
 def unobserved() -> Iterator[None]:
-    """Run this thread's operators without observers, so that they do not slow a timed loop; calls inside are not seen."""
+    """Run this thread's operators without observers, so that they do not slow a timed loop; calls
+    inside are not seen.
+    """
     from torch.utils._python_dispatch import _disable_current_modes
 
     with _disable_current_modes():
@@ -209,9 +240,12 @@ def _mode_class() -> Any:
             super().__init__()  # type: ignore[no-untyped-call]
             self.observer = observer
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if types and not desugared.isdisjoint(types):
-                return NotImplemented  # it turns into plain tensors, collectives and waits, which come by again
+                # it turns into plain tensors, collectives and waits, which come by again
+                return NotImplemented
             if func in plain:  # asked first, since nearly all operators are
                 return func(*args, **kwargs) if kwargs else func(*args)
             if isinstance(func, torch._ops.OpOverload) and func.namespace in known:
@@ -223,7 +257,9 @@ def _mode_class() -> Any:
 
 
 def _desugared() -> frozenset[type]:
-    """Return the tensor classes that are made of plain tensors and collectives, as far as this torch has them."""
+    """Return the tensor classes that are made of plain tensors and collectives, as far as this
+    torch has them.
+    """
     try:
         from torch.distributed._functional_collectives import AsyncCollectiveTensor
         from torch.distributed.tensor import DTensor
@@ -232,7 +268,9 @@ def _desugared() -> frozenset[type]:
     return frozenset({AsyncCollectiveTensor, DTensor})
 
 
-def _collective(observer: Observer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _collective(
+    observer: Observer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Run one operator of the known namespaces and note what it is."""
     operator = f"{func.namespace}.{func._schema.name.split('::')[1]}"
     if operator == _WAIT:
@@ -240,7 +278,9 @@ def _collective(observer: Observer, func: Any, args: tuple[Any, ...], kwargs: di
     name = NAMES.get(operator)
     if name is None:
         return func(*args, **kwargs)
-    arguments = {given.name: value for given, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    arguments = {
+        given.name: value for given, value in zip(func._schema.arguments, args, strict=False)
+    } | kwargs
     live = observer._begun(_described(name, operator, arguments))
     cuda = any(tensor.is_cuda for tensor in _tensors(arguments.values()))
     begin_event = observer._cuda_event() if cuda else None
@@ -265,7 +305,9 @@ def _collective(observer: Observer, func: Any, args: tuple[Any, ...], kwargs: di
 
 
 def _waited(observer: Observer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run ``wait_tensor``: the end of the functional collective whose result it waits for, as far as can be known."""
+    """Run ``wait_tensor``: the end of the functional collective whose result it waits for, as far
+    as can be known.
+    """
     live = observer._waits.pop(args[0].data_ptr(), None)
     begin = time.perf_counter()
     try:
@@ -282,7 +324,9 @@ def _waited(observer: Observer, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _follow(live: _Live, work: Any, begin_event: Any) -> None:
-    """Note the end of an asynchronous work: from its future where it has one, else from Python's wait for it."""
+    """Note the end of an asynchronous work: from its future where it has one, else from Python's
+    wait for it.
+    """
     with _lock:
         live.work = work
         _pending.setdefault(id(work), []).append(live)
@@ -306,7 +350,9 @@ def _follow(live: _Live, work: Any, begin_event: Any) -> None:
 
 
 def _work_of(out: Any) -> Any:
-    """Return the Work that an operator of c10d returns, alone or as the last of several; None where there is none."""
+    """Return the Work that an operator of c10d returns, alone or as the last of several; None where
+    there is none.
+    """
     import torch
     from torch.distributed import Work
 
@@ -324,7 +370,10 @@ def _described(name: str, operator: str, arguments: dict[str, Any]) -> dict[str,
         got = given
         if root is not None and group is not None:
             mine = group.rank() == root
-            given, got = (given if mine or name == "reduce" else 0), (got if mine or name == "broadcast" else 0)
+            given, got = (
+                (given if mine or name == "reduce" else 0),
+                (got if mine or name == "broadcast" else 0),
+            )
     elif name == "recv":
         given, got = 0, given
     elif name == "barrier":
@@ -334,9 +383,14 @@ def _described(name: str, operator: str, arguments: dict[str, Any]) -> dict[str,
     first = next(_tensors([*inputs, *outputs]), None)
     dtype = "" if first is None or name == "barrier" else str(first.dtype).removeprefix("torch.")
     return {
-        "name": name, "operator": operator, "dtype": dtype, "input_bytes": given, "output_bytes": got, "group": ranks,
+        "name": name,
+        "operator": operator,
+        "dtype": dtype,
+        "input_bytes": given,
+        "output_bytes": got,
+        "group": ranks,
         "root": root if isinstance(root, int) else None,
-    }  # fmt: skip
+    }
 
 
 def _group_of(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
@@ -372,7 +426,9 @@ def _nbytes(values: Any) -> int:
 
 
 def _replace_wait() -> None:
-    """Let ``Work.wait`` tell when it returns: the only end that gloo's send, recv and reduce_scatter have."""
+    """Let ``Work.wait`` tell when it returns: the only end that gloo's send, recv and
+    reduce_scatter have.
+    """
     from torch.distributed import Work
 
     with _lock:

@@ -1,4 +1,6 @@
-"""What one rank reports of a call: while it runs (a sight), and when it has ended (an outcome). Plain data that travels."""
+"""What one rank reports of a call: while it runs (a sight), and when it has ended (an outcome).
+Plain data that travels.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Engines of an ipyparallel profile: those of a controller that runs already, or new ones through the profile's launchers.
+"""Engines of an ipyparallel profile: those of a controller that runs already, or new ones through
+the profile's launchers.
 
-A profile is a folder that says how a site starts engines (Slurm, PBS, SSH, MPI); docs/clusters.md has working ones. Where a controller of
-the profile runs, its engines are used and left running. Else ``ipcluster`` starts engines as the profile says, below the same guard
-that watches over local ones, and is asked to stop them in the end, so that jobs are canceled in their queue.
+A profile is a folder that says how a site starts engines (Slurm, PBS, SSH, MPI); docs/clusters.md
+has working ones. Where a controller of the profile runs, its engines are used and left running.
+Else ``ipcluster`` starts engines as the profile says, below the same guard that watches over local
+ones, and is asked to stop them in the end, so that jobs are canceled in their queue.
 """
 
 from __future__ import annotations
@@ -79,15 +81,31 @@ class ProfileEngines:
         """Start ``ipcluster`` below a guard; return the file that its controller writes."""
         if not (folder / _CONFIGURATION).exists():
             raise RankError(
-                f"cluster: profile {self.profile} has neither a running controller nor a {_CONFIGURATION} to start engines with; "
-                f"expected one of them. Run `ipcluster start --profile={self.profile} --n={self.n}`, or write the file: docs/clusters.md."
+                f"cluster: profile {self.profile} has neither a running controller nor a "
+                f"{_CONFIGURATION} to start engines with; "
+                f"expected one of them. Run `ipcluster start --profile={self.profile} "
+                f"--n={self.n}`, or write the file: docs/clusters.md."
             )
         progress(0.1, f"starting engines as profile {self.profile} says")
         self._guarded = guarded = Guarded(threads=1, end_seconds=_STOP_SECONDS + 10)
         name = f"gpulab-{secrets.token_hex(4)}"
-        command = [sys.executable, "-m", "ipyparallel.cluster", "start", f"--profile-dir={folder}", f"--cluster-id={name}", f"--n={self.n}"]
+        command = [
+            sys.executable,
+            "-m",
+            "ipyparallel.cluster",
+            "start",
+            f"--profile-dir={folder}",
+            f"--cluster-id={name}",
+            f"--n={self.n}",
+        ]
         stop = {"signal": int(signal.SIGINT), "seconds": _STOP_SECONDS}
-        guarded.order("process", name="ipcluster", command=command, log=str(guarded.folder / "ipcluster.log"), stop=stop)
+        guarded.order(
+            "process",
+            name="ipcluster",
+            command=command,
+            log=str(guarded.folder / "ipcluster.log"),
+            stop=stop,
+        )
         file = folder / "security" / f"ipcontroller-{name}-client.json"
         self._wait(file.exists, _QUEUE_SECONDS, "no controller has started")
         self.client = _hub.connect(file)
@@ -102,15 +120,19 @@ class ProfileEngines:
             here = len(self.client.ids)
             if here > told:
                 told = here
-                progress(0.3 + 0.5 * min(1.0, here / self.n), f"{here} of {self.n} engines are running")
+                progress(
+                    0.3 + 0.5 * min(1.0, here / self.n), f"{here} of {self.n} engines are running"
+                )
             return here >= self.n
 
         self._wait(enough, seconds, "too few engines have started")
         self.ids = self._idle(self.client.ids)
         if len(self.ids) < self.n:
             raise RankError(
-                f"cluster: {len(self.ids)} of the engines of profile {self.profile} answer; expected {self.n}, idle. "
-                f"Start more with `ipcluster engines --profile={self.profile} --n={self.n - len(self.ids)}`, or wait until they are."
+                f"cluster: {len(self.ids)} of the engines of profile {self.profile} answer; "
+                f"expected {self.n}, idle. "
+                f"Start more with `ipcluster engines --profile={self.profile} "
+                f"--n={self.n - len(self.ids)}`, or wait until they are."
             )
         self.ids = self.ids[: self.n]
 
@@ -120,16 +142,22 @@ class ProfileEngines:
         end = time.monotonic() + _IDLE_SECONDS
         while not all(job.done() for job in jobs.values()) and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
-        hosts = {engine: job.get(0) for engine, job in jobs.items() if job.done() and job.successful()}
+        hosts = {
+            engine: job.get(0) for engine, job in jobs.items() if job.done() and job.successful()
+        }
         return tuple(sorted(hosts, key=lambda engine: (hosts[engine], engine)))
 
     def deaths(self) -> dict[int, str]:
         """Return which engines have left their controller, by index."""
-        if self._guarded is not None and ("ipcluster" in self._guarded.ends or not self._guarded.alive):
+        if self._guarded is not None and (
+            "ipcluster" in self._guarded.ends or not self._guarded.alive
+        ):
             return dict.fromkeys(range(len(self.ids)), "ended with ipcluster, which had started it")
         here = set(self.client.ids)
         return {
-            i: "has left its controller: its process or its machine has ended" for i, engine in enumerate(self.ids) if engine not in here
+            i: "has left its controller: its process or its machine has ended"
+            for i, engine in enumerate(self.ids)
+            if engine not in here
         }
 
     def interrupt(self, indices: Sequence[int]) -> None:
@@ -139,7 +167,9 @@ class ProfileEngines:
             self.client.send_signal(signal.SIGINT, targets=targets, block=False)
 
     def renew(self, progress: Progress) -> None:
-        """Start all anew where this has started them; else go on with other engines of the controller, where it has enough."""
+        """Start all anew where this has started them; else go on with other engines of the
+        controller, where it has enough.
+        """
         if self._guarded is not None:
             self.stop()
             self._guarded = None
@@ -149,13 +179,17 @@ class ProfileEngines:
         engines = self._idle(self.client.ids)
         if len(engines) < self.n:
             raise RankError(
-                f"recover: {len(engines)} of the engines of profile {self.profile} answer; expected {self.n}. Start others with `ipcluster "
-                f"engines --profile={self.profile} --n={self.n - len(engines)}`; engines that hang must be ended on their machines."
+                f"recover: {len(engines)} of the engines of profile {self.profile} answer; "
+                f"expected {self.n}. Start others with `ipcluster "
+                f"engines --profile={self.profile} --n={self.n - len(engines)}`; engines that hang "
+                "must be ended on their machines."
             )
         self.ids = engines[: self.n]
 
     def stop(self) -> None:
-        """Let go of engines that were there, and end those that were started; a second call does nothing."""
+        """Let go of engines that were there, and end those that were started; a second call does
+        nothing.
+        """
         client, self.client = self.client, None
         try:
             if client is not None:
@@ -185,8 +219,10 @@ class ProfileEngines:
             why = "ipcluster has ended" if gone else f"waited {seconds:.0f} s"
             last = "" if guarded is None else last_line(guarded.folder / "ipcluster.log")
             raise RankError(
-                f"cluster: {failed} for profile {self.profile} ({why}{f'; its last output: {last}' if last else ''}); expected "
-                f"{self.n} engines. Check the output of `ipcluster start --profile={self.profile} --n={self.n}` says."
+                f"cluster: {failed} for profile {self.profile} "
+                f"({why}{f'; its last output: {last}' if last else ''}); expected "
+                f"{self.n} engines. Check the output of `ipcluster start --profile={self.profile} "
+                f"--n={self.n}` says."
             )
 
 
@@ -204,10 +240,14 @@ def find_profile(name: str) -> Path:
     for place in (Path.cwd(), home):
         if (place / f"profile_{name}").is_dir():
             return place / f"profile_{name}"
-    known = sorted(path.name.removeprefix("profile_") for path in home.glob("profile_*") if path.is_dir())
+    known = sorted(
+        path.name.removeprefix("profile_") for path in home.glob("profile_*") if path.is_dir()
+    )
     raise InputError(
-        f"cluster: there is no ipyparallel profile {name!r} in {home}; expected one of: {', '.join(known) or 'none yet'}. "
-        f"Make it with `ipython profile create --parallel --profile={name}`; docs/clusters.md has its contents."
+        f"cluster: there is no ipyparallel profile {name!r} in {home}; expected one of: "
+        f"{', '.join(known) or 'none yet'}. "
+        f"Make it with `ipython profile create --parallel --profile={name}`; docs/clusters.md has "
+        "its contents."
     )
 
 

@@ -1,6 +1,7 @@
 """What runs inside an engine: its rank, its process group, and one function at a time.
 
-Everything here is called by name in an engine, so it must be importable there. It does not know the cluster.
+Everything here is called by name in an engine, so it must be importable there. It does not know the
+cluster.
 """
 
 from __future__ import annotations
@@ -26,11 +27,20 @@ from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._observe import observe
 from gpulab.parallel._outcome import Outcome, Sight, State
 
-# What gloo, NCCL and the store say when others do not come, seen with torch 2.13; everything else is the function's own error.
+# What gloo, NCCL and the store say when others do not come, seen with torch 2.13; everything else
+# is the function's own error.
 _COMMUNICATION = re.compile(
-    r"gloo|nccl|connection (closed|reset|refused|was)|timed? ?out|broken pipe|socket|TCPStore|peer|wait timeout", re.IGNORECASE
+    r"gloo|nccl|connection (closed|reset|refused|was)|timed? ?out|broken pipe|socket|TCPStore|peer|wait timeout",
+    re.IGNORECASE,
 )
-_COMMUNICATION_TYPES = {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "ValueError"}
+_COMMUNICATION_TYPES = {
+    "RuntimeError",
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+    "DistError",
+    "ValueError",
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,8 @@ class _State:
     def __init__(self) -> None:
         self.store: Any = None
         self.threads: int | None = None  # torch's, before it was a rank
-        self.environment: dict[str, str | None] = {}  # the variables that a rank has, as they were before; None where there was none
+        # the variables that a rank has, as they were before; None where there was none
+        self.environment: dict[str, str | None] = {}
 
 
 _STATE = _State()
@@ -65,7 +76,9 @@ def set_threads(threads: int) -> None:
 
 
 def gpus() -> int:
-    """Return how many CUDA devices this engine sees that can talk: without NCCL, as in PyTorch's builds for Windows, none can."""
+    """Return how many CUDA devices this engine sees that can talk: without NCCL, as in PyTorch's
+    builds for Windows, none can.
+    """
     import torch
     import torch.distributed as dist
 
@@ -73,7 +86,9 @@ def gpus() -> int:
 
 
 def address_towards(host: str) -> str:
-    """Return this machine's own address on the way to a host; what the other ranks may reach it by."""
+    """Return this machine's own address on the way to a host; what the other ranks may reach it
+    by.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # no packet is sent: the system only chooses the interface
         return str(probe.getsockname()[0])
@@ -84,17 +99,25 @@ def open_store(address: str, port: int) -> int:
     from torch._C._distributed_c10d import TCPStore
 
     AGENT.keep_sockets()
-    _STATE.store = TCPStore(address, port, is_master=True, wait_for_workers=False, use_libuv=_has_libuv())
+    _STATE.store = TCPStore(
+        address, port, is_master=True, wait_for_workers=False, use_libuv=_has_libuv()
+    )
     return int(_STATE.store.port)
 
 
 def _has_libuv() -> bool:
-    """Whether PyTorch was built with the store's usual event loop: on Windows it is not, and a store that asks for it is refused."""
+    """Whether PyTorch was built with the store's usual event loop: on Windows it is not, and a
+    store that asks for it is refused.
+    """
     return sys.platform != "win32"
 
 
-def open_group(place: Place, address: str, port: int, own_address: str, timeout_seconds: float, backend: str) -> None:
-    """Join the process group as a rank; ``rank`` and ``world_size`` become names in the engine's namespace."""
+def open_group(
+    place: Place, address: str, port: int, own_address: str, timeout_seconds: float, backend: str
+) -> None:
+    """Join the process group as a rank; ``rank`` and ``world_size`` become names in the engine's
+    namespace.
+    """
     import torch
     import torch.distributed as dist
     from torch._C._distributed_c10d import TCPStore
@@ -102,7 +125,9 @@ def open_group(place: Place, address: str, port: int, own_address: str, timeout_
     timeout = datetime.timedelta(seconds=timeout_seconds)
     if place.rank != 0:
         AGENT.keep_sockets()
-        _STATE.store = TCPStore(address, port, is_master=False, timeout=timeout, use_libuv=_has_libuv())
+        _STATE.store = TCPStore(
+            address, port, is_master=False, timeout=timeout, use_libuv=_has_libuv()
+        )
     _set_environment(
         RANK=str(place.rank),
         WORLD_SIZE=str(place.world_size),
@@ -116,7 +141,9 @@ def open_group(place: Place, address: str, port: int, own_address: str, timeout_
         _set_environment(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
     if "nccl" in backend:
         torch.cuda.set_device(place.local_rank)
-    dist.init_process_group(backend, store=_STATE.store, rank=place.rank, world_size=place.world_size, timeout=timeout)
+    dist.init_process_group(
+        backend, store=_STATE.store, rank=place.rank, world_size=place.world_size, timeout=timeout
+    )
     AGENT.rank, AGENT.freed = place.rank, False
     _prepare_engine(place)
 
@@ -134,14 +161,17 @@ def close_group() -> None:
 
     if dist.is_initialized():
         AGENT.free()  # so that nothing waits for those who are gone
-        with contextlib.suppress(Exception):  # a broken group cannot be left in order, and need not be
+        # a broken group cannot be left in order, and need not be
+        with contextlib.suppress(Exception):
             dist.destroy_process_group()
     _STATE.store = None
     gc.collect()
 
 
 def leave_engine() -> None:
-    """Leave an engine that belongs to others as it was: no process group, no names, its own variables and threads."""
+    """Leave an engine that belongs to others as it was: no process group, no names, its own
+    variables and threads.
+    """
     import torch
     from ipykernel.ipkernel import IPythonKernel
 
@@ -161,7 +191,9 @@ def leave_engine() -> None:
 
 
 def execute(payload: bytes) -> bytes:
-    """Call the function in the payload; return the pickled `Outcome`. Never raises: what goes wrong is in the outcome."""
+    """Call the function in the payload; return the pickled `Outcome`. Never raises: what goes wrong
+    is in the outcome.
+    """
     import cloudpickle
 
     printed = io.StringIO()
@@ -184,8 +216,12 @@ def execute(payload: bytes) -> bytes:
         sight, trace = Sight(AGENT.rank, state, len(calls)), ""
     else:
         text = f"{type(error).__name__}: {message_of(error, 500)}"
-        sight, trace = Sight(AGENT.rank, state, len(calls), _failed_in(calls, error), _where(error), text), _trace(error)
-        with contextlib.suppress(Exception):  # an exception of the learner's own that cannot travel; its text does
+        sight, trace = (
+            Sight(AGENT.rank, state, len(calls), _failed_in(calls, error), _where(error), text),
+            _trace(error),
+        )
+        # an exception of the learner's own that cannot travel; its text does
+        with contextlib.suppress(Exception):
             error_bytes = cloudpickle.dumps(error.with_traceback(None))
     del error
     outcome = Outcome(sight, value, error_bytes, trace, printed.getvalue(), calls)
@@ -194,12 +230,18 @@ def execute(payload: bytes) -> bytes:
 
 def _failed_in(calls: tuple[CollectiveCall, ...], error: BaseException) -> CollectiveCall | None:
     """Return the collective that did not come about, where that is what ended the call."""
-    failed = next((call for call in calls if call.error is not None and _COMMUNICATION.search(call.error)), None)
+    failed = next(
+        (call for call in calls if call.error is not None and _COMMUNICATION.search(call.error)),
+        None,
+    )
     if failed is not None:
         return failed
     open_calls = [call for call in calls if call.end_seconds is None]
     broken = isinstance(error, KeyboardInterrupt) and AGENT.freed
-    words = type(error).__name__ in _COMMUNICATION_TYPES and _COMMUNICATION.search(message_of(error, 2000)) is not None
+    words = (
+        type(error).__name__ in _COMMUNICATION_TYPES
+        and _COMMUNICATION.search(message_of(error, 2000)) is not None
+    )
     return (open_calls[0] if open_calls else None) if broken or words else None
 
 
@@ -234,9 +276,11 @@ def _told(seen: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[Callable[[], None]]:
-    """Let the first SIGINT raise KeyboardInterrupt in the function, and nowhere else; gives what ends that.
+    """Let the first SIGINT raise KeyboardInterrupt in the function, and nowhere else; gives what
+    ends that.
 
-    Those after it are the same one, sent again because the first may have come too early: a function that cleans up goes on.
+    Those after it are the same one, sent again because the first may have come too early: a
+    function that cleans up goes on.
     """
     inside = True
 
@@ -259,32 +303,48 @@ def _interruptible() -> Iterator[Callable[[], None]]:
 
 
 def _interface_of(address: str) -> str:
-    """Return the name of the network interface that has an address; "" where none has, and gloo chooses."""
+    """Return the name of the network interface that has an address; "" where none has, and gloo
+    chooses.
+    """
     import psutil
 
-    return next((name for name, found in psutil.net_if_addrs().items() for each in found if each.address == address), "")
+    return next(
+        (
+            name
+            for name, found in psutil.net_if_addrs().items()
+            for each in found
+            if each.address == address
+        ),
+        "",
+    )
 
 
 def _prepare_engine(place: Place) -> None:
-    """Give the engine's namespace its rank, let signals reach a busy engine, and start the agent. Outside an engine: nothing."""
+    """Give the engine's namespace its rank, let signals reach a busy engine, and start the agent.
+    Outside an engine: nothing.
+    """
     from ipykernel.ipkernel import IPythonKernel
 
     if not IPythonKernel.initialized():
         return
     kernel: Any = IPythonKernel.instance()
     kernel.shell.user_ns.update(rank=place.rank, world_size=place.world_size)
-    kernel.control_handlers.setdefault("signal_request", _on_signal_request)  # ``%%px`` sends one when it is interrupted
+    # ``%%px`` sends one when it is interrupted
+    kernel.control_handlers.setdefault("signal_request", _on_signal_request)
     AGENT.publisher = kernel.shell.data_pub
     AGENT.start()
 
 
 def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:
-    """Send this process a signal, as an engine's nanny does where there is one (in the thread of control messages)."""
+    """Send this process a signal, as an engine's nanny does where there is one (in the thread of
+    control messages).
+    """
     from ipykernel.ipkernel import IPythonKernel
 
     number = message["content"]["sig"]
     number = getattr(signal, number) if isinstance(number, str) else number
-    if sys.platform == "win32" and number == signal.SIGINT:  # which os.kill would end the process by there
+    # which os.kill would end the process by there
+    if sys.platform == "win32" and number == signal.SIGINT:
         _thread.interrupt_main()
     else:
         os.kill(os.getpid(), number)

@@ -1,4 +1,6 @@
-"""Memory per rank, predicted: a strategy's own code runs as one rank of up to 1,024, with fake tensors and a fake process group."""
+"""Memory per rank, predicted: a strategy's own code runs as one rank of up to 1,024, with fake
+tensors and a fake process group.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,19 @@ MOST_RANKS = 1024
 PRECISIONS = ("float32", "bfloat16")
 _SOURCE = "the strategies' own code on PyTorch's fake process group and fake tensors"
 # From benchmarks/rank_memory.py; docs/measurements.md has the table and the command.
-KNOWN_ERROR = "against two and four real ranks on gloo, every strategy: at most 4 bytes (docs/measurements.md, memory per rank, predicted)"
+KNOWN_ERROR = (
+    "against two and four real ranks on gloo, every strategy: at most 4 bytes "
+    "(docs/measurements.md, memory per rank, predicted)"
+)
 ASSUMPTIONS = (
-    "this PyTorch's CPU kernels and gloo; a rank's tensors only: a GPU adds its context, NCCL's buffers and what its allocator rounds up "
+    "this PyTorch's CPU kernels and gloo; a rank's tensors only: a GPU adds its context, NCCL's "
+    "buffers and what its allocator rounds up "
     "(the margin of needed_bytes)"
 )
-_MIXED = "; bfloat16 is autocast with float32 parameters, for zero2 and zero3 FSDP2's own mixed precision"
+_MIXED = (
+    "; bfloat16 is autocast with float32 parameters, for zero2 and zero3 FSDP2's own mixed "
+    "precision"
+)
 _PIPELINES = ("pipeline-gpipe", "pipeline-1f1b")
 
 
@@ -44,16 +53,18 @@ def predict_ranks(
     progress: Callable[[float, str], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> RankMemory:
-    """Return the memory that a training step takes on one rank, without running the step or allocating its memory.
+    """Return the memory that a training step takes on one rank, without running the step or
+    allocating its memory.
 
     Parameters
     ----------
     model : torch.nn.Module, callable or str
-        A module (it is copied without its memory, and left as it is), a function without arguments that makes one, or one of
-        ``gpt_shapes()`` by name, such as "7B".
+        A module (it is copied without its memory, and left as it is), a function without arguments
+        that makes one, or one of ``gpt_shapes()`` by name, such as "7B".
     inputs, targets : torch.Tensor
-        The batch of this rank's step: its own part where the ranks divide the batch (data, ddp, zero1 to zero3), else the whole batch.
-        Only shape and dtype matter. For a named model, one sequence (of each microbatch) by default.
+        The batch of this rank's step: its own part where the ranks divide the batch (data, ddp,
+        zero1 to zero3), else the whole batch. Only shape and dtype matter. For a named model, one
+        sequence (of each microbatch) by default.
     strategy : str
         One of ``parallel.strategies()``.
     ranks : int
@@ -61,7 +72,8 @@ def predict_ranks(
     rank : int
         The rank to predict: pipelines' stages and the shares of zero1 differ.
     precision : str
-        "float32", or "bfloat16": autocast with float32 parameters; for zero2 and zero3 FSDP2's mixed precision.
+        "float32", or "bfloat16": autocast with float32 parameters; for zero2 and zero3 FSDP2's
+        mixed precision.
     optimizer : str, callable
         As ``memory.predict`` takes it.
     checkpoint : bool
@@ -81,21 +93,23 @@ def predict_ranks(
     Raises
     ------
     InputError
-        If the strategy is unknown, ranks is out of range, the model or batch cannot be split as asked, a step fails, or this process
-        already belongs to a process group.
+        If the strategy is unknown, ranks is out of range, the model or batch cannot be split as
+        asked, a step fails, or this process already belongs to a process group.
     StoppedError
         If ``stop`` returned True.
 
     Notes
     -----
-    The figures are those of the second of two steps, in which the optimizer's state exists from the start. They include the batch.
+    The figures are those of the second of two steps, in which the optimizer's state exists from the
+    start. They include the batch.
 
     Examples
     --------
     >>> import torch
     >>> from gpulab import networks, parallel
     >>> x = torch.zeros(4, 64, dtype=torch.int64)
-    >>> p = parallel.predict_ranks(lambda: networks.transformer(100, 64, 4, 2, context=64), x, x, strategy="zero3", ranks=8)
+    >>> p = parallel.predict_ranks(lambda: networks.transformer(100, 64, 4, 2, context=64), x, x,
+    strategy="zero3", ranks=8)
     >>> p.ranks, p.peak_by_category["optimizer"] < 2 * 4 * p.parameter_count / 7
     (8, True)
     """
@@ -110,13 +124,16 @@ def predict_ranks(
     ranks = _whole("ranks", ranks, 1, MOST_RANKS)
     rank = _whole("rank", rank, 0, ranks - 1)
     precision = _given.word(name, "precision", precision, PRECISIONS)
-    parts = _whole("microbatches", _parts(strategy, ranks) if microbatches is None else microbatches, 1, 2**20)
+    parts = _whole(
+        "microbatches", _parts(strategy, ranks) if microbatches is None else microbatches, 1, 2**20
+    )
     checkpoint = _given.flag(name, "checkpoint", checkpoint)
     buckets = _whole("bucket_bytes", bucket_bytes, 1, 2**50)
     maker = OptimizerMaker(name, optimizer)
     if maker.kind is None:
         raise InputError(
-            f"{name}: optimizer is None; expected a name or a factory, since the ranks divide the optimizer's state. Pass 'adam'."
+            f"{name}: optimizer is None; expected a name or a factory, since the ranks divide the "
+            "optimizer's state. Pass 'adam'."
         )
     _refuse_older(strategy)
     plan = Plan(strategy, precision, optimizer, checkpoint, parts, buckets, loss)
@@ -129,20 +146,51 @@ def predict_ranks(
         count = sum(parameter.numel() for parameter in fake.parameters())
         items = len(batch[0]) * (1 if strategy in _WHOLE_BATCH else ranks)
         positions = _strategies.positions_of(batch[0])
-        _checked(strategy, _strategies.Asked(model=fake, ranks=ranks, batch_size=items, microbatches=parts, positions=positions))
-        tracker = RankTracker("cpu", replace=_kernels.run, scratch=_kernels.scratch_bytes, stop=stop)
-        found = _followed(lambda: follow(plan, fake, _faked(batch), tracker=tracker, built=_neighbours(batch, parts), report=report))
+        _checked(
+            strategy,
+            _strategies.Asked(
+                model=fake, ranks=ranks, batch_size=items, microbatches=parts, positions=positions
+            ),
+        )
+        tracker = RankTracker(
+            "cpu", replace=_kernels.run, scratch=_kernels.scratch_bytes, stop=stop
+        )
+        found = _followed(
+            lambda: follow(
+                plan,
+                fake,
+                _faked(batch),
+                tracker=tracker,
+                built=_neighbours(batch, parts),
+                report=report,
+            )
+        )
     report(1.0, "done")
-    scratch = found["scratch_bytes"] + found["checkpoints"] // 2 * 5120  # a checkpoint keeps the generator's state outside operators
+    # a checkpoint keeps the generator's state outside operators
+    scratch = found["scratch_bytes"] + found["checkpoints"] // 2 * 5120
     return RankMemory(
-        label=label, strategy=strategy, ranks=ranks, rank=rank, peak_bytes=found["peak_bytes"], scratch_bytes=scratch,
-        kept_bytes=found["kept_bytes"], first_step_peak_bytes=found["first_step_peak_bytes"],
+        label=label,
+        strategy=strategy,
+        ranks=ranks,
+        rank=rank,
+        peak_bytes=found["peak_bytes"],
+        scratch_bytes=scratch,
+        kept_bytes=found["kept_bytes"],
+        first_step_peak_bytes=found["first_step_peak_bytes"],
         peak_by_category={c: found["peak_by_category"].get(c, 0) for c in RANK_CATEGORIES},
-        peak_operator=found["peak_operator"], peak_phase=found["peak_phase"],
-        peak_tensors=tuple(LiveTensor.from_dict(t) for t in found["peak_tensors"]), parameter_count=count, optimizer=maker.name,
-        precision=precision, checkpoint=checkpoint, microbatches=parts, notes=(),
-        evidence=Evidence.modelled(ASSUMPTIONS + (_MIXED if precision == "bfloat16" else ""), _SOURCE, KNOWN_ERROR),
-    )  # fmt: skip
+        peak_operator=found["peak_operator"],
+        peak_phase=found["peak_phase"],
+        peak_tensors=tuple(LiveTensor.from_dict(t) for t in found["peak_tensors"]),
+        parameter_count=count,
+        optimizer=maker.name,
+        precision=precision,
+        checkpoint=checkpoint,
+        microbatches=parts,
+        notes=(),
+        evidence=Evidence.modelled(
+            ASSUMPTIONS + (_MIXED if precision == "bfloat16" else ""), _SOURCE, KNOWN_ERROR
+        ),
+    )
 
 
 # Strategies in which each rank works on the whole batch.
@@ -156,7 +204,8 @@ def _refuse_older(strategy: str) -> None:
 
     if strategy in _PIPELINES and not asks_for_shapes():
         raise InputError(
-            f"predict_ranks: a stage of {strategy} learns its shapes differently in PyTorch {torch.__version__}; expected 2.13 or newer. "
+            f"predict_ranks: a stage of {strategy} learns its shapes differently in PyTorch "
+            f"{torch.__version__}; expected 2.13 or newer. "
             "Install it, or pass strategy='split', whose stages are the same."
         )
 
@@ -164,7 +213,8 @@ def _refuse_older(strategy: str) -> None:
 def _whole(name: str, value: Any, least: int, most: int) -> int:
     if not _given.is_whole(value) or not least <= value <= most:
         raise InputError(
-            f"predict_ranks: {name} is {shown(value)}; expected a whole number from {least} to {most}. "
+            f"predict_ranks: {name} is {shown(value)}; expected a whole number from {least} to "
+            f"{most}. "
             f"Pass for example {name}={min(max(least, 2), most)}."
         )
     return int(value)
@@ -182,7 +232,11 @@ def _checked(strategy: str, asked: Any) -> None:
         strategy_named(strategy).check(asked)
     except InputError as error:
         sharing = 1 if strategy in _WHOLE_BATCH else asked.ranks
-        told = re.sub(r"Pass batch_size=(\d+)", lambda found: f"Pass inputs of {int(found[1]) // sharing} items", str(error))
+        told = re.sub(
+            r"Pass batch_size=(\d+)",
+            lambda found: f"Pass inputs of {int(found[1]) // sharing} items",
+            str(error),
+        )
         raise InputError(told.replace("train:", "predict_ranks:", 1)) from None
 
 
@@ -193,11 +247,18 @@ def _followed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return work()
     except Stopped:
-        raise StoppedError("predict_ranks: stopped before two steps were complete; expected it to finish. Call it again.") from None
+        raise StoppedError(
+            "predict_ranks: stopped before two steps were complete; expected it to finish. Call it "
+            "again."
+        ) from None
     except GpulabError:
         raise
     except Exception as error:
-        raise InputError(explain("predict_ranks", "the step", error).replace("memory.trace, which runs the step", "real ranks")) from error
+        raise InputError(
+            explain("predict_ranks", "the step", error).replace(
+                "memory.trace, which runs the step", "real ranks"
+            )
+        ) from error
 
 
 @contextlib.contextmanager
@@ -222,7 +283,9 @@ def _world(rank: int, ranks: int) -> Iterator[None]:
         yield
 
 
-def _what(model: Any, inputs: Any, targets: Any, parts: int) -> tuple[str, Callable[[], Any], tuple[Any, Any]]:
+def _what(
+    model: Any, inputs: Any, targets: Any, parts: int
+) -> tuple[str, Callable[[], Any], tuple[Any, Any]]:
     """Return the model's name, what makes it of fake tensors, and the batch."""
     import torch
 
@@ -236,14 +299,16 @@ def _what(model: Any, inputs: Any, targets: Any, parts: int) -> tuple[str, Calla
         return shape.name, shape.model, (inputs, targets)
     if not isinstance(inputs, torch.Tensor) or inputs.dim() < 1 or not len(inputs):
         raise InputError(
-            f"predict_ranks: inputs is {shown(inputs)}; expected a tensor with the rank's part of the batch first, such as "
+            f"predict_ranks: inputs is {shown(inputs)}; expected a tensor with the rank's part of "
+            "the batch first, such as "
             "torch.zeros(8, 784). Only its shape and dtype matter."
         )
     if isinstance(model, torch.nn.Module):
         return type(model).__name__, lambda: _fake_copy(model), (inputs, targets)
     if not callable(model):
         raise InputError(
-            f"predict_ranks: model is {shown(model)}; expected a torch.nn.Module, a function that makes one, or a name such as '7B'."
+            f"predict_ranks: model is {shown(model)}; expected a torch.nn.Module, a function that "
+            "makes one, or a name such as '7B'."
         )
     from gpulab.memory._predict import _made
 
@@ -263,7 +328,9 @@ def _fake_copy(model: Any) -> Any:
 
     memo: dict[int, Any] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
-        fake: Any = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        fake: Any = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
+        )
         if isinstance(tensor, torch.nn.Parameter):
             fake = torch.nn.Parameter(fake, tensor.requires_grad)
         memo[id(tensor)] = fake
@@ -278,11 +345,17 @@ def _faked(batch: tuple[Any, Any]) -> tuple[Any, Any]:
     fake = torch.empty(inputs.shape, dtype=inputs.dtype)
     if targets is inputs:
         return fake, fake
-    return fake, torch.empty(targets.shape, dtype=targets.dtype) if isinstance(targets, torch.Tensor) else targets
+    return fake, torch.empty(targets.shape, dtype=targets.dtype) if isinstance(
+        targets, torch.Tensor
+    ) else targets
 
 
-def _neighbours(batch: tuple[Any, Any], parts: int) -> Callable[[Any], contextlib.AbstractContextManager[None]]:
-    """Return what tells a pipeline's stage which tensors its neighbors would send: those of one microbatch."""
+def _neighbours(
+    batch: tuple[Any, Any], parts: int
+) -> Callable[[Any], contextlib.AbstractContextManager[None]]:
+    """Return what tells a pipeline's stage which tensors its neighbors would send: those of one
+    microbatch.
+    """
     import torch
 
     from gpulab.parallel._fake_ranks import arriving
@@ -290,14 +363,23 @@ def _neighbours(batch: tuple[Any, Any], parts: int) -> Callable[[Any], contextli
     def told(trainer: Any) -> contextlib.AbstractContextManager[None]:
         if not hasattr(trainer, "schedule"):
             return contextlib.nullcontext()
-        inputs = torch.empty(len(batch[0]) // parts, *batch[0].shape[1:], dtype=batch[0].dtype, device="meta")
+        inputs = torch.empty(
+            len(batch[0]) // parts, *batch[0].shape[1:], dtype=batch[0].dtype, device="meta"
+        )
         x = inputs
         with torch.no_grad():
             for stage in trainer.before:
                 x = stage(x)
         before = None if trainer.first else torch.empty(x.shape, dtype=x.dtype, requires_grad=True)
-        y = trainer.stage(before if before is not None else torch.empty(inputs.shape, dtype=inputs.dtype))
-        shapes = [None if t is None else torch.empty(t.shape, dtype=t.dtype, device="meta", requires_grad=True) for t in (before, y)]
+        y = trainer.stage(
+            before if before is not None else torch.empty(inputs.shape, dtype=inputs.dtype)
+        )
+        shapes = [
+            None
+            if t is None
+            else torch.empty(t.shape, dtype=t.dtype, device="meta", requires_grad=True)
+            for t in (before, y)
+        ]
         return arriving(*shapes)  # without memory, which would count
 
     return told

@@ -1,8 +1,11 @@
-"""The part of a rank's memory that is plain arithmetic: parameters, gradients and optimizer state, which stay from step to step.
+"""The part of a rank's memory that is plain arithmetic: parameters, gradients and optimizer state,
+which stay from step to step.
 
-For the shapes of ``gpt_shapes`` in float32 (mixed precision here keeps the states in float32 too). What is alive only during a step,
-activations above all, takes ``predict_ranks``. Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
-Parameter Models", 2020, section 3.1 and figure 1, with FSDP2's padding and PyTorch's own sharing-out of whole parameters in stage 1.
+For the shapes of ``gpt_shapes`` in float32 (mixed precision here keeps the states in float32 too).
+What is alive only during a step, activations above all, takes ``predict_ranks``. Source:
+Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020,
+section 3.1 and figure 1, with FSDP2's padding and PyTorch's own sharing-out of whole parameters in
+stage 1.
 """
 
 from __future__ import annotations
@@ -19,8 +22,14 @@ from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 
 STATE_STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe", "pipeline-1f1b")
-# Bytes of state for each parameter, and whether each tensor has a step counter of four bytes beside it.
-OPTIMIZER_BYTES = {"adam": (8, True), "adamw": (8, True), "sgd": (0, False), "sgd-momentum": (4, False)}
+# Bytes of state for each parameter, and whether each tensor has a step counter of four bytes beside
+# it.
+OPTIMIZER_BYTES = {
+    "adam": (8, True),
+    "adamw": (8, True),
+    "sgd": (0, False),
+    "sgd-momentum": (4, False),
+}
 _MOST_RANKS = 1024
 _FLOAT, _COUNTER = 4, 4
 _SHARDED = ("zero2", "zero3")
@@ -60,14 +69,19 @@ class RankStates(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the three parts and their sum."""
         rows = [
-            ("parameters", format_bytes(self.parameters_bytes)), ("gradients", format_bytes(self.gradients_bytes)),
-            ("optimizer", format_bytes(self.optimizer_bytes)), ("together", format_bytes(self.total_bytes)),
-        ]  # fmt: skip
+            ("parameters", format_bytes(self.parameters_bytes)),
+            ("gradients", format_bytes(self.gradients_bytes)),
+            ("optimizer", format_bytes(self.optimizer_bytes)),
+            ("together", format_bytes(self.total_bytes)),
+        ]
         return (f"{self.label}: {self.strategy}, rank {self.rank} of {self.ranks}", "bytes"), rows
 
 
-def rank_states(model: str | GptShape, *, strategy: str, ranks: int, rank: int = 0, optimizer: str = "adam") -> RankStates:
-    """Return the bytes of parameters, gradients and optimizer state on one rank, by arithmetic alone.
+def rank_states(
+    model: str | GptShape, *, strategy: str, ranks: int, rank: int = 0, optimizer: str = "adam"
+) -> RankStates:
+    """Return the bytes of parameters, gradients and optimizer state on one rank, by arithmetic
+    alone.
 
     Parameters
     ----------
@@ -84,13 +98,14 @@ def rank_states(model: str | GptShape, *, strategy: str, ranks: int, rank: int =
     Raises
     ------
     InputError
-        If a value is not among these, the ranks do not divide the heads, or there are fewer layers than stages.
+        If a value is not among these, the ranks do not divide the heads, or there are fewer layers
+        than stages.
 
     Examples
     --------
     >>> s = rank_states("7B", strategy="zero3", ranks=64)
-    >>> s.total_bytes - 16 * gpt_shape("7B").parameter_count // 64  # 47 rows of padding in each of two matrices; 389 step counters
-    97812
+    >>> s.total_bytes - 16 * gpt_shape("7B").parameter_count // 64  # 47 rows of padding in each of
+    two matrices; 389 step counters 97812
     >>> 47 * 4096 * 2 * 16 // 64 + 389 * 4
     97812
     """
@@ -102,7 +117,10 @@ def rank_states(model: str | GptShape, *, strategy: str, ranks: int, rank: int =
         ("rank", rank, 0, max(0, int(ranks) - 1) if _given.is_whole(ranks) else 0),
     ):
         if not _given.is_whole(value) or not least <= value <= most:
-            raise InputError(f"rank_states: {name} is {shown(value)}; expected a whole number from {least} to {most}. Pass {name}={least}.")
+            raise InputError(
+                f"rank_states: {name} is {shown(value)}; expected a whole number from {least} to "
+                f"{most}. Pass {name}={least}."
+            )
     ranks, rank = int(ranks), int(rank)
     refused = cannot_split(shape, strategy, ranks)
     if refused:
@@ -111,32 +129,45 @@ def rank_states(model: str | GptShape, *, strategy: str, ranks: int, rank: int =
     owned = _owned(held, ranks, rank) if strategy == "zero1" else held
     each, counted = OPTIMIZER_BYTES[optimizer]
     return RankStates(
-        label=shape.name, strategy=strategy, optimizer=optimizer, ranks=ranks, rank=rank, parameters_bytes=_FLOAT * sum(held),
-        gradients_bytes=_FLOAT * sum(held), optimizer_bytes=each * sum(owned) + (_COUNTER * len(owned) if counted else 0),
+        label=shape.name,
+        strategy=strategy,
+        optimizer=optimizer,
+        ranks=ranks,
+        rank=rank,
+        parameters_bytes=_FLOAT * sum(held),
+        gradients_bytes=_FLOAT * sum(held),
+        optimizer_bytes=each * sum(owned) + (_COUNTER * len(owned) if counted else 0),
         evidence=Evidence.modelled(
-            "float32 states, gradients kept until the next step begins; no activations, gathered parameters or buffers",
+            "float32 states, gradients kept until the next step begins; no activations, gathered "
+            "parameters or buffers",
             "ZeRO (Rajbhandari et al., 2020), section 3.1",
             "equal to predict_ranks' bytes between steps, except for the batch (tests/parallel)",
         ),
-    )  # fmt: skip
+    )
 
 
 def cannot_split(shape: GptShape, strategy: str, ranks: int) -> str:
-    """Return why a strategy cannot split a shape over so many ranks, in one sentence; "" where it can."""
+    """Return why a strategy cannot split a shape over so many ranks, in one sentence; "" where it
+    can.
+    """
     if strategy == "tensor" and shape.heads % ranks:
         return (
-            f"tensor cannot split {shape.heads} heads over {ranks} ranks; expected ranks that divide the heads. Take {shape.heads} ranks."
+            f"tensor cannot split {shape.heads} heads over {ranks} ranks; expected ranks that "
+            f"divide the heads. Take {shape.heads} ranks."
         )
     if strategy.startswith("pipeline") and shape.layers < ranks:
         return (
-            f"{strategy} cannot cut {shape.layers} layers into {ranks} stages; expected at least one layer for each rank. "
+            f"{strategy} cannot cut {shape.layers} layers into {ranks} stages; expected at least "
+            "one layer for each rank. "
             f"Take {shape.layers} ranks."
         )
     return ""
 
 
 def _layer(w: int) -> list[tuple[int, int, bool]]:
-    """Return (rows, row length, split by tensor parallelism) of one layer's parameters; biases of row-split layers stay whole."""
+    """Return (rows, row length, split by tensor parallelism) of one layer's parameters; biases of
+    row-split layers stay whole.
+    """
     norms = [(w, 1, False)] * 4
     attention = [(3 * w, w, True), (3 * w, 1, True), (w, w, True), (w, 1, False)]
     return [*norms, *attention, (4 * w, w, True), (4 * w, 1, True), (w, 4 * w, True), (w, 1, False)]
@@ -153,14 +184,18 @@ def _held(shape: GptShape, strategy: str, ranks: int, rank: int) -> list[tuple[i
         first, last = (first if rank == 0 else []), (last if rank == ranks - 1 else [])
     tensors = [*first, *(_layer(w) * layers), *last]
     if strategy == "tensor":
-        return [(rows, rest) if not split else (rows // ranks, rest) for rows, rest, split in tensors]
+        return [
+            (rows, rest) if not split else (rows // ranks, rest) for rows, rest, split in tensors
+        ]
     if strategy in _SHARDED:  # contiguous shares of equal length, the last ones padded or empty
         return [(-(-rows // ranks), rest) for rows, rest, _ in tensors]
     return [(rows, rest) for rows, rest, _ in tensors]
 
 
 def _owned(sizes: Sequence[int], ranks: int, rank: int) -> list[int]:
-    """Return the parameters whose state one rank keeps in stage 1: from the largest down, each goes where there is least so far."""
+    """Return the parameters whose state one rank keeps in stage 1: from the largest down, each goes
+    where there is least so far.
+    """
     loads = [(0, k) for k in range(ranks)]
     mine = []
     for size in sorted(sizes, reverse=True):

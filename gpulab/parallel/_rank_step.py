@@ -1,7 +1,9 @@
-"""Training steps of one rank under a strategy, followed storage by storage: the same for a real rank and for a fake one.
+"""Training steps of one rank under a strategy, followed storage by storage: the same for a real
+rank and for a fake one.
 
-``follow`` runs inside a rank: in an engine of a cluster with real tensors, or in ``_fake_ranks`` with fake ones. It gives back plain
-numbers, so that they can travel. Times and losses are ``train``'s business.
+``follow`` runs inside a rank: in an engine of a cluster with real tensors, or in ``_fake_ranks``
+with fake ones. It gives back plain numbers, so that they can travel. Times and losses are
+``train``'s business.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ def follow(
     *,
     steps: int = 2,
     tracker: Any = None,
-    built: Callable[[Any], contextlib.AbstractContextManager[None]] = lambda trainer: contextlib.nullcontext(),
+    built: Callable[[Any], contextlib.AbstractContextManager[None]] = lambda trainer: (
+        contextlib.nullcontext()
+    ),
     report: Callable[[float, str], None] = lambda fraction, text: None,
 ) -> dict[str, Any]:
     """Take steps on this rank's part of a batch; return what its memory was, as plain numbers.
@@ -95,7 +99,8 @@ def follow(
     Returns
     -------
     dict
-        peak_bytes, peak_by_category, peak_operator, peak_phase, peak_tensors, kept_bytes, first_step_peak_bytes, scratch_bytes.
+        peak_bytes, peak_by_category, peak_operator, peak_phase, peak_tensors, kept_bytes,
+        first_step_peak_bytes, scratch_bytes.
     """
     import torch
     import torch.distributed as dist
@@ -105,9 +110,15 @@ def follow(
     follower = tracker if tracker is not None else RankTracker("cpu")
     make = OptimizerMaker("predict_ranks", plan.optimizer)
     setting = _Share(
-        rank=dist.get_rank(), size=dist.get_world_size(), device=torch.device("cpu"), model=model, loss=_loss(plan), make_optimizer=make,
-        microbatches=plan.microbatches, bucket_bytes=plan.bucket_bytes,
-    )  # fmt: skip
+        rank=dist.get_rank(),
+        size=dist.get_world_size(),
+        device=torch.device("cpu"),
+        model=model,
+        loss=_loss(plan),
+        make_optimizer=make,
+        microbatches=plan.microbatches,
+        bucket_bytes=plan.bucket_bytes,
+    )
     ends = []
     with contextlib.ExitStack() as stack:
         calls = stack.enter_context(_step.checkpointed(model)) if plan.checkpoint else []
@@ -126,7 +137,8 @@ def follow(
             follower.begin_step()
             trainer.step(batch)
             follower.mark_gradients()
-            follower.watch_modules(trainer.modules)  # FSDP lays an uneven share down anew in its first step
+            # FSDP lays an uneven share down anew in its first step
+            follower.watch_modules(trainer.modules)
             ends.append(len(follower.operators))
         kept = follower.live_bytes
     follower.close()
@@ -161,9 +173,14 @@ def _loss(plan: Plan) -> Callable[[Any, tuple[Any, Any]], Any]:
         inputs, targets = batch
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
             if plan.loss is None:
-                return _step.loss_of("predict_ranks", model(inputs) if targets is None else model(inputs, targets))
+                return _step.loss_of(
+                    "predict_ranks", model(inputs) if targets is None else model(inputs, targets)
+                )
             output = model(inputs)
-            return _step.loss_of("predict_ranks", plan.loss(output) if targets is None else plan.loss(output, targets))
+            return _step.loss_of(
+                "predict_ranks",
+                plan.loss(output) if targets is None else plan.loss(output, targets),
+            )
 
     return loss
 
@@ -172,7 +189,9 @@ _SHARDED = ("zero2", "zero3")
 
 
 def _autocast_stage(stage: Any) -> None:
-    """Let a pipeline's stage compute in bfloat16: its loss alone is called under autocast by itself."""
+    """Let a pipeline's stage compute in bfloat16: its loss alone is called under autocast by
+    itself.
+    """
     import torch
 
     forward = stage.forward
@@ -186,7 +205,9 @@ def _autocast_stage(stage: Any) -> None:
 
 @contextlib.contextmanager
 def _mixed_shards(precision: str) -> Iterator[None]:
-    """Have FSDP2 gather parameters in bfloat16 and sum gradients in float32, which is its mixed precision; autocast is not used with it."""
+    """Have FSDP2 gather parameters in bfloat16 and sum gradients in float32, which is its mixed
+    precision; autocast is not used with it.
+    """
     import torch
     from torch.distributed import fsdp
 

@@ -1,8 +1,10 @@
-"""Follow the tensor storages of one rank, where parameters are shared out and collectives move them.
+"""Follow the tensor storages of one rank, where parameters are shared out and collectives move
+them.
 
-What ``memory``'s tracker does not meet in one process: a ``DTensor`` wraps the part that this rank really holds; FSDP frees and
-fills gathered parameters by resizing their storage, outside any operator; and buckets and gathered parameters exist only to be
-sent or received. Imported only inside functions: the class needs torch when it is defined.
+What ``memory``'s tracker does not meet in one process: a ``DTensor`` wraps the part that this rank
+really holds; FSDP frees and fills gathered parameters by resizing their storage, outside any
+operator; and buckets and gathered parameters exist only to be sent or received. Imported only
+inside functions: the class needs torch when it is defined.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ _RESIZED = "resize_"
 
 
 class RankTracker(StorageTracker):
-    """A ``StorageTracker`` that sees through ``DTensor``, follows resized storages, and tells what was sent or received.
+    """A ``StorageTracker`` that sees through ``DTensor``, follows resized storages, and tells what
+    was sent or received.
 
-    What a collective reads or writes and what FSDP's own operators write counts as "communication", unless it is a parameter, a
-    gradient (DDP's bucket, where the gradients are views of it) or an optimizer's state.
+    What a collective reads or writes and what FSDP's own operators write counts as "communication",
+    unless it is a parameter, a gradient (DDP's bucket, where the gradients are views of it) or an
+    optimizer's state.
     """
 
     def __init__(self, device_type: str, **options: Any) -> None:
@@ -32,7 +36,9 @@ class RankTracker(StorageTracker):
         self._resize: Any = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let wrappers take their operator apart first; then run it, and note what takes part in a collective."""
+        """Let wrappers take their operator apart first; then run it, and note what takes part in a
+        collective.
+        """
         if any(_is_wrapper(kind) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
@@ -73,7 +79,9 @@ class RankTracker(StorageTracker):
         return super()._storages(_local(tensor))
 
     def _arrived(self, tensor: Any) -> None:
-        """Count a tensor that was there before; FSDP's gathered parameters are no parameters of the rank's own."""
+        """Count a tensor that was there before; FSDP's gathered parameters are no parameters of the
+        rank's own.
+        """
         for part, storage in self._storages(tensor):
             if storage._cdata not in self._by_key:
                 self._count(part, storage, "", None, "")

@@ -1,7 +1,8 @@
-"""The rank's side of measured scaling: one training step for each number of ranks, taken in turns; and the all-reduce alone.
+"""The rank's side of measured scaling: one training step for each number of ranks, taken in turns;
+and the all-reduce alone.
 
-Runs wherever torch.distributed has a process group: in engines of a cluster, and in the recorder's own processes on a bare machine.
-So it needs torch alone. Nothing here decides how long to measure.
+Runs wherever torch.distributed has a process group: in engines of a cluster, and in the recorder's
+own processes on a bare machine. So it needs torch alone. Nothing here decides how long to measure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from gpulab.devices.conditions import Readings
 from gpulab.parallel._backend import own_device, talks_nccl
 from gpulab.parallel._observe import unobserved
 
-WARM_UP = 3  # steps: DDP arranges its buckets anew after the first, and the optimizer makes its state
+# steps: DDP arranges its buckets anew after the first, and the optimizer makes its state
+WARM_UP = 3
 DROPPED = 1  # of each turn: the step that finds the caches full of another model
 
 
@@ -34,7 +36,8 @@ class StepModel:
     shape : tuple of int
         Of one sample.
     vocabulary : int
-        Of a language model, whose samples are tokens and whose targets are too; 0 for samples of numbers.
+        Of a language model, whose samples are tokens and whose targets are too; 0 for samples of
+        numbers.
     batch : int
         Samples on one rank, unless the caller says otherwise; 1 to 6 and 8 divide it.
     """
@@ -74,7 +77,9 @@ MODELS: Mapping[str, StepModel] = {
     "mlp": StepModel("a perceptron, 2 x 512 hidden", _mlp, (256,), batch=240),
     "cnn": StepModel("a convolutional network on 32 x 32 color images", _cnn, (3, 32, 32)),
     "transformer": StepModel("a transformer of width 128", _transformer, (32,), 256),
-    "large-transformer": StepModel("a transformer of width 1024 and 12 layers", _large_transformer, (512,), 32768),
+    "large-transformer": StepModel(
+        "a transformer of width 1024 and 12 layers", _large_transformer, (512,), 32768
+    ),
 }
 _CLASSES = 10
 
@@ -92,7 +97,8 @@ class StepSpec:
     counts : tuple of int
         Numbers of ranks, in the order of their turns.
     wait_seconds : float or None
-        Not None: a rank waits so long (in strong scaling divided by the ranks) in place of computing, then averages the gradients.
+        Not None: a rank waits so long (in strong scaling divided by the ranks) in place of
+        computing, then averages the gradients.
     steps_a_sample : int
         On an accelerator several, with one wait for the device.
     """
@@ -118,7 +124,8 @@ class Turns:
     seconds : dict of int to list of float
         Number of ranks to the seconds of each step.
     alone_seconds, delay_seconds : float
-        How long this rank worked alone, and how much of that it was ready to work and had no core: others were there.
+        How long this rank worked alone, and how much of that it was ready to work and had no core:
+        others were there.
     """
 
     seconds: dict[int, list[float]]
@@ -169,7 +176,11 @@ class Job:
         if self.spec.wait_seconds is not None:
             return self._waiting(count, group)
         model, x, y = model.to(self.device), x.to(self.device), y.to(self.device)
-        wrapped = model if count == 1 else torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+        wrapped = (
+            model
+            if count == 1
+            else torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+        )
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
         def step() -> None:
@@ -205,8 +216,11 @@ class Job:
                 if count not in self.steps:
                     continue
                 before = conditions.read(Device("cpu")) if count == 1 else None
-                with unobserved():  # whoever watches the collectives looks at each operator, which would be timed too
-                    taken.seconds[count] += self._samples(self.steps[count], DROPPED + samples)[DROPPED:]
+                # whoever watches the collectives looks at each operator, which would be timed too
+                with unobserved():
+                    taken.seconds[count] += self._samples(self.steps[count], DROPPED + samples)[
+                        DROPPED:
+                    ]
                 if before is not None:
                     taken.add(before, conditions.read(Device("cpu")))
         return taken
@@ -253,21 +267,30 @@ def _samples(model: StepModel, count: int) -> tuple[Any, Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Return what says how many ranks can work at once: the host, the cores this rank may use, its threads, and where it computes."""
+    """Return what says how many ranks can work at once: the host, the cores this rank may use, its
+    threads, and where it computes.
+    """
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     accelerators = torch.cuda.device_count() if talks_nccl() else 0
     return {
-        "host": socket.gethostname(), "cores": cores, "threads": torch.get_num_threads(), "accelerators": accelerators,
+        "host": socket.gethostname(),
+        "cores": cores,
+        "threads": torch.get_num_threads(),
+        "accelerators": accelerators,
         "environment": environment(own_device()),
-    }  # fmt: skip
+    }
 
 
 def collective_times(name: str, nbytes: int, repeats: int) -> list[tuple[float, float]]:
-    """Run a collective over all ranks; return when this rank entered it and when it had its result, each time.
+    """Run a collective over all ranks; return when this rank entered it and when it had its result,
+    each time.
 
-    ``nbytes`` is what each rank gives: of ``all_gather`` its own part, of ``reduce_scatter`` all parts together.
+    ``nbytes`` is what each rank gives: of ``all_gather`` its own part, of ``reduce_scatter`` all
+    parts together.
     """
     import torch
     import torch.distributed as dist
@@ -297,18 +320,27 @@ def collective_times(name: str, nbytes: int, repeats: int) -> list[tuple[float, 
     return times[1:]
 
 
-def call_seconds(of_ranks: Sequence[Sequence[tuple[float, float]]], one_clock: bool = True) -> list[float]:
-    """Return the seconds of each call, from when the last rank had entered until the last one had its result.
+def call_seconds(
+    of_ranks: Sequence[Sequence[tuple[float, float]]], one_clock: bool = True
+) -> list[float]:
+    """Return the seconds of each call, from when the last rank had entered until the last one had
+    its result.
 
-    With ``one_clock=False`` (ranks on several hosts, whose clocks have nothing in common) it is the longest that a rank was inside.
+    With ``one_clock=False`` (ranks on several hosts, whose clocks have nothing in common) it is the
+    longest that a rank was inside.
     """
     if not one_clock:
         return [max(end - begin for begin, end in call) for call in zip(*of_ranks, strict=True)]
-    return [max(end for _, end in call) - max(begin for begin, _ in call) for call in zip(*of_ranks, strict=True)]
+    return [
+        max(end for _, end in call) - max(begin for begin, _ in call)
+        for call in zip(*of_ranks, strict=True)
+    ]
 
 
 def slowest(of_ranks: Sequence[Sequence[float]]) -> list[float]:
-    """Return the samples of the rank that took longest in all; averaging gradients keeps ranks together, so any tells the pace."""
+    """Return the samples of the rank that took longest in all; averaging gradients keeps ranks
+    together, so any tells the pace.
+    """
     return list(max(of_ranks, key=sum))
 
 
@@ -316,7 +348,9 @@ _JOBS: dict[str, Job] = {}
 
 
 def begin(token: str, spec: StepSpec) -> int:
-    """Make this rank's job, keep it under a token, and return its gradients' bytes; what an interrupted measurement left is let go."""
+    """Make this rank's job, keep it under a token, and return its gradients' bytes; what an
+    interrupted measurement left is let go.
+    """
     _JOBS.clear()
     _JOBS[token] = Job(spec)
     return _JOBS[token].parameter_bytes

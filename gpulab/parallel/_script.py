@@ -1,4 +1,6 @@
-"""The same work as a script for ``torchrun``, in source that can be read: the function, and what it needs, found by its names."""
+"""The same work as a script for ``torchrun``, in source that can be read: the function, and what it
+needs, found by its names.
+"""
 
 from __future__ import annotations
 import __future__
@@ -67,7 +69,8 @@ if __name__ == "__main__":
     main()
 '''
 _FLAGS = __future__.annotations.compiler_flag
-_TAKEN = {"argparse", "datetime", "os", "pickle", "torch", "dist", "main"}  # names of the script's own
+# names of the script's own
+_TAKEN = {"argparse", "datetime", "os", "pickle", "torch", "dist", "main"}
 
 
 def export_script(
@@ -80,7 +83,8 @@ def export_script(
     timeout_seconds: float,
     threads: int,
 ) -> Path:
-    """Write a script that ``torchrun`` runs with the same effect as ``ranks.run(function, *args, **kwargs)``.
+    """Write a script that ``torchrun`` runs with the same effect as ``ranks.run(function, *args,
+    **kwargs)``.
 
     Returns
     -------
@@ -90,7 +94,8 @@ def export_script(
     Raises
     ------
     InputError
-        If the function's source is not available, or if it needs a value that cannot be written as source.
+        If the function's source is not available, or if it needs a value that cannot be written as
+        source.
     """
     if not inspect.isfunction(function) or function.__name__ == "<lambda>":
         raise _refused(f"{shown(function)} is not a function with a name", "Write it with def.")
@@ -100,9 +105,16 @@ def export_script(
     arguments += [f"{key}={_literal(f'argument {key}', value)}" for key, value in kwargs.items()]
     file = expanded("export_script", path)
     text = _TEMPLATE.format(
-        function=name, n=n, file=file.name, body=parts.text(), arguments=", ".join(arguments), timeout=timeout_seconds, threads=threads
+        function=name,
+        n=n,
+        file=file.name,
+        body=parts.text(),
+        arguments=", ".join(arguments),
+        timeout=timeout_seconds,
+        threads=threads,
     )
-    if name in _locals_of_main(text):  # Python would take the call for one of a variable that has no value yet
+    # Python would take the call for one of a variable that has no value yet
+    if name in _locals_of_main(text):
         raise _refused(f"the name {name} is one of the script's own", "Give it another name.")
     write_atomically(file, text.encode())
     return file
@@ -110,12 +122,22 @@ def export_script(
 
 def _locals_of_main(text: str) -> set[str]:
     """Return the variables of the script's ``main``; text that is no Python raises."""
-    main = next(each for each in ast.parse(text).body[::-1] if isinstance(each, ast.FunctionDef) and each.name == "main")
-    return {node.id for node in ast.walk(main) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    main = next(
+        each
+        for each in ast.parse(text).body[::-1]
+        if isinstance(each, ast.FunctionDef) and each.name == "main"
+    )
+    return {
+        node.id
+        for node in ast.walk(main)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
 
 
 class Parts:
-    """What the script needs above ``main``: imports, values, and definitions, each after what it needs itself."""
+    """What the script needs above ``main``: imports, values, and definitions, each after what it
+    needs itself.
+    """
 
     def __init__(self) -> None:
         self.imports: dict[str, str] = {}
@@ -125,8 +147,13 @@ class Parts:
     def text(self) -> str:
         """Return the source."""
         lines = set(self.imports.values()) - {"import torch", "import torch.distributed as dist"}
-        plain = {line for line in lines if " as " not in line}  # of these `import a.b` gives `a` too
-        imports = "\n".join(sorted(line for line in lines if not any(other.startswith(f"{line}.") for other in plain)))
+        # of these `import a.b` gives `a` too
+        plain = {line for line in lines if " as " not in line}
+        imports = "\n".join(
+            sorted(
+                line for line in lines if not any(other.startswith(f"{line}.") for other in plain)
+            )
+        )
         return "\n\n\n".join(part for part in (imports, *self.definitions.values()) if part)
 
     def need(self, name: str, value: Any) -> str:
@@ -139,7 +166,10 @@ class Parts:
         """
         if name in self.objects:
             if self.objects[name] is not value and self.objects[name] != value:
-                raise _refused(f"the name {name} stands for two different things", "Give one of them another name.")
+                raise _refused(
+                    f"the name {name} stands for two different things",
+                    "Give one of them another name.",
+                )
             return name
         self.objects[name] = value
         line = _import_of(name, value)
@@ -149,7 +179,10 @@ class Parts:
             self._define(name, value)
         else:
             self.definitions[name] = f"{name} = {_literal(name, value)}"
-        if name in _TAKEN and self.imports.get(name) not in {f"import {name}", "import torch.distributed as dist"}:
+        if name in _TAKEN and self.imports.get(name) not in {
+            f"import {name}",
+            "import torch.distributed as dist",
+        }:
             raise _refused(f"the name {name} is one of the script's own", "Give it another name.")
         return name
 
@@ -162,7 +195,9 @@ class Parts:
             if found and meant is not value:
                 self.need(needed, meant)
                 if isinstance(meant, ModuleType):
-                    self.imports |= {below: f"import {below}" for below in _below(meant, needed, source)}
+                    self.imports |= {
+                        below: f"import {below}" for below in _below(meant, needed, source)
+                    }
         self.definitions[name] = source.rstrip()
 
 
@@ -179,7 +214,10 @@ def source_of(value: Any) -> str:
         source = textwrap.dedent(inspect.getsource(value))
         ast.parse(source)
     except (OSError, TypeError, SyntaxError) as error:
-        raise _refused(f"the source of {value.__name__} is not available", "Write it with def or class in a cell or a file.") from error
+        raise _refused(
+            f"the source of {value.__name__} is not available",
+            "Write it with def or class in a cell or a file.",
+        ) from error
     return source
 
 
@@ -188,7 +226,8 @@ def _names(code: CodeType) -> Iterator[str]:
     import dis
 
     for instruction in dis.get_instructions(code):
-        own = str(instruction.argval).startswith("__")  # __name__ and the like, which every module has
+        # __name__ and the like, which every module has
+        own = str(instruction.argval).startswith("__")
         if instruction.opname in {"LOAD_GLOBAL", "LOAD_NAME"} and not own:
             yield str(instruction.argval)
     for constant in code.co_consts:
@@ -197,7 +236,9 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _below(module: ModuleType, name: str, source: str) -> Iterator[str]:
-    """Yield the modules that source reaches by dots from a module that it calls by a name; a fresh process may not have them yet."""
+    """Yield the modules that source reaches by dots from a module that it calls by a name; a fresh
+    process may not have them yet.
+    """
     for node in ast.walk(ast.parse(source)):
         attributes: list[str] = []
         while isinstance(node, ast.Attribute):
@@ -215,8 +256,14 @@ def _below(module: ModuleType, name: str, source: str) -> Iterator[str]:
 
 
 def _meaning(value: Any, name: str) -> tuple[bool, Any]:
-    """Return whether a name means something to a function or class beyond the language itself, and what."""
-    functions = [value] if inspect.isfunction(value) else [each for each in vars(value).values() if inspect.isfunction(each)]
+    """Return whether a name means something to a function or class beyond the language itself, and
+    what.
+    """
+    functions = (
+        [value]
+        if inspect.isfunction(value)
+        else [each for each in vars(value).values() if inspect.isfunction(each)]
+    )
     for function in functions:
         closed = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         if name in closed:
@@ -231,14 +278,24 @@ def _import_of(name: str, value: Any) -> str | None:
     """Return the line that imports a value in a fresh process, or None where none does."""
     if isinstance(value, ModuleType):
         if value.__name__ == "__main__" or loose(value):
-            raise _refused(f"{name} is a module of your own ({value.__name__})", "Import the functions from it by name.")
+            raise _refused(
+                f"{name} is a module of your own ({value.__name__})",
+                "Import the functions from it by name.",
+            )
         parent, _, last = value.__name__.rpartition(".")
         if value.__name__ == name:
             return f"import {name}"
         if value.__name__.split(".")[0] == name:
             return f"import {value.__name__}"
-        return f"from {parent} import {last}" if parent and last == name else f"import {value.__name__} as {name}"
-    own, home = getattr(value, "__name__", None) or str(value).rpartition(".")[2], getattr(value, "__module__", None)
+        return (
+            f"from {parent} import {last}"
+            if parent and last == name
+            else f"import {value.__name__} as {name}"
+        )
+    own, home = (
+        getattr(value, "__name__", None) or str(value).rpartition(".")[2],
+        getattr(value, "__module__", None),
+    )
     for place in (home, type(value).__module__):
         module = sys.modules.get(place) if isinstance(place, str) else None
         if module is None or place in {"__main__", "builtins"} or loose(module):
@@ -256,8 +313,13 @@ def _literal(what: str, value: Any) -> str:
             return text
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         pass
-    raise _refused(f"{what} is {shown(value)}", "Make it inside the function: a script can contain only numbers, texts, and lists of them.")
+    raise _refused(
+        f"{what} is {shown(value)}",
+        "Make it inside the function: a script can contain only numbers, texts, and lists of them.",
+    )
 
 
 def _refused(what: str, fix: str) -> InputError:
-    return InputError(f"export_script: {what}; expected something that can be written as source. {fix}")
+    return InputError(
+        f"export_script: {what}; expected something that can be written as source. {fix}"
+    )

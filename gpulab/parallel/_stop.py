@@ -1,8 +1,10 @@
-"""A stop request that reaches ranks in the middle of a call, so that they end together after a whole step.
+"""A stop request that reaches ranks in the middle of a call, so that they end together after a
+whole step.
 
-An interrupt ends a call immediately, and the ranks' results are lost: one may be a step ahead of another. Here a file on the machine is
-the stop request. Rank 0 checks for it between two steps and informs the other ranks one step ahead, through the store of the process
-group: so no rank waits for the answer, and no collective is added to those that are observed.
+An interrupt ends a call immediately, and the ranks' results are lost: one may be a step ahead of
+another. Here a file on the machine is the stop request. Rank 0 checks for it between two steps and
+informs the other ranks one step ahead, through the store of the process group: so no rank waits for
+the answer, and no collective is added to those that are observed.
 """
 
 from __future__ import annotations
@@ -45,13 +47,16 @@ class Wish:
 
     @property
     def made(self) -> bool:
-        """Whether somebody wishes to stop; on another machine than rank 0's the file is not seen."""
+        """Whether somebody wishes to stop; on another machine than rank 0's the file is not
+        seen.
+        """
         return Path(self.path).exists()
 
 
 @contextlib.contextmanager
 def wish(stop: Callable[[], bool] | None, ranks: Ranks) -> Iterator[Wish | None]:
-    """Call ``stop`` a few times a second while the block runs, and pass its answer on as a `Wish`; None without a ``stop``.
+    """Call ``stop`` a few times a second while the block runs, and pass its answer on as a `Wish`;
+    None without a ``stop``.
 
     Ranks of other machines cannot see the file: they are interrupted.
     """
@@ -91,7 +96,9 @@ def wish(stop: Callable[[], bool] | None, ranks: Ranks) -> Iterator[Wish | None]
 
 
 class Agreed:
-    """Whether the ranks take their next step: rank 0's word of one step before, the same for all. Every rank of the group makes one."""
+    """Whether the ranks take their next step: rank 0's word of one step before, the same for all.
+    Every rank of the group makes one.
+    """
 
     def __init__(self, asked: Wish | None) -> None:
         import torch.distributed as dist

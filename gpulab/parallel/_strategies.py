@@ -1,10 +1,13 @@
-"""The registry of strategies: ways to train one model over several ranks, each of which must compute what one process computes.
+"""The registry of strategies: ways to train one model over several ranks, each of which must
+compute what one process computes.
 
-A strategy says, before any rank works, whether it can split what was asked (``check``), and makes inside each rank a ``Trainer`` that
-takes one step at a time (``build``). ``train`` gives every strategy the same seed and the same whole batch, and does the rest: losses,
-memory, bytes, times and the comparison with one process.
+A strategy says, before any rank works, whether it can split what was asked (``check``), and makes
+inside each rank a ``Trainer`` that takes one step at a time (``build``). ``train`` gives every
+strategy the same seed and the same whole batch, and does the rest: losses, memory, bytes, times and
+the comparison with one process.
 
-How to add one: write a ``Trainer`` and call ``register(Strategy(...))`` in a module named in ``_FAMILIES``.
+How to add one: write a ``Trainer`` and call ``register(Strategy(...))`` in a module named in
+``_FAMILIES``.
 """
 
 from __future__ import annotations
@@ -19,8 +22,14 @@ from typing import Any, Protocol
 from gpulab import _given
 from gpulab.errors import InputError, shown
 
-# Modules of this package that register strategies, in the order in which ``strategies`` names theirs.
-_FAMILIES = ("_strategies_data", "_strategies_sharded", "_strategies_tensor", "_strategies_pipeline")
+# Modules of this package that register strategies, in the order in which ``strategies`` names
+# theirs.
+_FAMILIES = (
+    "_strategies_data",
+    "_strategies_sharded",
+    "_strategies_tensor",
+    "_strategies_pipeline",
+)
 _STRATEGIES: dict[str, Strategy] = {}
 
 
@@ -33,10 +42,11 @@ class Asked:
     model : torch.nn.Module
         The whole model, on the host.
     ranks, batch_size, microbatches : int
-        The batch is that of a whole step, over all ranks; microbatches are the parts that a rank takes one after another, where a
-        strategy has them.
+        The batch is that of a whole step, over all ranks; microbatches are the parts that a rank
+        takes one after another, where a strategy has them.
     positions : int
-        Of one item, where items are sequences: the inputs' second dimension, or 1 where they have none.
+        Of one item, where items are sequences: the inputs' second dimension, or 1 where they have
+        none.
     """
 
     model: Any
@@ -60,13 +70,15 @@ class Trainer(Protocol):
     optimizer: Any
 
     def step(self, batch: tuple[Any, Any]) -> Any:
-        """Take one step on the whole batch (inputs, targets); return this rank's share of its mean loss, a detached scalar.
+        """Take one step on the whole batch (inputs, targets); return this rank's share of its mean
+        loss, a detached scalar.
 
         The shares of all ranks add up to the mean loss of the whole batch.
         """
 
     def state(self) -> dict[str, Any]:
-        """Return the whole model's parameters by their names in the whole model, plain tensors; {} on a rank that has none to return.
+        """Return the whole model's parameters by their names in the whole model, plain tensors; {}
+        on a rank that has none to return.
 
         Every rank calls it at the same time, so it may gather.
         """
@@ -85,15 +97,16 @@ class Setting:
     loss : callable
         ``loss(model, (inputs, targets))`` is the mean over the batch, a scalar tensor.
     make_optimizer : callable
-        From parameters to an optimizer; its attributes ``kind`` and ``options`` are the class and its arguments.
+        From parameters to an optimizer; its attributes ``kind`` and ``options`` are the class and
+        its arguments.
     microbatches : int
     bucket_bytes : int
         About this many bytes of gradients are sent together.
     phases : list of (name, begin, end)
         What the rank's thread did when, by ``time.perf_counter``.
     ends_in_wait : list of float
-        When passes ended whose last part is a wait inside PyTorch that Python does not see: from the last collective that the pass
-        entered until then, the thread stood.
+        When passes ended whose last part is a wait inside PyTorch that Python does not see: from
+        the last collective that the pass entered until then, the thread stood.
     """
 
     rank: int
@@ -109,7 +122,9 @@ class Setting:
 
     @contextlib.contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Note when the block began and ended, under its name on the timeline; blocks do not nest."""
+        """Note when the block began and ended, under its name on the timeline; blocks do not
+        nest.
+        """
         begin = time.perf_counter()
         try:
             yield
@@ -155,15 +170,21 @@ def register(strategy: Strategy) -> Strategy:
         If there is one of this name already.
     """
     if strategy.name in _STRATEGIES:
-        raise ValueError(f"register: there is a strategy {strategy.name!r} already; expected a new name.")
+        raise ValueError(
+            f"register: there is a strategy {strategy.name!r} already; expected a new name."
+        )
     _STRATEGIES[strategy.name] = strategy
     return strategy
 
 
 def _known() -> dict[str, Strategy]:
-    families = [importlib.import_module(f"gpulab.parallel.{family}").__name__ for family in _FAMILIES]
+    families = [
+        importlib.import_module(f"gpulab.parallel.{family}").__name__ for family in _FAMILIES
+    ]
     # In the order of the families, whichever of them was imported first.
-    return dict(sorted(_STRATEGIES.items(), key=lambda item: families.index(item[1].build.__module__)))
+    return dict(
+        sorted(_STRATEGIES.items(), key=lambda item: families.index(item[1].build.__module__))
+    )
 
 
 def strategies() -> tuple[str, ...]:
@@ -178,7 +199,8 @@ def strategies() -> tuple[str, ...]:
 
 
 def strategy_named(given: Any) -> Strategy:
-    """Return a strategy by its name; a ``Strategy`` is returned unchanged, and a function becomes data parallel with that function.
+    """Return a strategy by its name; a ``Strategy`` is returned unchanged, and a function becomes
+    data parallel with that function.
 
     Raises
     ------
@@ -193,7 +215,8 @@ def strategy_named(given: Any) -> Strategy:
         return by_hand(given)
     if not isinstance(given, str):
         raise InputError(
-            f"train: strategy is {shown(given)}; expected a name or a function that averages a model's gradients. "
+            f"train: strategy is {shown(given)}; expected a name or a function that averages a "
+            "model's gradients. "
             f"Pass one of: {', '.join(strategies())}."
         )
     return _known()[_given.word("train", "strategy", given, strategies())]
@@ -210,11 +233,13 @@ def divides(name: str, asked: Asked, parts: int, what: str) -> None:
     Raises
     ------
     InputError
-        If the batch is not a multiple of ``parts``: the mean of unequal parts' means is not the batch's mean.
+        If the batch is not a multiple of ``parts``: the mean of unequal parts' means is not the
+        batch's mean.
     """
     if asked.batch_size % parts:
         below, above = asked.batch_size // parts * parts, (asked.batch_size // parts + 1) * parts
         raise InputError(
-            f"train: a batch of {asked.batch_size} does not divide over {what} of {name}; expected a multiple of {parts}, since the mean "
+            f"train: a batch of {asked.batch_size} does not divide over {what} of {name}; expected "
+            f"a multiple of {parts}, since the mean "
             f"of unequal parts is not the batch's mean. Pass batch_size={below or above}."
         )

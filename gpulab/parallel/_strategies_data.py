@@ -1,7 +1,9 @@
-"""Data parallel: every rank holds the whole model and takes its part of the batch; the gradients are averaged.
+"""Data parallel: every rank holds the whole model and takes its part of the batch; the gradients
+are averaged.
 
-By hand (each gradient for itself), with PyTorch's ``DistributedDataParallel`` (buckets, while the backward pass goes on), the same
-buckets after the backward pass, accumulation that leaves exchanges out, and ZeRO stage 1, which also shares the optimizer's state out.
+By hand (each gradient for itself), with PyTorch's ``DistributedDataParallel`` (buckets, while the
+backward pass goes on), the same buckets after the backward pass, accumulation that leaves exchanges
+out, and ZeRO stage 1, which also shares the optimizer's state out.
 """
 
 from __future__ import annotations
@@ -44,12 +46,16 @@ class Alone:
         """Do what is to be done with the gradients before the optimizer uses them."""
 
     def state(self) -> dict[str, Any]:
-        """Return the parameters; every rank has them all, and each says so, since they could have drifted apart."""
+        """Return the parameters; every rank has them all, and each says so, since they could have
+        drifted apart.
+        """
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
 
 class ByHand(Alone):
-    """Data parallel as one writes it first: after the backward pass a function makes the gradients those of the whole batch."""
+    """Data parallel as one writes it first: after the backward pass a function makes the gradients
+    those of the whole batch.
+    """
 
     def __init__(self, setting: Setting, average: Callable[[Any], None]) -> None:
         super().__init__(setting)
@@ -103,17 +109,22 @@ class BucketsAfterwards(ByHand):
         import torch
         import torch.distributed as dist
 
-        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        gradients = [
+            parameter.grad for parameter in model.parameters() if parameter.grad is not None
+        ]
         for bucket in buckets(gradients, self.setting.bucket_bytes):
             flat = torch.cat([gradient.flatten() for gradient in bucket])
             dist.all_reduce(flat)
             flat /= self.setting.size
-            for gradient, part in zip(bucket, torch.split(flat, [gradient.numel() for gradient in bucket]), strict=True):
+            for gradient, part in zip(
+                bucket, torch.split(flat, [gradient.numel() for gradient in bucket]), strict=True
+            ):
                 gradient.copy_(part.view_as(gradient))
 
 
 def buckets(tensors: list[Any], nbytes: int) -> list[list[Any]]:
-    """Return the tensors in groups of at least ``nbytes`` (the last may be smaller), from the last tensor to the first.
+    """Return the tensors in groups of at least ``nbytes`` (the last may be smaller), from the last
+    tensor to the first.
 
     The last layers' gradients are ready first; DDP groups them in this order too.
 
@@ -135,7 +146,9 @@ def buckets(tensors: list[Any], nbytes: int) -> list[list[Any]]:
 
 
 class Buckets(Alone):
-    """PyTorch's DistributedDataParallel: a bucket is sent as soon as its gradients are there, during the rest of the backward pass."""
+    """PyTorch's DistributedDataParallel: a bucket is sent as soon as its gradients are there,
+    during the rest of the backward pass.
+    """
 
     def __init__(self, setting: Setting, parts: int = 1) -> None:
         from torch.nn.parallel import DistributedDataParallel
@@ -143,15 +156,21 @@ class Buckets(Alone):
         super().__init__(setting)
         self.parts = parts
         self.whole = setting.model
-        self.model = DistributedDataParallel(self.whole, bucket_cap_mb=setting.bucket_bytes / 2**20, gradient_as_bucket_view=True)
+        self.model = DistributedDataParallel(
+            self.whole, bucket_cap_mb=setting.bucket_bytes / 2**20, gradient_as_bucket_view=True
+        )
 
     def step(self, batch: tuple[Any, Any]) -> Any:
-        """Take a step on this rank's part, in so many parts of its own; only the last one's backward pass exchanges."""
+        """Take a step on this rank's part, in so many parts of its own; only the last one's
+        backward pass exchanges.
+        """
         setting = self.setting
         self.optimizer.zero_grad(set_to_none=True)
         inputs, targets = setting.share(batch)
         total: Any = 0.0
-        for number, part in enumerate(zip(inputs.chunk(self.parts), targets.chunk(self.parts), strict=True)):
+        for number, part in enumerate(
+            zip(inputs.chunk(self.parts), targets.chunk(self.parts), strict=True)
+        ):
             last = number == self.parts - 1
             mark = f" {number}" if self.parts > 1 else ""
             with contextlib.nullcontext() if last else self.model.no_sync():
@@ -172,20 +191,31 @@ class Buckets(Alone):
 
 
 class SharedOptimizer(Buckets):
-    """ZeRO stage 1: DDP, but each parameter's optimizer state lies on one rank, which updates it and sends the result to the others."""
+    """ZeRO stage 1: DDP, but each parameter's optimizer state lies on one rank, which updates it
+    and sends the result to the others.
+    """
 
     def __init__(self, setting: Setting) -> None:
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         super().__init__(setting)
         make = setting.make_optimizer
-        self.optimizer = ZeroRedundancyOptimizer(self.whole.parameters(), optimizer_class=make.kind, **make.options)
+        self.optimizer = ZeroRedundancyOptimizer(
+            self.whole.parameters(), optimizer_class=make.kind, **make.options
+        )
 
 
 def by_hand(average: Callable[[Any], None]) -> Strategy:
-    """Return data parallel with a function of one's own that makes a model's gradients those of the whole batch."""
+    """Return data parallel with a function of one's own that makes a model's gradients those of the
+    whole batch.
+    """
     name = str(getattr(average, "__name__", "")) or shown(average)
-    return Strategy(name, f"data parallel by {name}", lambda setting: ByHand(setting, average), _batch_over_ranks(name))
+    return Strategy(
+        name,
+        f"data parallel by {name}",
+        lambda setting: ByHand(setting, average),
+        _batch_over_ranks(name),
+    )
 
 
 def _batch_over_ranks(name: str) -> Callable[[Asked], None]:
@@ -194,30 +224,61 @@ def _batch_over_ranks(name: str) -> Callable[[Asked], None]:
 
 def _check_accumulation(asked: Asked) -> None:
     parts = asked.ranks * asked.microbatches
-    divides("ddp-no-sync", asked, parts, f"the {asked.ranks} ranks times {asked.microbatches} microbatches")
-
-
-register(Strategy("single", "every rank trains the whole model on the whole batch: nothing is sent, and nothing is gained", Alone))
-register(
-    Strategy(
-        "data", "data parallel by hand: after the backward pass each gradient is averaged, one after another",
-        lambda setting: ByHand(setting, average_gradients), _batch_over_ranks("data"),
+    divides(
+        "ddp-no-sync",
+        asked,
+        parts,
+        f"the {asked.ranks} ranks times {asked.microbatches} microbatches",
     )
-)  # fmt: skip
-register(Strategy("ddp", "PyTorch's DDP: buckets of gradients are sent during the backward pass", Buckets, _batch_over_ranks("ddp")))
+
+
 register(
     Strategy(
-        "ddp-no-overlap", "the same buckets, sent when the backward pass is over", BucketsAfterwards, _batch_over_ranks("ddp-no-overlap")
+        "single",
+        "every rank trains the whole model on the whole batch: nothing is sent, and nothing is "
+        "gained",
+        Alone,
     )
 )
 register(
     Strategy(
-        "ddp-no-sync", "DDP with accumulation: a rank's part in microbatches, and only the last one's backward pass exchanges",
-        lambda setting: Buckets(setting, setting.microbatches), _check_accumulation,
+        "data",
+        "data parallel by hand: after the backward pass each gradient is averaged, one after "
+        "another",
+        lambda setting: ByHand(setting, average_gradients),
+        _batch_over_ranks("data"),
     )
-)  # fmt: skip
+)
 register(
     Strategy(
-        "zero1", "ZeRO stage 1: DDP with each parameter's optimizer state on one rank only", SharedOptimizer, _batch_over_ranks("zero1")
+        "ddp",
+        "PyTorch's DDP: buckets of gradients are sent during the backward pass",
+        Buckets,
+        _batch_over_ranks("ddp"),
+    )
+)
+register(
+    Strategy(
+        "ddp-no-overlap",
+        "the same buckets, sent when the backward pass is over",
+        BucketsAfterwards,
+        _batch_over_ranks("ddp-no-overlap"),
+    )
+)
+register(
+    Strategy(
+        "ddp-no-sync",
+        "DDP with accumulation: a rank's part in microbatches, and only the last one's backward "
+        "pass exchanges",
+        lambda setting: Buckets(setting, setting.microbatches),
+        _check_accumulation,
+    )
+)
+register(
+    Strategy(
+        "zero1",
+        "ZeRO stage 1: DDP with each parameter's optimizer state on one rank only",
+        SharedOptimizer,
+        _batch_over_ranks("zero1"),
     )
 )

@@ -1,8 +1,10 @@
-"""The model in stages, one a rank: split by hand, where one rank works while the others wait, and as a pipeline of microbatches.
+"""The model in stages, one a rank: split by hand, where one rank works while the others wait, and
+as a pipeline of microbatches.
 
-By hand is what people write first: the batch goes through rank after rank, and its gradient comes back the same way. A pipeline cuts
-the batch into microbatches, so that stages work at the same time; the schedules are PyTorch's own (``torch.distributed.pipelining``).
-When they wait is worked out in ``gpulab.models.pipeline_schedule``.
+By hand is what people write first: the batch goes through rank after rank, and its gradient comes
+back the same way. A pipeline cuts the batch into microbatches, so that stages work at the same
+time; the schedules are PyTorch's own (``torch.distributed.pipelining``). When they wait is worked
+out in ``gpulab.models.pipeline_schedule``.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class Stages:
         self.before = stages[: setting.rank]
         for number, stage in enumerate(stages):
             if number != setting.rank:
-                stage.to("meta")  # the others' parameters are not this rank's: they keep their shapes and take no memory
+                # the others' parameters are not this rank's: they keep their shapes and take no
+                # memory
+                stage.to("meta")
         self.stage: Any = stages[setting.rank]
         self.modules = [self.stage]
         self.optimizer = setting.make_optimizer(self.stage.parameters())
@@ -44,7 +48,9 @@ class Stages:
         return loss
 
     def passes(self, batch: tuple[Any, Any]) -> Any:
-        """Do this stage's forward and backward passes on the whole batch; return the loss, or zero where it is not seen."""
+        """Do this stage's forward and backward passes on the whole batch; return the loss, or zero
+        where it is not seen.
+        """
         raise NotImplementedError
 
     def loss(self, output: Any, targets: Any) -> Any:
@@ -52,12 +58,18 @@ class Stages:
         return self.setting.loss(_Given(output), (None, targets))
 
     def state(self) -> dict[str, Any]:
-        """Return this stage's parameters by their names in the whole model; each rank has others."""
-        return {self.names[id(parameter)]: parameter.detach() for parameter in self.stage.parameters()}
+        """Return this stage's parameters by their names in the whole model; each rank has
+        others.
+        """
+        return {
+            self.names[id(parameter)]: parameter.detach() for parameter in self.stage.parameters()
+        }
 
 
 class ByHand(Stages):
-    """Take the batch from the rank before, compute, hand it on; then the same with the gradient, the other way."""
+    """Take the batch from the rank before, compute, hand it on; then the same with the gradient,
+    the other way.
+    """
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -83,7 +95,8 @@ class ByHand(Stages):
             gradient = torch.empty_like(y)
             dist.recv(gradient, rank + 1)
         with setting.span("backward"):
-            if y.requires_grad:  # not of a first stage whose layers are all frozen: its gradient has nowhere to go
+            # not of a first stage whose layers are all frozen: its gradient has nowhere to go
+            if y.requires_grad:
                 torch.autograd.backward(y, gradient)
         if not self.first:
             dist.send(x.grad.contiguous(), rank - 1)
@@ -109,7 +122,9 @@ class Pipeline(Stages):
         from torch.distributed import pipelining
 
         super().__init__(setting)
-        stage: Any = pipelining.PipelineStage(self.stage, setting.rank, setting.size, setting.device)
+        stage: Any = pipelining.PipelineStage(
+            self.stage, setting.rank, setting.size, setting.device
+        )
         stage.forward_one_chunk = self._noted("forward", stage.forward_one_chunk)
         stage.backward_one_chunk = self._noted("backward", stage.backward_one_chunk)
         kind = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}[schedule]
@@ -139,7 +154,9 @@ class Pipeline(Stages):
 
 
 class _Given:
-    """Stands for a model whose output is known already, so that a loss of model and batch can be taken of an output."""
+    """Stands for a model whose output is known already, so that a loss of model and batch can be
+    taken of an output.
+    """
 
     def __init__(self, output: Any) -> None:
         self.output = output
@@ -147,11 +164,16 @@ class _Given:
     def __call__(self, inputs: Any, targets: Any = None) -> Any:
         from torch.nn import functional
 
-        return self.output if targets is None else functional.cross_entropy(self.output.flatten(0, -2), targets.flatten())
+        return (
+            self.output
+            if targets is None
+            else functional.cross_entropy(self.output.flatten(0, -2), targets.flatten())
+        )
 
 
 def stages_of(model: Any, count: int) -> list[Any]:
-    """Return the model as modules one after another, as even as whole layers allow; earlier stages take the layers that are left over.
+    """Return the model as modules one after another, as even as whole layers allow; earlier stages
+    take the layers that are left over.
 
     Parameters
     ----------
@@ -172,9 +194,11 @@ def stages_of(model: Any, count: int) -> list[Any]:
 
 
 def layers_of(model: Any) -> list[list[Any]]:
-    """Return a model's layers in order, each a list of modules to call one after another; [] for a model that is no chain.
+    """Return a model's layers in order, each a list of modules to call one after another; [] for a
+    model that is no chain.
 
-    What has no parameters goes with the layer before it; a transformer's embeddings with its first layer, its head with its last.
+    What has no parameters goes with the layer before it; a transformer's embeddings with its first
+    layer, its head with its last.
     """
     from torch import nn
 
@@ -217,7 +241,9 @@ def _embedding(model: Any) -> Any:
             self.tokens, self.positions = model.tokens, model.positions
 
         def forward(self, tokens: Any) -> Any:
-            return self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+            return self.tokens(tokens) + self.positions(
+                torch.arange(tokens.shape[1], device=tokens.device)
+            )
 
     return Embedding()
 
@@ -228,8 +254,9 @@ def _check(name: str, asked: Asked) -> None:
     Raises
     ------
     InputError
-        For a model that is no chain or has fewer layers than there are ranks, weights that two stages share, batch norm in
-        microbatches, and microbatches that do not fit the batch or the schedule.
+        For a model that is no chain or has fewer layers than there are ranks, weights that two
+        stages share, batch norm in microbatches, and microbatches that do not fit the batch or the
+        schedule.
     """
     import torch
 
@@ -237,18 +264,23 @@ def _check(name: str, asked: Asked) -> None:
     layers = layers_of(model)
     if not layers:
         raise InputError(
-            f"train: {name} does not know the layers of {kind_of(model)}; expected a model of gpulab.networks or a "
+            f"train: {name} does not know the layers of {kind_of(model)}; expected a model of "
+            "gpulab.networks or a "
             "torch.nn.Sequential, whose layers follow one another. Pass one of these."
         )
     if len(layers) < ranks:
         raise InputError(
-            f"train: {name} cannot cut {plural(len(layers), 'layer')} into {ranks} stages; expected at least one layer for each rank. "
+            f"train: {name} cannot cut {plural(len(layers), 'layer')} into {ranks} stages; "
+            "expected at least one layer for each rank. "
             f"Take {plural(len(layers), 'rank')}, or a model with {ranks} layers."
         )
-    owners = [{id(parameter) for parameter in stage.parameters()} for stage in stages_of(model, ranks)]
+    owners = [
+        {id(parameter) for parameter in stage.parameters()} for stage in stages_of(model, ranks)
+    ]
     if sum(map(len, owners)) > len(set().union(*owners)):
         raise InputError(
-            f"train: {name} cannot cut {kind_of(model)}, because two stages would share a weight; expected each weight in one stage. "
+            f"train: {name} cannot cut {kind_of(model)}, because two stages would share a weight; "
+            "expected each weight in one stage. "
             "Build the model with tied=False."
         )
     if name == "split":
@@ -256,12 +288,14 @@ def _check(name: str, asked: Asked) -> None:
     divides(name, asked, asked.microbatches, f"the {asked.microbatches} microbatches")
     if any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules()):
         raise InputError(
-            f"train: {name} has microbatches and {type(model).__name__} has batch norm, which would take each microbatch's own mean; "
+            f"train: {name} has microbatches and {type(model).__name__} has batch norm, which "
+            "would take each microbatch's own mean; "
             "expected layers that treat each item alone. Pass strategy='split', or a transformer."
         )
     if name == "pipeline-1f1b" and asked.microbatches < ranks:  # PyTorch's own condition
         raise InputError(
-            f"train: {name} with {asked.microbatches} microbatches on {ranks} ranks; Schedule1F1B expects at least as many as ranks. "
+            f"train: {name} with {asked.microbatches} microbatches on {ranks} ranks; Schedule1F1B "
+            "expects at least as many as ranks. "
             f"Pass microbatches={ranks}."
         )
 
@@ -270,11 +304,19 @@ def _strategy(name: str, summary: str, build: Callable[[Setting], Stages]) -> No
     register(Strategy(name, summary, build, lambda asked: _check(name, asked)))
 
 
-_strategy("split", "the model cut into stages by hand: the batch goes from rank to rank, and one works while the others wait", ByHand)
 _strategy(
-    "pipeline-gpipe", "stages and microbatches, all forwards before all backwards (GPipe)", lambda setting: Pipeline(setting, "gpipe")
+    "split",
+    "the model cut into stages by hand: the batch goes from rank to rank, and one works while the "
+    "others wait",
+    ByHand,
 )
 _strategy(
-    "pipeline-1f1b", "stages and microbatches, one backward after each forward: fewer activations are kept (1F1B)",
+    "pipeline-gpipe",
+    "stages and microbatches, all forwards before all backwards (GPipe)",
+    lambda setting: Pipeline(setting, "gpipe"),
+)
+_strategy(
+    "pipeline-1f1b",
+    "stages and microbatches, one backward after each forward: fewer activations are kept (1F1B)",
     lambda setting: Pipeline(setting, "1f1b"),
-)  # fmt: skip
+)

@@ -1,7 +1,9 @@
-"""What a rank does for ``train``: the same batches as one process, step by step, with what it notes of memory, bytes and time.
+"""What a rank does for ``train``: the same batches as one process, step by step, with what it notes
+of memory, bytes and time.
 
-The steps fall into three parts. The first ones only train. One is followed storage by storage, which slows it. The last ones are
-observed: their collectives, the bytes on the wire, and what the rank's thread did when.
+The steps fall into three parts. The first ones only train. One is followed storage by storage,
+which slows it. The last ones are observed: their collectives, the bytes on the wire, and what the
+rank's thread did when.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ class Outcome:
         Sent in the observed steps; None with ``wire_reason``.
     wire_reason : str or None
     earlier : list of dict
-        Of one process alone: ``state`` after each of the steps before the last that are observed on ranks, for a run that ends there.
+        Of one process alone: ``state`` after each of the steps before the last that are observed on
+        ranks, for a run that ends there.
     """
 
     shares: list[float]
@@ -97,7 +100,8 @@ class OptimizerMaker:
 
         kind, options = OPTIMIZERS[name]
         self.kind: Any = getattr(torch.optim, kind)
-        # One parameter after another: the foreach form refuses plain tensors and DTensors side by side.
+        # One parameter after another: the foreach form refuses plain tensors and DTensors side by
+        # side.
         self.options: dict[str, Any] = {"lr": learning_rate, **options, "foreach": False}
 
     def __call__(self, parameters: Any) -> Any:
@@ -106,7 +110,8 @@ class OptimizerMaker:
 
 
 def alone(job: Job, *carried: Any) -> Outcome | None:
-    """Train as one process does, on rank 0; the others have nothing to do, and a wish to stop ends it with nothing.
+    """Train as one process does, on rank 0; the others have nothing to do, and a wish to stop ends
+    it with nothing.
 
     ``carried`` is in the job already: named apart, its own module travels with it.
     """
@@ -114,7 +119,9 @@ def alone(job: Job, *carried: Any) -> Outcome | None:
 
     from gpulab.parallel._strategies_data import Alone
 
-    _ = find_task(job.task).train  # loaded on every rank where nobody waits: scikit-learn's first import can take longer than a timeout
+    # loaded on every rank where nobody waits: scikit-learn's first import can take longer than a
+    # timeout
+    _ = find_task(job.task).train
     if dist.get_rank() != 0:
         return None
     with _quiet(job, _device()):
@@ -127,11 +134,14 @@ def alone(job: Job, *carried: Any) -> Outcome | None:
             shares.append(trainer.step(batch))
             if number >= job.steps - OBSERVED:
                 states.append(_on_host(trainer.state()))
-        return Outcome([float(share) for share in shares], states.pop(), _environment(), earlier=states)
+        return Outcome(
+            [float(share) for share in shares], states.pop(), _environment(), earlier=states
+        )
 
 
 def work(job: Job, *carried: Any) -> Outcome | None:
-    """Train by the job's strategy; every rank calls it at the same time. ``carried``: as in ``alone``.
+    """Train by the job's strategy; every rank calls it at the same time. ``carried``: as in
+    ``alone``.
 
     None where a wish to stop came before a step was observed.
     """
@@ -154,7 +164,9 @@ class _Work:
         self.agreed = Agreed(job.wish)
 
     def done(self) -> Outcome | None:
-        """Take all steps, or those until a wish to stop; return what was noted, None where no step was observed."""
+        """Take all steps, or those until a wish to stop; return what was noted, None where no step
+        was observed.
+        """
         import torch.distributed as dist
 
         from gpulab.parallel._observe import observe
@@ -184,7 +196,13 @@ class _Work:
             end = time.perf_counter()
         sent = sent_between(before, sent_by_socket())
         notes = RankNotes(
-            tuple(self.setting.phases), _ended(seen), seen.waits, tuple(self.setting.ends_in_wait), tuple(self.begins), end, ahead
+            tuple(self.setting.phases),
+            _ended(seen),
+            seen.waits,
+            tuple(self.setting.ends_in_wait),
+            tuple(self.begins),
+            end,
+            ahead,
         )
         state = _on_host(self.trainer.state())
         shares = [float(share) for share in self.shares]
@@ -204,7 +222,9 @@ class _Work:
         self.seconds.append(time.perf_counter() - begin)
 
     def _followed(self, batch: Any) -> tuple[int, dict[str, int], dict[str, int]]:
-        """Take a step whose storages are followed; return its peak, that by category, and the most of each category."""
+        """Take a step whose storages are followed; return its peak, that by category, and the most
+        of each category.
+        """
         from gpulab.memory._step import optimizer_seen
         from gpulab.parallel._rank_tracker import RankTracker
 
@@ -214,7 +234,8 @@ class _Work:
                 if parameter.grad is not None:
                     tracker.watch(parameter.grad, "gradients", name)
         tracker.watch_modules(self.trainer.modules)
-        inner = getattr(self.trainer.optimizer, "optim", self.trainer.optimizer)  # ZeroRedundancyOptimizer's own lies inside
+        # ZeroRedundancyOptimizer's own lies inside
+        inner = getattr(self.trainer.optimizer, "optim", self.trainer.optimizer)
         for state in inner.state.values():
             for value in state.values():
                 if hasattr(value, "untyped_storage"):
@@ -237,14 +258,18 @@ def most_by_category(tracker: Any) -> dict[str, int]:
     changes: dict[str, np.ndarray] = {}
     for record in tracker.records:
         if record.born < count:
-            change = changes.setdefault(record.category or "temporary", np.zeros(count + 1, dtype=np.int64))
+            change = changes.setdefault(
+                record.category or "temporary", np.zeros(count + 1, dtype=np.int64)
+            )
             change[record.born] += record.nbytes
             change[min(record.died, count)] -= record.nbytes
     return {category: int(np.cumsum(change)[:count].max()) for category, change in changes.items()}
 
 
 def _ended(seen: Any) -> tuple[CollectiveCall, ...]:
-    """Return the calls once each has its end: a completion is told by another thread, a moment after the step went on."""
+    """Return the calls once each has its end: a completion is told by another thread, a moment
+    after the step went on.
+    """
     deadline = time.perf_counter() + 1.0
     while seen.in_flight and time.perf_counter() < deadline:
         time.sleep(0.001)
@@ -258,13 +283,21 @@ def _setting(job: Job, rank: int, size: int) -> Setting:
     device, task = _device(), find_task(job.task)
     model = task.make_model(job.seed) if job.model is None else job.model
     return Setting(
-        rank=rank, size=size, device=device, model=model.to(device, getattr(torch, job.dtype)), loss=task.loss,
-        make_optimizer=OptimizerMaker(job.optimizer, job.learning_rate), microbatches=job.microbatches, bucket_bytes=job.bucket_bytes,
-    )  # fmt: skip
+        rank=rank,
+        size=size,
+        device=device,
+        model=model.to(device, getattr(torch, job.dtype)),
+        loss=task.loss,
+        make_optimizer=OptimizerMaker(job.optimizer, job.learning_rate),
+        microbatches=job.microbatches,
+        bucket_bytes=job.bucket_bytes,
+    )
 
 
 def _device() -> Any:
-    """Return where this rank computes: its own GPU where the ranks talk through NCCL, else the processor."""
+    """Return where this rank computes: its own GPU where the ranks talk through NCCL, else the
+    processor.
+    """
     import torch
 
     return torch.device(own_device())
@@ -275,7 +308,9 @@ def _environment() -> Environment:
 
 
 def _batches(job: Job, device: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the whole batch of each step, in the order that ``training.fit`` takes for this seed."""
+    """Yield the whole batch of each step, in the order that ``training.fit`` takes for this
+    seed.
+    """
     import torch
 
     from gpulab.training._feed import Order
@@ -283,7 +318,10 @@ def _batches(job: Job, device: Any) -> Iterator[tuple[Any, Any]]:
     data = find_task(job.task).train
     for indices in Order(len(data), job.batch_size, job.seed, 0, job.steps):
         inputs, targets = data[torch.from_numpy(indices)]
-        yield inputs.to(device, getattr(torch, job.dtype) if inputs.is_floating_point() else None), targets.to(device)
+        yield (
+            inputs.to(device, getattr(torch, job.dtype) if inputs.is_floating_point() else None),
+            targets.to(device),
+        )
 
 
 def _on_host(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,11 +330,16 @@ def _on_host(state: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _quiet(job: Job, device: Any) -> Iterator[None]:
-    """Within the block float32 means float32, random numbers come from the seed, and the rank's generator is put back afterwards."""
+    """Within the block float32 means float32, random numbers come from the seed, and the rank's
+    generator is put back afterwards.
+    """
     import torch
 
     from gpulab.training._settings import switches
 
-    with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []), switches("float32", devices.find(str(device))):
+    with (
+        torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []),
+        switches("float32", devices.find(str(device))),
+    ):
         torch.manual_seed(job.seed)
         yield

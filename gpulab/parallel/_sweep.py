@@ -1,4 +1,6 @@
-"""Measure a collective over sizes among the ranks of a cluster: its time, and the bytes that it puts on the wire."""
+"""Measure a collective over sizes among the ranks of a cluster: its time, and the bytes that it
+puts on the wire.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
 
 OPERATIONS = tuple(name for name in models.GLOO_ALGORITHMS if name != "barrier")
-DEFAULT_SIZES = (*(2**k for k in range(10, 24, 2)), 2**23)  # from where the latency rules to where the bandwidth does
+# from where the latency rules to where the bandwidth does
+DEFAULT_SIZES = (*(2**k for k in range(10, 24, 2)), 2**23)
 _ELEMENT_BYTES = 4
 _FIRST = 5  # calls that tell how long one takes
 _CHUNK_SECONDS = 0.3  # of calls between two looks at progress and stop
@@ -47,15 +50,17 @@ def sweep(
     ranks : Ranks
         A started cluster of two ranks or more.
     operation : str
-        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter" or "all_to_all".
+        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter" or
+        "all_to_all".
     sizes : iterable of int, optional
-        Bytes of the whole tensor (an all-gather's result, a reduce-scatter's input), from 1 kB to 8 MB by default. They are rounded
-        up to float32 elements that the ranks divide.
+        Bytes of the whole tensor (an all-gather's result, a reduce-scatter's input), from 1 kB to 8
+        MB by default. They are rounded up to float32 elements that the ranks divide.
     deadline : float
-        Seconds of sampling, for all sizes together; a size ends earlier if its interval is narrow. If 20 calls need longer than its
-        share, a size gets a little more.
+        Seconds of sampling, for all sizes together; a size ends earlier if its interval is narrow.
+        If 20 calls need longer than its share, a size gets a little more.
     progress, stop : callable, optional
-        ``progress(fraction, text)``; ``stop() -> bool``, called a few times a second: what was measured until then is kept.
+        ``progress(fraction, text)``; ``stop() -> bool``, called a few times a second: what was
+        measured until then is kept.
 
     Returns
     -------
@@ -73,11 +78,15 @@ def sweep(
 
     Notes
     -----
-    Before each call the ranks meet at a barrier. A call lasts from when the last rank has entered it until the last one has its result:
-    ranks on one Linux machine share the clock. On several machines it is the longest that a rank was inside. The calls are
-    not observed while they are timed, so ``ranks.log`` lacks them.
+    Before each call the ranks meet at a barrier. A call lasts from when the last rank has entered
+    it until the last one has its result: ranks on one Linux machine share the clock. On several
+    machines it is the longest that a rank was inside. The calls are not observed while they are
+    timed, so ``ranks.log`` lacks them.
     """
-    report, asked = _given.callback("sweep", "progress", progress), _given.callback("sweep", "stop", stop)
+    report, asked = (
+        _given.callback("sweep", "progress", progress),
+        _given.callback("sweep", "stop", stop),
+    )
     if not isinstance(ranks, Ranks) or ranks.n < 2:
         raise InputError(
             f"sweep: ranks is {shown(ranks)}; expected a started cluster of two ranks or more. "
@@ -93,15 +102,22 @@ def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
     given = DEFAULT_SIZES if sizes is None else _given.items("sweep", "sizes", sizes)
     for size in given:
         if not _given.is_whole(size) or not 1 <= size <= _LARGEST_BYTES:
-            raise InputError(f"sweep: sizes has {shown(size)}; expected whole bytes from 1 to {format_bytes(_LARGEST_BYTES)}. Pass 2**20.")
+            raise InputError(
+                f"sweep: sizes has {shown(size)}; expected whole bytes from 1 to "
+                f"{format_bytes(_LARGEST_BYTES)}. Pass 2**20."
+            )
     if not len(given):
-        raise InputError("sweep: sizes is empty; expected at least one. Leave it out, or pass for example [2**16, 2**20].")
+        raise InputError(
+            "sweep: sizes is empty; expected at least one. Leave it out, or pass for example "
+            "[2**16, 2**20]."
+        )
     step = _ELEMENT_BYTES * n
     return tuple(sorted({-(-int(size) // step) * n for size in given}))
 
 
 def algorithm_of(operation: str, backend: str) -> str:
-    """Return the algorithm that bytes are counted by: gloo's own; with NCCL, which chooses by size and links, a ring where there is one.
+    """Return the algorithm that bytes are counted by: gloo's own; with NCCL, which chooses by size
+    and links, a ring where there is one.
 
     Parameters
     ----------
@@ -112,7 +128,9 @@ def algorithm_of(operation: str, backend: str) -> str:
     return models.GLOO_ALGORITHMS[operation] if backend == "gloo" else usual_algorithm(operation)
 
 
-def call_seconds(of_ranks: Sequence[Sequence[tuple[float, float]]], one_clock: bool = True) -> list[float]:
+def call_seconds(
+    of_ranks: Sequence[Sequence[tuple[float, float]]], one_clock: bool = True
+) -> list[float]:
     """Return each call's seconds from what each rank saw of it: (entered, had its result)."""
     calls = list(zip(*of_ranks, strict=True))
     if not one_clock:
@@ -124,7 +142,13 @@ class _Runner:
     """A sweep under way."""
 
     def __init__(
-        self, ranks: Ranks, operation: str, elements: tuple[int, ...], deadline: float, report: Progress | None, stop: Stop | None
+        self,
+        ranks: Ranks,
+        operation: str,
+        elements: tuple[int, ...],
+        deadline: float,
+        report: Progress | None,
+        stop: Stop | None,
     ) -> None:
         self.ranks, self.operation, self.elements = ranks, operation, elements
         self.end = time.monotonic() + deadline
@@ -146,38 +170,62 @@ class _Runner:
                 break
             self._measure(number, elements, algorithm)
         if not self.points:
-            raise StoppedError("sweep: stopped before the first size was measured; expected at least one. Run it again.")
+            raise StoppedError(
+                "sweep: stopped before the first size was measured; expected at least one. Run it "
+                "again."
+            )
         self.say(1.0, "done")
         return CollectiveSweep(
-            operation=self.operation, algorithm=algorithm, ranks=self.ranks.n, hosts=len(set(self.ranks.hosts)) or 1, backend=backend,
-            dtype="float32", points=tuple(self.points),
-            wire_reason=self.reason, notes=tuple(self._notes()),
-            evidence=Evidence.measured(where.device, sum(p.samples for p in self.points)), environment=where,
-        )  # fmt: skip
+            operation=self.operation,
+            algorithm=algorithm,
+            ranks=self.ranks.n,
+            hosts=len(set(self.ranks.hosts)) or 1,
+            backend=backend,
+            dtype="float32",
+            points=tuple(self.points),
+            wire_reason=self.reason,
+            notes=tuple(self._notes()),
+            evidence=Evidence.measured(where.device, sum(p.samples for p in self.points)),
+            environment=where,
+        )
 
     def _asked(self) -> bool:
         self.stopped = self.stopped or self.stop()
         return self.stopped
 
     def _measure(self, number: int, elements: int, algorithm: str) -> None:
-        """Sample one size until its interval is narrow or its share of the time is over, then count its bytes."""
+        """Sample one size until its interval is narrow or its share of the time is over, then count
+        its bytes.
+        """
         nbytes = elements * _ELEMENT_BYTES
         now = time.monotonic()
         until = now + max((self.end - now) / (len(self.elements) - number), _LEAST_SECONDS)
         seconds: list[float] = []
         calls = _FIRST
         while True:
-            self.say((number + min(len(seconds) / 100, 0.9)) / len(self.elements), f"{self.operation} of {format_bytes(nbytes)}")
+            self.say(
+                (number + min(len(seconds) / 100, 0.9)) / len(self.elements),
+                f"{self.operation} of {format_bytes(nbytes)}",
+            )
             before = time.monotonic()
-            seconds += call_seconds(self.ranks.run(_sweep_step.timed_calls, self.operation, elements, calls), self.one_clock)
+            seconds += call_seconds(
+                self.ranks.run(_sweep_step.timed_calls, self.operation, elements, calls),
+                self.one_clock,
+            )
             now = time.monotonic()
             enough = len(seconds) >= FEWEST_SAMPLES
-            if self._asked() or (enough and now >= until) or (enough and is_precise(np.array(seconds), _WIDTH)):
+            if (
+                self._asked()
+                or (enough and now >= until)
+                or (enough and is_precise(np.array(seconds), _WIDTH))
+            ):
                 break
             if len(seconds) >= _MOST_CALLS:
                 break
             calls = max(
-                FEWEST_SAMPLES - len(seconds), int(min(_CHUNK_SECONDS, max(until - now, 0.0)) / max((now - before) / calls, 1e-6)), 1
+                FEWEST_SAMPLES - len(seconds),
+                int(min(_CHUNK_SECONDS, max(until - now, 0.0)) / max((now - before) / calls, 1e-6)),
+                1,
             )
             calls = min(calls, _MOST_CALLS - len(seconds))
         interval, why = median_interval(np.array(seconds))
@@ -189,23 +237,36 @@ class _Runner:
         self.reason = self.reason or next((reason for _, reason in counted if reason), None)
         self.points.append(
             CollectivePoint(
-                nbytes, float(np.median(seconds)), interval, len(seconds), tuple(sent) if len(sent) == self.ranks.n else None,
+                nbytes,
+                float(np.median(seconds)),
+                interval,
+                len(seconds),
+                tuple(sent) if len(sent) == self.ranks.n else None,
                 tuple(cost.sent_bytes(rank) for rank in range(self.ranks.n)),
             )
-        )  # fmt: skip
+        )
 
     def _notes(self) -> list[Note]:
         notes = []
         if self.stopped:
             done, total = len(self.points), len(self.elements)
-            notes.append(Note("stopped", f"The sweep was stopped after {done} of {total} sizes; run it again for the rest."))
+            notes.append(
+                Note(
+                    "stopped",
+                    f"The sweep was stopped after {done} of {total} sizes; run it again for the "
+                    "rest.",
+                )
+            )
         if self.slow:
-            notes.append(Note("no-interval", f"{len(self.slow)} of {len(self.points)} sizes; {self.slow[0]}"))
+            notes.append(
+                Note("no-interval", f"{len(self.slow)} of {len(self.points)} sizes; {self.slow[0]}")
+            )
         if not self.one_clock:
             notes.append(
                 Note(
                     "skipped",
-                    "The ranks' machines do not share a clock, so a time is the longest that a rank was inside, including its waiting.",
+                    "The ranks' machines do not share a clock, so a time is the longest that a "
+                    "rank was inside, including its waiting.",
                 )
             )
         return notes

@@ -1,4 +1,5 @@
-"""The rank's side of a sweep: one collective again and again, its times, and the bytes that it sends.
+"""The rank's side of a sweep: one collective again and again, its times, and the bytes that it
+sends.
 
 Runs wherever torch.distributed has a process group. Nothing here decides how long to measure.
 """
@@ -18,18 +19,28 @@ from gpulab.parallel._wire import sent_between, sent_by_socket
 
 
 def facts() -> dict[str, Any]:
-    """Return what says whether ranks share a clock (one running kernel), how they talk, and where their tensors are."""
+    """Return what says whether ranks share a clock (one running kernel), how they talk, and where
+    their tensors are.
+    """
     import torch.distributed as dist
 
     boot = Path("/proc/sys/kernel/random/boot_id")
     clock = boot.read_text() if boot.exists() else socket.gethostname()
-    return {"clock": clock, "backend": str(dist.get_backend()), "environment": devices.environment(own_device())}
+    return {
+        "clock": clock,
+        "backend": str(dist.get_backend()),
+        "environment": devices.environment(own_device()),
+    }
 
 
-def timed_calls(operation: str, elements: int, count: int, root: int = 0) -> list[tuple[float, float]]:
-    """Make the calls, each after a barrier; return when this rank entered each and when it had its result (``time.perf_counter``).
+def timed_calls(
+    operation: str, elements: int, count: int, root: int = 0
+) -> list[tuple[float, float]]:
+    """Make the calls, each after a barrier; return when this rank entered each and when it had its
+    result (``time.perf_counter``).
 
-    The first call is not timed. ``elements`` are float32, of the whole tensor; the ranks divide them.
+    The first call is not timed. ``elements`` are float32, of the whole tensor; the ranks divide
+    them.
     """
     import torch.distributed as dist
 
@@ -49,7 +60,8 @@ def timed_calls(operation: str, elements: int, count: int, root: int = 0) -> lis
 def sent_bytes(operation: str, elements: int, root: int = 0) -> tuple[int | None, str | None]:
     """Return what this rank's sockets send for one call, or None and why it cannot be counted.
 
-    A barrier after the call waits for the last answers to other ranks; its own bytes, counted alone before, are taken off.
+    A barrier after the call waits for the last answers to other ranks; its own bytes, counted alone
+    before, are taken off.
     """
     import torch.distributed as dist
 

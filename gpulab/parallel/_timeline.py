@@ -1,8 +1,10 @@
-"""From what each rank noted to lanes of compute, communication and idle on one clock: pure arithmetic on spans.
+"""From what each rank noted to lanes of compute, communication and idle on one clock: pure
+arithmetic on spans.
 
-A collective begins for each rank when that rank enters it, but no data can move until the ranks that it needs are there. So a rank's
-time in a collective falls into two parts: until the last rank that it needs had entered (idle, where the rank's own thread stood
-still; nothing, where it went on computing) and from then on (communication).
+A collective begins for each rank when that rank enters it, but no data can move until the ranks
+that it needs are there. So a rank's time in a collective falls into two parts: until the last rank
+that it needs had entered (idle, where the rank's own thread stood still; nothing, where it went on
+computing) and from then on (communication).
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class RankNotes:
     ahead_seconds: float = 0.0
 
 
-def timeline(label: str, notes: Sequence[RankNotes], evidence: Evidence, remarks: tuple[Note, ...] = ()) -> RankTimeline:
+def timeline(
+    label: str, notes: Sequence[RankNotes], evidence: Evidence, remarks: tuple[Note, ...] = ()
+) -> RankTimeline:
     """Return the lanes of what ranks noted.
 
     Parameters
@@ -69,18 +73,22 @@ def timeline(label: str, notes: Sequence[RankNotes], evidence: Evidence, remarks
         spans += _lanes(rank, note, arrivals[rank], zero + note.ahead_seconds)
     spans.sort(key=lambda span: (span.rank, span.begin_seconds, span.end_seconds))
     steps = tuple(
-        min(note.steps[number] - note.ahead_seconds for note in notes) - zero for number in range(min(len(note.steps) for note in notes))
+        min(note.steps[number] - note.ahead_seconds for note in notes) - zero
+        for number in range(min(len(note.steps) for note in notes))
     )
     end = max(note.end - note.ahead_seconds for note in notes) - zero
     return RankTimeline(label, len(notes), tuple(spans), steps, end, remarks, evidence)
 
 
 def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -> list[RankSpan]:
-    """Return one rank's spans; ``arrivals`` are, call by call and on its clock, when the last rank needed had entered."""
+    """Return one rank's spans; ``arrivals`` are, call by call and on its clock, when the last rank
+    needed had entered.
+    """
     spans: list[RankSpan] = []
     moving: list[Interval] = []
     for call, arrival in zip(note.calls, arrivals, strict=True):
-        # A work tells of its end on another thread, which may come to it later than the wait for it returns.
+        # A work tells of its end on another thread, which may come to it later than the wait for it
+        # returns.
         waits = [end for number, _, end in note.waits if number == call.number]
         if call.end_seconds is None:
             continue
@@ -89,7 +97,9 @@ def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -
         sent_ahead = call.name == "send" and arrival > end
         begin = call.begin_seconds if sent_ahead else min(max(call.begin_seconds, arrival), end)
         moving.append((begin, end))
-        spans.append(RankSpan(rank, "communication", call.name, begin - zero, end - zero, call.payload_bytes))
+        spans.append(
+            RankSpan(rank, "communication", call.name, begin - zero, end - zero, call.payload_bytes)
+        )
     names = {call.number: call.name for call in note.calls}
     stood = [(begin, end, names[number]) for number, begin, end in note.waits if number in names]
     stood += _tails(note)
@@ -100,12 +110,19 @@ def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -
     for name, begin, end in note.phases:
         for piece in _without([(begin, end)], still):
             spans.append(RankSpan(rank, "compute", name, piece[0] - zero, piece[1] - zero))
-    kept = [span for span in spans if span.kind == "communication" or span.seconds >= _SHORTEST_SECONDS]
-    return [*_apart([span for span in kept if span.kind == "idle"]), *(span for span in kept if span.kind != "idle")]
+    kept = [
+        span for span in spans if span.kind == "communication" or span.seconds >= _SHORTEST_SECONDS
+    ]
+    return [
+        *_apart([span for span in kept if span.kind == "idle"]),
+        *(span for span in kept if span.kind != "idle"),
+    ]
 
 
 def _tails(note: RankNotes) -> list[tuple[float, float, str]]:
-    """Return the waits that Python did not see: from the last collective that a pass entered until the pass was over."""
+    """Return the waits that Python did not see: from the last collective that a pass entered until
+    the pass was over.
+    """
     tails = []
     for moment in note.ends_in_wait:
         before = [call for call in note.calls if call.begin_seconds <= moment]
@@ -127,10 +144,11 @@ def _apart(idle: list[RankSpan]) -> list[RankSpan]:
 
 
 def _arrivals(notes: Sequence[RankNotes]) -> list[list[float]]:
-    """Return for each rank and call when the last rank that it needs had entered, on that rank's clock.
+    """Return for each rank and call when the last rank that it needs had entered, on that rank's
+    clock.
 
-    Ranks enter the collectives of one group in the same order, so the k-th of a group is the same for all; messages between two ranks
-    are the k-th each way.
+    Ranks enter the collectives of one group in the same order, so the k-th of a group is the same
+    for all; messages between two ranks are the k-th each way.
     """
     entered: dict[tuple[object, ...], dict[int, float]] = defaultdict(dict)
     keys: list[list[tuple[object, ...]]] = []
@@ -145,7 +163,10 @@ def _arrivals(notes: Sequence[RankNotes]) -> list[list[float]]:
             mine.append(key)
         keys.append(mine)
     return [
-        [_last_needed(rank, call, entered[key]) + note.ahead_seconds for call, key in zip(note.calls, keys[rank], strict=True)]
+        [
+            _last_needed(rank, call, entered[key]) + note.ahead_seconds
+            for call, key in zip(note.calls, keys[rank], strict=True)
+        ]
         for rank, note in enumerate(notes)
     ]
 
@@ -159,7 +180,9 @@ def _channel(rank: int, call: CollectiveCall) -> tuple[object, ...]:
 
 
 def _last_needed(rank: int, call: CollectiveCall, entered: dict[int, float]) -> float:
-    """Return when the last rank that this rank needs entered: of a broadcast or scatter the root, of a reduce or gather all at the root."""
+    """Return when the last rank that this rank needs entered: of a broadcast or scatter the root,
+    of a reduce or gather all at the root.
+    """
     own = entered[rank]
     if call.name in ("broadcast", "scatter"):
         return max(own, entered.get(call.root if call.root is not None else rank, own))
@@ -196,10 +219,12 @@ def _without(intervals: Iterable[Interval], holes: Iterable[Interval]) -> list[I
 
 
 def clocks_ahead(device: Any = "cpu", rounds: int = 8) -> float:
-    """Return how far this rank's clock is ahead of rank 0's, in seconds; called by all ranks at once.
+    """Return how far this rank's clock is ahead of rank 0's, in seconds; called by all ranks at
+    once.
 
-    Ranks on one machine share a clock, and 0 is exact. Elsewhere rank 0 asks each rank for its time, several times, and the answer that
-    came back fastest counts: it is wrong by half of that time at most.
+    Ranks on one machine share a clock, and 0 is exact. Elsewhere rank 0 asks each rank for its
+    time, several times, and the answer that came back fastest counts: it is wrong by half of that
+    time at most.
     """
     import time
 
@@ -233,7 +258,9 @@ def clocks_ahead(device: Any = "cpu", rounds: int = 8) -> float:
 
 
 def _machine() -> str:
-    """Name the machine, so that two of one name are told apart: by Linux's number of this start of the kernel."""
+    """Name the machine, so that two of one name are told apart: by Linux's number of this start of
+    the kernel.
+    """
     import platform
     from pathlib import Path
 

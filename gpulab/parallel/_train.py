@@ -1,4 +1,6 @@
-"""Train one model over several ranks by a strategy, and set it beside the same training in one process."""
+"""Train one model over several ranks by a strategy, and set it beside the same training in one
+process.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ from gpulab.parallel._timeline import timeline
 from gpulab.parallel.results import RankReport, StrategyResult
 from gpulab.training._tasks import Task, check_seed
 
-# What losses and parameters may differ by, relative, after some tens of steps. Sums of gradients run in another order with other ranks, so
-# the last bits differ, and an optimizer that divides by a gradient's own size (Adam) carries them on. Measured: docs/measurements.md,
-# "Strategies".
+# What losses and parameters may differ by, relative, after some tens of steps. Sums of gradients
+# run in another order with other ranks, so the last bits differ, and an optimizer that divides by a
+# gradient's own size (Adam) carries them on. Measured: docs/measurements.md, "Strategies".
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
 _MOST_STEPS = 10_000
 _MOST_REFERENCES = 8
@@ -50,15 +52,17 @@ def train(
     progress: Callable[[float, str], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> StrategyResult:
-    """Train over ranks, and in one process for comparison, from the same weights on the same batches.
+    """Train over ranks, and in one process for comparison, from the same weights on the same
+    batches.
 
     Parameters
     ----------
     ranks : Ranks or int
         A started cluster, or how many ranks to start (and end) for this alone.
     strategy : str, Strategy or callable
-        One of ``strategies()``; or a function that takes a model after its backward pass on this rank's part of the batch and makes its
-        gradients those of the whole batch: data parallel by your own hand.
+        One of ``strategies()``; or a function that takes a model after its backward pass on this
+        rank's part of the batch and makes its gradients those of the whole batch: data parallel by
+        your own hand.
     task : str or training.Task
         The source of the data, the loss and (without ``model``) the model.
     model : torch.nn.Module, optional
@@ -68,31 +72,34 @@ def train(
     batch_size : int, optional
         Batch of a whole step, over all ranks; the task's by default.
     dtype : "float32" or "float64"
-        Type of parameters and arithmetic. In float64 the comparison with one process is the most precise.
+        Type of parameters and arithmetic. In float64 the comparison with one process is the most
+        precise.
     optimizer : "adam", "adamw", "sgd" or "sgd-momentum"
     learning_rate : float, optional
         The task's by default, which fits Adam.
     microbatches : int
         Parts that a rank takes one after another, for "ddp-no-sync" and the pipelines.
     bucket_bytes : int
-        About how many bytes of gradients travel together in "ddp" and its relatives. PyTorch's own 25 MiB would put a model of this size
-        into one bucket, which leaves nothing to overlap.
+        About how many bytes of gradients travel together in "ddp" and its relatives. PyTorch's own
+        25 MiB would put a model of this size into one bucket, which leaves nothing to overlap.
     seed : int
         Of weights and batches.
     progress, stop : callable, optional
-        ``progress(fraction, text)``; ``stop() -> bool``, called a few times a second: the step in flight and at most one more are taken,
-        and what was observed until then is kept.
+        ``progress(fraction, text)``; ``stop() -> bool``, called a few times a second: the step in
+        flight and at most one more are taken, and what was observed until then is kept.
 
     Returns
     -------
     StrategyResult
-        MEASURED. If the losses differ from those of one process, ``agrees`` is False and a note says from which step on, or that the
-        single process diverged too. Another note says if it was stopped.
+        MEASURED. If the losses differ from those of one process, ``agrees`` is False and a note
+        says from which step on, or that the single process diverged too. Another note says if it
+        was stopped.
 
     Raises
     ------
     InputError
-        If the strategy cannot split the batch or the model, or the model draws random numbers, which would differ between ranks.
+        If the strategy cannot split the batch or the model, or the model draws random numbers,
+        which would differ between ranks.
     RankError
         If a rank failed, died, or waited in a collective until the timeout.
     StoppedError
@@ -100,24 +107,43 @@ def train(
 
     Notes
     -----
-    The single process is rank 0 alone. Its run is kept for the next call with the same model, data and options.
+    The single process is rank 0 alone. Its run is kept for the next call with the same model, data
+    and options.
     """
     report = _given.callback("train", "progress", progress) or (lambda fraction, text: None)
     asked = _given.callback("train", "stop", stop)
     chosen = strategy_named(strategy)
     job = _job(
-        chosen, task, model, steps=steps, batch_size=batch_size, dtype=dtype, optimizer=optimizer, learning_rate=learning_rate,
-        microbatches=microbatches, bucket_bytes=bucket_bytes, seed=seed,
-    )  # fmt: skip
+        chosen,
+        task,
+        model,
+        steps=steps,
+        batch_size=batch_size,
+        dtype=dtype,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        microbatches=microbatches,
+        bucket_bytes=bucket_bytes,
+        seed=seed,
+    )
     if not isinstance(ranks, Ranks) and (not _given.is_whole(ranks) or ranks < 1):
-        raise InputError(f"train: ranks is {shown(ranks)}; expected a cluster or a number of ranks. Pass gl.parallel.cluster(2), started.")
+        raise InputError(
+            f"train: ranks is {shown(ranks)}; expected a cluster or a number of ranks. Pass "
+            "gl.parallel.cluster(2), started."
+        )
     count = ranks.n if isinstance(ranks, Ranks) else int(ranks)
     found = training.task(task)
     whole = found.make_model(job.seed) if model is None else model
     _check(whole, job, count)
-    chosen.check(Asked(whole, count, job.batch_size, job.microbatches, positions_of(found.train.inputs)))
+    chosen.check(
+        Asked(whole, count, job.batch_size, job.microbatches, positions_of(found.train.inputs))
+    )
     with ExitStack() as stack:
-        group = ranks if isinstance(ranks, Ranks) else stack.enter_context(cluster(count, progress=progress))
+        group = (
+            ranks
+            if isinstance(ranks, Ranks)
+            else stack.enter_context(cluster(count, progress=progress))
+        )
         job = dataclasses.replace(job, wish=stack.enter_context(wish(asked, group)))
         report(0.1, "one process trains the whole model")
         single = _reference(group, job, whole)
@@ -134,7 +160,10 @@ def _job(chosen: Strategy, task: Any, model: Any, **options: Any) -> Job:
 
     found = training.task(task)
     if model is not None and not isinstance(model, torch.nn.Module):
-        raise InputError(f"train: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass gl.networks.transformer().")
+        raise InputError(
+            f"train: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "
+            "gl.networks.transformer()."
+        )
     _given.word("train", "dtype", options["dtype"], TOLERANCES)
     _given.word("train", "optimizer", options["optimizer"], worker.OPTIMIZERS)
     options["seed"] = check_seed("train", options["seed"])
@@ -150,14 +179,19 @@ def _job(chosen: Strategy, task: Any, model: Any, **options: Any) -> Job:
         value = options[name]
         if not _given.is_whole(value) or not least <= value <= most:
             raise InputError(
-                f"train: {name} is {shown(value)}; expected a whole number from {least:,} to {most:,}. Pass {name}={max(least, 4)}."
+                f"train: {name} is {shown(value)}; expected a whole number from {least:,} to "
+                f"{most:,}. Pass {name}={max(least, 4)}."
             )
         options[name] = int(value)
     rate = options["learning_rate"]
     if rate is not None and (not _given.is_finite(rate) or rate <= 0):
-        raise InputError(f"train: learning_rate is {shown(rate)}; expected a finite number above 0. Pass learning_rate=1e-3.")
+        raise InputError(
+            f"train: learning_rate is {shown(rate)}; expected a finite number above 0. Pass "
+            "learning_rate=1e-3."
+        )
     options["learning_rate"] = found.learning_rate if rate is None else float(rate)
-    ours = found.name in training.tasks() and training.task(found.name) == found  # else the ranks would load another of its name
+    # else the ranks would load another of its name
+    ours = found.name in training.tasks() and training.task(found.name) == found
     return Job(strategy=_sent(chosen), task=found.name if ours else found, model=model, **options)
 
 
@@ -165,7 +199,11 @@ def _sent(chosen: Strategy) -> Any:
     """Return a strategy as it travels: by its name where the ranks know it."""
     from gpulab.parallel._strategies import strategies
 
-    return chosen.name if chosen.name in strategies() and strategy_named(chosen.name) is chosen else chosen
+    return (
+        chosen.name
+        if chosen.name in strategies() and strategy_named(chosen.name) is chosen
+        else chosen
+    )
 
 
 def _check(model: Any, job: Job, ranks: int) -> None:
@@ -177,13 +215,22 @@ def _check(model: Any, job: Job, ranks: int) -> None:
         If the model draws random numbers, or has nothing to train.
     """
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise InputError("train: the model has no parameter that requires a gradient; expected at least one. Unfreeze a layer.")
+        raise InputError(
+            "train: the model has no parameter that requires a gradient; expected at least one. "
+            "Unfreeze a layer."
+        )
     for name, module in model.named_modules():
-        share = getattr(module, "p", None) if "Dropout" in type(module).__name__ else getattr(module, "dropout", None)
+        share = (
+            getattr(module, "p", None)
+            if "Dropout" in type(module).__name__
+            else getattr(module, "dropout", None)
+        )
         if isinstance(share, float) and share > 0:
             raise InputError(
-                f"train: {name or type(module).__name__} drops values at random (p={share:g}), different ones on each rank; expected "
-                "a model without dropout, so that ranks and one process can be compared. Build it with dropout=0."
+                f"train: {name or type(module).__name__} drops values at random (p={share:g}), "
+                "different ones on each rank; expected "
+                "a model without dropout, so that ranks and one process can be compared. Build it "
+                "with dropout=0."
             )
 
 
@@ -211,16 +258,34 @@ def _kept(outcomes: Sequence[Outcome | None]) -> list[Outcome]:
     """
     kept = [outcome for outcome in outcomes if outcome is not None]
     if not kept:
-        raise StoppedError("train: stopped before a step was observed, so this run has no result. Run it again.")
+        raise StoppedError(
+            "train: stopped before a step was observed, so this run has no result. Run it again."
+        )
     return kept
 
 
 def _key(job: Job, model: Any) -> str:
     """Return a name for everything that the single process's numbers depend on."""
-    return fingerprint(model, job.task, job.steps, job.batch_size, job.dtype, job.optimizer, job.learning_rate, job.seed)
+    return fingerprint(
+        model,
+        job.task,
+        job.steps,
+        job.batch_size,
+        job.dtype,
+        job.optimizer,
+        job.learning_rate,
+        job.seed,
+    )
 
 
-def _result(chosen: Strategy, job: Job, model: Any, single: Outcome, outcomes: Sequence[Outcome], machines: int) -> StrategyResult:
+def _result(
+    chosen: Strategy,
+    job: Job,
+    model: Any,
+    single: Outcome,
+    outcomes: Sequence[Outcome],
+    machines: int,
+) -> StrategyResult:
     environment, count = outcomes[0].environment, len(outcomes)
     losses = np.sum([outcome.shares for outcome in outcomes], axis=0)
     single_losses = np.array(single.shares[: len(losses)])
@@ -231,7 +296,8 @@ def _result(chosen: Strategy, job: Job, model: Any, single: Outcome, outcomes: S
     result = StrategyResult(
         strategy=chosen.name,
         ranks=count,
-        model=f"{type(model).__name__} on {job.task if isinstance(job.task, str) else job.task.name}",
+        model=f"{type(model).__name__} on "
+        f"{job.task if isinstance(job.task, str) else job.task.name}",
         parameter_count=sum(parameter.numel() for parameter in model.parameters()),
         dtype=job.dtype,
         optimizer=job.optimizer,
@@ -241,17 +307,23 @@ def _result(chosen: Strategy, job: Job, model: Any, single: Outcome, outcomes: S
         state_difference=state_difference(single_state, [outcome.state for outcome in outcomes]),
         tolerance=TOLERANCES[job.dtype],
         step_seconds=np.max([outcome.step_seconds for outcome in outcomes], axis=0),
-        reports=tuple(_report(rank, outcome, len(lanes.steps)) for rank, outcome in enumerate(outcomes)),
+        reports=tuple(
+            _report(rank, outcome, len(lanes.steps)) for rank, outcome in enumerate(outcomes)
+        ),
         timeline=lanes,
         notes=(),
         evidence=evidence,
         environment=environment,
     )
-    return _with_notes(result, job, model, outcomes, machines, _first_lost(single_losses, single_state))
+    return _with_notes(
+        result, job, model, outcomes, machines, _first_lost(single_losses, single_state)
+    )
 
 
 def _first_lost(losses: np.ndarray, state: dict[str, Any]) -> int | None:
-    """Return the first step at which one process has no finite loss, or that after the last where its parameters are not finite then."""
+    """Return the first step at which one process has no finite loss, or that after the last where
+    its parameters are not finite then.
+    """
     lost = np.flatnonzero(~np.isfinite(losses))
     if len(lost):
         return int(lost[0])
@@ -259,7 +331,8 @@ def _first_lost(losses: np.ndarray, state: dict[str, Any]) -> int | None:
 
 
 def state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) -> float:
-    """Return the largest difference of a parameter from the single process's, on any rank, over the largest parameter.
+    """Return the largest difference of a parameter from the single process's, on any rank, over the
+    largest parameter.
 
     nan where a parameter is missing on all ranks, or is not a number.
     """
@@ -267,7 +340,11 @@ def state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) -
     if seen != set(single):
         return float("nan")
     largest = max(float(value.abs().max()) for value in single.values())
-    differences = [float((value.double() - single[name].double()).abs().max()) for state in states for name, value in state.items()]
+    differences = [
+        float((value.double() - single[name].double()).abs().max())
+        for state in states
+        for name, value in state.items()
+    ]
     return float(np.max(differences)) / largest
 
 
@@ -296,53 +373,90 @@ def _as_ring(rank: int, call: CollectiveCall) -> float:
         return float(call.input_bytes)
     # Of a gather and a scatter only the root sees the whole; the others see their part.
     parts = len(call.group) if call.name in ("gather", "scatter") and rank != call.root else 1
-    cost = models.collective_cost(call.name, parts * call.payload_bytes, len(call.group), usual_algorithm(call.name))
+    cost = models.collective_cost(
+        call.name, parts * call.payload_bytes, len(call.group), usual_algorithm(call.name)
+    )
     rooted = call.root is not None and call.root in call.group
-    return cost.sent_bytes(call.group.index(rank), call.group.index(call.root) if rooted and call.root is not None else 0)
+    return cost.sent_bytes(
+        call.group.index(rank),
+        call.group.index(call.root) if rooted and call.root is not None else 0,
+    )
 
 
 def _apart(result: StrategyResult, model: Any, lost: int | None) -> Note:
-    """Return from where on the ranks and one process have other numbers, and why; where both have none, nothing is said of the ranks."""
+    """Return from where on the ranks and one process have other numbers, and why; where both have
+    none, nothing is said of the ranks.
+    """
     import torch
 
     with np.errstate(invalid="ignore"):  # infinity less infinity is no number
-        apart = np.abs(result.losses - result.single_losses) / np.maximum(1.0, np.abs(result.single_losses))
+        apart = np.abs(result.losses - result.single_losses) / np.maximum(
+            1.0, np.abs(result.single_losses)
+        )
     wrong = np.flatnonzero(~(apart <= result.tolerance))
     if lost is not None and (not len(wrong) or wrong[0] >= lost):
         when = f"at step {lost}" if lost < result.steps else "after the last step"
         return Note(
             "diverged",
-            f"The single process also has numbers that are infinite or nan {when}, so nothing can be compared from there on. "
+            f"The single process also has numbers that are infinite or nan {when}, so nothing can "
+            "be compared from there on. "
             "Pass a smaller learning_rate.",
         )
     since = f"from step {wrong[0]} on" if len(wrong) else "in no step, but the parameters differ"
-    normed = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    normed = any(
+        isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules()
+    )
     why = (
-        "Batch norm takes its mean over a rank's part of the batch: use SyncBatchNorm (on GPUs) or another norm."
+        "Batch norm takes its mean over a rank's part of the batch: use SyncBatchNorm (on GPUs) or "
+        "another norm."
         if normed
         else "Check what is averaged, and over how many ranks or items."
     )
     return Note(
         "disagree",
-        f"The losses differ {since} (largest difference {result.loss_difference:.1e}, parameters {result.state_difference:.1e}, "
+        f"The losses differ {since} (largest difference {result.loss_difference:.1e}, parameters "
+        f"{result.state_difference:.1e}, "
         f"tolerance {result.tolerance:.0e}): this is not what one process computes. {why}",
     )
 
 
 def _with_notes(
-    result: StrategyResult, job: Job, model: Any, outcomes: Sequence[Outcome], machines: int, lost: int | None
+    result: StrategyResult,
+    job: Job,
+    model: Any,
+    outcomes: Sequence[Outcome],
+    machines: int,
+    lost: int | None,
 ) -> StrategyResult:
-    """Return the result with its notes; ``lost`` is where one process has no finite numbers any more."""
+    """Return the result with its notes; ``lost`` is where one process has no finite numbers any
+    more.
+    """
     notes = []
     if result.steps < job.steps:
-        notes.append(Note("stopped", f"{result.steps} of {job.steps} steps were taken before the stop. Run it again for all of them."))
+        notes.append(
+            Note(
+                "stopped",
+                f"{result.steps} of {job.steps} steps were taken before the stop. Run it again for "
+                "all of them.",
+            )
+        )
     if not result.agrees:
         notes.append(_apart(result, model, lost))
     if result.ranks == 1:
-        notes.append(Note("skipped", "There is only one rank, so nothing was split or sent. Start a cluster of two or more."))
+        notes.append(
+            Note(
+                "skipped",
+                "There is only one rank, so nothing was split or sent. Start a cluster of two or "
+                "more.",
+            )
+        )
     if machines > 1:
         notes.append(
-            Note("contended", "The ranks are on several machines; their clocks were aligned by exchanging the time over the network.")
+            Note(
+                "contended",
+                "The ranks are on several machines; their clocks were aligned by exchanging the "
+                "time over the network.",
+            )
         )
     reason = next((outcome.wire_reason for outcome in outcomes if outcome.wire_reason), None)
     if reason is not None:

@@ -1,4 +1,6 @@
-"""What a run over several ranks is: plain results that tables and figures read; nothing is trained or sent here."""
+"""What a run over several ranks is: plain results that tables and figures read; nothing is trained
+or sent here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result
 from gpulab.units import format_bytes, format_seconds, plural
 
-# What a span of a timeline is. A rank's own thread computes, stands idle, or neither; its communication goes on beside it.
+# What a span of a timeline is. A rank's own thread computes, stands idle, or neither; its
+# communication goes on beside it.
 KINDS = ("compute", "communication", "idle")
 
 
@@ -24,13 +27,14 @@ class RankSpan(Result):
     rank : int
     kind : str
         "compute": the rank's thread worked (forward, backward, optimizer, averaging).
-        "communication": the data of a collective or a message moved: from the moment when the last rank that takes part had entered
-        it until this rank had its result. It may coincide with compute of the same rank: that is overlap.
-        "idle": the rank's thread waited for another rank to arrive. It never coincides with compute or communication of the same
-        rank.
+        "communication": the data of a collective or a message moved: from the moment when the last
+        rank that takes part had entered it until this rank had its result. It may coincide with
+        compute of the same rank: that is overlap. "idle": the rank's thread waited for another rank
+        to arrive. It never coincides with compute or communication of the same rank.
     name : str
-        The activity: "forward", "backward", "optimizer", or a collective as ``torch.distributed`` names it ("all_reduce"); for an idle
-        span the collective that was waited for. With microbatches the number follows: "forward 2".
+        The activity: "forward", "backward", "optimizer", or a collective as ``torch.distributed``
+        names it ("all_reduce"); for an idle span the collective that was waited for. With
+        microbatches the number follows: "forward 2".
     begin_seconds, end_seconds : float
         On one clock for all ranks, from the beginning of the timeline.
     nbytes : int
@@ -54,7 +58,8 @@ class RankSpan(Result):
 class RankTimeline(Result):
     """What each rank did when, from a real run: the lanes of a picture.
 
-    Each rank has two lanes: its own thread (compute and idle, which never overlap), and beside it communication.
+    Each rank has two lanes: its own thread (compute and idle, which never overlap), and beside it
+    communication.
 
     Attributes
     ----------
@@ -64,7 +69,8 @@ class RankTimeline(Result):
     spans : tuple of RankSpan
         In order of rank, then of begin.
     steps : tuple of float
-        Seconds at which a training step begins (on the first rank to begin it), in order; empty where nothing was trained.
+        Seconds at which a training step begins (on the first rank to begin it), in order; empty
+        where nothing was trained.
     end_seconds : float
         When the last rank was done.
     notes : tuple of Note
@@ -88,7 +94,9 @@ class RankTimeline(Result):
         return {kind: _covered(self.lane(rank, kind)) for kind in KINDS}
 
     def overlap_seconds(self, rank: int) -> float:
-        """Return how long a rank's communication overlapped its own compute: the part that costs no time."""
+        """Return how long a rank's communication overlapped its own compute: the part that costs no
+        time.
+        """
         compute, communication = self.lane(rank, "compute"), self.lane(rank, "communication")
         return _covered(compute) + _covered(communication) - _covered((*compute, *communication))
 
@@ -100,10 +108,15 @@ class RankTimeline(Result):
 
     def __repr__(self) -> str:
         spans = plural(len(self.spans), "span")
-        return f"<timeline of {self.label}: {spans} on {plural(self.ranks, 'rank')} in {format_seconds(self.end_seconds)}>"
+        return (
+            f"<timeline of {self.label}: {spans} on {plural(self.ranks, 'rank')} in "
+            f"{format_seconds(self.end_seconds)}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return each rank's seconds by kind, and how much of its communication overlapped compute."""
+        """Return each rank's seconds by kind, and how much of its communication overlapped
+        compute.
+        """
         rows = []
         for rank in range(self.ranks):
             seconds = [format_seconds(value) for value in self.seconds(rank).values()]
@@ -131,18 +144,22 @@ class RankReport(Result):
     peak_bytes : int
         The most live tensor storage after any operator of a step that follows earlier ones.
     peak_by_category : mapping of str to int
-        Sums to ``peak_bytes``: the categories of ``memory.CATEGORIES``, and "communication" for what exists only to be sent or received.
+        Sums to ``peak_bytes``: the categories of ``memory.CATEGORIES``, and "communication" for
+        what exists only to be sent or received.
     most_by_category : mapping of str to int
-        The most that each category held at any moment of that step. These moments differ, so they do not sum to the peak.
+        The most that each category held at any moment of that step. These moments differ, so they
+        do not sum to the peak.
     calls : mapping of str to int
         Collectives and messages in a step, by name.
     payload_bytes : mapping of str to int
-        Of these in a step, by name: the size of the whole tensor (an all-gather's result, a reduce-scatter's input), however much of it
-        is sent.
+        Of these in a step, by name: the size of the whole tensor (an all-gather's result, a
+        reduce-scatter's input), however much of it is sent.
     ring_bytes : int
-        MODELLED: what this rank sends in a step if each collective runs as a ring (a broadcast as a tree), headers aside.
+        MODELLED: what this rank sends in a step if each collective runs as a ring (a broadcast as a
+        tree), headers aside.
     wire_bytes : int or None
-        MEASURED: what this rank's sockets really sent in a step, headers of the messages included; None where it cannot be counted.
+        MEASURED: what this rank's sockets really sent in a step, headers of the messages included;
+        None where it cannot be counted.
     """
 
     rank: int
@@ -155,7 +172,10 @@ class RankReport(Result):
     wire_bytes: int | None
 
     def __repr__(self) -> str:
-        return f"<rank {self.rank}: peak {format_bytes(self.peak_bytes)}, payload {format_bytes(sum(self.payload_bytes.values()))} a step>"
+        return (
+            f"<rank {self.rank}: peak {format_bytes(self.peak_bytes)}, payload "
+            f"{format_bytes(sum(self.payload_bytes.values()))} a step>"
+        )
 
 
 @dataclass(frozen=True)
@@ -181,11 +201,14 @@ class StrategyResult(Result):
     single_losses : ndarray, shape (steps,)
         The same of one process that trains the whole model on the whole batch.
     state_difference : float
-        After the last step: the largest difference between a parameter here and in the one process, over the largest parameter.
+        After the last step: the largest difference between a parameter here and in the one process,
+        over the largest parameter.
     tolerance : float
-        The largest ``loss_difference`` and ``state_difference`` at which the two runs count as the same computation.
+        The largest ``loss_difference`` and ``state_difference`` at which the two runs count as the
+        same computation.
     step_seconds : ndarray, shape (steps,)
-        Of each step, on the slowest rank. The first includes one-time work, and the step whose memory was followed is slower.
+        Of each step, on the slowest rank. The first includes one-time work, and the step whose
+        memory was followed is slower.
     reports : tuple of RankReport
         One a rank, in order.
     timeline : RankTimeline
@@ -220,14 +243,25 @@ class StrategyResult(Result):
 
     @property
     def loss_difference(self) -> float:
-        """The largest difference between a step's loss here and in one process, over the larger of 1 and that loss; nan if one is nan."""
+        """The largest difference between a step's loss here and in one process, over the larger of
+        1 and that loss; nan if one is nan.
+        """
         with np.errstate(invalid="ignore"):  # infinity less infinity is no number
-            return float(np.max(np.abs(self.losses - self.single_losses) / np.maximum(1.0, np.abs(self.single_losses))))
+            return float(
+                np.max(
+                    np.abs(self.losses - self.single_losses)
+                    / np.maximum(1.0, np.abs(self.single_losses))
+                )
+            )
 
     @property
     def agrees(self) -> bool:
-        """Whether the run computed the same as one process: losses and state within the tolerance."""
-        return bool(self.loss_difference <= self.tolerance and self.state_difference <= self.tolerance)
+        """Whether the run computed the same as one process: losses and state within the
+        tolerance.
+        """
+        return bool(
+            self.loss_difference <= self.tolerance and self.state_difference <= self.tolerance
+        )
 
     def seconds(self, rank: int) -> dict[str, float]:
         """Return a rank's seconds a step by kind, mean over the steps of the timeline."""
@@ -250,25 +284,58 @@ class StrategyResult(Result):
         return f"<{where}: {verdict}, losses differ by {self.loss_difference:.1e}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return whether it agrees with one process, then each rank's memory, bytes and seconds a step."""
+        """Return whether it agrees with one process, then each rank's memory, bytes and seconds a
+        step.
+        """
         width = self.ranks
         rest = ("",) * (width - 1)
         same = "yes" if self.agrees else "nothing to compare" if self.has_note("diverged") else "no"
         rows: list[Sequence[str]] = [
             ("computes what one process computes", same, *rest),
-            ("- losses differ by at most", f"{self.loss_difference:.1e} (tolerance {self.tolerance:.0e})", *rest),
+            (
+                "- losses differ by at most",
+                f"{self.loss_difference:.1e} (tolerance {self.tolerance:.0e})",
+                *rest,
+            ),
             ("- parameters after it differ by at most", f"{self.state_difference:.1e}", *rest),
-            ("peak memory of tensors", *(format_bytes(report.peak_bytes) for report in self.reports)),
+            (
+                "peak memory of tensors",
+                *(format_bytes(report.peak_bytes) for report in self.reports),
+            ),
         ]
         for category in ("parameters", "gradients", "optimizer", "activations"):
-            rows.append((f"- {category} at most", *(format_bytes(report.most_by_category.get(category, 0)) for report in self.reports)))
-        rows.append(("payload of collectives a step", *(format_bytes(sum(report.payload_bytes.values())) for report in self.reports)))
-        rows.append(("sent as rings (modelled)", *(format_bytes(report.ring_bytes) for report in self.reports)))
+            rows.append(
+                (
+                    f"- {category} at most",
+                    *(
+                        format_bytes(report.most_by_category.get(category, 0))
+                        for report in self.reports
+                    ),
+                )
+            )
+        rows.append(
+            (
+                "payload of collectives a step",
+                *(format_bytes(sum(report.payload_bytes.values())) for report in self.reports),
+            )
+        )
+        rows.append(
+            (
+                "sent as rings (modelled)",
+                *(format_bytes(report.ring_bytes) for report in self.reports),
+            )
+        )
         rows.append(("sent on the wire", *(_wire(report) for report in self.reports)))
         seconds = [self.seconds(rank) for rank in range(width)]
-        rows += [(f"{kind} a step", *(format_seconds(of_rank[kind]) for of_rank in seconds)) for kind in KINDS]
+        rows += [
+            (f"{kind} a step", *(format_seconds(of_rank[kind]) for of_rank in seconds))
+            for kind in KINDS
+        ]
         rows += [(f"note: {note.code}", note.sentence, *rest) for note in self.notes]
-        return (f"{self.strategy}: {self.model}, {self.dtype}", *(f"rank {rank}" for rank in range(width))), rows
+        return (
+            f"{self.strategy}: {self.model}, {self.dtype}",
+            *(f"rank {rank}" for rank in range(width)),
+        ), rows
 
 
 def _wire(report: RankReport) -> str:

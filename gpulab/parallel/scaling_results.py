@@ -1,4 +1,6 @@
-"""What measured scaling and the effect of the global batch are: plain results; nothing is started or trained here."""
+"""What measured scaling and the effect of the global batch are: plain results; nothing is started
+or trained here.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,14 @@ class ScalingMeasurement(Result):
     interval_seconds : (float, float) or None
         95 %, of the median.
     speedup : float or None
-        Ratio of its samples per second to those of the smallest number of ranks, paired turn by turn; None where there is no pair.
+        Ratio of its samples per second to those of the smallest number of ranks, paired turn by
+        turn; None where there is no pair.
     speedup_interval : (float, float) or None
         95 %.
     predicted_seconds, predicted_overlapped_seconds : float or None
-        From one rank's step and the measured all-reduce: with no overlap, and with as much of the communication as possible hidden
-        behind the backward pass. None where the all-reduce was not measured.
+        From one rank's step and the measured all-reduce: with no overlap, and with as much of the
+        communication as possible hidden behind the backward pass. None where the all-reduce was not
+        measured.
     """
 
     ranks: int
@@ -58,7 +62,11 @@ class ScalingMeasurement(Result):
     @property
     def efficiency_interval(self) -> tuple[float, float] | None:
         """95 %."""
-        return None if self.speedup_interval is None else (self.speedup_interval[0] / self.ranks, self.speedup_interval[1] / self.ranks)
+        return (
+            None
+            if self.speedup_interval is None
+            else (self.speedup_interval[0] / self.ranks, self.speedup_interval[1] / self.ranks)
+        )
 
     @property
     def samples_per_second(self) -> float:
@@ -87,18 +95,22 @@ class ScalingResult(Result):
     mode : str
         "strong" (the global batch stays) or "weak" (each rank's batch stays).
     stage : str
-        "computed", or "a timed wait" where ranks wait in place of computing, so that they need no processor.
+        "computed", or "a timed wait" where ranks wait in place of computing, so that they need no
+        processor.
     parameter_bytes : int
         Of the model, hence the payload of each step's all-reduce.
     processors : int
-        Cores (or accelerators) available to all ranks together; if there are more ranks, they take turns.
+        Cores (or accelerators) available to all ranks together; if there are more ranks, they take
+        turns.
     hosts : int
     points : tuple of ScalingMeasurement
         Ascending in ranks.
     latency_seconds, bandwidth_bytes_per_second : float or None
-        Of one message between two neighbors of the ring, from the fit of the measured all-reduce; None where it was not measured.
+        Of one message between two neighbors of the ring, from the fit of the measured all-reduce;
+        None where it was not measured.
     prediction, overlapped : ScalingCurve or None
-        MODELLED from one rank's step and that link, at the same numbers of ranks: without overlap, and with the largest possible overlap.
+        MODELLED from one rank's step and that link, at the same numbers of ranks: without overlap,
+        and with the largest possible overlap.
     notes : tuple of Note
     evidence : Evidence
     environment : Environment
@@ -131,7 +143,10 @@ class ScalingResult(Result):
             if point.ranks == ranks:
                 return point
         there = ", ".join(str(point.ranks) for point in self.points)
-        raise InputError(f"at: {ranks!r} ranks were not measured ({there} were); expected one of these. Pass it in counts=.")
+        raise InputError(
+            f"at: {ranks!r} ranks were not measured ({there} were); expected one of these. Pass it "
+            "in counts=."
+        )
 
     @property
     def sentence(self) -> str:
@@ -139,16 +154,26 @@ class ScalingResult(Result):
         last = self.points[-1]
         if last.speedup is None or len(self.points) == 1:
             who = plural(last.ranks, "rank")
-            return f"{who}: {format_seconds(last.median_seconds)} a step; there is nothing to compare it with."
-        said = f"{last.ranks} ranks have a speed-up of {format_ratio(last.speedup)} {_span(last.speedup_interval)} in samples a second"
+            return (
+                f"{who}: {format_seconds(last.median_seconds)} a step; there is nothing to "
+                "compare it with."
+            )
+        said = (
+            f"{last.ranks} ranks have a speed-up of {format_ratio(last.speedup)} "
+            f"{_span(last.speedup_interval)} in samples a second"
+        )
         said += f" over {self.points[0].ranks}"
         if last.ranks > self.processors and self.stage == COMPUTED:
             said += (
-                f", but on {plural(self.processors, 'processor')} they take turns: this machine shows the cost of more ranks, "
+                f", but on {plural(self.processors, 'processor')} they take turns: this machine "
+                "shows the cost of more ranks, "
                 "not their gain"
             )
         elif self.stage == WAITED:
-            said += "; their compute was a timed wait, so this shows what communication costs, not how fast this machine is"
+            said += (
+                "; their compute was a timed wait, so this shows what communication costs, "
+                "not how fast this machine is"
+            )
         return f"{said}."
 
     def has_note(self, code: str) -> bool:
@@ -171,7 +196,9 @@ class ScalingResult(Result):
                 f"{p.ranks} rank{'s' if p.ranks > 1 else ''}",
                 str(p.batch),
                 f"{format_seconds(p.median_seconds)} {_seconds_span(p.interval_seconds)}",
-                "" if p.speedup is None else f"{format_ratio(p.speedup)} {_span(p.speedup_interval)}",
+                ""
+                if p.speedup is None
+                else f"{format_ratio(p.speedup)} {_span(p.speedup_interval)}",
                 "" if p.efficiency is None else f"{100 * p.efficiency:.3g} %",
                 _predicted(p),
             )
@@ -179,10 +206,25 @@ class ScalingResult(Result):
         ]
         if self.latency_seconds is not None and self.bandwidth_bytes_per_second is not None:
             rate = format_bytes_per_second(self.bandwidth_bytes_per_second)
-            link = f"{format_seconds(self.latency_seconds)} a message and {rate}, from the measured all-reduce"
+            link = (
+                f"{format_seconds(self.latency_seconds)} a message and {rate}, from the "
+                "measured all-reduce"
+            )
             rows.append(("link", link, "", "", "", ""))
-        what = f"{format_bytes(self.parameter_bytes)} of gradients; compute {'is ' if self.stage == WAITED else ''}{self.stage}"
-        rows.append(("each step", f"{what}; {plural(self.processors, 'processor')} among the ranks", "", "", "", ""))
+        what = (
+            f"{format_bytes(self.parameter_bytes)} of gradients; compute "
+            f"{'is ' if self.stage == WAITED else ''}{self.stage}"
+        )
+        rows.append(
+            (
+                "each step",
+                f"{what}; {plural(self.processors, 'processor')} among the ranks",
+                "",
+                "",
+                "",
+                "",
+            )
+        )
         rows += [(f"note: {note.code}", note.sentence, "", "", "", "") for note in self.notes]
         headers = (
             f"{self.mode} scaling, {self.label}",
@@ -203,11 +245,19 @@ def _predicted(p: ScalingMeasurement) -> str:
 
 
 def _span(interval: tuple[float, float] | None) -> str:
-    return "(no interval)" if interval is None else f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]"
+    return (
+        "(no interval)"
+        if interval is None
+        else f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]"
+    )
 
 
 def _seconds_span(interval: tuple[float, float] | None) -> str:
-    return "(no interval)" if interval is None else f"[{format_seconds(interval[0])}, {format_seconds(interval[1])}]"
+    return (
+        "(no interval)"
+        if interval is None
+        else f"[{format_seconds(interval[0])}, {format_seconds(interval[1])}]"
+    )
 
 
 @dataclass(frozen=True)
@@ -242,7 +292,8 @@ class GlobalBatchRow(Result):
 
 @dataclass(frozen=True)
 class GlobalBatchResult(Result):
-    """What the global batch does to learning when everything else stays the same; one process computes what the ranks would.
+    """What the global batch does to learning when everything else stays the same; one process
+    computes what the ranks would.
 
     Attributes
     ----------
@@ -277,11 +328,16 @@ class GlobalBatchResult(Result):
 
     def select(self, rule: str) -> tuple[GlobalBatchRow, ...]:
         """Return the rows of one rule, ascending in the global batch."""
-        return tuple(sorted((row for row in self.rows if row.rule == rule), key=lambda row: row.global_batch))
+        return tuple(
+            sorted((row for row in self.rows if row.rule == rule), key=lambda row: row.global_batch)
+        )
 
     def __repr__(self) -> str:
         sizes = sorted({row.global_batch for row in self.rows})
-        return f"<{self.task}: global batches of {sizes[0]} to {sizes[-1]} over {self.epochs} epochs, {len(self.rules)} rules>"
+        return (
+            f"<{self.task}: global batches of {sizes[0]} to {sizes[-1]} over {self.epochs} "
+            f"epochs, {len(self.rules)} rules>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a training."""
@@ -289,7 +345,27 @@ class GlobalBatchResult(Result):
         for row in self.rows:
             low, high = row.accuracy.interval
             right = f"{100 * row.accuracy.mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-            lost = f", {row.diverged} of {len(row.accuracy.accuracies)} diverged" if row.diverged else ""
-            rows.append((row.rule, str(row.ranks), str(row.global_batch), f"{row.learning_rate:.3g}", str(row.steps), right + lost))
+            lost = (
+                f", {row.diverged} of {len(row.accuracy.accuracies)} diverged"
+                if row.diverged
+                else ""
+            )
+            rows.append(
+                (
+                    row.rule,
+                    str(row.ranks),
+                    str(row.global_batch),
+                    f"{row.learning_rate:.3g}",
+                    str(row.steps),
+                    right + lost,
+                )
+            )
         rows += [(f"note: {note.code}", note.sentence, "", "", "", "") for note in self.notes]
-        return ("learning rate", "ranks", "global batch", "rate", "updates", "accuracy (95 % over seeds and items)"), rows
+        return (
+            "learning rate",
+            "ranks",
+            "global batch",
+            "rate",
+            "updates",
+            "accuracy (95 % over seeds and items)",
+        ), rows

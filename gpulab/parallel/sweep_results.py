@@ -1,4 +1,6 @@
-"""What a sweep of a collective is: times and bytes on the wire over sizes, with the models beside them."""
+"""What a sweep of a collective is: times and bytes on the wire over sizes, with the models beside
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ class CollectivePoint(Result):
         95 %, of the median; None where none can be given.
     samples : int
     sent_bytes : tuple of int or None
-        MEASURED: what each rank's sockets sent for one call, headers of the messages included; None where it cannot be counted.
+        MEASURED: what each rank's sockets sent for one call, headers of the messages included; None
+        where it cannot be counted.
     algorithm_bytes : tuple of float
         MODELLED: what each rank sends by the algorithm, headers aside.
     """
@@ -51,13 +54,15 @@ class CollectiveSweep(Result):
     ----------
     operation : str
     algorithm : str
-        The algorithm by which bytes are counted, one of ``models.collective_algorithms(operation)``: gloo's own; with
-        NCCL, which chooses by size and links, a ring where there is one.
+        The algorithm by which bytes are counted, one of
+        ``models.collective_algorithms(operation)``: gloo's own; with NCCL, which chooses by size
+        and links, a ring where there is one.
     ranks : int
     hosts : int
         How many machines they are on.
     backend : str
-        As ``torch.distributed.get_backend()`` names it: "gloo", "nccl", or "cpu:gloo,cuda:nccl", of which NCCL was measured.
+        As ``torch.distributed.get_backend()`` names it: "gloo", "nccl", or "cpu:gloo,cuda:nccl", of
+        which NCCL was measured.
     dtype : str
     points : tuple of CollectivePoint
         Ascending in size.
@@ -95,10 +100,13 @@ class CollectiveSweep(Result):
         """
         from gpulab.transfer import fit
 
-        return fit([p.nbytes for p in self.points], [p.median_seconds for p in self.points], self.evidence)
+        return fit(
+            [p.nbytes for p in self.points], [p.median_seconds for p in self.points], self.evidence
+        )
 
     def message(self, fitted: AlphaBeta | None = None) -> tuple[float, float]:
-        """Return (latency in seconds, bytes a second) of one message between two ranks, as ``models.collective_message`` computes it.
+        """Return (latency in seconds, bytes a second) of one message between two ranks, as
+        ``models.collective_message`` computes it.
 
         Parameters
         ----------
@@ -107,19 +115,27 @@ class CollectiveSweep(Result):
         """
         line = self.fit() if fitted is None else fitted
         return models.collective_message(
-            self.operation, self.ranks, self.algorithm, latency_seconds=line.latency_seconds,
+            self.operation,
+            self.ranks,
+            self.algorithm,
+            latency_seconds=line.latency_seconds,
             bandwidth_bytes_per_second=line.bandwidth_bytes_per_second,
-        )  # fmt: skip
+        )
 
     def bus_bytes_per_second(self, point: CollectivePoint) -> float:
-        """Return the rate at which a ring's links would run, to compare operations and numbers of ranks (``models.bus_bandwidth``)."""
+        """Return the rate at which a ring's links would run, to compare operations and numbers of
+        ranks (``models.bus_bandwidth``).
+        """
         return models.bus_bandwidth(self.operation, point.nbytes, self.ranks, point.median_seconds)
 
     def __repr__(self) -> str:
         if not self.points:
             return f"<{self.label}: no point>"
         last = self.points[-1]
-        return f"<{self.label}: {format_bytes(last.nbytes)} in {format_seconds(last.median_seconds)}, {plural(len(self.points), 'size')}>"
+        return (
+            f"<{self.label}: {format_bytes(last.nbytes)} in "
+            f"{format_seconds(last.median_seconds)}, {plural(len(self.points), 'size')}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a size."""
@@ -131,7 +147,9 @@ class CollectiveSweep(Result):
                 (
                     format_bytes(p.nbytes),
                     format_seconds(p.median_seconds),
-                    "" if p.interval_seconds is None else " to ".join(format_seconds(v) for v in p.interval_seconds),
+                    ""
+                    if p.interval_seconds is None
+                    else " to ".join(format_seconds(v) for v in p.interval_seconds),
                     "" if math.isnan(bus) else format_bytes_per_second(bus),
                     "not counted" if p.sent_bytes is None else format_bytes(p.sent_bytes[most]),
                     format_bytes(p.algorithm_bytes[most]),
@@ -151,4 +169,6 @@ class CollectiveSweep(Result):
 
     def caption(self) -> str:
         """Return the badge, and why bytes were not counted where they were not."""
-        return super().caption() + (f" · bytes on the wire: {self.wire_reason}" if self.wire_reason else "")
+        return super().caption() + (
+            f" · bytes on the wire: {self.wire_reason}" if self.wire_reason else ""
+        )

@@ -1,4 +1,6 @@
-"""What autocast really does: which operator runs in which type, seen by a dispatch mode below it and not quoted."""
+"""What autocast really does: which operator runs in which type, seen by a dispatch mode below it
+and not quoted.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from gpulab.precision._formats import several
 from gpulab.results import Result
 
 DTYPES = ("bfloat16", "float16")
-# Policy or None, what float32 and lower inputs ran in, and why it was not seen: what ``_observe`` gives.
+# Policy or None, what float32 and lower inputs ran in, and why it was not seen: what ``_observe``
+# gives.
 Seen = tuple[str | None, str, str, str]
 _FAKE = "PyTorch's own dispatcher decides, asked with fake CUDA tensors: no GPU, no kernel runs"
 _FAKE_ERROR = "none known; the lists beside it are PyTorch's documented ones"
@@ -45,7 +48,8 @@ class AutocastRow(Result):
     documented : str
         The policy of PyTorch's lists.
     float32_runs_in, lower_runs_in : str
-        The type that the operator computes in when its inputs are float32, and when they are of the lower precision; "" if not observed.
+        The type that the operator computes in when its inputs are float32, and when they are of the
+        lower precision; "" if not observed.
     note : str
         Why it was not observed, or "".
     """
@@ -75,8 +79,8 @@ class AutocastPolicy(Result):
         The lower precision.
     rows : tuple of AutocastRow
     evidence : Evidence
-        MEASURED where the operators ran here; MODELLED where PyTorch's dispatcher was asked without a device, or only its
-        documented lists can be shown.
+        MEASURED where the operators ran here; MODELLED where PyTorch's dispatcher was asked without
+        a device, or only its documented lists can be shown.
     """
 
     kind: str
@@ -101,7 +105,8 @@ class AutocastPolicy(Result):
         return known[_given.word("AutocastPolicy.row", "operator", operator, known)]
 
     def operators(self, policy: str) -> tuple[str, ...]:
-        """Return the operators of one policy: as observed, without those that could not be tried; as documented where none was.
+        """Return the operators of one policy: as observed, without those that could not be tried;
+        as documented where none was.
 
         Raises
         ------
@@ -110,7 +115,9 @@ class AutocastPolicy(Result):
         """
         wanted = _given.word("AutocastPolicy.operators", "policy", policy, POLICIES)
         seen = self.observed
-        return tuple(row.operator for row in self.rows if (row.policy if seen else row.documented) == wanted)
+        return tuple(
+            row.operator for row in self.rows if (row.policy if seen else row.documented) == wanted
+        )
 
     @property
     def disagreements(self) -> tuple[AutocastRow, ...]:
@@ -118,15 +125,31 @@ class AutocastPolicy(Result):
         return tuple(row for row in self.rows if row.agrees is False)
 
     def __repr__(self) -> str:
-        how = "as documented" if not self.observed else "observed" if self.evidence.badge is Badge.MEASURED else "as PyTorch dispatches"
+        how = (
+            "as documented"
+            if not self.observed
+            else "observed"
+            if self.evidence.badge is Badge.MEASURED
+            else "as PyTorch dispatches"
+        )
         counts = ", ".join(f"{len(self.operators(p))} {p}" for p in POLICIES)
         return f"<autocast to {self.dtype} on {self.kind}, {how}: {counts}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a policy, and one for each operator on which the lists say something else."""
-        rows = [(WORDS[policy], str(len(names)), ", ".join(names)) for policy in POLICIES if (names := self.operators(policy))]
+        """Return one row a policy, and one for each operator on which the lists say something
+        else.
+        """
+        rows = [
+            (WORDS[policy], str(len(names)), ", ".join(names))
+            for policy in POLICIES
+            if (names := self.operators(policy))
+        ]
         rows += [
-            (f"not as documented: {row.operator}", "", f"{WORDS[row.policy or 'inputs']}; the list: {WORDS[row.documented]}")
+            (
+                f"not as documented: {row.operator}",
+                "",
+                f"{WORDS[row.policy or 'inputs']}; the list: {WORDS[row.documented]}",
+            )
             for row in self.disagreements
         ]
         unseen = [row.operator for row in self.rows if row.note]
@@ -135,19 +158,24 @@ class AutocastPolicy(Result):
         return (f"autocast to {self.dtype} on {self.kind}", "operators", "which"), rows
 
 
-def autocast_policy(device: Any = None, dtype: str | None = None, operators: Iterable[str] | None = None) -> AutocastPolicy:
-    """Return what autocast does with about a hundred operators, as observed on the device and as PyTorch documents it.
+def autocast_policy(
+    device: Any = None, dtype: str | None = None, operators: Iterable[str] | None = None
+) -> AutocastPolicy:
+    """Return what autocast does with about a hundred operators, as observed on the device and as
+    PyTorch documents it.
 
-    Each operator runs with float32 inputs, with inputs of the lower precision, and with both mixed. A dispatch mode below autocast
-    sees which type the kernel is given.
+    Each operator runs with float32 inputs, with inputs of the lower precision, and with both mixed.
+    A dispatch mode below autocast sees which type the kernel is given.
 
     Parameters
     ----------
     device : str or Device, optional
-        None is this machine's best. "cuda" where there is none asks PyTorch's dispatcher with fake tensors, in a process of its own
-        (some seconds, once); "xpu" then gives the documented lists. Both are marked MODELLED.
+        None is this machine's best. "cuda" where there is none asks PyTorch's dispatcher with fake
+        tensors, in a process of its own (some seconds, once); "xpu" then gives the documented
+        lists. Both are marked MODELLED.
     dtype : str, optional
-        "bfloat16" or "float16"; None is the device's usual one (bfloat16 on a CPU, float16 elsewhere).
+        "bfloat16" or "float16"; None is the device's usual one (bfloat16 on a CPU, float16
+        elsewhere).
     operators : iterable of str, optional
         The operators to try; all of them by default.
 
@@ -169,7 +197,9 @@ def autocast_policy(device: Any = None, dtype: str | None = None, operators: Ite
     [('linear', 'lower', True), ('cross_entropy', 'float32', True), ('relu', 'inputs', True)]
     """
     kind, where = _place(device)
-    chosen = _given.word("autocast_policy", "dtype", _usual(kind) if dtype is None else dtype, DTYPES)
+    chosen = _given.word(
+        "autocast_policy", "dtype", _usual(kind) if dtype is None else dtype, DTYPES
+    )
     from gpulab.precision._autocast_cases import CASES
 
     asked = list(CASES) if operators is None else several("autocast_policy", "operators", operators)
@@ -177,18 +207,23 @@ def autocast_policy(device: Any = None, dtype: str | None = None, operators: Ite
     if unknown:
         some = ", ".join(list(CASES)[:8])
         raise InputError(
-            f"autocast_policy: operator {shown(unknown[0])} is unknown; expected PyTorch's name of one of {len(CASES)}, such as {some}. "
+            f"autocast_policy: operator {shown(unknown[0])} is unknown; expected PyTorch's name of "
+            f"one of {len(CASES)}, such as {some}. "
             "Leave operators out for all of them."
         )
     names = tuple(str(name) for name in asked)
     if where is not None:
         seen, evidence = _on_device(names, where, chosen), Evidence.measured(where.name, samples=1)
     elif kind == "cuda" and (answered := _without_device(names, chosen)):
-        seen, evidence = answered, Evidence.modelled(_FAKE, f"{SOURCE}; PyTorch's dispatcher", _FAKE_ERROR)
+        seen, evidence = (
+            answered,
+            Evidence.modelled(_FAKE, f"{SOURCE}; PyTorch's dispatcher", _FAKE_ERROR),
+        )
     else:  # where the dispatcher cannot be asked now, its lists are all there is
         seen, evidence = {}, Evidence.modelled("PyTorch follows its documentation", SOURCE)
     unseen: Seen = (None, "", "", f"no {kind} device here")
-    if operators is None and seen:  # of CUDA's operators, transforms and linear algebra are not asked without a device
+    # of CUDA's operators, transforms and linear algebra are not asked without a device
+    if operators is None and seen:
         names = tuple(name for name in names if name in seen)
     rows = [_row(name, documented(kind, name), seen.get(name, unseen)) for name in names]
     if not seen and operators is None:
@@ -218,7 +253,12 @@ def _on_device(names: Sequence[str], where: Device, dtype: str) -> dict[str, See
         return [x.to(str(where)).to(dtype) for x, dtype in zip(drawn, dtypes, strict=True)]
 
     kept = torch.random.fork_rng(devices=[where.index or 0] if where.torch_type == "cuda" else [])
-    with kept, torch.no_grad(), torch.autocast(where.torch_type, dtype=low), warnings.catch_warnings():
+    with (
+        kept,
+        torch.no_grad(),
+        torch.autocast(where.torch_type, dtype=low),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         return {name: observe(name, make, low) for name in names}
 
@@ -233,8 +273,13 @@ def _all_without_device(dtype: str) -> dict[str, Seen]:
         If it cannot be asked; the cache keeps no such moment.
     """
     command = [sys.executable, "-m", "gpulab.precision._observe", dtype]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
-    return {name: (p, a, b, note) for name, (p, a, b, note) in json.loads(done.stdout.splitlines()[-1]).items()}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False
+    )
+    return {
+        name: (p, a, b, note)
+        for name, (p, a, b, note) in json.loads(done.stdout.splitlines()[-1]).items()
+    }
 
 
 def _without_device(names: Sequence[str], dtype: str) -> dict[str, Seen]:
@@ -247,10 +292,19 @@ def _without_device(names: Sequence[str], dtype: str) -> dict[str, Seen]:
 
 
 def _place(device: Any) -> tuple[str, Device | None]:
-    """Return the kind of device and the device itself, or None where there is only a list for it."""
-    if isinstance(device, str) and device in LISTS and device not in {d.kind for d in devices.available()}:
+    """Return the kind of device and the device itself, or None where there is only a list for
+    it.
+    """
+    if (
+        isinstance(device, str)
+        and device in LISTS
+        and device not in {d.kind for d in devices.available()}
+    ):
         return device, None
     where = devices.find(device)
     if where.kind not in LISTS and where.kind != "rocm":
-        raise InputError(f"autocast_policy: no documented lists for {where.kind}; expected one of {', '.join(LISTS)}. Pass device='cpu'.")
+        raise InputError(
+            f"autocast_policy: no documented lists for {where.kind}; expected one of "
+            f"{', '.join(LISTS)}. Pass device='cpu'."
+        )
     return where.kind, where

@@ -1,7 +1,9 @@
-"""How to call each operator that autocast's policy is tried on: a function and the shapes of the numbers that it takes.
+"""How to call each operator that autocast's policy is tried on: a function and the shapes of the
+numbers that it takes.
 
-Imported only inside functions: the table names torch's functions. What is not a number of the network (targets, masks, and the weights
-and statistics of normalizations, which stay float32 in a model under autocast) is made inside.
+Imported only inside functions: the table names torch's functions. What is not a number of the
+network (targets, masks, and the weights and statistics of normalizations, which stay float32 in a
+model under autocast) is made inside.
 """
 
 from __future__ import annotations
@@ -52,7 +54,10 @@ CASES: Mapping[str, Case] = {
     "conv_tbc": (torch.conv_tbc, ((8, 2, 3), (3, 3, 4), (4,))),
     "linalg_vecdot": (torch.linalg.vecdot, (_SQUARE, _SQUARE)),
     "prelu": (functional.prelu, (_SQUARE, (1,))),
-    "scaled_dot_product_attention": (functional.scaled_dot_product_attention, ((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8))),
+    "scaled_dot_product_attention": (
+        functional.scaled_dot_product_attention,
+        ((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8)),
+    ),
     "dot": (torch.dot, ((4,), (4,))),
     "bilinear": (functional.bilinear, (_SQUARE, _SQUARE, (3, 4, 4))),
     "tensordot": (lambda a, b: torch.tensordot(a, b, 1), (_SQUARE, _SQUARE)),
@@ -68,7 +73,12 @@ CASES: Mapping[str, Case] = {
     "softmin": (lambda x: functional.softmin(x, -1), (_SQUARE,)),
     "layer_norm": (lambda x: functional.layer_norm(x, (4,), _ones(x, 4), _ones(x, 4)), (_SQUARE,)),
     "group_norm": (lambda x: functional.group_norm(x, 3, _ones(x, 3), _ones(x, 3)), (_IMAGES,)),
-    "batch_norm": (lambda x: functional.batch_norm(x, _ones(x, 3), _ones(x, 3), _ones(x, 3), _ones(x, 3), True), (_IMAGES,)),
+    "batch_norm": (
+        lambda x: functional.batch_norm(
+            x, _ones(x, 3), _ones(x, 3), _ones(x, 3), _ones(x, 3), True
+        ),
+        (_IMAGES,),
+    ),
     "dropout": (lambda x: functional.dropout(x, 0.5, True), (_SQUARE,)),
     "embedding": (lambda w: functional.embedding(torch.arange(3, device=w.device), w), (_SQUARE,)),
     "add": (torch.add, (_SQUARE, _SQUARE)),
@@ -83,7 +93,10 @@ CASES: Mapping[str, Case] = {
     "adaptive_max_pool3d": (lambda x: functional.adaptive_max_pool3d(x, 2), (_VOLUMES,)),
     "reflection_pad2d": (lambda x: functional.pad(x, (1, 1, 1, 1), "reflect"), (_IMAGES,)),
     "replication_pad2d": (lambda x: functional.pad(x, (1, 1, 1, 1), "replicate"), (_IMAGES,)),
-    "grid_sample": (lambda x, g: functional.grid_sample(x, g, align_corners=False), (_IMAGES, (2, 4, 4, 2))),
+    "grid_sample": (
+        lambda x, g: functional.grid_sample(x, g, align_corners=False),
+        (_IMAGES, (2, 4, 4, 2)),
+    ),
     # Elementwise functions and reductions.
     "exp": (torch.exp, (_SQUARE,)),
     "expm1": (torch.expm1, (_SQUARE,)),
@@ -125,24 +138,45 @@ CASES: Mapping[str, Case] = {
     "huber_loss": (functional.huber_loss, (_SQUARE, _SQUARE)),
     "kl_div": (lambda a, b: functional.kl_div(a, b, reduction="batchmean"), (_SQUARE, _SQUARE)),
     "poisson_nll_loss": (functional.poisson_nll_loss, (_SQUARE, _SQUARE)),
-    "binary_cross_entropy_with_logits": (functional.binary_cross_entropy_with_logits, (_SQUARE, _SQUARE)),
+    "binary_cross_entropy_with_logits": (
+        functional.binary_cross_entropy_with_logits,
+        (_SQUARE, _SQUARE),
+    ),
     "soft_margin_loss": (functional.soft_margin_loss, (_SQUARE, _SQUARE)),
     "hinge_embedding_loss": (functional.hinge_embedding_loss, (_SQUARE, _SQUARE)),
     "multi_margin_loss": (lambda x: functional.multi_margin_loss(x, _classes(x)), (_SQUARE,)),
-    "multilabel_margin_loss": (lambda x: functional.multilabel_margin_loss(x, _classes(x).expand(4, 4).contiguous()), (_SQUARE,)),
-    "margin_ranking_loss": (lambda a, b: functional.margin_ranking_loss(a, b, _signs(a)), ((4,), (4,))),
-    "cosine_embedding_loss": (lambda a, b: functional.cosine_embedding_loss(a, b, _signs(a)), (_SQUARE, _SQUARE)),
+    "multilabel_margin_loss": (
+        lambda x: functional.multilabel_margin_loss(x, _classes(x).expand(4, 4).contiguous()),
+        (_SQUARE,),
+    ),
+    "margin_ranking_loss": (
+        lambda a, b: functional.margin_ranking_loss(a, b, _signs(a)),
+        ((4,), (4,)),
+    ),
+    "cosine_embedding_loss": (
+        lambda a, b: functional.cosine_embedding_loss(a, b, _signs(a)),
+        (_SQUARE, _SQUARE),
+    ),
     "triplet_margin_loss": (functional.triplet_margin_loss, (_SQUARE, _SQUARE, _SQUARE)),
     # Several inputs that must agree.
     "cat": (lambda a, b: torch.cat([a, b]), (_SQUARE, _SQUARE)),
     "stack": (lambda a, b: torch.stack([a, b]), (_SQUARE, _SQUARE)),
-    "index_copy": (lambda a, b: a.index_copy(0, torch.tensor([0], device=a.device), b), (_SQUARE, (1, 4))),
+    "index_copy": (
+        lambda a, b: a.index_copy(0, torch.tensor([0], device=a.device), b),
+        (_SQUARE, (1, 4)),
+    ),
     "addcmul": (torch.addcmul, (_SQUARE, _SQUARE, _SQUARE)),
     "addcdiv": (torch.addcdiv, (_SQUARE, _SQUARE, _SQUARE)),
     "atan2": (torch.atan2, (_SQUARE, _SQUARE)),
     "cross": (lambda a, b: torch.cross(a, b, dim=1), ((4, 3), (4, 3))),
-    "index_put": (lambda a, b: a.index_put((torch.tensor([0], device=a.device),), b), (_SQUARE, (1, 4))),
-    "scatter_add": (lambda a, b: a.scatter_add(0, torch.zeros(1, 4, dtype=torch.int64, device=a.device), b), (_SQUARE, (1, 4))),
+    "index_put": (
+        lambda a, b: a.index_put((torch.tensor([0], device=a.device),), b),
+        (_SQUARE, (1, 4)),
+    ),
+    "scatter_add": (
+        lambda a, b: a.scatter_add(0, torch.zeros(1, 4, dtype=torch.int64, device=a.device), b),
+        (_SQUARE, (1, 4)),
+    ),
     # Transforms and linear algebra, which have no narrow kernels.
     "fft_fft": (torch.fft.fft, (_SQUARE,)),
     "fft_rfft": (torch.fft.rfft, (_SQUARE,)),

@@ -25,7 +25,8 @@ def encode(x: Any, format: str | Format, overflow: str | None = None) -> np.ndar
     Returns
     -------
     ndarray of unsigned integers
-        The format's bits, sign first, in the lowest ``bits`` of an 8-, 16-, 32- or 64-bit number. A nan is the positive quiet nan.
+        The format's bits, sign first, in the lowest ``bits`` of an 8-, 16-, 32- or 64-bit number. A
+        nan is the positive quiet nan.
 
     Raises
     ------
@@ -46,15 +47,20 @@ def encode(x: Any, format: str | Format, overflow: str | None = None) -> np.ndar
     finite = np.isfinite(value)
     mantissa, exponent = np.frexp(np.where(finite, magnitude, 0.0))
     normal = magnitude >= one.smallest_normal
-    # A normal number: the exponent's field and the bits after the first one. A subnormal one counts smallest numbers.
+    # A normal number: the exponent's field and the bits after the first one. A subnormal one counts
+    # smallest numbers.
     field = np.where(normal, exponent - 1 + one.bias, 0).astype(np.int64)
-    steps = np.ldexp(mantissa, np.where(normal, one.mantissa_bits + 1, exponent - one.emin + one.mantissa_bits))
+    steps = np.ldexp(
+        mantissa, np.where(normal, one.mantissa_bits + 1, exponent - one.emin + one.mantissa_bits)
+    )
     body = (field << one.mantissa_bits) + np.where(finite, steps, 0.0).astype(np.int64)
     body -= np.where(normal & finite, 1 << one.mantissa_bits, 0)
     top = (1 << (one.bits - 1)) - 1  # all ones after the sign
     infinite = ((1 << one.exponent_bits) - 1) << one.mantissa_bits
     quiet = infinite | (1 << (one.mantissa_bits - 1)) if one.has_infinity else top
-    body = np.where(np.isinf(value), infinite, np.where(np.isnan(value), quiet, body)).astype(np.uint64)
+    body = np.where(np.isinf(value), infinite, np.where(np.isnan(value), quiet, body)).astype(
+        np.uint64
+    )
     sign = (np.signbit(value) & ~np.isnan(value)).astype(np.uint64)
     return shaped((body | (sign << np.uint64(one.bits - 1))).astype(_code_type(one)), given)
 
@@ -88,7 +94,9 @@ def decode(codes: Any, format: str | Format) -> np.ndarray:
         return shaped(given.astype(np.uint8).view(np.int8).astype(np.float64), given)
     code = given.astype(np.uint64)
     sign = (code >> np.uint64(one.bits - 1)).astype(bool)
-    field = ((code >> np.uint64(one.mantissa_bits)) & np.uint64((1 << one.exponent_bits) - 1)).astype(np.int64)
+    field = (
+        (code >> np.uint64(one.mantissa_bits)) & np.uint64((1 << one.exponent_bits) - 1)
+    ).astype(np.int64)
     mantissa = (code & np.uint64((1 << one.mantissa_bits) - 1)).astype(np.int64)
     whole = np.where(field > 0, mantissa + (1 << one.mantissa_bits), mantissa).astype(np.float64)
     with np.errstate(over="ignore"):  # the codes of infinities and nans, which are put right below
@@ -104,16 +112,30 @@ def decode(codes: Any, format: str | Format) -> np.ndarray:
 def _codes(function: str, codes: Any, one: Format) -> np.ndarray:
     try:
         given = np.asarray(codes)
-        whole = given.dtype.kind in "iu" and bool(np.all(given >= 0)) and int(np.max(given, initial=0)) < 2**one.bits
+        whole = (
+            given.dtype.kind in "iu"
+            and bool(np.all(given >= 0))
+            and int(np.max(given, initial=0)) < 2**one.bits
+        )
     except Exception as error:
-        raise InputError(f"{function}: codes are {shown(codes)}; expected whole numbers. Pass an int or an array of ints.") from error
+        raise InputError(
+            f"{function}: codes are {shown(codes)}; expected whole numbers. Pass an int or an "
+            "array of ints."
+        ) from error
     if not whole:
-        raise InputError(f"{function}: codes are {shown(codes)}; expected whole numbers from 0 to 2**{one.bits} - 1. Pass unsigned bits.")
+        raise InputError(
+            f"{function}: codes are {shown(codes)}; expected whole numbers from 0 to 2**{one.bits} "
+            "- 1. Pass unsigned bits."
+        )
     return given
 
 
 def _code_type(one: Format) -> Any:
-    return next(kind for kind in (np.uint8, np.uint16, np.uint32, np.uint64) if np.iinfo(kind).bits >= one.bits)
+    return next(
+        kind
+        for kind in (np.uint8, np.uint16, np.uint32, np.uint64)
+        if np.iinfo(kind).bits >= one.bits
+    )
 
 
 def neighbours(x: Any, format: str | Format) -> tuple[np.ndarray, np.ndarray]:
@@ -127,7 +149,8 @@ def neighbours(x: Any, format: str | Format) -> tuple[np.ndarray, np.ndarray]:
     Returns
     -------
     below, above : ndarray of float64
-        Of the shape of ``x``. Beyond the largest number this is infinity if the format has one, else nan.
+        Of the shape of ``x``. Beyond the largest number this is infinity if the format has one,
+        else nan.
 
     Raises
     ------
@@ -147,11 +170,14 @@ def neighbours(x: Any, format: str | Format) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _above(x: np.ndarray, one: Format, mirrored: bool = False) -> np.ndarray:
-    """Return the next number above; of the mirrored number line, whose end an integer format has elsewhere."""
+    """Return the next number above; of the mirrored number line, whose end an integer format has
+    elsewhere.
+    """
     top, bottom = (-one.lowest, -one.largest) if mirrored else (one.largest, one.lowest)
     held = np.clip(x, bottom, top)
     nearest = rounded(-held, one, "saturate") * -1 if mirrored else rounded(held, one, "saturate")
-    # One step away from zero is the spacing; towards zero it is that of the number just nearer to zero.
+    # One step away from zero is the spacing; towards zero it is that of the number just nearer to
+    # zero.
     inner = np.nextafter(nearest, 0.0)
     step = np.where(nearest < 0, quantum(inner, one), quantum(nearest, one))
     end = np.inf if one.has_infinity else np.nan
@@ -164,7 +190,8 @@ def _above(x: np.ndarray, one: Format, mirrored: bool = False) -> np.ndarray:
 
 
 def spacing(x: Any, format: str | Format) -> np.ndarray:
-    """Return the distance from ``x`` to the next number of the format away from zero (a unit in the last place).
+    """Return the distance from ``x`` to the next number of the format away from zero (a unit in the
+    last place).
 
     Parameters
     ----------

@@ -1,4 +1,6 @@
-"""The number formats of deep learning as data: how many bits, which range, what happens beyond it."""
+"""The number formats of deep learning as data: how many bits, which range, what happens beyond
+it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class Format(Result):
     storage_bits : int
         What one number takes in memory.
     exponent_bits, mantissa_bits : int
-        As stored; a normal number has one more bit of mantissa, which is always 1 and not stored. An integer has no exponent.
+        As stored; a normal number has one more bit of mantissa, which is always 1 and not stored.
+        An integer has no exponent.
     bias : int
         Stored exponent minus the exponent.
     has_infinity, has_nan : bool
@@ -74,15 +77,21 @@ class Format(Result):
     @cached_property
     def emax(self) -> int:
         """The exponent of the largest number."""
-        # All exponents but the highest, which IEEE formats keep for infinities and nans and the others use.
-        return (1 << self.exponent_bits) - 1 - self.bias - int(self.has_infinity) if self.kind == "float" else self.mantissa_bits - 1
+        # All exponents but the highest, which IEEE formats keep for infinities and nans and the
+        # others use.
+        return (
+            (1 << self.exponent_bits) - 1 - self.bias - int(self.has_infinity)
+            if self.kind == "float"
+            else self.mantissa_bits - 1
+        )
 
     @cached_property
     def largest(self) -> float:
         """The largest finite number."""
         if self.kind == "integer":
             return float(2**self.mantissa_bits - 1)
-        # Without an infinity the highest exponent is used too; float8_e4m3fn gives its very last code to nan.
+        # Without an infinity the highest exponent is used too; float8_e4m3fn gives its very last
+        # code to nan.
         lost = 2 if self.has_nan and not self.has_infinity else 1
         return math.ldexp(2 ** (self.mantissa_bits + 1) - lost, self.emax - self.mantissa_bits)
 
@@ -108,7 +117,8 @@ class Format(Result):
 
     @property
     def overflow_threshold(self) -> float:
-        """The midpoint between the largest number and what would come next; beyond it a number overflows.
+        """The midpoint between the largest number and what would come next; beyond it a number
+        overflows.
 
         ``overflows_at_threshold`` says whether the midpoint itself does.
         """
@@ -116,7 +126,9 @@ class Format(Result):
 
     @property
     def overflows_at_threshold(self) -> bool:
-        """Whether the midpoint itself overflows: where the largest number is odd in its last bit, the tie goes beyond it."""
+        """Whether the midpoint itself overflows: where the largest number is odd in its last bit,
+        the tie goes beyond it.
+        """
         return (self.largest / self._last_spacing) % 2 == 1
 
     @property
@@ -125,21 +137,35 @@ class Format(Result):
 
     @property
     def decimal_digits(self) -> float:
-        """Significant decimal digits that a normal number holds: log10 of 2 ** (mantissa bits + 1)."""
+        """Significant decimal digits that a normal number holds: log10 of 2 ** (mantissa bits +
+        1).
+        """
         return (self.mantissa_bits + (self.kind == "float")) * math.log10(2)
 
     @property
     def overflow_words(self) -> str:
         """What happens beyond the largest number, in a few words."""
-        return {"infinity": "becomes infinite", "nan": "becomes nan", "saturate": "stays at the largest"}[self.overflow]
+        return {
+            "infinity": "becomes infinite",
+            "nan": "becomes nan",
+            "saturate": "stays at the largest",
+        }[self.overflow]
 
     def __repr__(self) -> str:
-        shape = f"1 + {self.exponent_bits} + {self.mantissa_bits} bits" if self.kind == "float" else f"{self.bits} bits, two's complement"
+        shape = (
+            f"1 + {self.exponent_bits} + {self.mantissa_bits} bits"
+            if self.kind == "float"
+            else f"{self.bits} bits, two's complement"
+        )
         return f"<format {self.name}: {shape}, up to {self.largest:g}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a fact."""
-        fields = f"1 sign, {self.exponent_bits} exponent, {self.mantissa_bits} mantissa" if self.kind == "float" else "two's complement"
+        fields = (
+            f"1 sign, {self.exponent_bits} exponent, {self.mantissa_bits} mantissa"
+            if self.kind == "float"
+            else "two's complement"
+        )
         rows = [
             ("bits", f"{self.bits}: {fields}"),
             ("largest", f"{self.largest:.6g}; beyond it a number {self.overflow_words}"),
@@ -156,32 +182,87 @@ def _yes(there: bool) -> str:
     return "yes" if there else "no"
 
 
-def _float(name: str, exponent_bits: int, mantissa_bits: int, use: str, source: str = _IEEE, **special: Any) -> Format:
+def _float(
+    name: str, exponent_bits: int, mantissa_bits: int, use: str, source: str = _IEEE, **special: Any
+) -> Format:
     bits = 1 + exponent_bits + mantissa_bits
-    usual: dict[str, Any] = {"has_infinity": True, "has_nan": True, "nan_becomes": math.nan, "overflow": "infinity", "storage_bits": bits}
+    usual: dict[str, Any] = {
+        "has_infinity": True,
+        "has_nan": True,
+        "nan_becomes": math.nan,
+        "overflow": "infinity",
+        "storage_bits": bits,
+    }
     bias = 2 ** (exponent_bits - 1) - 1
     return Format(
-        name=name, kind="float", bits=bits, exponent_bits=exponent_bits, mantissa_bits=mantissa_bits, bias=bias, use=use, source=source,
+        name=name,
+        kind="float",
+        bits=bits,
+        exponent_bits=exponent_bits,
+        mantissa_bits=mantissa_bits,
+        bias=bias,
+        use=use,
+        source=source,
         **{**usual, **special},
-    )  # fmt: skip
+    )
 
 
 _FORMATS = (
     _float("float64", 11, 52, "science; references"),
     _float("float32", 8, 23, "what networks are trained in by default"),
-    _float("tf32", 8, 10, "what Tensor Cores read of a float32 operand where TF32 is allowed",
-           "NVIDIA A100 Tensor Core GPU Architecture, TF32", storage_bits=32),
+    _float(
+        "tf32",
+        8,
+        10,
+        "what Tensor Cores read of a float32 operand where TF32 is allowed",
+        "NVIDIA A100 Tensor Core GPU Architecture, TF32",
+        storage_bits=32,
+    ),
     _float("float16", 5, 10, "Tensor Cores; autocast with loss scaling"),
-    _float("bfloat16", 8, 7, "Tensor Cores; autocast without loss scaling", "Intel, BFLOAT16 Hardware Numerics Definition (2018)"),
-    _float("float8_e4m3fn", 4, 3, "weights and activations on Tensor Cores from compute capability 8.9 on", _OCP,
-           has_infinity=False, overflow="nan"),
+    _float(
+        "bfloat16",
+        8,
+        7,
+        "Tensor Cores; autocast without loss scaling",
+        "Intel, BFLOAT16 Hardware Numerics Definition (2018)",
+    ),
+    _float(
+        "float8_e4m3fn",
+        4,
+        3,
+        "weights and activations on Tensor Cores from compute capability 8.9 on",
+        _OCP,
+        has_infinity=False,
+        overflow="nan",
+    ),
     _float("float8_e5m2", 5, 2, "gradients on Tensor Cores from compute capability 8.9 on", _OCP),
-    Format("int8", "integer", 8, 8, 0, 7, 0, False, False, 0.0, "saturate", "quantized weights and activations, with a separate scale",
-           "two's complement; rounding, saturation and nan as PTX's cvt.rni.sat.s8.f32 (PTX ISA, cvt)"),
-    _float("float4_e2m1fn", 2, 1, "weights with a scale for each block, from compute capability 10.0 on",
-           f"OCP Microscaling Formats (MX) Specification, revision 1.0, section 5.3; {_NO_NAN_FLOAT}",
-           has_infinity=False, has_nan=False, nan_becomes=6.0, overflow="saturate"),
-)  # fmt: skip
+    Format(
+        "int8",
+        "integer",
+        8,
+        8,
+        0,
+        7,
+        0,
+        False,
+        False,
+        0.0,
+        "saturate",
+        "quantized weights and activations, with a separate scale",
+        "two's complement; rounding, saturation and nan as PTX's cvt.rni.sat.s8.f32 (PTX ISA, cvt)",
+    ),
+    _float(
+        "float4_e2m1fn",
+        2,
+        1,
+        "weights with a scale for each block, from compute capability 10.0 on",
+        f"OCP Microscaling Formats (MX) Specification, revision 1.0, section 5.3; {_NO_NAN_FLOAT}",
+        has_infinity=False,
+        has_nan=False,
+        nan_becomes=6.0,
+        overflow="saturate",
+    ),
+)
 FORMATS: Mapping[str, Format] = {one.name: one for one in _FORMATS}
 RULES = ("infinity", "nan", "saturate")
 
@@ -221,11 +302,16 @@ def format(name: str) -> Format:
 
 def find(function: str, name: str | Format) -> Format:
     """Return the format that a name or a format names, for another function's messages."""
-    return name if isinstance(name, Format) else FORMATS[_given.word(function, "format", name, FORMATS)]
+    return (
+        name
+        if isinstance(name, Format)
+        else FORMATS[_given.word(function, "format", name, FORMATS)]
+    )
 
 
 def overflow_rule(function: str, one: Format, overflow: str | None) -> Overflow:
-    """Return the rule to follow: the format's own for None, else "saturate" or a rule that the format can follow.
+    """Return the rule to follow: the format's own for None, else "saturate" or a rule that the
+    format can follow.
 
     Raises
     ------
@@ -235,7 +321,11 @@ def overflow_rule(function: str, one: Format, overflow: str | None) -> Overflow:
     if overflow is None:
         return one.overflow
     possible = [
-        rule for rule in RULES if rule == "saturate" or (rule == "infinity" and one.has_infinity) or (rule == "nan" and one.has_nan)
+        rule
+        for rule in RULES
+        if rule == "saturate"
+        or (rule == "infinity" and one.has_infinity)
+        or (rule == "nan" and one.has_nan)
     ]
     _given.word(function, f"overflow of {one.name}", overflow, possible)
     return overflow  # type: ignore[return-value]
@@ -254,4 +344,7 @@ def several(function: str, name: str, values: object) -> list[object]:
     except GpulabError:
         raise
     except Exception as error:  # whatever the caller's own iterable raises
-        raise InputError(f"{function}: {name} raised {type(error).__name__}; expected several names. Pass a list of them.") from error
+        raise InputError(
+            f"{function}: {name} raised {type(error).__name__}; expected several names. Pass a "
+            "list of them."
+        ) from error

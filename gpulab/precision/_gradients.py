@@ -16,8 +16,8 @@ from gpulab.precision._rounding import as_float64
 from gpulab.results import Result
 from gpulab.units import plural
 
-# So many magnitudes are kept of each kind, as evenly spaced places in the sorted list, the two ends among them: enough for a share of
-# 0.001 %, and a result that still fits into a file.
+# So many magnitudes are kept of each kind, as evenly spaced places in the sorted list, the two ends
+# among them: enough for a share of 0.001 %, and a result that still fits into a file.
 MOST_KEPT = 2**17
 KINDS = ("parameters", "activations")
 
@@ -29,13 +29,15 @@ class Magnitudes(Result):
     Attributes
     ----------
     kind : str
-        "parameters" (what the optimizer gets), "activations" (what travels backward between layers), or "given".
+        "parameters" (what the optimizer gets), "activations" (what travels backward between
+        layers), or "given".
     count : int
         All of them.
     zeros, not_finite : int
         The number of values that are exactly zero, and of those that are infinite or nan.
     sorted_magnitudes : ndarray
-        Of the others, ascending; at most 2**17, evenly spaced places of the sorted list where there were more.
+        Of the others, ascending; at most 2**17, evenly spaced places of the sorted list where there
+        were more.
     """
 
     kind: str
@@ -65,7 +67,10 @@ class Magnitudes(Result):
         return float(np.median(self.sorted_magnitudes)) if self.sorted_magnitudes.size else None
 
     def __repr__(self) -> str:
-        return f"<{plural(self.count, 'gradient')} of {self.kind}, from {_number(self.smallest)} to {_number(self.largest)}>"
+        return (
+            f"<{plural(self.count, 'gradient')} of {self.kind}, from {_number(self.smallest)} "
+            f"to {_number(self.largest)}>"
+        )
 
     @classmethod
     def of(cls, kind: str, arrays: Iterable[np.ndarray]) -> Magnitudes:
@@ -75,7 +80,9 @@ class Magnitudes(Result):
         finite = np.sort(every[np.isfinite(every) & (every > 0)])
         if finite.size > MOST_KEPT:
             finite = finite[np.linspace(0, finite.size - 1, MOST_KEPT).round().astype(np.int64)]
-        return cls(kind, every.size, int((every == 0).sum()), int((~np.isfinite(every)).sum()), finite)
+        return cls(
+            kind, every.size, int((every == 0).sum()), int((~np.isfinite(every)).sum()), finite
+        )
 
 
 @dataclass(frozen=True)
@@ -109,42 +116,73 @@ class Gradients(Result):
     def all(self) -> Magnitudes:
         """All kinds together."""
         kept = [each.sorted_magnitudes for each in self.kinds]
-        # Where kinds were thinned by different factors, each kept value of one stands for more than one of another.
-        weights = [each.finite / len(values) if len(values) else 1.0 for each, values in zip(self.kinds, kept, strict=True)]
+        # Where kinds were thinned by different factors, each kept value of one stands for more than
+        # one of another.
+        weights = [
+            each.finite / len(values) if len(values) else 1.0
+            for each, values in zip(self.kinds, kept, strict=True)
+        ]
         most = max(weights, default=1.0)
-        thinned = [_thin(values, weight / most) for values, weight in zip(kept, weights, strict=True)]
+        thinned = [
+            _thin(values, weight / most) for values, weight in zip(kept, weights, strict=True)
+        ]
         joined = np.sort(np.concatenate(thinned)) if thinned else np.zeros(0)
-        count, zeros = sum(each.count for each in self.kinds), sum(each.zeros for each in self.kinds)
+        count, zeros = (
+            sum(each.count for each in self.kinds),
+            sum(each.zeros for each in self.kinds),
+        )
         return Magnitudes("all", count, zeros, sum(each.not_finite for each in self.kinds), joined)
 
     def __repr__(self) -> str:
-        words = [f"{each.finite:,} of {each.kind} from {_number(each.smallest)} to {_number(each.largest)}" for each in self.kinds]
+        words = [
+            f"{each.finite:,} of {each.kind} from {_number(each.smallest)} to "
+            f"{_number(each.largest)}"
+            for each in self.kinds
+        ]
         broken = sum(each.not_finite for each in self.kinds)
-        return f"<gradients of {self.label}: {'; '.join(words)}{f'; {broken:,} infinite or nan' if broken else ''}>"
+        return (
+            f"<gradients of {self.label}: "
+            f"{'; '.join(words)}{f'; {broken:,} infinite or nan' if broken else ''}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a kind."""
         rows = [
-            (k.kind, f"{k.count:,}", f"{k.zeros / max(k.count, 1):.1%}", _number(k.smallest), _number(k.median), _number(k.largest))
+            (
+                k.kind,
+                f"{k.count:,}",
+                f"{k.zeros / max(k.count, 1):.1%}",
+                _number(k.smallest),
+                _number(k.median),
+                _number(k.largest),
+            )
             for k in self.kinds
         ]
         if any(k.not_finite for k in self.kinds):
-            rows += [(f"{k.kind}, infinite or nan", f"{k.not_finite:,}", "", "", "", "") for k in self.kinds]
+            rows += [
+                (f"{k.kind}, infinite or nan", f"{k.not_finite:,}", "", "", "", "")
+                for k in self.kinds
+            ]
         return ("gradients of", "how many", "exactly zero", "smallest", "median", "largest"), rows
 
 
 def _thin(values: np.ndarray, share: float) -> np.ndarray:
     if share >= 1 or values.size < 3:
         return values
-    return values[np.linspace(0, values.size - 1, max(2, round(values.size * share))).round().astype(np.int64)]
+    return values[
+        np.linspace(0, values.size - 1, max(2, round(values.size * share))).round().astype(np.int64)
+    ]
 
 
 def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.2g}"
 
 
-def gradients(model: Any, *inputs: Any, loss: Callable[..., Any] | None = None, targets: Any = None) -> Gradients:
-    """Return the magnitudes of a model's gradients: one forward and backward pass in float32 on a copy of it.
+def gradients(
+    model: Any, *inputs: Any, loss: Callable[..., Any] | None = None, targets: Any = None
+) -> Gradients:
+    """Return the magnitudes of a model's gradients: one forward and backward pass in float32 on a
+    copy of it.
 
     Parameters
     ----------
@@ -153,13 +191,15 @@ def gradients(model: Any, *inputs: Any, loss: Callable[..., Any] | None = None, 
     *inputs : tensors
         What the model takes, on its device.
     loss : callable, optional
-        ``loss(output)`` or, with targets, ``loss(output, targets)``. None means that the model returns the loss.
+        ``loss(output)`` or, with targets, ``loss(output, targets)``. None means that the model
+        returns the loss.
     targets : optional
 
     Returns
     -------
     Gradients
-        Of the parameters, and of the outputs of the layers (the activations), through which the backward pass goes.
+        Of the parameters, and of the outputs of the layers (the activations), through which the
+        backward pass goes.
 
     Raises
     ------
@@ -169,7 +209,8 @@ def gradients(model: Any, *inputs: Any, loss: Callable[..., Any] | None = None, 
     Examples
     --------
     >>> import torch
-    >>> g = gradients(torch.nn.Linear(3, 1, bias=False), torch.tensor([[1.0, 2.0, 4.0]]), loss=torch.sum)
+    >>> g = gradients(torch.nn.Linear(3, 1, bias=False), torch.tensor([[1.0, 2.0, 4.0]]),
+    loss=torch.sum)
     >>> g.kind("parameters").smallest, g.kind("parameters").largest, g.kind("activations").count
     (1.0, 4.0, 1)
     """
@@ -180,16 +221,33 @@ def gradients(model: Any, *inputs: Any, loss: Callable[..., Any] | None = None, 
     from gpulab.memory import _step
 
     if not isinstance(model, torch.nn.Module):
-        raise InputError(f"gradients: got {shown(model)}; expected a torch.nn.Module. Pass the model, then its inputs.")
+        raise InputError(
+            f"gradients: got {shown(model)}; expected a torch.nn.Module. Pass the model, then its "
+            "inputs."
+        )
     try:
         with torch.random.fork_rng(devices=_generators(model)):
             ours = copy.deepcopy(model).float()
-            moved = tuple(x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs)
+            moved = tuple(
+                x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+                for x in inputs
+            )
             where = devices.find(next(iter(ours.parameters())).device)
-            step = _step.Step("gradients", ours, inputs=moved, targets=targets, loss=loss, precision="float32", device=where.torch_type)
+            step = _step.Step(
+                "gradients",
+                ours,
+                inputs=moved,
+                targets=targets,
+                loss=loss,
+                precision="float32",
+                device=where.torch_type,
+            )
             found = _backward(ours, step)
     except StopIteration:
-        raise InputError("gradients: the model has no parameters; expected at least one. Pass a model with parameters.") from None
+        raise InputError(
+            "gradients: the model has no parameters; expected at least one. Pass a model with "
+            "parameters."
+        ) from None
     kinds = tuple(Magnitudes.of(kind, found[kind]) for kind in KINDS if found[kind])
     return Gradients(type(model).__name__, kinds, Evidence.measured(where.name, samples=1))
 
@@ -219,19 +277,25 @@ def _backward(model: Any, step: Any) -> dict[str, list[np.ndarray]]:
     with torch.enable_grad():
         value = step._guard("forward", step._forward)
         trained = [p for p in model.parameters() if p.requires_grad]
-        gradient = step._guard("backward", lambda: torch.autograd.grad(value, trained, allow_unused=True))
+        gradient = step._guard(
+            "backward", lambda: torch.autograd.grad(value, trained, allow_unused=True)
+        )
     found["parameters"] = [_in_numpy(each) for each in gradient if each is not None]
     return found
 
 
 def _in_numpy(gradient: Any) -> np.ndarray:
-    """Return a gradient in float64: of an embedding it may be sparse, and Apple's GPUs have no float64."""
+    """Return a gradient in float64: of an embedding it may be sparse, and Apple's GPUs have no
+    float64.
+    """
     dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
     found: np.ndarray = dense.cpu().double().numpy()
     return found
 
 
-def magnitudes_of(function: str, source: Any, which: str) -> tuple[Magnitudes, Evidence | None, str]:
+def magnitudes_of(
+    function: str, source: Any, which: str
+) -> tuple[Magnitudes, Evidence | None, str]:
     """Return the magnitudes that a window is laid over, where they are from, and a label."""
     if isinstance(source, Gradients):
         known = ["all", *(each.kind for each in source.kinds)]
@@ -241,10 +305,17 @@ def magnitudes_of(function: str, source: Any, which: str) -> tuple[Magnitudes, E
         return source, None, source.kind
     if isinstance(source, dict):
         source = list(source.values())
-    arrays = source if isinstance(source, (list, tuple)) and any(np.ndim(each) for each in source) else [source]
+    arrays = (
+        source
+        if isinstance(source, (list, tuple)) and any(np.ndim(each) for each in source)
+        else [source]
+    )
     found = Magnitudes.of("given", (as_float64(function, each) for each in arrays))
     if not found.count:
-        raise InputError(f"{function}: got no gradients; expected at least one. Pass a tensor, an array, or what gradients() returned.")
+        raise InputError(
+            f"{function}: got no gradients; expected at least one. Pass a tensor, an array, or "
+            "what gradients() returned."
+        )
     return found, None, "given"
 
 

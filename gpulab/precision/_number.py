@@ -17,7 +17,11 @@ from gpulab.precision._formats import Format, find
 from gpulab.precision._rounding import as_float64, round_to
 from gpulab.results import Result
 
-_EVIDENCE = Evidence.modelled("the format's definition, rounded once to nearest, ties to even", "IEEE 754-2019, OFP8, MX", "none: exact")
+_EVIDENCE = Evidence.modelled(
+    "the format's definition, rounded once to nearest, ties to even",
+    "IEEE 754-2019, OFP8, MX",
+    "none: exact",
+)
 MOST_STEPS = 10_000
 
 
@@ -62,7 +66,11 @@ class Number(Result):
     @property
     def fields(self) -> tuple[str, str, str]:
         """The bits of sign, exponent and mantissa; an integer has no exponent."""
-        return self.bits[0], self.bits[1 : 1 + self.format.exponent_bits], self.bits[1 + self.format.exponent_bits :]
+        return (
+            self.bits[0],
+            self.bits[1 : 1 + self.format.exponent_bits],
+            self.bits[1 + self.format.exponent_bits :],
+        )
 
     @property
     def relative_error(self) -> float:
@@ -76,7 +84,9 @@ class Number(Result):
         """How the bits make the number."""
         one = self.format
         if self.kind in ("infinite", "nan"):
-            return f"the bits of {'an infinity' if self.kind == 'infinite' else 'nan, not a number'}"
+            return (
+                f"the bits of {'an infinity' if self.kind == 'infinite' else 'nan, not a number'}"
+            )
         sign, exponent, mantissa = self.fields
         if not (exponent and mantissa):
             return "two's complement"
@@ -84,10 +94,16 @@ class Number(Result):
         fraction = int(mantissa, 2) / 2 ** len(mantissa)
         if int(exponent, 2):
             return f"{minus}{1 + fraction:.10g} x 2^{int(exponent, 2) - one.bias}"
-        return f"{minus}{fraction:.10g} x 2^{one.emin}{'' if fraction == 0 else ' (subnormal: no leading 1)'}"
+        return (
+            f"{minus}{fraction:.10g} x "
+            f"2^{one.emin}{'' if fraction == 0 else ' (subnormal: no leading 1)'}"
+        )
 
     def __repr__(self) -> str:
-        return f"<{self.given:.17g} in {self.format.name}: {self.held:.17g}, bits {' '.join(part for part in self.fields if part)}>"
+        return (
+            f"<{self.given:.17g} in {self.format.name}: {self.held:.17g}, bits "
+            f"{' '.join(part for part in self.fields if part)}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a fact."""
@@ -116,7 +132,8 @@ def number(x: float, format: str | Format, steps: int = 0) -> Number:
     x : float
     format : str or Format
     steps : int
-        How many numbers of the format to go up (or down) from the rounded x; stops at the largest and the lowest. -10,000 to 10,000.
+        How many numbers of the format to go up (or down) from the rounded x; stops at the largest
+        and the lowest. -10,000 to 10,000.
 
     Returns
     -------
@@ -137,7 +154,8 @@ def number(x: float, format: str | Format, steps: int = 0) -> Number:
     one = find("number", format)
     if not _given.is_whole(steps) or not -MOST_STEPS <= steps <= MOST_STEPS:
         raise InputError(
-            f"number: steps={shown(steps)}; expected a whole number from -{MOST_STEPS:,} to {MOST_STEPS:,}. Pass for example 1."
+            f"number: steps={shown(steps)}; expected a whole number from -{MOST_STEPS:,} to "
+            f"{MOST_STEPS:,}. Pass for example 1."
         )
     steps = int(steps)
     given = as_float64("number", x)
@@ -176,11 +194,15 @@ def number_from_bits(code: Any, format: str | Format) -> Number:
     if isinstance(code, str):
         digits = code.replace(" ", "").replace("_", "")
         if len(digits) != one.bits or set(digits) - {"0", "1"}:
-            raise InputError(f"number_from_bits: {shown(code)}; expected {one.bits} zeros and ones. Write sign, exponent and mantissa.")
+            raise InputError(
+                f"number_from_bits: {shown(code)}; expected {one.bits} zeros and ones. Write sign, "
+                "exponent and mantissa."
+            )
         code = int(digits, 2)
     if not _given.is_whole(code):
         raise InputError(
-            f"number_from_bits: {shown(code)}; expected a whole number, or {one.bits} zeros and ones. Pass for example 0x3C00."
+            f"number_from_bits: {shown(code)}; expected a whole number, or {one.bits} zeros and "
+            "ones. Pass for example 0x3C00."
         )
     code = int(code)
     held = float(decode(code, one))
@@ -200,8 +222,11 @@ def _made(given: float, held: float, code: int, one: Format) -> Number:
     return Number(one, given, held, code, kind, below, above, float(spacing(held, one)), _EVIDENCE)
 
 
-def nearby(low: float, high: float, format: str | Format, most: int = 200) -> tuple[np.ndarray, int]:
-    """Return the numbers of a format from ``low`` to ``high``, and how many there are; the first are left out beyond ``most``.
+def nearby(
+    low: float, high: float, format: str | Format, most: int = 200
+) -> tuple[np.ndarray, int]:
+    """Return the numbers of a format from ``low`` to ``high``, and how many there are; the first
+    are left out beyond ``most``.
 
     Raises
     ------
@@ -216,7 +241,8 @@ def nearby(low: float, high: float, format: str | Format, most: int = 200) -> tu
     one = find("nearby", format)
     if not (_given.is_finite(low) and _given.is_finite(high)) or low > high:
         raise InputError(
-            f"nearby: from {shown(low)} to {shown(high)}; expected two finite numbers, the lower one first. Swap or correct them."
+            f"nearby: from {shown(low)} to {shown(high)}; expected two finite numbers, the lower "
+            "one first. Swap or correct them."
         )
     bottom, top = max(float(low), one.lowest), min(float(high), one.largest)
     if bottom > top:
@@ -236,8 +262,16 @@ def nearby(low: float, high: float, format: str | Format, most: int = 200) -> tu
 def _ordinal(x: float, one: Format) -> int:
     """Return a number's place in the order of the format's numbers, zero being 0."""
     held = float(round_to(x, one, overflow="saturate"))
-    return int(held) if one.kind == "integer" else int(math.copysign(int(encode(abs(held), one)), held))
+    return (
+        int(held)
+        if one.kind == "integer"
+        else int(math.copysign(int(encode(abs(held), one)), held))
+    )
 
 
 def _value(ordinal: int, one: Format) -> float:
-    return float(ordinal) if one.kind == "integer" else math.copysign(float(decode(abs(ordinal), one)), ordinal)
+    return (
+        float(ordinal)
+        if one.kind == "integer"
+        else math.copysign(float(decode(abs(ordinal), one)), ordinal)
+    )

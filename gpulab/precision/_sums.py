@@ -20,10 +20,22 @@ from gpulab.units import plural
 
 ORDERS = ("one by one", "in pairs", "one by one, by chance")
 # Float64 does the arithmetic behind the simulation, and products of two operands must fit into it.
-_NARROW = ("float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
-_SUM_ASSUMES = "each value is rounded to its format, each addition to the accumulator's, to nearest with ties to even"
+_NARROW = (
+    "float32",
+    "tf32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float4_e2m1fn",
+)
+_SUM_ASSUMES = (
+    "each value is rounded to its format, each addition to the accumulator's, to nearest with "
+    "ties to even"
+)
 _PRODUCT_ASSUMES = (
-    "operands rounded to their format, products exact, added one after the other, each sum rounded once to the accumulator's format; "
+    "operands rounded to their format, products exact, added one after the other, each sum rounded "
+    "once to the accumulator's format; "
     "a Tensor Core adds several products at a time"
 )
 _SOURCE = "IEEE 754-2019, 4.3.1 and 5.4.1, carried out exactly"
@@ -81,19 +93,31 @@ class SumError(Result):
         wanted = (values, accumulator or values, order)
         found = [row for row in self.rows if (row.values, row.accumulator, row.order) == wanted]
         if not found:
-            tried = "; ".join(f"{row.values} in {row.accumulator}, {row.order}" for row in self.rows)
-            raise InputError(f"row: no sum of {shown(wanted)}; expected one of: {tried}. Pass formats= to sum_error.")
+            tried = "; ".join(
+                f"{row.values} in {row.accumulator}, {row.order}" for row in self.rows
+            )
+            raise InputError(
+                f"row: no sum of {shown(wanted)}; expected one of: {tried}. Pass formats= to "
+                "sum_error."
+            )
         return found[0]
 
     def __repr__(self) -> str:
         return (
-            f"<sum of {plural(self.count, 'value')}, exactly {self.exact:.7g}: {', '.join(f'{r.values} {r.total:.5g}' for r in self.rows)}>"
+            f"<sum of {plural(self.count, 'value')}, exactly {self.exact:.7g}: "
+            f"{', '.join(f'{r.values} {r.total:.5g}' for r in self.rows)}>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row for each way."""
-        rows = [(r.values, r.accumulator, r.order, f"{r.total:.8g}", percent(r.relative_error)) for r in self.rows]
-        return ("values in", "accumulated in", "order", "sum", "relative error"), [*rows, ("exact", "", "", f"{self.exact:.8g}", "")]
+        rows = [
+            (r.values, r.accumulator, r.order, f"{r.total:.8g}", percent(r.relative_error))
+            for r in self.rows
+        ]
+        return ("values in", "accumulated in", "order", "sum", "relative error"), [
+            *rows,
+            ("exact", "", "", f"{self.exact:.8g}", ""),
+        ]
 
 
 def percent(ratio: float) -> str:
@@ -103,8 +127,11 @@ def percent(ratio: float) -> str:
     return "0" if ratio == 0 else f"{ratio:.3%}" if ratio >= 1e-5 else f"{ratio:.1e}"
 
 
-def sum_error(x: Any, formats: Iterable[str] = ("float16", "bfloat16", "float32"), seed: int = 0) -> SumError:
-    """Return the error of adding the same values in each format: one by one, in pairs, with stochastic rounding, and in float32.
+def sum_error(
+    x: Any, formats: Iterable[str] = ("float16", "bfloat16", "float32"), seed: int = 0
+) -> SumError:
+    """Return the error of adding the same values in each format: one by one, in pairs, with
+    stochastic rounding, and in float32.
 
     Parameters
     ----------
@@ -127,14 +154,19 @@ def sum_error(x: Any, formats: Iterable[str] = ("float16", "bfloat16", "float32"
     Examples
     --------
     >>> s = sum_error([1.0] * 3000, formats=["float16"])
-    >>> s.row("float16").total, s.row("float16", order="in pairs").total, s.row("float16", "float32").total
-    (2048.0, 3000.0, 3000.0)
+    >>> s.row("float16").total, s.row("float16", order="in pairs").total, s.row("float16",
+    "float32").total (2048.0, 3000.0, 3000.0)
     """
     given = as_float64("sum_error", x).ravel()
     if not 1 <= given.size <= _MOST_VALUES or not np.isfinite(given).all():
-        what = f"{given.size:,} values" if not 1 <= given.size <= _MOST_VALUES else "values that are infinite or nan"
+        what = (
+            f"{given.size:,} values"
+            if not 1 <= given.size <= _MOST_VALUES
+            else "values that are infinite or nan"
+        )
         raise InputError(
-            f"sum_error: got {what}; expected 1 to {_MOST_VALUES:,} finite numbers. Pass fewer values, and none that is infinite or nan."
+            f"sum_error: got {what}; expected 1 to {_MOST_VALUES:,} finite numbers. Pass fewer "
+            "values, and none that is infinite or nan."
         )
     chance = generator("sum_error", seed)
     exact = math.fsum(given.tolist())
@@ -145,18 +177,30 @@ def sum_error(x: Any, formats: Iterable[str] = ("float16", "bfloat16", "float32"
             total = _total(held, wide, order, chance)
             error = abs(total - exact) / abs(exact) if exact else abs(total - exact)
             rows.append(SumRow(one.name, wide.name, order, total, error))
-    return SumError(given.size, exact, tuple(rows), Evidence.modelled(_SUM_ASSUMES, _SOURCE, "none: exact arithmetic"))
+    return SumError(
+        given.size,
+        exact,
+        tuple(rows),
+        Evidence.modelled(_SUM_ASSUMES, _SOURCE, "none: exact arithmetic"),
+    )
 
 
 def _ways(one: Format) -> list[tuple[Format, str]]:
-    own = [(one, order) for order in ORDERS] if one.name != "float32" else [(one, order) for order in ORDERS[:2]]
+    own = (
+        [(one, order) for order in ORDERS]
+        if one.name != "float32"
+        else [(one, order) for order in ORDERS[:2]]
+    )
     return own if one.name == "float32" else [*own, (find("sum_error", "float32"), ORDERS[0])]
 
 
 def _narrow(function: str, formats: Iterable[str]) -> list[Format]:
     wanted = several(function, "formats", formats)
     if not wanted:
-        raise InputError(f"{function}: formats is empty; expected at least one of: {', '.join(_NARROW)}. Pass one of these.")
+        raise InputError(
+            f"{function}: formats is empty; expected at least one of: {', '.join(_NARROW)}. Pass "
+            "one of these."
+        )
     return [find(function, _given.word(function, "format", name, _NARROW)) for name in wanted]
 
 
@@ -176,7 +220,9 @@ def _total(held: np.ndarray, wide: Format, order: str, chance: np.random.Generat
 
 
 def _by_chance(exact: float, one: Format, draw: float) -> float:
-    """Return one stochastic rounding: up with the share of the way to the next number as its chance."""
+    """Return one stochastic rounding: up with the share of the way to the next number as its
+    chance.
+    """
     if exact == 0 or not math.isfinite(exact):
         return _exact.in_range(exact, one)
     unit = math.ldexp(1.0, max(math.frexp(exact)[1] - 1, one.emin) - one.mantissa_bits)
@@ -194,9 +240,11 @@ class ProductRow(Result):
     operands, accumulator : str
         Formats; for a measured product the accumulator is "device": whatever the device uses.
     max_relative_error, rms_relative_error : float
-        The largest and the root mean square difference from the exact product, divided by those of the exact product.
+        The largest and the root mean square difference from the exact product, divided by those of
+        the exact product.
     badge : Badge
-        MODELLED for exact arithmetic, rounding by rounding; MEASURED for what PyTorch's product gave on the device.
+        MODELLED for exact arithmetic, rounding by rounding; MEASURED for what PyTorch's product
+        gave on the device.
     """
 
     operands: str
@@ -234,10 +282,15 @@ class ProductError(Result):
         InputError
             If it was not tried.
         """
-        found = [row for row in self.rows if (row.operands, row.accumulator) == (operands, accumulator)]
+        found = [
+            row for row in self.rows if (row.operands, row.accumulator) == (operands, accumulator)
+        ]
         if not found:
             tried = "; ".join(f"{row.operands} in {row.accumulator}" for row in self.rows)
-            raise InputError(f"row: no product of {shown(operands)} in {shown(accumulator)}; expected one of: {tried}.")
+            raise InputError(
+                f"row: no product of {shown(operands)} in {shown(accumulator)}; expected one of: "
+                f"{tried}."
+            )
         return found[0]
 
     def __repr__(self) -> str:
@@ -246,16 +299,33 @@ class ProductError(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row for each way."""
-        rows = [(r.operands, r.accumulator, percent(r.max_relative_error), percent(r.rms_relative_error), r.badge.value) for r in self.rows]
+        rows = [
+            (
+                r.operands,
+                r.accumulator,
+                percent(r.max_relative_error),
+                percent(r.rms_relative_error),
+                r.badge.value,
+            )
+            for r in self.rows
+        ]
         return ("operands in", "accumulated in", "largest error", "typical error (rms)", ""), rows
 
     def caption(self) -> str:
-        """Return the evidence of the simulated rows; the measured ones name theirs in a row of their own."""
-        device = f"; measured rows: {self.device_evidence.sentence}" if self.device_evidence is not None else ""
+        """Return the evidence of the simulated rows; the measured ones name theirs in a row of
+        their own.
+        """
+        device = (
+            f"; measured rows: {self.device_evidence.sentence}"
+            if self.device_evidence is not None
+            else ""
+        )
         return self.evidence.sentence + device
 
 
-def matmul_error(a: Any, b: Any, formats: Iterable[str] = ("float16", "bfloat16"), device: Any = None) -> ProductError:
+def matmul_error(
+    a: Any, b: Any, formats: Iterable[str] = ("float16", "bfloat16"), device: Any = None
+) -> ProductError:
     """Return the errors of a matrix product by the formats of its operands and of its accumulator.
 
     Parameters
@@ -265,7 +335,8 @@ def matmul_error(a: Any, b: Any, formats: Iterable[str] = ("float16", "bfloat16"
     formats : iterable of str
         Of the operands. Each is accumulated in itself and in float32, exactly.
     device : str or Device, optional
-        Where PyTorch's own product of the same operands is also measured; None is this machine's best device. "simulated" skips it.
+        Where PyTorch's own product of the same operands is also measured; None is this machine's
+        best device. "simulated" skips it.
 
     Returns
     -------
@@ -275,25 +346,39 @@ def matmul_error(a: Any, b: Any, formats: Iterable[str] = ("float16", "bfloat16"
     Raises
     ------
     InputError
-        If the shapes do not match, the matrices are too large or not finite, or a format cannot be tried.
+        If the shapes do not match, the matrices are too large or not finite, or a format cannot be
+        tried.
 
     Notes
     -----
-    On a CPU a float16 product can be slow (most have no instruction for it): keep its sides to a few hundred.
+    On a CPU a float16 product can be slow (most have no instruction for it): keep its sides to a
+    few hundred.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> p = matmul_error(rng.random((8, 256)), rng.random((256, 8)), ["float16"], device="simulated")
-    >>> p.row("float16", "float16").max_relative_error > 3 * p.row("float16", "float32").max_relative_error
-    True
+    >>> p = matmul_error(rng.random((8, 256)), rng.random((256, 8)), ["float16"],
+    device="simulated")
+    >>> p.row("float16", "float16").max_relative_error > 3 * p.row("float16",
+    "float32").max_relative_error True
     """
     left, right = (as_float64("matmul_error", x) for x in (a, b))
-    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0] or 0 in (*left.shape, *right.shape):
-        raise InputError(f"matmul_error: shapes {left.shape} and {right.shape}; expected (m, k) and (k, n). Transpose or reshape one.")
+    if (
+        left.ndim != 2
+        or right.ndim != 2
+        or left.shape[1] != right.shape[0]
+        or 0 in (*left.shape, *right.shape)
+    ):
+        raise InputError(
+            f"matmul_error: shapes {left.shape} and {right.shape}; expected (m, k) and (k, n). "
+            "Transpose or reshape one."
+        )
     m, k, n = *left.shape, right.shape[1]
     if m * k * n > _MOST_PRODUCTS or not (np.isfinite(left).all() and np.isfinite(right).all()):
-        raise InputError(f"matmul_error: {m * k * n:,} products; expected at most 2**26, of finite numbers. Pass smaller matrices.")
+        raise InputError(
+            f"matmul_error: {m * k * n:,} products; expected at most 2**26, of finite numbers. "
+            "Pass smaller matrices."
+        )
     exact = left @ right
     rows: list[ProductRow] = []
     tried = _narrow("matmul_error", formats)
@@ -315,7 +400,9 @@ def _product(left: np.ndarray, right: np.ndarray, wide: Format) -> np.ndarray:
     return total
 
 
-def _row(operands: str, accumulator: str, got: np.ndarray, exact: np.ndarray, badge: Badge) -> ProductRow:
+def _row(
+    operands: str, accumulator: str, got: np.ndarray, exact: np.ndarray, badge: Badge
+) -> ProductRow:
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.abs(got - exact)
         largest, typical = np.max(np.abs(exact)), math.sqrt(float(np.mean(exact**2)))
@@ -337,7 +424,8 @@ def _on_device(
     for one in tried:
         if one.name not in ("float32", "float16", "bfloat16"):
             continue
-        held = (rounded(x, one, one.overflow) for x in (left, right))  # PyTorch's cast from float64 would round twice
+        # PyTorch's cast from float64 would round twice
+        held = (rounded(x, one, one.overflow) for x in (left, right))
         a, b = (torch.from_numpy(x).to(getattr(torch, one.name)).to(str(where)) for x in held)
         got = (a @ b).cpu().double().numpy()
         rows.append(_row(one.name, "device", got, exact, Badge.MEASURED))

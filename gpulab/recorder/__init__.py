@@ -1,7 +1,7 @@
 """Measure a whole machine with one command, on a machine that has only numpy, torch and CuPy.
 
-Experiments are registered in modules of this package; ``record`` runs them, the most informative first, and
-writes a recording after each one, so that an interrupt loses nothing.
+Experiments are registered in modules of this package; ``record`` runs them, the most informative
+first, and writes a recording after each one, so that an interrupt loses nothing.
 """
 
 from gpulab.recorder._model_errors import ModelError, model_errors

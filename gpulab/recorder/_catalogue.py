@@ -34,13 +34,19 @@ def _case(device: Device, spec: WorkloadSpec, n: int, dtype: str, rank: int) -> 
 
 
 def _refuse_long_calls(device: Device, spec: WorkloadSpec, work: Workload) -> None:
-    """Leave out what a much smaller size foretells to take too long, as products do without instructions for a format."""
+    """Leave out what a much smaller size foretells to take too long, as products do without
+    instructions for a format.
+    """
     smaller = [spec(n=n, dtype=work.dtype) for n in spec.sizes if n <= work.n // 4]
     if not smaller:
         return
     small = smaller[-1]
     inputs = small.inputs(device=str(device))
-    refuse_long(work.label, lambda: small.run(*inputs), max(work.flops / max(small.flops, 1.0), work.nbytes / small.nbytes))
+    refuse_long(
+        work.label,
+        lambda: small.run(*inputs),
+        max(work.flops / max(small.flops, 1.0), work.nbytes / small.nbytes),
+    )
 
 
 def _cases(device: Device) -> Iterable[Case]:
@@ -54,4 +60,8 @@ def _cases(device: Device) -> Iterable[Case]:
                 yield _case(device, spec, n, dtype, rank)
 
 
-register(Experiment("catalogue", "every workload over its sizes and dtypes, with and without copies", _cases))
+register(
+    Experiment(
+        "catalogue", "every workload over its sizes and dtypes, with and without copies", _cases
+    )
+)

@@ -20,17 +20,32 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "record",
         help="measure this machine and write a recording, with which every notebook can compare",
-        description="Measure this machine within a time budget. Run it again with the same --out to continue after an interrupt.",
+        description="Measure this machine within a time budget. Run it again with the same --out to "
+        "continue after an interrupt.",
     )
     parser.add_argument("--out", metavar="FILE", help="the recording to write (JSON)")
     parser.add_argument("--minutes", type=float, default=8.0, help="the time budget (default: 8)")
     parser.add_argument(
-        "--name", help="the machine's short name, such as nvidia-h200 (default: that of FILE, else made from the device's name)"
+        "--name",
+        help="the machine's short name, such as nvidia-h200 (default: that of FILE, else made "
+        "from the device's name)",
     )
-    parser.add_argument("--device", help="the device to measure, such as cuda:1 or cpu (default: the best one available)")
-    parser.add_argument("--only", nargs="+", metavar="EXPERIMENT", help="only these experiments (see --list)")
-    parser.add_argument("--visits", type=int, metavar="N", help="how often to time each case, at moments far apart (default: 3)")
-    parser.add_argument("--restart", action="store_true", help="replace FILE instead of continuing it")
+    parser.add_argument(
+        "--device",
+        help="the device to measure, such as cuda:1 or cpu (default: the best one available)",
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="EXPERIMENT", help="only these experiments (see --list)"
+    )
+    parser.add_argument(
+        "--visits",
+        type=int,
+        metavar="N",
+        help="how often to time each case, at moments far apart (default: 3)",
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="replace FILE instead of continuing it"
+    )
     parser.add_argument("--list", action="store_true", help="list the experiments and exit")
     parser.set_defaults(run=run)
 
@@ -47,7 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{experiment.name:{width}}  {experiment.summary}")
         return 0
     if not arguments.out:
-        raise InputError("record: no file was given; expected --out FILE, such as --out my-machine.json.")
+        raise InputError(
+            "record: no file was given; expected --out FILE, such as --out my-machine.json."
+        )
     asked_to_stop, line_is_open = False, False
     reader_gone: BrokenPipeError | None = None
 
@@ -55,7 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         nonlocal line_is_open, reader_gone
         try:
             _show(fraction, text)
-        except OSError as error:  # ``gpulab record | head``: what is recorded is saved first, then it ends as any command does
+        except OSError as error:
+            # ``gpulab record | head``: what is recorded is saved first, then it ends as any command
+            # does
             if error.errno not in (errno.EPIPE, errno.EIO):  # EIO: the terminal is closed
                 raise
             reader_gone, line_is_open = BrokenPipeError(*error.args), False
@@ -68,7 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
             raise KeyboardInterrupt
         asked_to_stop = True
         with contextlib.suppress(OSError):  # the terminal is closed: nobody is left to tell
-            print("\nstopping after the current case; press Ctrl-C again to stop immediately", file=sys.stderr)
+            print(
+                "\nstopping after the current case; press Ctrl-C again to stop immediately",
+                file=sys.stderr,
+            )
 
     before = {number: signal.signal(number, ask) for number in _asking()}
     try:
@@ -87,25 +109,37 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if line_is_open:  # the budget ended before the last case: what comes next would stand behind the progress
+        # the budget ended before the last case: what comes next would stand behind the progress
+        if line_is_open:
             print(flush=True)
     if reader_gone is not None:
         raise reader_gone
     missing = recording.missing()
     planned = len(recording.entries)
-    print(f"{planned - len(missing)} of {planned} cases recorded on {recording.environment.device} in {arguments.out}")
+    print(
+        f"{planned - len(missing)} of {planned} cases recorded on {recording.environment.device} "
+        f"in {arguments.out}"
+    )
     for reason, count in Counter(entry.reason for entry in missing).most_common():
         print(f"  not recorded: {count} x {reason}")
     return 0
 
 
 def _asking() -> list[int]:
-    """Return the signals that ask for the end: a batch system sends SIGTERM, a terminal that closes SIGHUP, some seconds before it kills.
+    """Return the signals that ask for the end: a batch system sends SIGTERM, a terminal that closes
+    SIGHUP, some seconds before it kills.
 
     One that is ignored stays so: under ``nohup`` a recording goes on when its terminal is closed.
     """
-    there = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None]
-    return [signal.SIGINT, *(number for number in there if signal.getsignal(number) not in (signal.SIG_IGN, None))]
+    there = [
+        number
+        for name in ("SIGTERM", "SIGHUP")
+        if (number := getattr(signal, name, None)) is not None
+    ]
+    return [
+        signal.SIGINT,
+        *(number for number in there if signal.getsignal(number) not in (signal.SIG_IGN, None)),
+    ]
 
 
 def _command(arguments: argparse.Namespace) -> str:

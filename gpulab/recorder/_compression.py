@@ -1,4 +1,6 @@
-"""Lighter layers on one device: dense against CSR, 2:4 and 8-bit linear layers, and a convolution in groups (notebook 07)."""
+"""Lighter layers on one device: dense against CSR, 2:4 and 8-bit linear layers, and a convolution
+in groups (notebook 07).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ def _sizes(device: Device) -> tuple[int, int]:
 
 
 def _linear(
-    device: Device, form: str, dtype: str, make: Callable[[Any], Any], share: float = 0.0, rank: int = SECOND, rows: int | None = None
+    device: Device,
+    form: str,
+    dtype: str,
+    make: Callable[[Any], Any],
+    share: float = 0.0,
+    rank: int = SECOND,
+    rows: int | None = None,
 ) -> Case:
     """One linear layer in one form; ``make`` turns the dense layer into it, on the device."""
     features, usual = _sizes(device)
@@ -35,7 +43,11 @@ def _linear(
         import torch
 
         torch.manual_seed(0)
-        layer = torch.nn.Sequential(torch.nn.Linear(features, features)).to(str(device), getattr(torch, dtype)).eval()
+        layer = (
+            torch.nn.Sequential(torch.nn.Linear(features, features))
+            .to(str(device), getattr(torch, dtype))
+            .eval()
+        )
         model = make(layer)
         x = torch.randn(rows, features).to(str(device), getattr(torch, dtype))
 
@@ -44,9 +56,27 @@ def _linear(
                 return model(given)
 
         flops = 2.0 * rows * features**2
-        return measure(run, x, device=device, flops=flops if form == "dense" else None, deadline=deadline_seconds, label=f"linear, {form}")
+        return measure(
+            run,
+            x,
+            device=device,
+            flops=flops if form == "dense" else None,
+            deadline=deadline_seconds,
+            label=f"linear, {form}",
+        )
 
-    return Case({"layer": "linear", "form": form, "zeros": share, "dtype": dtype, "n": features, "rows": rows}, time, rank)
+    return Case(
+        {
+            "layer": "linear",
+            "form": form,
+            "zeros": share,
+            "dtype": dtype,
+            "n": features,
+            "rows": rows,
+        },
+        time,
+        rank,
+    )
 
 
 def _convolution(device: Device, groups: int) -> Case:
@@ -56,7 +86,11 @@ def _convolution(device: Device, groups: int) -> Case:
         import torch
 
         torch.manual_seed(0)
-        layer = torch.nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1, groups=groups, bias=False).to(str(device)).eval()
+        layer = (
+            torch.nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1, groups=groups, bias=False)
+            .to(str(device))
+            .eval()
+        )
         x = torch.randn(batch, _CHANNELS, side, side).to(str(device))
 
         def run(given: Any) -> Any:
@@ -64,11 +98,24 @@ def _convolution(device: Device, groups: int) -> Case:
                 return layer(given)
 
         flops = 2.0 * batch * side**2 * _CHANNELS * (_CHANNELS // groups) * 9
-        return measure(run, x, device=device, flops=flops, deadline=deadline_seconds, label=f"convolution, {groups} groups")
+        return measure(
+            run,
+            x,
+            device=device,
+            flops=flops,
+            deadline=deadline_seconds,
+            label=f"convolution, {groups} groups",
+        )
 
     params: dict[str, str | int | float] = {
-        "layer": "convolution", "form": "dense", "groups": groups, "dtype": "float32", "n": _CHANNELS, "side": side, "batch": batch,
-    }  # fmt: skip
+        "layer": "convolution",
+        "form": "dense",
+        "groups": groups,
+        "dtype": "float32",
+        "n": _CHANNELS,
+        "side": side,
+        "batch": batch,
+    }
     return Case(params, time, SECOND if groups in (1, _CHANNELS) else THIRD)
 
 
@@ -82,22 +129,33 @@ def _cases(device: Device) -> Iterable[Case]:
     dense = "float32" if device.is_cpu else "float16"
     yield _linear(device, "dense", dense, compression.finish)
     for share in _SHARES:
-        yield _linear(device, "csr", "float32", _pruned(share), share, THIRD if share < 0.9 else SECOND)
-    # One input at a time, as a phone answers: a product of a matrix and a vector, which waits for the weights.
+        yield _linear(
+            device, "csr", "float32", _pruned(share), share, THIRD if share < 0.9 else SECOND
+        )
+    # One input at a time, as a phone answers: a product of a matrix and a vector, which waits for
+    # the weights.
     yield _linear(device, "dense", "float32", compression.finish, rank=THIRD, rows=1)
     yield _linear(device, "csr", "float32", _pruned(0.9), 0.9, THIRD, rows=1)
     if not device.is_cpu:
         yield _linear(device, "dense", "float32", compression.finish, rank=THIRD)
         if not _sparse.two_four_refusal(device):
             yield _linear(
-                device, "2:4", "float16", lambda layer: compression.to_sparse(compression.prune(layer, pattern="2:4"), "2:4"), 0.5
+                device,
+                "2:4",
+                "float16",
+                lambda layer: compression.to_sparse(compression.prune(layer, pattern="2:4"), "2:4"),
+                0.5,
             )
     yield _linear(device, "8-bit weights in float", "float32", compression.quantize, rank=THIRD)
     if device.is_cpu and not _integer.refusal(device):
         yield _linear(
-            device, "8-bit kernels", "float32",
-            lambda layer: compression.quantize(layer, "per-channel", "dynamic", arithmetic="integer"),
-        )  # fmt: skip
+            device,
+            "8-bit kernels",
+            "float32",
+            lambda layer: compression.quantize(
+                layer, "per-channel", "dynamic", arithmetic="integer"
+            ),
+        )
     if importlib.util.find_spec("torchao") is not None:
         floats = "float32" if device.is_cpu else "bfloat16"
         for activations in (None, "dynamic"):
@@ -108,7 +166,16 @@ def _cases(device: Device) -> Iterable[Case]:
 
 
 def _by_torchao(activations: str | None) -> Callable[[Any], Any]:
-    return lambda layer: compression.quantize(layer, "per-channel", activations, arithmetic="torchao")
+    return lambda layer: compression.quantize(
+        layer, "per-channel", activations, arithmetic="torchao"
+    )
 
 
-register(Experiment(NAME, "lighter layers of notebook 07: CSR, 2:4, 8 bits, and a grouped convolution, compared with dense ones", _cases))
+register(
+    Experiment(
+        NAME,
+        "lighter layers of notebook 07: CSR, 2:4, 8 bits, and a grouped convolution, compared with "
+        "dense ones",
+        _cases,
+    )
+)

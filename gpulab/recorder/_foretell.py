@@ -1,4 +1,6 @@
-"""Estimate from a small part how long a case takes, and leave out those that would take too long (formats without hardware support)."""
+"""Estimate from a small part how long a case takes, and leave out those that would take too long
+(formats without hardware support).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,21 @@ from gpulab.errors import InputError
 
 # A case makes some five calls at least, whatever its share of the budget.
 LONGEST_CALL_SECONDS = 3.0
-# What seems too long is timed so often: a machine that does something else only lengthens a time, and here it is multiplied by hundreds.
+# What seems too long is timed so often: a machine that does something else only lengthens a time,
+# and here it is multiplied by hundreds.
 _SAMPLES = 3
 
 
-def refuse_long(who: str, small: Callable[[], Any], times: float, *, what: str = "call", longest_seconds: float | None = None) -> None:
-    """Time a small part after one warm-up call, and refuse the whole if ``times`` times its fastest sample is too long.
+def refuse_long(
+    who: str,
+    small: Callable[[], Any],
+    times: float,
+    *,
+    what: str = "call",
+    longest_seconds: float | None = None,
+) -> None:
+    """Time a small part after one warm-up call, and refuse the whole if ``times`` times its fastest
+    sample is too long.
 
     Raises
     ------
@@ -34,4 +45,6 @@ def refuse_long(who: str, small: Callable[[], Any], times: float, *, what: str =
             return
     # Rounded so that what is too long does not read as what is allowed: 3.4 and not 3 beside 3.
     told = f"{least:.0f}" if round(least) > longest else f"{least:.1f}"
-    raise InputError(f"{who}: a {what} would take about {told} s here; expected at most {longest:g} s. Left out.")
+    raise InputError(
+        f"{who}: a {what} would take about {told} s here; expected at most {longest:g} s. Left out."
+    )

@@ -9,7 +9,8 @@ from gpulab.devices import Device
 from gpulab.recorder._registry import FIRST, SECOND, Case, Experiment, register
 from gpulab.timing import Measurement
 
-# Two sizes a doubling: 4 KiB to 64 MiB on a CPU, to 512 MiB on a GPU; every fourth doubling first, so that a short budget shows the levels.
+# Two sizes a doubling: 4 KiB to 64 MiB on a CPU, to 512 MiB on a GPU; every fourth doubling first,
+# so that a short budget shows the levels.
 _FIRST_POWER, _LAST_POWER = 12, {"cpu": 26, "gpu": 29}
 # A GPU's stream needs a set that all of its multiprocessors share.
 _FIRST_STREAM_POWER = {"cpu": 12, "gpu": 20}
@@ -31,7 +32,15 @@ def _chase_case(device: Device, nbytes: int, rank: int) -> Case:
     def time(deadline_seconds: float) -> Measurement:
         return hierarchy.measure_chase(nbytes, device, deadline=deadline_seconds)
 
-    return Case({"nbytes": nbytes, "method": hierarchy.chase_method(device), "hops": hierarchy.HOPS_PER_CALL}, time, rank)
+    return Case(
+        {
+            "nbytes": nbytes,
+            "method": hierarchy.chase_method(device),
+            "hops": hierarchy.HOPS_PER_CALL,
+        },
+        time,
+        rank,
+    )
 
 
 def _chase_cases(device: Device) -> Iterable[Case]:
@@ -53,5 +62,17 @@ def _stream_cases(device: Device) -> Iterable[Case]:
             yield _stream_case(device, nbytes, "read", rank)
 
 
-register(Experiment("latency", "the time of dependent loads (each load gives the address of the next), over working sets", _chase_cases))
-register(Experiment("bandwidth", "bytes read per second over working sets: one core of a CPU, or a whole GPU", _stream_cases))
+register(
+    Experiment(
+        "latency",
+        "the time of dependent loads (each load gives the address of the next), over working sets",
+        _chase_cases,
+    )
+)
+register(
+    Experiment(
+        "bandwidth",
+        "bytes read per second over working sets: one core of a CPU, or a whole GPU",
+        _stream_cases,
+    )
+)

@@ -1,4 +1,6 @@
-"""The kernels of notebook 04 on a GPU: reductions, transposes, histograms, softmax, and the matmul ladder up to the library's own."""
+"""The kernels of notebook 04 on a GPU: reductions, transposes, histograms, softmax, and the matmul
+ladder up to the library's own.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,14 @@ def _python_case(device: Device, rung: Rung, n: int) -> Case:
     def time(deadline_seconds: float) -> Measurement:
         there = [arrays.to_device(a, device) for a in rung.arguments(n)]
         ready = launcher(rung.kernel, *rung.launch(n), *there)
-        return measure(ready, device=device, flops=rung.flops(n), nbytes=rung.nbytes(n), deadline=deadline_seconds, label=rung.name)
+        return measure(
+            ready,
+            device=device,
+            flops=rung.flops(n),
+            nbytes=rung.nbytes(n),
+            deadline=deadline_seconds,
+            label=rung.name,
+        )
 
     return Case({"family": rung.family, "rung": rung.name, "n": n}, time, _rank(rung, n))
 
@@ -35,23 +44,46 @@ def _cuda_case(device: Device, rung: CudaRung, n: int, options: tuple[str, ...])
     def time(deadline_seconds: float) -> Measurement:
         *given, size = rung.arguments(n)
         there = [arrays.to_device(a, device) for a in given]
-        ready = cuda_launcher(rung.source, rung.kernel, *rung.launch(n), *there, size, options=options)
-        return measure(ready, device=device, flops=rung.flops(n), nbytes=rung.nbytes(n), deadline=deadline_seconds, label=rung.name)
+        ready = cuda_launcher(
+            rung.source, rung.kernel, *rung.launch(n), *there, size, options=options
+        )
+        return measure(
+            ready,
+            device=device,
+            flops=rung.flops(n),
+            nbytes=rung.nbytes(n),
+            deadline=deadline_seconds,
+            label=rung.name,
+        )
 
-    return Case({"family": rung.family, "rung": rung.name, "n": n, "options": " ".join(options)}, time, _rank(rung, n))
+    return Case(
+        {"family": rung.family, "rung": rung.name, "n": n, "options": " ".join(options)},
+        time,
+        _rank(rung, n),
+    )
 
 
 def _library_case(device: Device, n: int) -> Case:
-    """What the ladder is compared with: the library's float32 product, which the settings of PyTorch keep from TF32."""
+    """What the ladder is compared with: the library's float32 product, which the settings of
+    PyTorch keep from TF32.
+    """
 
     def time(deadline_seconds: float) -> Measurement:
         work = workloads.get("matmul")(n=n, dtype="float32")
         inputs = work.inputs(device=str(device))
         return measure(
-            work.run, *inputs, device=device, flops=work.flops, nbytes=work.nbytes, deadline=deadline_seconds, label="matmul-library"
+            work.run,
+            *inputs,
+            device=device,
+            flops=work.flops,
+            nbytes=work.nbytes,
+            deadline=deadline_seconds,
+            label="matmul-library",
         )
 
-    return Case({"family": "matmul", "rung": "matmul-library", "n": n}, time, SECOND if n == 1024 else THIRD)
+    return Case(
+        {"family": "matmul", "rung": "matmul-library", "n": n}, time, SECOND if n == 1024 else THIRD
+    )
 
 
 def _cases(device: Device) -> Iterable[Case]:
@@ -74,6 +106,9 @@ def _cases(device: Device) -> Iterable[Case]:
 
 register(
     Experiment(
-        NAME, "the kernel ladders of notebook 04: Python kernels (with numba-cuda), CUDA C++ (with CuPy), the library's product", _cases
+        NAME,
+        "the kernel ladders of notebook 04: Python kernels (with numba-cuda), CUDA C++ (with "
+        "CuPy), the library's product",
+        _cases,
     )
 )

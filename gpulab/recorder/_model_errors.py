@@ -1,4 +1,6 @@
-"""The errors of the models on recorded machines: roofline, transfer line, link and processor compared with recorded times."""
+"""The errors of the models on recorded machines: roofline, transfer line, link and processor
+compared with recorded times.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from gpulab.units import plural
 # A call that should take less is mostly the cost of the call itself, which neither model knows.
 LEAST_SECONDS = 1e-4
 _FEWEST_POINTS = 8  # of a series, so that half of it makes a line
-# What stands in a device's name -> its link to the host and the processor that the models know it by (NVIDIA's data sheet of the part).
+# What stands in a device's name -> its link to the host and the processor that the models know it
+# by (NVIDIA's data sheet of the part).
 _MODELS_OF = {"H200": ("pcie5-x16", "nvidia-h200")}
 
 
@@ -57,7 +60,8 @@ class ModelError(Result):
         """The error in the words of a badge."""
         low, high = self.middle
         return (
-            f"on {self.recording} the recorded time is {self.median_ratio:.2g} times the model's in the median of "
+            f"on {self.recording} the recorded time is {self.median_ratio:.2g} times the model's "
+            "in the median of "
             f"{plural(self.cases, 'case')}, {low:.2g} to {high:.2g} times in the middle 80 %"
         )
 
@@ -66,17 +70,27 @@ class ModelError(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the ratios and the cases at both ends."""
-        rows = [("median", f"{self.median_ratio:.3g}"), ("10th to 90th percentile", f"{self.middle[0]:.3g} to {self.middle[1]:.3g}")]
-        rows += [(f"{end}: {key}", f"{ratio:.3g}") for end, (key, ratio) in (("smallest", self.smallest), ("largest", self.largest))]
-        return (f"{self.model} on {self.recording}, {plural(self.cases, 'case')}", "recorded / modelled"), rows
+        rows = [
+            ("median", f"{self.median_ratio:.3g}"),
+            ("10th to 90th percentile", f"{self.middle[0]:.3g} to {self.middle[1]:.3g}"),
+        ]
+        rows += [
+            (f"{end}: {key}", f"{ratio:.3g}")
+            for end, (key, ratio) in (("smallest", self.smallest), ("largest", self.largest))
+        ]
+        return (
+            f"{self.model} on {self.recording}, {plural(self.cases, 'case')}",
+            "recorded / modelled",
+        ), rows
 
 
 def model_errors(recording: Recording) -> tuple[ModelError, ...]:
-    """Return the errors of the models on a recorded machine, for those models whose experiments it has.
+    """Return the errors of the models on a recorded machine, for those models whose experiments it
+    has.
 
-    The roofline is evaluated for each float32 workload of the catalogue for which it predicts at least 0.1 ms; the line of a transfer
-    is fitted to every second size and evaluated at the others. A GPU for which ``gl.transfer.link`` or ``processor`` has a formula is
-    compared with that.
+    The roofline is evaluated for each float32 workload of the catalogue for which it predicts at
+    least 0.1 ms; the line of a transfer is fitted to every second size and evaluated at the others.
+    A GPU for which ``gl.transfer.link`` or ``processor`` has a formula is compared with that.
 
     Raises
     ------
@@ -84,11 +98,18 @@ def model_errors(recording: Recording) -> tuple[ModelError, ...]:
         If it is not a recording.
     """
     if not isinstance(recording, Recording):
-        raise InputError(f"model_errors: {shown(recording)} is not a recording; expected the result of gl.recordings.load(name).")
+        raise InputError(
+            f"model_errors: {shown(recording)} is not a recording; expected the result of "
+            "gl.recordings.load(name)."
+        )
     found = [("roofline", _roofline_ratios(recording)), ("transfer", _transfer_ratios(recording))]
     for part, (link, processor) in _MODELS_OF.items():
-        if re.search(rf"\b{part}\b", recording.environment.device):  # a GH200 is no H200: another link
-            found += [(f"link {link}, {memory}", _link_ratios(recording, link, memory)) for memory in ("pinned", "pageable")]
+        # a GH200 is no H200: another link
+        if re.search(rf"\b{part}\b", recording.environment.device):
+            found += [
+                (f"link {link}, {memory}", _link_ratios(recording, link, memory))
+                for memory in ("pinned", "pageable")
+            ]
             found.append((f"processor {processor}", _processor_ratios(recording, processor)))
     return tuple(_summed(model, recording, ratios) for model, ratios in found if ratios)
 
@@ -105,7 +126,8 @@ def _roofline_ratios(recording: Recording) -> list[tuple[str, float]]:
             continue
         try:
             point = roofs.place_workload(work)
-        except InputError:  # there is no roof of its arithmetic: a short recording has not come to each format
+        except InputError:
+            # there is no roof of its arithmetic: a short recording has not come to each format
             continue
         if point.attainable_seconds >= LEAST_SECONDS:
             found.append((entry.key, entry.timing.median_seconds / point.attainable_seconds))
@@ -113,9 +135,13 @@ def _roofline_ratios(recording: Recording) -> list[tuple[str, float]]:
 
 
 def _workload(entry: Entry) -> workloads.Workload | None:
-    """Return the work of an entry of the catalogue; None where this version has none of that name, size or number format."""
+    """Return the work of an entry of the catalogue; None where this version has none of that name,
+    size or number format.
+    """
     try:
-        return workloads.get(str(entry.params["workload"]))(n=int(entry.params["n"]), dtype=entry.params["dtype"])
+        return workloads.get(str(entry.params["workload"]))(
+            n=int(entry.params["n"]), dtype=entry.params["dtype"]
+        )
     except InputError:
         return None
 
@@ -131,7 +157,10 @@ def _transfer_ratios(recording: Recording) -> list[tuple[str, float]]:
         if len(points) >= _FEWEST_POINTS:
             points.sort()
             line = transfer.fit([p[0] for p in points[::2]], [p[1] for p in points[::2]])
-            found += [(key, seconds / float(line.predict_seconds(nbytes))) for nbytes, seconds, key in points[1:-1:2]]
+            found += [
+                (key, seconds / float(line.predict_seconds(nbytes)))
+                for nbytes, seconds, key in points[1:-1:2]
+            ]
     return found
 
 
@@ -150,7 +179,13 @@ def _processor_ratios(recording: Recording, name: str) -> list[tuple[str, float]
     for entry in recording.select("catalogue"):
         work = _workload(entry)
         if entry.timing is not None and work is not None and work.dtype in model.flops_per_second:
-            found.append((entry.key, entry.timing.median_seconds / model.seconds(work.flops, work.nbytes, work.dtype)))
+            found.append(
+                (
+                    entry.key,
+                    entry.timing.median_seconds
+                    / model.seconds(work.flops, work.nbytes, work.dtype),
+                )
+            )
     return found
 
 
@@ -158,6 +193,12 @@ def _summed(model: str, recording: Recording, ratios: list[tuple[str, float]]) -
     values = np.array([ratio for _, ratio in ratios])
     low, middle, high = (float(v) for v in np.percentile(values, [10, 50, 90]))
     return ModelError(
-        model, recording.name, len(ratios), middle, (low, high), ratios[int(values.argmin())], ratios[int(values.argmax())],
+        model,
+        recording.name,
+        len(ratios),
+        middle,
+        (low, high),
+        ratios[int(values.argmin())],
+        ratios[int(values.argmax())],
         recording.evidence(),
-    )  # fmt: skip
+    )

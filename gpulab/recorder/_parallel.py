@@ -1,7 +1,8 @@
-"""Several ranks on one machine (notebook 08): data-parallel steps over numbers of ranks, and collectives over sizes.
+"""Several ranks on one machine (notebook 08): data-parallel steps over numbers of ranks, and
+collectives over sizes.
 
-On a CPU there are at most two ranks; with GPUs there is one rank per GPU, through NCCL. That part is for machines with several GPUs and
-has not been tested on one yet.
+On a CPU there are at most two ranks; with GPUs there is one rank per GPU, through NCCL. That part
+is for machines with several GPUs and has not been tested on one yet.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ _CPU_SIZES = tuple(2**k for k in range(10, 25, 2))
 _GPU_SIZES = tuple(2**k for k in range(10, 31, 2))
 _FEWEST, _MOST_ROUNDS, _TURN, _REPEATS = 3, 2_000, 4, 8
 _GPU_STEPS = 10  # between two waits for the device
-_IDLE_SECONDS = 3.0  # the ranks outlive a case for so long: starting them costs as much as ten cases
+# the ranks outlive a case for so long: starting them costs as much as ten cases
+_IDLE_SECONDS = 3.0
 
 
 class _Session:
-    """The ranks of this process: started by the first case that needs them, ended when no case has used them for a while."""
+    """The ranks of this process: started by the first case that needs them, ended when no case has
+    used them for a while.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,7 +88,9 @@ atexit.register(SESSION.close)
 
 
 def world_of(device: Device) -> tuple[int, str]:
-    """Return how many ranks an experiment has on this device, and their backend; 0 where there can be none."""
+    """Return how many ranks an experiment has on this device, and their backend; 0 where there can
+    be none.
+    """
     if os.name != "posix":  # the ranks' pipes are handed over as file descriptors
         return 0, ""
     if device.is_cpu:
@@ -103,11 +109,16 @@ def _parameter_bytes(model: str) -> int:
         return sum(p.nbytes for p in MODELS[model].make().parameters())
 
 
-def _step_case(device: Device, model: str, mode: str, ranks: int, world: int, backend: str, rank: int) -> Case:
+def _step_case(
+    device: Device, model: str, mode: str, ranks: int, world: int, backend: str, rank: int
+) -> Case:
     batch, each = MODELS[model].batch, 1 if device.is_cpu else _GPU_STEPS
 
     def time_step(deadline_seconds: float) -> Measurement:
-        spec, token = StepSpec(MODELS[model], batch, mode == "weak", (ranks,), steps_a_sample=each), uuid.uuid4().hex
+        spec, token = (
+            StepSpec(MODELS[model], batch, mode == "weak", (ranks,), steps_a_sample=each),
+            uuid.uuid4().hex,
+        )
         with SESSION.ranks(world, backend) as group:
             group.run(_scaling_step.begin, token, spec)
             first = group.run(_scaling_step.first_seconds, token)[0]
@@ -118,7 +129,9 @@ def _step_case(device: Device, model: str, mode: str, ranks: int, world: int, ba
 
             samples = _until(deadline_seconds, turn)
             group.run(_scaling_step.end, token)
-        return _measurement(f"{mode} scaling, {model}, {ranks} ranks", device, samples, first, each, None)
+        return _measurement(
+            f"{mode} scaling, {model}, {ranks} ranks", device, samples, first, each, None
+        )
 
     params: dict[str, Parameter] = {
         "model": model,
@@ -130,16 +143,22 @@ def _step_case(device: Device, model: str, mode: str, ranks: int, world: int, ba
     return Case(params, time_step, rank)
 
 
-def _collective_case(device: Device, name: str, nbytes: int, world: int, backend: str, rank: int) -> Case:
+def _collective_case(
+    device: Device, name: str, nbytes: int, world: int, backend: str, rank: int
+) -> Case:
     def time_collective(deadline_seconds: float) -> Measurement:
         with SESSION.ranks(world, backend) as group:
 
             def some(repeats: int = _REPEATS) -> list[float]:
-                return _scaling_step.call_seconds(group.run(_scaling_step.collective_times, name, nbytes, repeats))
+                return _scaling_step.call_seconds(
+                    group.run(_scaling_step.collective_times, name, nbytes, repeats)
+                )
 
             first = some(1)[0]
             samples = _until(deadline_seconds, some)
-        return _measurement(f"{name} of {nbytes} bytes, {world} ranks", device, samples, first, 1, float(nbytes))
+        return _measurement(
+            f"{name} of {nbytes} bytes, {world} ranks", device, samples, first, 1, float(nbytes)
+        )
 
     return Case({"collective": name, "nbytes": nbytes, "ranks": world}, time_collective, rank)
 
@@ -154,15 +173,27 @@ def _until(deadline_seconds: float, take: Callable[[], list[float]]) -> np.ndarr
     return np.array(samples)
 
 
-def _measurement(label: str, device: Device, samples: np.ndarray, first: float, each: int, nbytes: float | None) -> Measurement:
+def _measurement(
+    label: str, device: Device, samples: np.ndarray, first: float, each: int, nbytes: float | None
+) -> Measurement:
     interval, reason = median_interval(samples)
     median = float(np.median(samples))
     return Measurement(
-        label=label, device=str(device), samples_seconds=samples, median_seconds=median, interval_seconds=interval,
-        first_call_seconds=first, launch_seconds=median, with_transfer_seconds=None, calls_per_sample=each, flops=None, nbytes=nbytes,
+        label=label,
+        device=str(device),
+        samples_seconds=samples,
+        median_seconds=median,
+        interval_seconds=interval,
+        first_call_seconds=first,
+        launch_seconds=median,
+        with_transfer_seconds=None,
+        calls_per_sample=each,
+        flops=None,
+        nbytes=nbytes,
         notes=() if reason is None else (Note("no-interval", reason),),
-        evidence=Evidence.measured(device.name, samples=len(samples)), environment=devices.environment(device),
-    )  # fmt: skip
+        evidence=Evidence.measured(device.name, samples=len(samples)),
+        environment=devices.environment(device),
+    )
 
 
 def _counts(world: int) -> list[int]:
@@ -177,7 +208,13 @@ def _scaling_cases(device: Device) -> Iterable[Case]:
         for mode in ("strong", "weak"):
             for ranks in _counts(world):
                 yield _step_case(
-                    device, model, mode, ranks, world, backend, (FIRST if world > _CPU_RANKS else SECOND) if not number else THIRD
+                    device,
+                    model,
+                    mode,
+                    ranks,
+                    world,
+                    backend,
+                    (FIRST if world > _CPU_RANKS else SECOND) if not number else THIRD,
                 )
 
 
@@ -187,8 +224,16 @@ def _collective_cases(device: Device) -> Iterable[Case]:
         return
     for name in COLLECTIVES:
         for nbytes in _CPU_SIZES if device.is_cpu else _GPU_SIZES:
-            yield _collective_case(device, name, nbytes, world, backend, SECOND if name == "all_reduce" else THIRD)
+            yield _collective_case(
+                device, name, nbytes, world, backend, SECOND if name == "all_reduce" else THIRD
+            )
 
 
-register(Experiment("data-parallel scaling", "a training step over numbers of ranks, strong and weak scaling", _scaling_cases))
+register(
+    Experiment(
+        "data-parallel scaling",
+        "a training step over numbers of ranks, strong and weak scaling",
+        _scaling_cases,
+    )
+)
 register(Experiment("collectives", "collectives over sizes, on all ranks", _collective_cases))

@@ -1,4 +1,6 @@
-"""Feeding an accelerator: decoding JPEG files, steps behind workers, and what reading the loss in each step costs (notebook 06)."""
+"""Feeding an accelerator: decoding JPEG files, steps behind workers, and what reading the loss in
+each step costs (notebook 06).
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,26 @@ def _batches() -> _images.BatchSet:
 def _decode_case() -> Case:
     def time(deadline_seconds: float) -> Measurement:
         numbers, batches = iter(range(_ENDLESS)), _batches()
-        return measure(lambda: batches[next(numbers)], device="cpu", deadline=deadline_seconds, label=f"decode {_BATCH} JPEG files")
+        return measure(
+            lambda: batches[next(numbers)],
+            device="cpu",
+            deadline=deadline_seconds,
+            label=f"decode {_BATCH} JPEG files",
+        )
 
     return Case({"part": "decode", "batch": _BATCH, "size": _SIZE}, time, SECOND)
 
 
 def _step_case(device: Device, workers: int) -> Case:
-    """One step of the loop, its loading counted; on a CPU only the taking of a batch, since training there would fight for the cores."""
+    """One step of the loop, its loading counted; on a CPU only the taking of a batch, since
+    training there would fight for the cores.
+    """
 
     def time(deadline_seconds: float) -> Measurement:
         live = device.torch_type == "cuda"
-        accelerator = _pipeline.LiveAccelerator(device, _BATCH, _SIZE, pinned=True) if live else None
+        accelerator = (
+            _pipeline.LiveAccelerator(device, _BATCH, _SIZE, pinned=True) if live else None
+        )
         with _pipeline._loader(_batches(), workers, 2, live) as batches:
 
             def step() -> None:
@@ -43,9 +54,19 @@ def _step_case(device: Device, workers: int) -> Case:
                 if accelerator is not None:
                     accelerator.step(batch)
 
-            return measure(step, device=device, deadline=deadline_seconds, label=f"a step behind {workers} workers")
+            return measure(
+                step,
+                device=device,
+                deadline=deadline_seconds,
+                label=f"a step behind {workers} workers",
+            )
 
-    return Case({"part": "step", "workers": workers, "batch": _BATCH, "size": _SIZE}, time, SECOND if workers in (0, 4) else THIRD, _SHARES)
+    return Case(
+        {"part": "step", "workers": workers, "batch": _BATCH, "size": _SIZE},
+        time,
+        SECOND if workers in (0, 4) else THIRD,
+        _SHARES,
+    )
 
 
 def _loop_case(device: Device, reads: bool) -> Case:
@@ -71,10 +92,15 @@ def _loop_case(device: Device, reads: bool) -> Case:
             return total
 
         return measure(
-            loop, device=device, deadline=deadline_seconds, label=f"{_LOOP_STEPS} steps, {'reading' if reads else 'keeping'} the loss"
+            loop,
+            device=device,
+            deadline=deadline_seconds,
+            label=f"{_LOOP_STEPS} steps, {'reading' if reads else 'keeping'} the loss",
         )
 
-    return Case({"part": "loop", "reads_loss": int(reads), "steps": _LOOP_STEPS}, time, SECOND, _SHARES)
+    return Case(
+        {"part": "loop", "reads_loss": int(reads), "steps": _LOOP_STEPS}, time, SECOND, _SHARES
+    )
 
 
 def _cases(device: Device) -> Iterable[Case]:
@@ -82,9 +108,16 @@ def _cases(device: Device) -> Iterable[Case]:
         yield _loop_case(device, reads)
     if importlib.util.find_spec("PIL") is not None:  # a bare machine may have no Pillow
         yield _decode_case()
-        if device.is_cpu or device.torch_type == "cuda":  # elsewhere no step is taken: the taking of a batch would stand for one
+        # elsewhere no step is taken: the taking of a batch would stand for one
+        if device.is_cpu or device.torch_type == "cuda":
             for workers in _WORKERS:
                 yield _step_case(device, workers)
 
 
-register(Experiment("pipeline", "decoding JPEG files, a training step behind workers, and the cost of reading the loss", _cases))
+register(
+    Experiment(
+        "pipeline",
+        "decoding JPEG files, a training step behind workers, and the cost of reading the loss",
+        _cases,
+    )
+)

@@ -27,7 +27,10 @@ def _product(device: Device, name: str, n: int) -> tuple[Callable[..., Any], tup
         a, b = (torch.rand(n, n, device=where).to(torch.float8_e4m3fn) for _ in range(2))
         one = torch.ones((), device=where)
         scaled: Any = torch._scaled_mm
-        return lambda x, y: scaled(x, y.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16), (a, b)
+        return lambda x, y: scaled(x, y.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16), (
+            a,
+            b,
+        )
     dtype = torch.float32 if name == "tf32" else getattr(torch, name)
     x, y = (torch.rand(n, n, device=where).to(dtype) for _ in range(2))
     return torch.matmul, (x, y)
@@ -37,13 +40,22 @@ def _case(device: Device, name: str, n: int) -> Case:
     def time(deadline_seconds: float) -> Measurement:
         fn, operands = _product(device, name, n)
         with tf32(name == "tf32"):
-            return measure(fn, *operands, device=device, flops=2.0 * n**3, deadline=deadline_seconds, label=f"{name} product, n={n}")
+            return measure(
+                fn,
+                *operands,
+                device=device,
+                flops=2.0 * n**3,
+                deadline=deadline_seconds,
+                label=f"{name} product, n={n}",
+            )
 
     return Case({"format": name, "n": n}, time, SECOND if n in (4096, 512) else THIRD)
 
 
 def _cases(device: Device) -> Iterable[Case]:
-    """What this device multiplies: TF32 and FP8 only where it has them; float16 on a CPU is left to small sizes."""
+    """What this device multiplies: TF32 and FP8 only where it has them; float16 on a CPU is left to
+    small sizes.
+    """
     if device.torch_type != "cuda":
         for n in _CPU_SIDES if device.is_cpu else _GPU_SIDES[:2]:
             for name in ("float32", "bfloat16", "float16"):
@@ -63,4 +75,10 @@ def _cases(device: Device) -> Iterable[Case]:
                 yield _case(device, name, n)
 
 
-register(Experiment(NAME, "matrix products in each format, with sides that are multiples of 16 and sides that are not", _cases))
+register(
+    Experiment(
+        NAME,
+        "matrix products in each format, with sides that are multiples of 16 and sides that are not",
+        _cases,
+    )
+)

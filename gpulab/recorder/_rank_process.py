@@ -1,7 +1,8 @@
 """Ranks without ipyparallel: plain processes with a process group of torch.distributed.
 
-The recorder's own, for one host. A process ends when its end of the pipe closes, so none outlives the recorder. A rank that is inside a
-collective when another one dies is ended by the recorder, at once.
+The recorder's own, for one host. A process ends when its end of the pipe closes, so none outlives
+the recorder. A rank that is inside a collective when another one dies is ended by the recorder, at
+once.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from typing import Any
 from gpulab._files import TemporaryFolder
 from gpulab.errors import DeviceError, message_of
 
-# How long after one rank's error another one's death may show, its sockets close before its process counts as ended: half a second. In
-# looks, not by a clock, so that what holds the recorder up takes nothing from it.
+# How long after one rank's error another one's death may show, its sockets close before its process
+# counts as ended: half a second. In looks, not by a clock, so that what holds the recorder up takes
+# nothing from it.
 _LOOKS, _LOOK_SECONDS = 50, 0.01
-START_SECONDS, CALL_SECONDS = 90.0, 60.0  # torch and NCCL take their time the first time; no call of an experiment takes a minute
+# torch and NCCL take their time the first time; no call of an experiment takes a minute
+START_SECONDS, CALL_SECONDS = 90.0, 60.0
 
 
 class RankProcesses:
@@ -56,21 +59,50 @@ class RankProcesses:
     def _start(self, rank: int, backend: str) -> None:
         ours, theirs = Pipe()
         store = pathlib.Path(self._folder.name) / "store"
-        command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(rank), str(self.n), str(store), backend]
+        command = [
+            sys.executable,
+            "-m",
+            __name__,
+            str(theirs.fileno()),
+            str(rank),
+            str(self.n),
+            str(store),
+            backend,
+        ]
         loopback = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
-        environment = {**os.environ, "LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": str(self.n), "OMP_NUM_THREADS": "1"}
+        environment = {
+            **os.environ,
+            "LOCAL_RANK": str(rank),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.n),
+            "OMP_NUM_THREADS": "1",
+        }
         if loopback is not None:  # one host: whatever its name resolves to does not matter
             environment["GLOO_SOCKET_IFNAME"] = loopback
         paths = [str(pathlib.Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        quiet: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }
         with theirs:
             self._ends.append(ours)
-            # In a session of its own: a terminal's Ctrl-C asks the recorder to end after the case in flight, and would end the ranks in it.
-            self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, start_new_session=True, **quiet))
+            # In a session of its own: a terminal's Ctrl-C asks the recorder to end after the case
+            # in flight, and would end the ranks in it.
+            self._processes.append(
+                subprocess.Popen(
+                    command,
+                    pass_fds=[theirs.fileno()],
+                    env=environment,
+                    start_new_session=True,
+                    **quiet,
+                )
+            )
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """Call a function that can be imported on every rank; return one result per rank, in rank order.
+        """Call a function that can be imported on every rank; return one result per rank, in rank
+        order.
 
         Raises
         ------
@@ -98,8 +130,10 @@ class RankProcesses:
             if not ready:
                 late = next(rank for rank in range(self.n) if rank not in answers)
                 raise DeviceError(
-                    f"rank {late} did not answer within {seconds:.0f} s ({what}); expected an answer. Other ranks may be waiting in a "
-                    "collective that this rank never entered, or the machine is too busy. Run it again."
+                    f"rank {late} did not answer within {seconds:.0f} s ({what}); expected an "
+                    "answer. Other ranks may be waiting in a "
+                    "collective that this rank never entered, or the machine is too busy. Run it "
+                    "again."
                 )
             for rank, end in enumerate(self._ends):
                 if end in ready:
@@ -115,19 +149,32 @@ class RankProcesses:
             dead = self._dead()
             if dead is not None:  # the others' errors only say that somebody is gone
                 raise self._died(dead, what)
-            raise DeviceError(f"rank {rank} failed in {what}: {answer}; expected it to return. Run it again, or with fewer ranks.")
+            raise DeviceError(
+                f"rank {rank} failed in {what}: {answer}; expected it to return. Run it again, or "
+                "with fewer ranks."
+            )
         return answer
 
     def _dead(self) -> int | None:
         for _ in range(_LOOKS):
-            dead = next((rank for rank, process in enumerate(self._processes) if process.poll() is not None), None)
+            dead = next(
+                (
+                    rank
+                    for rank, process in enumerate(self._processes)
+                    if process.poll() is not None
+                ),
+                None,
+            )
             if dead is not None:
                 return dead
             time.sleep(_LOOK_SECONDS)
         return None
 
     def _died(self, rank: int, what: str) -> DeviceError:
-        return DeviceError(f"rank {rank} died in {what}; expected it to answer. Check whether memory ran out, and run it again.")
+        return DeviceError(
+            f"rank {rank} died in {what}; expected it to answer. Check whether memory ran out, and "
+            "run it again."
+        )
 
     def close(self) -> None:
         """End all ranks."""
@@ -149,7 +196,13 @@ class RankProcesses:
 
 def main(arguments: list[str]) -> None:
     """Be one rank: join the group, then answer calls until the other end closes."""
-    fd, rank, world, store, backend = int(arguments[0]), int(arguments[1]), int(arguments[2]), arguments[3], arguments[4]
+    fd, rank, world, store, backend = (
+        int(arguments[0]),
+        int(arguments[1]),
+        int(arguments[2]),
+        arguments[3],
+        arguments[4],
+    )
     end = Connection(fd)
     try:
         import torch
@@ -170,7 +223,8 @@ def main(arguments: list[str]) -> None:
             function, args = end.recv()
             try:
                 answer = (False, function(*args))
-            except Exception as error:  # told to the recorder, which keeps it as the reason why the case has no timing
+            except Exception as error:
+                # told to the recorder, which keeps it as the reason why the case has no timing
                 answer = (True, f"{type(error).__name__}: {message_of(error)}")
             end.send(answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -13,7 +13,8 @@ from gpulab.recordings import Entry, Timing
 from gpulab.recordings._schema import Parameter, thin
 from gpulab.timing import Measurement
 
-# Ranks: what tells most about a machine comes first, so that a short budget still gives a useful recording.
+# Ranks: what tells most about a machine comes first, so that a short budget still gives a useful
+# recording.
 FIRST, SECOND, THIRD, LAST = 0, 1, 2, 3
 
 
@@ -30,7 +31,8 @@ class Case:
     rank : int
         Lower ranks run first, across all experiments.
     shares : int
-        How many shares of the time budget it may take: more where a call is long, since an interval needs twenty calls.
+        How many shares of the time budget it may take: more where a call is long, since an interval
+        needs twenty calls.
     """
 
     params: Mapping[str, Parameter]
@@ -67,13 +69,17 @@ def register(experiment: Experiment) -> Experiment:
         If another experiment has the name.
     """
     if experiment.name in _REGISTRY:
-        raise InputError(f"recorder.register: an experiment {experiment.name!r} already exists; expected a new name.")
+        raise InputError(
+            f"recorder.register: an experiment {experiment.name!r} already exists; expected a new "
+            "name."
+        )
     _REGISTRY[experiment.name] = experiment
     return experiment
 
 
 def experiments(only: Iterable[str | Experiment] | None = None) -> tuple[Experiment, ...]:
-    """Return the experiments: all that are registered, or the requested ones, given by name or as objects.
+    """Return the experiments: all that are registered, or the requested ones, given by name or as
+    objects.
 
     Raises
     ------
@@ -83,10 +89,16 @@ def experiments(only: Iterable[str | Experiment] | None = None) -> tuple[Experim
     if only is None:
         return tuple(_REGISTRY.values())
     wanted = _given.items("recorder", "only", only)
-    unknown = [one for one in wanted if not isinstance(one, Experiment) and (not isinstance(one, str) or one not in _REGISTRY)]
+    unknown = [
+        one
+        for one in wanted
+        if not isinstance(one, Experiment) and (not isinstance(one, str) or one not in _REGISTRY)
+    ]
     if unknown:
         known = ", ".join(map(shlex.quote, _REGISTRY))  # as they are typed after --only
-        raise InputError(f"recorder: there is no experiment {shown(unknown[0])}; expected one of {known}.")
+        raise InputError(
+            f"recorder: there is no experiment {shown(unknown[0])}; expected one of {known}."
+        )
     return tuple(one if isinstance(one, Experiment) else _REGISTRY[one] for one in wanted)
 
 

@@ -1,4 +1,6 @@
-"""Run the experiments within a time budget, save after each, and continue where an interrupted run stopped."""
+"""Run the experiments within a time budget, save after each, and continue where an interrupted run
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,17 @@ Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
 Clock = Callable[[], float]
 
-# A case gets its share of what is left, within these bounds: enough samples for an interval, never the whole budget.
+# A case gets its share of what is left, within these bounds: enough samples for an interval, never
+# the whole budget.
 SHORTEST_CASE_SECONDS, LONGEST_CASE_SECONDS = 0.15, 1.0
 SAVE_EVERY_SECONDS = 5.0
 _LONGEST_MINUTES = 24 * 60
-# Visits to a case, spread over the run: three are the fewest whose spread says something, and what took longer than this is visited once.
+# Visits to a case, spread over the run: three are the fewest whose spread says something, and what
+# took longer than this is visited once.
 VISITS, _LONG_SECONDS = 3, 10.0
-# So many cases are visited in turn, and near the end as many as all visits are foreseen for: a round takes half a minute or more, and a
-# short budget still gives nearly all of its cases every visit.
+# So many cases are visited in turn, and near the end as many as all visits are foreseen for: a
+# round takes half a minute or more, and a short budget still gives nearly all of its cases every
+# visit.
 _TURN = 30
 NOT_REACHED = "time did not reach it"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -47,13 +52,21 @@ def machine_name(device: Device) -> str:
 
 
 def _plan(device: Device, only: Iterable[str | Experiment] | None) -> list[tuple[str, Case]]:
-    planned = [(experiment.name, case) for experiment in experiments(only) for case in experiment.cases(device)]
+    planned = [
+        (experiment.name, case)
+        for experiment in experiments(only)
+        for case in experiment.cases(device)
+    ]
     return sorted(planned, key=lambda item: item[1].rank)
 
 
 def _is_long(timing: Timing) -> bool:
     samples_a_visit = timing.sample_count / len(visits_of(timing))
-    return timing.first_call_seconds + samples_a_visit * timing.calls_per_sample * timing.median_seconds > _LONG_SECONDS
+    return (
+        timing.first_call_seconds
+        + samples_a_visit * timing.calls_per_sample * timing.median_seconds
+        > _LONG_SECONDS
+    )
 
 
 def _key(experiment: str, case: Case) -> str:
@@ -61,7 +74,9 @@ def _key(experiment: str, case: Case) -> str:
 
 
 def _previous(out: pathlib.Path, fresh: Recording) -> Recording | None:
-    """Return what an earlier run on this same machine and software has written to the file, each case dated; None without a file."""
+    """Return what an earlier run on this same machine and software has written to the file, each
+    case dated; None without a file.
+    """
     if not out.exists():
         return None
     old = dated(read(out))
@@ -76,13 +91,19 @@ def _previous(out: pathlib.Path, fresh: Recording) -> Recording | None:
 
 
 def _going_on(old: Recording, fresh: Recording, name: str | None) -> Recording:
-    """Return a fresh recording that keeps what stands behind the one it continues: name and notes, its commands and its libraries."""
+    """Return a fresh recording that keeps what stands behind the one it continues: name and notes,
+    its commands and its libraries.
+    """
     environment = joined(old.environment, fresh.environment)
-    return replace(fresh, name=old.name if name is None else name, notes=old.notes, environment=environment)
+    return replace(
+        fresh, name=old.name if name is None else name, notes=old.notes, environment=environment
+    )
 
 
 def _time(name: str, case: Case, deadline_seconds: float) -> Entry:
-    """Time one case; what cannot be timed is kept with its reason: a library that does not fit torch may raise anything."""
+    """Time one case; what cannot be timed is kept with its reason: a library that does not fit
+    torch may raise anything.
+    """
     try:
         return entry(name, case, case.time(deadline_seconds))
     except Exception as error:
@@ -90,7 +111,9 @@ def _time(name: str, case: Case, deadline_seconds: float) -> Entry:
 
 
 def _let_go(device: Device) -> None:
-    """Free what the last case held, cycles included, so that the next one finds an accelerator's memory empty."""
+    """Free what the last case held, cycles included, so that the next one finds an accelerator's
+    memory empty.
+    """
     if device.is_cpu:
         return
     gc.collect()
@@ -118,14 +141,24 @@ class _Run:
         visits: int,
         clock: Clock,
     ) -> None:
-        self.out, self.base, self.done, self.missed, self.visits, self.clock = out, base, done, missed, visits, clock
+        self.out, self.base, self.done, self.missed, self.visits, self.clock = (
+            out,
+            base,
+            done,
+            missed,
+            visits,
+            clock,
+        )
         self.plan = {_key(name, case): (name, case) for name, case in plan}
         self.given_up: set[str] = set()  # what failed, or takes too long to be visited again
         self.last_save = -SAVE_EVERY_SECONDS
         self.made, self.spent_seconds = 0, 0.0
 
     def recording(self) -> Recording:
-        planned = {key: Entry(name, case.params, None, NOT_REACHED) for key, (name, case) in self.plan.items()}
+        planned = {
+            key: Entry(name, case.params, None, NOT_REACHED)
+            for key, (name, case) in self.plan.items()
+        }
         return replace(self.base, entries=tuple({**planned, **self.missed, **self.done}.values()))
 
     def save(self, force: bool = False) -> None:
@@ -134,7 +167,9 @@ class _Run:
             self.last_save = self.clock()
 
     def save_all(self) -> None:
-        """Save the current state, even if an interrupt arrives during the save: it is raised after the file is complete."""
+        """Save the current state, even if an interrupt arrives during the save: it is raised after
+        the file is complete.
+        """
         try:
             self.save(force=True)
         except KeyboardInterrupt:
@@ -142,22 +177,36 @@ class _Run:
             raise
 
     def visited(self, key: str) -> int:
-        """Return how often a case has been visited, as often as is wanted where it is not to be visited again."""
+        """Return how often a case has been visited, as often as is wanted where it is not to be
+        visited again.
+        """
         entry = self.done.get(key)
         if key in self.given_up:
             return self.visits
         if entry is None or entry.timing is None:
             return 0
-        return self.visits if _is_long(entry.timing) else min(len(visits_of(entry.timing)), self.visits)
+        return (
+            self.visits
+            if _is_long(entry.timing)
+            else min(len(visits_of(entry.timing)), self.visits)
+        )
 
     def shares_left(self) -> int:
-        return sum(case.shares * (self.visits - self.visited(key)) for key, (_, case) in self.plan.items())
+        return sum(
+            case.shares * (self.visits - self.visited(key)) for key, (_, case) in self.plan.items()
+        )
 
     def waiting(self, left: Callable[[], float]) -> Iterator[tuple[str, int]]:
-        """Return each case that waits and the number of its visit: thirty cases in turn, so that their visits lie apart."""
+        """Return each case that waits and the number of its visit: thirty cases in turn, so that
+        their visits lie apart.
+        """
         keys = [key for key in self.plan if self.visited(key) < self.visits]
         while keys:
-            foreseen = left() / (self.visits * max(self.spent_seconds / self.made, SHORTEST_CASE_SECONDS)) if self.made else _TURN
+            foreseen = (
+                left() / (self.visits * max(self.spent_seconds / self.made, SHORTEST_CASE_SECONDS))
+                if self.made
+                else _TURN
+            )
             turn = max(1, min(_TURN, int(foreseen)))
             for number in range(1, self.visits + 1):
                 yield from ((key, number) for key in keys[:turn] if self.visited(key) < number)
@@ -198,45 +247,58 @@ def record(
     Parameters
     ----------
     out : path
-        The file to write. An unfinished recording of this machine in it is continued: it keeps its notes, and lists the commands of all
-        its runs.
+        The file to write. An unfinished recording of this machine in it is continued: it keeps its
+        notes, and lists the commands of all its runs.
     minutes : float
         The budget. What it does not reach is kept as "not recorded", with the reason.
     only : iterable of str or Experiment, optional
-        Names of registered experiments, or experiments of your own; None takes all that are registered.
+        Names of registered experiments, or experiments of your own; None takes all that are
+        registered.
     name : str, optional
-        The machine's short name in lower case; by default that of the file that is continued, else made from the device's name.
+        The machine's short name in lower case; by default that of the file that is continued, else
+        made from the device's name.
     device : optional
         As ``gl.devices.find`` takes it; None for the best one available.
     restart : bool
         Replace the file instead of continuing it.
     visits : int
-        How often a case is timed, 1 to 10: at moments far apart, so that its interval covers how the machine changes between them. With
-        one visit more cases are reached, but the intervals are those of one moment. Cases that take more than ten seconds are visited once.
+        How often a case is timed, 1 to 10: at moments far apart, so that its interval covers how
+        the machine changes between them. With one visit more cases are reached, but the intervals
+        are those of one moment. Cases that take more than ten seconds are visited once.
     progress, stop : callables, optional
         ``progress(fraction, text)``; ``stop() -> bool``, polled between cases.
 
     Raises
     ------
     InputError
-        If the budget is not positive, or the number of visits, an experiment or the name is not usable, or no requested experiment can run
-        on the device.
+        If the budget is not positive, or the number of visits, an experiment or the name is not
+        usable, or no requested experiment can run on the device.
     RecordingError
         If ``out`` holds something else, or another machine's recording.
     """
     where = devices.find(device)
     label = machine_name(where) if name is None else name
     if not _given.is_finite(minutes) or not 0 < minutes <= _LONGEST_MINUTES:
-        raise InputError(f"record: minutes = {shown(minutes)}; expected more than 0 and at most one day. Pass for example minutes=8.")
+        raise InputError(
+            f"record: minutes = {shown(minutes)}; expected more than 0 and at most one day. Pass "
+            "for example minutes=8."
+        )
     if not isinstance(label, str) or not _NAME.fullmatch(label):
-        raise InputError(f"record: name {shown(label)}; expected lower-case letters, digits, '.', '_' and '-', at most 64. Leave it out.")
+        raise InputError(
+            f"record: name {shown(label)}; expected lower-case letters, digits, '.', '_' and '-', "
+            "at most 64. Leave it out."
+        )
     visits = _given.whole("record", "visits", visits, 1, MOST_VISITS)
-    progress, stop = _given.callback("record", "progress", progress), _given.callback("record", "stop", stop)
+    progress, stop = (
+        _given.callback("record", "progress", progress),
+        _given.callback("record", "stop", stop),
+    )
     target = _target(out)
     plan = _plan(where, only)
     if not plan:
         raise InputError(
-            f"record: none of the requested experiments can run on {where.name}; expected at least one that can. Choose others "
+            f"record: none of the requested experiments can run on {where.name}; expected at least "
+            "one that can. Choose others "
             "(gpulab record --list lists them), or another device."
         )
     machine = devices.machine()
@@ -252,12 +314,28 @@ def record(
         old = None if restart else _previous(target, base)
         there = {} if old is None else {item.key: item for item in old.entries}
         done = {key: item for key, item in there.items() if item.recorded}
-        # Why a case is missing holds until it is tried again; of what is no longer planned only a run of all experiments can tell.
+        # Why a case is missing holds until it is tried again; of what is no longer planned only a
+        # run of all experiments can tell.
         ours = {_key(experiment, case) for experiment, case in plan}
-        missed = {key: item for key, item in there.items() if not item.recorded and (only is not None or key in ours)}
-        run = _Run(target, base if old is None else _going_on(old, base, name), plan, done, missed, visits, clock)
+        missed = {
+            key: item
+            for key, item in there.items()
+            if not item.recorded and (only is not None or key in ours)
+        }
+        run = _Run(
+            target,
+            base if old is None else _going_on(old, base, name),
+            plan,
+            done,
+            missed,
+            visits,
+            clock,
+        )
         _loop(run, where, budget=minutes * 60.0, progress=progress, stop=stop)
-        run.base = replace(run.base, clocks_seen={**run.base.clocks_seen, **_clocks(devices.machine(), where, "after")})
+        run.base = replace(
+            run.base,
+            clocks_seen={**run.base.clocks_seen, **_clocks(devices.machine(), where, "after")},
+        )
         run.save(force=True)
         return run.recording()
 
@@ -272,39 +350,58 @@ def _target(out: Any) -> pathlib.Path:
     except InputError:  # somebody's home that is not here
         raise
     except (TypeError, ValueError) as error:  # no path at all, or a null character in it
-        raise InputError(f"record: {shown(out)} is not the name of a file ({message_of(error)}); expected one. Pass --out FILE.") from error
+        raise InputError(
+            f"record: {shown(out)} is not the name of a file ({message_of(error)}); expected one. "
+            "Pass --out FILE."
+        ) from error
     if is_folder:
-        raise InputError(f"record: {shown(str(target))} is a folder; expected the name of a file. Pass --out machine.json.")
+        raise InputError(
+            f"record: {shown(str(target))} is a folder; expected the name of a file. Pass --out "
+            "machine.json."
+        )
     if has_folder:
         return target
-    raise InputError(f"record: the folder {shown(str(target.parent))} does not exist; expected an existing folder. Create it first.")
+    raise InputError(
+        f"record: the folder {shown(str(target.parent))} does not exist; expected an existing "
+        "folder. Create it first."
+    )
 
 
 @contextlib.contextmanager
 def _alone(target: pathlib.Path) -> Iterator[None]:
-    """Keep a second recorder away from the file: each would overwrite what the other has measured."""
+    """Keep a second recorder away from the file: each would overwrite what the other has
+    measured.
+    """
     try:
         with alone(target) as free:
             if not free:
                 raise RecordingError(
-                    f"record: another gpulab record is writing to {target.name}; expected only one at a time. Wait for it to end, or "
+                    f"record: another gpulab record is writing to {target.name}; expected only one "
+                    "at a time. Wait for it to end, or "
                     "pass --out with another file."
                 )
             yield
     except OSError as error:
         raise RecordingError(
-            f"record: {target} cannot be written ({error.strerror or error}); expected a writable folder with free space. What was saved "
+            f"record: {target} cannot be written ({error.strerror or error}); expected a writable "
+            "folder with free space. What was saved "
             "before is kept; pass --out with another file, or free some space and run it again."
         ) from error
 
 
 def _clocks(machine: Machine, device: Device, when: str) -> dict[str, float]:
     """Return the device's clock now, in MHz, where it tells."""
-    processors = (machine.processor,) if device.is_cpu else machine.accelerators[device.index : device.index + 1]
+    processors = (
+        (machine.processor,)
+        if device.is_cpu
+        else machine.accelerators[device.index : device.index + 1]
+    )
     return {f"{when}_mhz": part.clock_hz / 1e6 for part in processors if part.clock_hz}
 
 
-def _loop(run: _Run, device: Device, *, budget: float, progress: Progress | None, stop: Stop | None) -> None:
+def _loop(
+    run: _Run, device: Device, *, budget: float, progress: Progress | None, stop: Stop | None
+) -> None:
     begin = run.clock()
     try:
         for key, number in run.waiting(lambda: budget - (run.clock() - begin)):
@@ -317,14 +414,18 @@ def _loop(run: _Run, device: Device, *, budget: float, progress: Progress | None
             _let_go(device)
             run.save()
             if progress is not None:
-                total, tried = len(run.plan), len(run.done.keys() & run.plan.keys())  # a file that is continued may have others
+                # a file that is continued may have others
+                total, tried = len(run.plan), len(run.done.keys() & run.plan.keys())
                 again = f" · visit {number} of {run.visits}" if run.visits > 1 else ""
                 progress(
                     sum(map(run.visited, run.plan)) / (run.visits * total),
-                    f"{tried} of {total} · {key}{again} · {max(0.0, budget - (run.clock() - begin)):.0f} s left",
+                    f"{tried} of {total} · {key}{again} · "
+                    f"{max(0.0, budget - (run.clock() - begin)):.0f} s left",
                 )
     finally:
         run.save_all()
     if not run.done:
         what_to_do = "Run it again." if stop is not None and stop() else "Pass more --minutes."
-        raise StoppedError(f"record: stopped before the first case was timed; expected time for one. {what_to_do}")
+        raise StoppedError(
+            f"record: stopped before the first case was timed; expected time for one. {what_to_do}"
+        )

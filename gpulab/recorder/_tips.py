@@ -21,11 +21,15 @@ _Made = tuple[Callable[[], Any], contextlib.AbstractContextManager[Any]]
 
 
 def _deep(device: Device) -> tuple[Any, Any]:
-    """Return a network of many small layers, in which costs for each operator and each tensor show, and its input."""
+    """Return a network of many small layers, in which costs for each operator and each tensor show,
+    and its input.
+    """
     import torch
 
     torch.manual_seed(0)
-    layers = [part for _ in range(_LAYERS) for part in (torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.ReLU())]
+    layers = [
+        part for _ in range(_LAYERS) for part in (torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.ReLU())
+    ]
     return torch.nn.Sequential(*layers).to(str(device)), torch.randn(_ROWS, _WIDTH).to(str(device))
 
 
@@ -46,11 +50,15 @@ def _inference_mode(device: Device, on: bool) -> _Made:
     return _forward(device, torch.inference_mode() if on else torch.no_grad())
 
 
-def _step(device: Device, none: bool = True, make: Callable[[Any], Any] | None = None) -> Callable[[], Any]:
+def _step(
+    device: Device, none: bool = True, make: Callable[[Any], Any] | None = None
+) -> Callable[[], Any]:
     import torch
 
     model, x = _deep(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4) if make is None else make(model.parameters())
+    optimizer = (
+        torch.optim.SGD(model.parameters(), lr=1e-4) if make is None else make(model.parameters())
+    )
 
     def run() -> Any:
         optimizer.zero_grad(set_to_none=none)
@@ -67,13 +75,17 @@ def _set_to_none(device: Device, on: bool) -> _Made:
 def _no_anomaly_detection(device: Device, on: bool) -> _Made:
     import torch
 
-    return _step(device), contextlib.nullcontext() if on else torch.autograd.set_detect_anomaly(True)
+    return _step(device), contextlib.nullcontext() if on else torch.autograd.set_detect_anomaly(
+        True
+    )
 
 
 def _foreach(device: Device, on: bool) -> _Made:
     import torch
 
-    return _step(device, make=lambda parameters: torch.optim.Adam(parameters, lr=1e-4, foreach=on)), contextlib.nullcontext()
+    return _step(
+        device, make=lambda parameters: torch.optim.Adam(parameters, lr=1e-4, foreach=on)
+    ), contextlib.nullcontext()
 
 
 def _convolutions(device: Device, bias: bool) -> Callable[[], Any]:
@@ -81,7 +93,10 @@ def _convolutions(device: Device, bias: bool) -> Callable[[], Any]:
 
     torch.manual_seed(0)
     batch = _CPU_BATCH if device.is_cpu else _BATCH
-    parts = [torch.nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1, bias=bias), torch.nn.BatchNorm2d(_CHANNELS)]
+    parts = [
+        torch.nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1, bias=bias),
+        torch.nn.BatchNorm2d(_CHANNELS),
+    ]
     model = torch.nn.Sequential(*parts).to(str(device))
     x = torch.randn(batch, _CHANNELS, _SIDE, _SIDE).to(str(device))
     return lambda: model(x).square().mean().backward()
@@ -156,12 +171,16 @@ def _case(device: Device, tip: str, form: str) -> Case:
         with setting:
             return measure(work, device=device, deadline=deadline_seconds, label=f"{tip}: {form}")
 
-    return Case({"tip": tip, "form": form}, time, SECOND if tip in ("no_grad", "one_call") else THIRD)
+    return Case(
+        {"tip": tip, "form": form}, time, SECOND if tip in ("no_grad", "one_call") else THIRD
+    )
 
 
 def _cases(device: Device) -> Iterable[Case]:
     for tip in _TIPS:
-        if (tip in _ACCELERATOR_ONLY and device.is_cpu) or (tip in _CUDNN_ONLY and device.kind != "cuda"):
+        if (tip in _ACCELERATOR_ONLY and device.is_cpu) or (
+            tip in _CUDNN_ONLY and device.kind != "cuda"
+        ):
             continue
         for form in FORMS:
             yield _case(device, tip, form)

@@ -1,7 +1,7 @@
 """Measurements of named machines, with their date: they are loaded and looked up, never run.
 
-A recording is one JSON file that ``gpulab record`` wrote. It holds numbers and words, never code, and every
-field is checked on load. Its figures carry the badge ``RECORDED``.
+A recording is one JSON file that ``gpulab record`` wrote. It holds numbers and words, never code,
+and every field is checked on load. Its figures carry the badge ``RECORDED``.
 """
 
 from gpulab.recordings._files import directory, load, names, read, readable, write

@@ -14,15 +14,21 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "recordings",
         help="list, show, compare and merge recordings",
-        description="List the available recordings, show one, compare two, or merge two of the same machine.",
+        description="List the available recordings, show one, compare two, or merge two of the same "
+        "machine.",
     )
-    parser.add_argument("--show", metavar="NAME", help="a recording, by its machine's name or its file")
-    parser.add_argument("--diff", nargs=2, metavar="NAME", help="compare two recordings, the largest change first")
+    parser.add_argument(
+        "--show", metavar="NAME", help="a recording, by its machine's name or its file"
+    )
+    parser.add_argument(
+        "--diff", nargs=2, metavar="NAME", help="compare two recordings, the largest change first"
+    )
     parser.add_argument(
         "--merge",
         nargs=2,
         metavar="NAME",
-        help="merge two recordings of one machine into --out; of two entries for a case, the later is kept",
+        help="merge two recordings of one machine into --out; of two entries for a case, the "
+        "later is kept",
     )
     parser.add_argument("--out", metavar="FILE", help="the file that --merge writes")
     parser.set_defaults(run=run)
@@ -35,7 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     asked = [name for name in ("show", "diff", "merge") if getattr(arguments, name)]
     if len(asked) > 1 or (arguments.out and asked != ["merge"]):
-        raise InputError("recordings: expected at most one of --show, --diff and --merge, and --out only with --merge.")
+        raise InputError(
+            "recordings: expected at most one of --show, --diff and --merge, and --out only with "
+            "--merge."
+        )
     if arguments.show:
         found = _get(arguments.show)
         print(printable(repr(found)))
@@ -46,13 +55,16 @@ def run(arguments: argparse.Namespace) -> int:
         _print(difference.table())
     elif arguments.merge:
         if not arguments.out:
-            raise InputError("recordings: --merge writes a file; expected --out FILE, such as --out both.json.")
+            raise InputError(
+                "recordings: --merge writes a file; expected --out FILE, such as --out both.json."
+            )
         joined = recordings.merge(*(_get(name) for name in arguments.merge))
         try:
             recordings.write(joined, arguments.out)
         except OSError as error:
             raise InputError(
-                f"recordings: {arguments.out} cannot be written ({error.strerror or error}); expected a writable folder. Change --out."
+                f"recordings: {arguments.out} cannot be written ({error.strerror or error}); "
+                "expected a writable folder. Change --out."
             ) from error
         print(f"{joined!r} in {arguments.out}")
     else:
@@ -61,12 +73,17 @@ def run(arguments: argparse.Namespace) -> int:
                 print(printable(f"{name}: {recordings.load(name)!r}"))
             except RecordingError as error:  # the others can be read
                 reason = message_of(error, 1000)
-                print(f"{printable(name)}: cannot be read. {reason}{'' if reason.endswith('?') else '.'}")
+                print(
+                    f"{printable(name)}: cannot be read. "
+                    f"{reason}{'' if reason.endswith('?') else '.'}"
+                )
     return 0
 
 
 def _get(name: str) -> Any:
-    """Return a recording by its file where there is one of that name, else by its machine's name."""
+    """Return a recording by its file where there is one of that name, else by its machine's
+    name.
+    """
     from gpulab import recordings
 
     is_file = name.endswith(".json") or os.sep in name or pathlib.Path(name).is_file()
@@ -79,6 +96,11 @@ def _print(table: tuple[Sequence[str], Sequence[Sequence[str]]]) -> None:
     headers, rows = table
     lines = [tuple(printable(str(text)) for text in line) for line in (headers, *rows)]
     # Why a case was not recorded has the rest of its line to itself, so it makes no column wide.
-    widths = [max(len(line[column]) for line in lines if column == 0 or any(line[2:])) for column in range(len(headers))]
+    widths = [
+        max(len(line[column]) for line in lines if column == 0 or any(line[2:]))
+        for column in range(len(headers))
+    ]
     for line in lines:
-        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+        print(
+            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        )

@@ -1,6 +1,8 @@
-"""What the readers of a recording require of an entry: the parameters of each experiment, and their types.
+"""What the readers of a recording require of an entry: the parameters of each experiment, and their
+types.
 
-The recorder's cases have them, and a test checks that both agree. An experiment that is not listed here may have any parameters.
+The recorder's cases have them, and a test checks that both agree. An experiment that is not listed
+here may have any parameters.
 """
 
 from __future__ import annotations
@@ -29,8 +31,22 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "transfer": ("direction", "memory", "nbytes"),
 }
 # Those that are counted with; all others of the above are words.
-_WHOLE = frozenset({"batch", "batch_size", "chunks", "hops", "launches", "n", "nbytes", "parameter_bytes", "ranks", "steps"})
-_MOST = 2**62  # beyond it no memory lies, and a whole number would not turn into a float without loss
+_WHOLE = frozenset(
+    {
+        "batch",
+        "batch_size",
+        "chunks",
+        "hops",
+        "launches",
+        "n",
+        "nbytes",
+        "parameter_bytes",
+        "ranks",
+        "steps",
+    }
+)
+# beyond it no memory lies, and a whole number would not turn into a float without loss
+_MOST = 2**62
 
 
 def refuse_unusable(entries: Iterable[Entry]) -> None:
@@ -45,9 +61,14 @@ def refuse_unusable(entries: Iterable[Entry]) -> None:
         needed = PARAMETERS.get(entry.experiment, ())
         for name in (*needed, *(_WHOLE & entry.params.keys() if needed else ())):
             value = entry.params.get(name)
-            if not (isinstance(value, int) and 1 <= value <= _MOST if name in _WHOLE else isinstance(value, str)):
+            if not (
+                isinstance(value, int) and 1 <= value <= _MOST
+                if name in _WHOLE
+                else isinstance(value, str)
+            ):
                 expected = "a whole number from 1" if name in _WHOLE else "a word"
                 raise RecordingError(
-                    f"recordings.read: the case {shown(entry.key)} has {shown(name)} = {shown(value)}; expected {expected}. The file is "
+                    f"recordings.read: the case {shown(entry.key)} has {shown(name)} = "
+                    f"{shown(value)}; expected {expected}. The file is "
                     "damaged or was written by another version."
                 )

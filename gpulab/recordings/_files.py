@@ -17,7 +17,8 @@ from gpulab.errors import RecordingError, shown
 from gpulab.recordings._experiments import refuse_unusable
 from gpulab.recordings._schema import Recording
 
-# A full recording has about a thousand entries of about 1.5 kB; a hundred times less than what would hurt to parse.
+# A full recording has about a thousand entries of about 1.5 kB; a hundred times less than what
+# would hurt to parse.
 MAX_FILE_BYTES = 20 * 2**20
 
 
@@ -32,8 +33,16 @@ def _folders() -> list[pathlib.Path]:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that ``load`` knows: the recordings that ship with gpulab, and those in ``$GPULAB_RECORDINGS``."""
-    found = {path.stem for folder in _folders() if folder.is_dir() for path in folder.glob("?*.json") if path.is_file()}
+    """Return the names that ``load`` knows: the recordings that ship with gpulab, and those in
+    ``$GPULAB_RECORDINGS``.
+    """
+    found = {
+        path.stem
+        for folder in _folders()
+        if folder.is_dir()
+        for path in folder.glob("?*.json")
+        if path.is_file()
+    }
     return tuple(sorted(found))
 
 
@@ -51,7 +60,8 @@ def load(name: str) -> Recording:
         if path.is_file():
             return read(path)
     raise RecordingError(
-        f"recordings.load: there is no recording {shown(name)}; expected one of: {', '.join(there) or 'none yet'}. Make one with "
+        f"recordings.load: there is no recording {shown(name)}; expected one of: "
+        f"{', '.join(there) or 'none yet'}. Make one with "
         "`gpulab record --out FILE`."
     )
 
@@ -71,19 +81,22 @@ def read(path: str | os.PathLike[str]) -> Recording:
         about = file.stat()
         if about.st_size > MAX_FILE_BYTES:
             raise RecordingError(
-                f"recordings.read: {shown(file.name)} has {about.st_size} bytes; expected at most {MAX_FILE_BYTES}. It is not a gpulab "
+                f"recordings.read: {shown(file.name)} has {about.st_size} bytes; expected at most "
+                f"{MAX_FILE_BYTES}. It is not a gpulab "
                 "recording."
             )
         return _parsed(file, about.st_size, about.st_mtime_ns)
     except OSError as error:
         raise RecordingError(
-            f"recordings.read: {shown(file.name)} cannot be read ({error.strerror}); expected a file that `gpulab record` wrote."
+            f"recordings.read: {shown(file.name)} cannot be read ({error.strerror}); expected a "
+            "file that `gpulab record` wrote."
         ) from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, RecordingError):
             raise
         raise RecordingError(
-            f"recordings.read: {shown(file.name)} is not JSON ({error}); expected a file that `gpulab record` wrote. Is it truncated?"
+            f"recordings.read: {shown(file.name)} is not JSON ({error}); expected a file that "
+            "`gpulab record` wrote. Is it truncated?"
         ) from error
 
 
@@ -92,21 +105,28 @@ def _file(path: str | os.PathLike[str]) -> pathlib.Path:
         return expanded("recordings.read", path)
     except TypeError as error:
         raise RecordingError(
-            f"recordings.read: {shown(path)} is not a path; expected the name of a file. Use gl.recordings.load for a machine's name."
+            f"recordings.read: {shown(path)} is not a path; expected the name of a file. Use "
+            "gl.recordings.load for a machine's name."
         ) from error
 
 
 @functools.lru_cache(maxsize=32)
 def _parsed(file: pathlib.Path, size: int, modified_ns: int) -> Recording:
-    """Parse a file once for each state of it: an instrument asks for its recordings at every redraw."""
+    """Parse a file once for each state of it: an instrument asks for its recordings at every
+    redraw.
+    """
     content = json.loads(
-        read_regular(file).decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_each_once
+        read_regular(file).decode("utf-8"),
+        parse_constant=_refuse_constant,
+        parse_float=_finite,
+        object_pairs_hook=_each_once,
     )
     try:
         json.dumps(content, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:  # no terminal and no notebook can show it
         raise RecordingError(
-            f"recordings.read: {shown(file.name)} contains an incomplete character; expected text in UTF-8. The file is damaged."
+            f"recordings.read: {shown(file.name)} contains an incomplete character; expected text "
+            "in UTF-8. The file is damaged."
         ) from error
     recording = Recording.from_dict(content)
     refuse_unusable(recording.entries)
@@ -114,7 +134,9 @@ def _parsed(file: pathlib.Path, size: int, modified_ns: int) -> Recording:
 
 
 def readable() -> dict[str, Recording]:
-    """Return every recording that can be read, by its name; damaged ones are left out (``load`` reports why)."""
+    """Return every recording that can be read, by its name; damaged ones are left out (``load``
+    reports why).
+    """
     found = {}
     for name in names():
         with contextlib.suppress(RecordingError):
@@ -123,12 +145,17 @@ def readable() -> dict[str, Recording]:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; one that says two things under one name was not written by gpulab, and which of them holds is open."""
+    """Return an object of JSON; one that says two things under one name was not written by gpulab,
+    and which of them holds is open.
+    """
     made = dict(pairs)
     if len(made) != len(pairs):
-        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        twice = next(
+            name for name, count in Counter(name for name, _ in pairs).items() if count > 1
+        )
         raise RecordingError(
-            f"recordings.read: the file contains the key {shown(twice)} twice in one object; expected it once. The file is damaged."
+            f"recordings.read: the file contains the key {shown(twice)} twice in one object; "
+            "expected it once. The file is damaged."
         )
     return made
 
@@ -137,16 +164,22 @@ def _finite(word: str) -> float:
     value = float(word)
     if not math.isfinite(value):
         raise RecordingError(
-            f"recordings.read: the file contains the number {shown(word)}, which is too large for a float; expected finite numbers."
+            f"recordings.read: the file contains the number {shown(word)}, which is too large for "
+            "a float; expected finite numbers."
         )
     return value
 
 
 def _refuse_constant(word: str) -> float:
-    raise RecordingError(f"recordings.read: the file contains the word {word}; expected strict JSON. It was not written by gpulab.")
+    raise RecordingError(
+        f"recordings.read: the file contains the word {word}; expected strict JSON. It was not "
+        "written by gpulab."
+    )
 
 
 def write(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write a recording so that a crash leaves the old file or the new one, never a partial one; a leading ~ stands for the home folder."""
+    """Write a recording so that a crash leaves the old file or the new one, never a partial one; a
+    leading ~ stands for the home folder.
+    """
     text = json.dumps(recording.to_dict(), indent=1, allow_nan=False) + "\n"
     write_atomically(expanded("recordings.write", path), text.encode())

@@ -1,7 +1,8 @@
 """The schema of a recording: one machine, many entries, one kind of payload.
 
-Every experiment is reduced to timings, since a ceiling, a copy and a training step are all a number of seconds
-for an amount of work. The live classes of other modules may change; this schema changes only with its version.
+Every experiment is reduced to timings, since a ceiling, a copy and a training step are all a number
+of seconds for an amount of work. The live classes of other modules may change; this schema changes
+only with its version.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ Parameter = str | int | float
 # Enough to draw a spread and to check the interval; the interval itself is of all samples.
 KEPT_SAMPLES = 32
 MOST_VISITS = 10
-# No clock resolves the one, even over a million calls, and nobody waits for the other; the ratio of any two is a number to work with.
+# No clock resolves the one, even over a million calls, and nobody waits for the other; the ratio of
+# any two is a number to work with.
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 1e-15, 1e9
-# Nobody takes so many samples, and no call does so much work; what is above turns into no float, or its rate into infinity.
+# Nobody takes so many samples, and no call does so much work; what is above turns into no float, or
+# its rate into infinity.
 _MOST_COUNT, _MOST_WORK = 10**15, 1e30
 
 
@@ -39,14 +42,16 @@ class Timing(Result):
         How many samples the median and the interval are based on.
     median_seconds, first_call_seconds, launch_seconds : float
     interval_seconds : (float, float) or None
-        The 95 % interval of the median: of all samples of one visit, between the visits where there were several.
+        The 95 % interval of the median: of all samples of one visit, between the visits where there
+        were several.
     with_transfer_seconds : float or None
     calls_per_sample : int
     flops, nbytes : float or None
         Work per call.
     notes : tuple of Note
     visits_seconds : tuple of float
-        The median of each visit, in their order, where the case was timed at several moments; empty after one, and in files of version 1.
+        The median of each visit, in their order, where the case was timed at several moments; empty
+        after one, and in files of version 1.
     """
 
     schema_version: ClassVar[int] = 2
@@ -66,39 +71,78 @@ class Timing(Result):
 
     def __post_init__(self) -> None:
         """Refuse what no clock can have given."""
-        times = [self.median_seconds, self.first_call_seconds, self.launch_seconds, *(self.interval_seconds or ()), *self.samples_seconds]
+        times = [
+            self.median_seconds,
+            self.first_call_seconds,
+            self.launch_seconds,
+            *(self.interval_seconds or ()),
+            *self.samples_seconds,
+        ]
         if self.with_transfer_seconds is not None:
             times.append(self.with_transfer_seconds)
         if not all(np.isfinite(t) and t >= 0 for t in times):
-            raise RecordingError("Timing: a time is negative or not finite; expected seconds. The file is damaged.")
-        if not all(_SHORTEST_SECONDS <= t <= _LONGEST_SECONDS for t in (self.median_seconds, *self.visits_seconds)):
             raise RecordingError(
-                f"Timing: a median is not a plausible time; expected {_SHORTEST_SECONDS:g} to {_LONGEST_SECONDS:g} seconds. The file "
+                "Timing: a time is negative or not finite; expected seconds. The file is damaged."
+            )
+        if not all(
+            _SHORTEST_SECONDS <= t <= _LONGEST_SECONDS
+            for t in (self.median_seconds, *self.visits_seconds)
+        ):
+            raise RecordingError(
+                f"Timing: a median is not a plausible time; expected {_SHORTEST_SECONDS:g} to "
+                f"{_LONGEST_SECONDS:g} seconds. The file "
                 "is damaged."
             )
-        if self.interval_seconds is not None and not self.interval_seconds[0] <= self.median_seconds <= self.interval_seconds[1]:
-            raise RecordingError("Timing: the median lies outside its own interval; expected low <= median <= high. The file is damaged.")
+        if (
+            self.interval_seconds is not None
+            and not self.interval_seconds[0] <= self.median_seconds <= self.interval_seconds[1]
+        ):
+            raise RecordingError(
+                "Timing: the median lies outside its own interval; expected low <= median <= high. "
+                "The file is damaged."
+            )
         counts = (1, len(self.samples_seconds), len(self.visits_seconds))
-        if self.calls_per_sample < 1 or not len(self.samples_seconds) or max(counts) > self.sample_count or counts[2] > MOST_VISITS:
-            raise RecordingError("Timing: the sample counts contradict each other; expected 1 <= kept <= counted. The file is damaged.")
+        if (
+            self.calls_per_sample < 1
+            or not len(self.samples_seconds)
+            or max(counts) > self.sample_count
+            or counts[2] > MOST_VISITS
+        ):
+            raise RecordingError(
+                "Timing: the sample counts contradict each other; expected 1 <= kept <= counted. "
+                "The file is damaged."
+            )
         if max(self.sample_count, self.calls_per_sample) > _MOST_COUNT:
             raise RecordingError(
-                f"Timing: the number of samples or calls is too large; expected at most {_MOST_COUNT:g}. The file is damaged."
+                "Timing: the number of samples or calls is too large; expected at most "
+                f"{_MOST_COUNT:g}. The file is damaged."
             )
-        if any(amount is not None and not 0 <= amount <= _MOST_WORK for amount in (self.flops, self.nbytes)):
+        if any(
+            amount is not None and not 0 <= amount <= _MOST_WORK
+            for amount in (self.flops, self.nbytes)
+        ):
             raise RecordingError(
-                f"Timing: the work per call is negative, or too large for one call; expected FLOPs and bytes of 0 to {_MOST_WORK:g}. The "
+                "Timing: the work per call is negative, or too large for one call; expected FLOPs "
+                f"and bytes of 0 to {_MOST_WORK:g}. The "
                 "file is damaged."
             )
 
     def over(self, other: Timing) -> tuple[float, tuple[float, float] | None]:
-        """Return the ratio of this median to another, and its interval, from the least favorable ends of both 95 % intervals.
+        """Return the ratio of this median to another, and its interval, from the least favorable
+        ends of both 95 % intervals.
 
         The interval is wider than 95 %; it is None where one of the two is missing.
         """
         ends = None
-        if self.interval_seconds is not None and other.interval_seconds is not None and other.interval_seconds[0] > 0:
-            ends = (self.interval_seconds[0] / other.interval_seconds[1], self.interval_seconds[1] / other.interval_seconds[0])
+        if (
+            self.interval_seconds is not None
+            and other.interval_seconds is not None
+            and other.interval_seconds[0] > 0
+        ):
+            ends = (
+                self.interval_seconds[0] / other.interval_seconds[1],
+                self.interval_seconds[1] / other.interval_seconds[0],
+            )
         return self.median_seconds / other.median_seconds, ends
 
 
@@ -111,14 +155,15 @@ class Entry(Result):
     experiment : str
         The experiment's name in the recorder's registry, such as "catalogue" or "transfer".
     params : mapping
-        What distinguishes this case from the others, such as ``{"workload": "matmul", "n": 1024, "dtype": "float32"}``.
+        What distinguishes this case from the others, such as ``{"workload": "matmul", "n": 1024,
+        "dtype": "float32"}``.
     timing : Timing or None
         None where it was not recorded.
     reason : str or None
         Why it was not recorded: "time did not reach it", or the error's sentence.
     date : str or None
-        UTC, ISO 8601: when it was timed, which may be before the recording's own date where a run was continued. None in files of
-        version 1.
+        UTC, ISO 8601: when it was timed, which may be before the recording's own date where a run
+        was continued. None in files of version 1.
     """
 
     schema_version: ClassVar[int] = 2
@@ -130,17 +175,32 @@ class Entry(Result):
     date: str | None = None
 
     def __post_init__(self) -> None:
-        """An entry has a timing or a reason, never both or neither, and is named in words that can be shown."""
-        _refuse_unseen("Entry", self.experiment, *self.params, *(value for value in self.params.values() if isinstance(value, str)))
+        """An entry has a timing or a reason, never both or neither, and is named in words that can
+        be shown.
+        """
+        _refuse_unseen(
+            "Entry",
+            self.experiment,
+            *self.params,
+            *(value for value in self.params.values() if isinstance(value, str)),
+        )
         if (self.timing is None) == (self.reason is None):
-            raise RecordingError(f"Entry {self.key}: expected either a timing or the reason for its absence. The file is damaged.")
+            raise RecordingError(
+                f"Entry {self.key}: expected either a timing or the reason for its absence. The "
+                "file is damaged."
+            )
         if self.date == "":
-            raise RecordingError(f"Entry {self.key}: the date is empty; expected one, or null for that of the file. The file is damaged.")
+            raise RecordingError(
+                f"Entry {self.key}: the date is empty; expected one, or null for that of the file. "
+                "The file is damaged."
+            )
 
     @property
     def key(self) -> str:
         """The experiment and its parameters in one line; unique within a recording."""
-        return self.experiment + "".join(f" {name}={value}" for name, value in sorted(self.params.items()))
+        return self.experiment + "".join(
+            f" {name}={value}" for name, value in sorted(self.params.items())
+        )
 
     @property
     def recorded(self) -> bool:
@@ -178,14 +238,22 @@ class Recording(Result):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse two entries for one case, a name that cannot be shown, and what no badge can be made of."""
+        """Refuse two entries for one case, a name that cannot be shown, and what no badge can be
+        made of.
+        """
         _refuse_unseen("Recording", self.name)
         if not self.environment.device or not self.environment.date:
-            raise RecordingError(f"Recording {self.name!r}: the device or the date is missing; expected both. The file is damaged.")
+            raise RecordingError(
+                f"Recording {self.name!r}: the device or the date is missing; expected both. The "
+                "file is damaged."
+            )
         keys: set[str] = set()
         for key in (entry.key for entry in self.entries):
             if key in keys:
-                raise RecordingError(f"Recording {self.name!r}: two entries for {shown(key)}; expected one. The file is damaged.")
+                raise RecordingError(
+                    f"Recording {self.name!r}: two entries for {shown(key)}; expected one. The "
+                    "file is damaged."
+                )
             keys.add(key)
 
     def select(self, experiment: str, /, **params: Parameter) -> tuple[Entry, ...]:
@@ -193,12 +261,23 @@ class Recording(Result):
         return tuple(
             entry
             for entry in self.entries
-            if entry.recorded and entry.experiment == experiment and all(entry.params.get(name) == value for name, value in params.items())
+            if entry.recorded
+            and entry.experiment == experiment
+            and all(entry.params.get(name) == value for name, value in params.items())
         )
 
     def find(self, experiment: str, /, **params: Parameter) -> Entry | None:
-        """Return the one recorded entry with exactly these parameters, or None: "not recorded yet"."""
-        return next((entry for entry in self.select(experiment, **params) if len(entry.params) == len(params)), None)
+        """Return the one recorded entry with exactly these parameters, or None: "not recorded
+        yet".
+        """
+        return next(
+            (
+                entry
+                for entry in self.select(experiment, **params)
+                if len(entry.params) == len(params)
+            ),
+            None,
+        )
 
     def missing(self) -> tuple[Entry, ...]:
         """Return the entries that were planned and not recorded, with their reasons."""
@@ -209,14 +288,24 @@ class Recording(Result):
         timing = entry.timing if entry is not None else None
         date = entry.date if entry is not None else None
         environment = self.environment if date is None else replace(self.environment, date=date)
-        return Evidence.recorded(environment, timing.sample_count if timing else None, self._tf32(entry, timing))
+        return Evidence.recorded(
+            environment, timing.sample_count if timing else None, self._tf32(entry, timing)
+        )
 
     def _tf32(self, entry: Entry | None, timing: Timing | None) -> str | None:
-        """Return that TF32 was allowed, where a figure of float32 is above what the device can do in float32."""
+        """Return that TF32 was allowed, where a figure of float32 is above what the device can do
+        in float32.
+        """
         from gpulab.devices import _datasheets
 
         part = _datasheets.part(self.environment.device)
-        if entry is None or timing is None or not timing.flops or part is None or "float32" not in entry.params.values():
+        if (
+            entry is None
+            or timing is None
+            or not timing.flops
+            or part is None
+            or "float32" not in entry.params.values()
+        ):
             return None
         above = timing.flops > part.peaks()["float32"] * timing.median_seconds
         return "float32 with TF32 allowed for convolutions by default" if above else None
@@ -227,19 +316,27 @@ class Recording(Result):
 
     def __repr__(self) -> str:
         done = sum(entry.recorded for entry in self.entries)
-        return f"<recording {self.name!r}: {self.environment.device}, {self.environment.date[:10]}, {done} of {len(self.entries)} entries>"
+        return (
+            f"<recording {self.name!r}: {self.environment.device}, "
+            f"{self.environment.date[:10]}, {done} of {len(self.entries)} entries>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per entry: the case, its time, its rates."""
-        return ("case", "median", "95 % interval", "visits", "arithmetic", "memory traffic"), [_row(entry) for entry in self.entries]
+        return ("case", "median", "95 % interval", "visits", "arithmetic", "memory traffic"), [
+            _row(entry) for entry in self.entries
+        ]
 
 
 def _refuse_unseen(what: str, *texts: str) -> None:
-    """Refuse names with control characters: a terminal would obey them wherever a case is listed."""
+    """Refuse names with control characters: a terminal would obey them wherever a case is
+    listed.
+    """
     unseen = next((text for text in texts if not text.isprintable()), None)
     if unseen is not None:
         raise RecordingError(
-            f"{what}: the name {shown(unseen)} contains characters that cannot be displayed; expected words and numbers. The file "
+            f"{what}: the name {shown(unseen)} contains characters that cannot be displayed; "
+            "expected words and numbers. The file "
             "is damaged."
         )
 
@@ -248,22 +345,50 @@ def _row(entry: Entry) -> tuple[str, ...]:
     timing = entry.timing
     if timing is None:
         return entry.key, f"not recorded: {entry.reason}", "", "", "", ""
-    flops = "" if timing.flops is None else format_flops_per_second(timing.flops / timing.median_seconds)
-    nbytes = "" if timing.nbytes is None else format_bytes_per_second(timing.nbytes / timing.median_seconds)
-    interval = "none" if timing.interval_seconds is None else " to ".join(map(format_seconds, timing.interval_seconds))
-    return entry.key, format_seconds(timing.median_seconds), interval, str(max(1, len(timing.visits_seconds))), flops, nbytes
+    flops = (
+        ""
+        if timing.flops is None
+        else format_flops_per_second(timing.flops / timing.median_seconds)
+    )
+    nbytes = (
+        ""
+        if timing.nbytes is None
+        else format_bytes_per_second(timing.nbytes / timing.median_seconds)
+    )
+    interval = (
+        "none"
+        if timing.interval_seconds is None
+        else " to ".join(map(format_seconds, timing.interval_seconds))
+    )
+    return (
+        entry.key,
+        format_seconds(timing.median_seconds),
+        interval,
+        str(max(1, len(timing.visits_seconds))),
+        flops,
+        nbytes,
+    )
 
 
 def accelerator_told(recording: Recording) -> Mapping[str, Any]:
-    """Return what the machine reported about the recorded accelerator (of several, the one with its name); empty where there is none."""
+    """Return what the machine reported about the recorded accelerator (of several, the one with its
+    name); empty where there is none.
+    """
     told = recording.machine.get("accelerators")
-    each = [one for one in told if isinstance(one, Mapping)] if isinstance(told, (list, tuple)) else []
-    return next((one for one in each if one.get("name") == recording.environment.device), each[0] if each else {})
+    each = (
+        [one for one in told if isinstance(one, Mapping)] if isinstance(told, (list, tuple)) else []
+    )
+    return next(
+        (one for one in each if one.get("name") == recording.environment.device),
+        each[0] if each else {},
+    )
 
 
 def thin(samples_seconds: np.ndarray, keep: int = KEPT_SAMPLES) -> np.ndarray:
     """Return at most ``keep`` samples, evenly spaced in time, in their order."""
     if len(samples_seconds) <= keep:
         return samples_seconds
-    kept: np.ndarray = samples_seconds[np.linspace(0, len(samples_seconds) - 1, keep).round().astype(int)]
+    kept: np.ndarray = samples_seconds[
+        np.linspace(0, len(samples_seconds) - 1, keep).round().astype(int)
+    ]
     return kept

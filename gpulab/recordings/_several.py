@@ -77,14 +77,17 @@ class RecordingDiff(Result):
         return "; ".join(one.sentence for one in self.evidence)
 
     def agreement(self, tolerance: float = 0.02) -> float:
-        """Return the share of the common cases whose ratio is 1 within both intervals or within a tolerance; nan without a common case."""
+        """Return the share of the common cases whose ratio is 1 within both intervals or within a
+        tolerance; nan without a common case.
+        """
         agree = [abs(d.ratio - 1) <= tolerance or d.differs is False for d in self.differences]
         return sum(agree) / len(agree) if agree else math.nan
 
     def __repr__(self) -> str:
         changed = sum(d.differs is True for d in self.differences)
         return (
-            f"<{self.first} and {self.second}: {plural(len(self.differences), 'case')} in both, {changed} differ; "
+            f"<{self.first} and {self.second}: {plural(len(self.differences), 'case')} in both, "
+            f"{changed} differ; "
             f"{len(self.only_first)} only in the first, {len(self.only_second)} only in the second>"
         )
 
@@ -92,8 +95,19 @@ class RecordingDiff(Result):
         """Return what differs in the environment, then one row per case."""
         rows = [(name, before, after, "") for name, (before, after) in self.environment.items()]
         for d in self.differences:
-            ends = "no interval" if d.interval is None else f"[{format_ratio(d.interval[0])}, {format_ratio(d.interval[1])}]"
-            rows.append((d.key, format_seconds(d.first_seconds), format_seconds(d.second_seconds), f"{format_ratio(d.ratio)} {ends}"))
+            ends = (
+                "no interval"
+                if d.interval is None
+                else f"[{format_ratio(d.interval[0])}, {format_ratio(d.interval[1])}]"
+            )
+            rows.append(
+                (
+                    d.key,
+                    format_seconds(d.first_seconds),
+                    format_seconds(d.second_seconds),
+                    f"{format_ratio(d.ratio)} {ends}",
+                )
+            )
         return ("case", self.first, self.second, "second / first"), rows
 
 
@@ -111,8 +125,18 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
     common.sort(key=lambda d: -abs(math.log(d.ratio)))
     environment = {
         name: (str(before), str(after))
-        for name in ("device", "driver", "system", "processor", "cores", "memory_bytes", "python", "date")
-        if (before := getattr(first.environment, name)) != (after := getattr(second.environment, name))
+        for name in (
+            "device",
+            "driver",
+            "system",
+            "processor",
+            "cores",
+            "memory_bytes",
+            "python",
+            "date",
+        )
+        if (before := getattr(first.environment, name))
+        != (after := getattr(second.environment, name))
     }
     libraries = (first.environment.libraries, second.environment.libraries)
     for name in sorted({*libraries[0], *libraries[1]}):
@@ -120,13 +144,19 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
         if before != after:
             environment[name] = (before, after)
     return RecordingDiff(
-        first.name, second.name, environment, tuple(common), tuple(key for key in one if key not in other),
-        tuple(key for key in other if key not in one), (first.evidence(), second.evidence()),
-    )  # fmt: skip
+        first.name,
+        second.name,
+        environment,
+        tuple(common),
+        tuple(key for key in one if key not in other),
+        tuple(key for key in other if key not in one),
+        (first.evidence(), second.evidence()),
+    )
 
 
 def merge(first: Recording, second: Recording) -> Recording:
-    """Merge two recordings: where both have a case, the later one is kept; each entry keeps its own date.
+    """Merge two recordings: where both have a case, the later one is kept; each entry keeps its own
+    date.
 
     Raises
     ------
@@ -140,38 +170,64 @@ def merge(first: Recording, second: Recording) -> Recording:
     if name is not None:
         before, after = getattr(first.environment, name), getattr(second.environment, name)
         raise RecordingError(
-            f"recordings.merge: {first.name} and {second.name} differ in {name} ({shown(before)} and {shown(after)}); expected the "
+            f"recordings.merge: {first.name} and {second.name} differ in {name} ({shown(before)} "
+            f"and {shown(after)}); expected the "
             "same machine and the same software. Keep them as two recordings."
         )
-    older, newer = sorted((dated(first), dated(second)), key=lambda recording: recording.environment.date)
+    older, newer = sorted(
+        (dated(first), dated(second)), key=lambda recording: recording.environment.date
+    )
     entries = {entry.key: entry for entry in older.entries}
     for entry in newer.entries:
         there = entries.get(entry.key)
-        if there is None or not there.recorded or (entry.recorded and (entry.date or "") >= (there.date or "")):
+        if (
+            there is None
+            or not there.recorded
+            or (entry.recorded and (entry.date or "") >= (there.date or ""))
+        ):
             entries[entry.key] = entry
     notes = tuple(dict.fromkeys((*older.notes, *newer.notes)))
     environment = joined(older.environment, newer.environment)
-    return replace(newer, name=first.name, environment=environment, entries=tuple(entries.values()), notes=notes)
+    return replace(
+        newer,
+        name=first.name,
+        environment=environment,
+        entries=tuple(entries.values()),
+        notes=notes,
+    )
 
 
 def joined(earlier: Environment, later: Environment) -> Environment:
-    """Return the later run's environment with the commands of both, and with the libraries of both: what one has used, the file names."""
-    return replace(later, command=commands_of(earlier, later), libraries={**earlier.libraries, **later.libraries})
+    """Return the later run's environment with the commands of both, and with the libraries of both:
+    what one has used, the file names.
+    """
+    return replace(
+        later,
+        command=commands_of(earlier, later),
+        libraries={**earlier.libraries, **later.libraries},
+    )
 
 
 def commands_of(earlier: Environment, later: Environment) -> str | None:
-    """Return the commands of a file's runs in their order, each once; of many the first and the latest."""
-    runs = list(dict.fromkeys(one for each in (earlier, later) if each.command for one in each.command.split(_THEN)))
+    """Return the commands of a file's runs in their order, each once; of many the first and the
+    latest.
+    """
+    runs = list(
+        dict.fromkeys(
+            one for each in (earlier, later) if each.command for one in each.command.split(_THEN)
+        )
+    )
     if len(runs) > _MOST_COMMANDS:
         runs = [runs[0], _OTHERS, *runs[2 - _MOST_COMMANDS :]]
     return _THEN.join(runs) or None
 
 
 def foreign_part(one: Environment, other: Environment) -> str | None:
-    """Return the first property in which the machines or software of two runs differ; None where both may be in one file.
+    """Return the first property in which the machines or software of two runs differ; None where
+    both may be in one file.
 
-    A library that only one of them names does not count as a difference: a library installed later was not used before, and a removed
-    one is not used now.
+    A library that only one of them names does not count as a difference: a library installed later
+    was not used before, and a removed one is not used now.
     """
     return next((name for name in _SAME if _parted(getattr(one, name), getattr(other, name))), None)
 
@@ -183,16 +239,24 @@ def _parted(one: Any, other: Any) -> bool:
 
 
 def dated(recording: Recording) -> Recording:
-    """Return the recording with a date at each entry that has a timing and none: that of its file."""
+    """Return the recording with a date at each entry that has a timing and none: that of its
+    file.
+    """
     date = recording.environment.date
-    entries = (replace(entry, date=date) if entry.recorded and entry.date is None else entry for entry in recording.entries)
+    entries = (
+        replace(entry, date=date) if entry.recorded and entry.date is None else entry
+        for entry in recording.entries
+    )
     return replace(recording, entries=tuple(entries))
 
 
 def _both(function: str, *given: Recording) -> None:
     for one in given:
         if not isinstance(one, Recording):
-            raise InputError(f"recordings.{function}: {shown(one)} is not a recording; expected the result of gl.recordings.load or .read.")
+            raise InputError(
+                f"recordings.{function}: {shown(one)} is not a recording; expected the result of "
+                "gl.recordings.load or .read."
+            )
 
 
 def _recorded(recording: Recording) -> dict[str, Entry]:

@@ -1,7 +1,8 @@
 """One case timed at several moments of a run (visits), and the statistics over the visits.
 
-The interval of one visit covers only the moment of the visit. A machine's clock, its caches and other processes change from minute to
-minute, which shows only between visits: the visits, not the samples within one visit, are independent of each other.
+The interval of one visit covers only the moment of the visit. A machine's clock, its caches and
+other processes change from minute to minute, which shows only between visits: the visits, not the
+samples within one visit, are independent of each other.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from gpulab.evidence import Note
 from gpulab.recordings._schema import KEPT_SAMPLES, Timing, thin
 from gpulab.units import format_seconds
 
-# Student's t, two-sided 95 %, by degrees of freedom: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2.
+# Student's t, two-sided 95 %, by degrees of freedom: NIST/SEMATECH e-Handbook of Statistical
+# Methods, 1.3.6.7.2.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 # A note that an interval between visits answers.
 _NO_INTERVAL = "no-interval"
-# An interval whose ends lie further apart says nothing: two visits that differ by ten reach over twelve orders of magnitude.
+# An interval whose ends lie further apart says nothing: two visits that differ by ten reach over
+# twelve orders of magnitude.
 _MOST_APART = 1e4
 
 
@@ -32,8 +35,8 @@ def visits_of(timing: Timing) -> tuple[float, ...]:
 def between(visits_seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval, in seconds, of the median time from 2 to ``MOST_VISITS`` visits.
 
-    Student's t of the logarithms, since a machine is slower by factors; stretched to the median where that lies outside. None where its
-    ends lie more than ten thousand times apart.
+    Student's t of the logarithms, since a machine is slower by factors; stretched to the median
+    where that lies outside. None where its ends lie more than ten thousand times apart.
     """
     logs = np.log(np.asarray(visits_seconds, dtype=float))
     half = _T_95[len(logs) - 2] * float(logs.std(ddof=1)) / math.sqrt(len(logs))
@@ -46,19 +49,25 @@ def between(visits_seconds: Sequence[float]) -> tuple[float, float] | None:
 def together(before: Timing, visit: Timing) -> Timing:
     """Return one timing that combines all previous visits with a further one.
 
-    The median is that of the visits' medians, and the interval is between them. The first call is the first visit's; the times of a launch
-    and with the transfer are means over the visits; each visit keeps its share of the samples.
+    The median is that of the visits' medians, and the interval is between them. The first call is
+    the first visit's; the times of a launch and with the transfer are means over the visits; each
+    visit keeps its share of the samples.
     """
     count = len(visits_of(before)) + 1
     visits = (*visits_of(before), visit.median_seconds)
     kept = KEPT_SAMPLES // count
-    samples = np.concatenate([thin(before.samples_seconds, KEPT_SAMPLES - kept), thin(visit.samples_seconds, kept)])
+    samples = np.concatenate(
+        [thin(before.samples_seconds, KEPT_SAMPLES - kept), thin(visit.samples_seconds, kept)]
+    )
     transfers = (before.with_transfer_seconds, visit.with_transfer_seconds)
     interval = between(visits)
     notes = {note.code: note for note in (*before.notes, *visit.notes) if note.code != _NO_INTERVAL}
     if interval is None:
         apart = f"{format_seconds(min(visits))} to {format_seconds(max(visits))}"
-        sentence = f"{count} visits took from {apart}, so the interval would be meaningless. Use more --visits."
+        sentence = (
+            f"{count} visits took from {apart}, so the interval would be meaningless. Use "
+            "more --visits."
+        )
         notes[_NO_INTERVAL] = Note(_NO_INTERVAL, sentence)
     return replace(
         before,
@@ -67,7 +76,9 @@ def together(before: Timing, visit: Timing) -> Timing:
         median_seconds=float(np.median(visits)),
         interval_seconds=interval,
         launch_seconds=_mean(before.launch_seconds, visit.launch_seconds, count),
-        with_transfer_seconds=None if transfers[0] is None or transfers[1] is None else _mean(transfers[0], transfers[1], count),
+        with_transfer_seconds=None
+        if transfers[0] is None or transfers[1] is None
+        else _mean(transfers[0], transfers[1], count),
         notes=tuple(notes.values()),
         visits_seconds=visits,
     )

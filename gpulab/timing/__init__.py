@@ -1,4 +1,6 @@
-"""Timing that waits for the device, keeps the samples, gives a reliable interval, and checks the result against the hardware's limits."""
+"""Timing that waits for the device, keeps the samples, gives a reliable interval, and checks the
+result against the hardware's limits.
+"""
 
 from gpulab.timing._compare import compare
 from gpulab.timing._measure import measure

@@ -1,7 +1,8 @@
 """Do the results of the compared runs agree? Checked before any speed-up is reported.
 
-The measure is max|a - reference| / max|reference|. A workload of the catalogue knows its own higher-precision reference. For any other
-function the reference is the function itself on float64 copies of its inputs; of a large matrix product, sampled rows of it.
+The measure is max|a - reference| / max|reference|. A workload of the catalogue knows its own
+higher-precision reference. For any other function the reference is the function itself on float64
+copies of its inputs; of a large matrix product, sampled rows of it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,22 @@ from gpulab.timing import _work
 from gpulab.timing._copies import mapped
 from gpulab.units import format_bytes
 
-# max|a - reference| / max|reference| that a chain of operations in this format may show; single roundings are
-# 2^-53, 2^-24, 2^-11, 2^-11, 2^-8.
-_TOLERANCES = {"float64": 1e-10, "complex128": 1e-10, "float32": 1e-4, "complex64": 1e-4, "tf32": 5e-3, "float16": 1e-2, "bfloat16": 5e-2}
+# max|a - reference| / max|reference| that a chain of operations in this format may show; single
+# roundings are 2^-53, 2^-24, 2^-11, 2^-11, 2^-8.
+_TOLERANCES = {
+    "float64": 1e-10,
+    "complex128": 1e-10,
+    "float32": 1e-4,
+    "complex64": 1e-4,
+    "tf32": 5e-3,
+    "float16": 1e-2,
+    "bfloat16": 5e-2,
+}
 # Above this many operations a float64 product takes seconds on two cores: rows are sampled.
 _WHOLE_PRODUCT = 2e9
 _SAMPLED_ROWS = 64
-# A float64 run costs two to four times a float32 run; a learner waits no longer than this for a check.
+# A float64 run costs two to four times a float32 run; a learner waits no longer than this for a
+# check.
 _LONGEST_CHECK_SECONDS = 5.0
 _FLOAT64_COST = 3.0
 
@@ -42,7 +52,8 @@ class Reference:
     Attributes
     ----------
     difference : callable or None
-        Takes a result on any device, returns max|a - reference| / max|reference|; None where nothing can be checked.
+        Takes a result on any device, returns max|a - reference| / max|reference|; None where
+        nothing can be checked.
     tolerance : float
     notes : tuple of Note
         How the reference was made, where that is not the full float64 run.
@@ -66,16 +77,26 @@ def precise_copy(value: Any) -> Any:
         if library == "torch":
             host = array.detach().cpu()
             torch = sys.modules["torch"]
-            kind = torch.complex128 if host.is_complex() else torch.float64 if host.is_floating_point() else host.dtype
+            kind = (
+                torch.complex128
+                if host.is_complex()
+                else torch.float64
+                if host.is_floating_point()
+                else host.dtype
+            )
             return host.to(kind, copy=True)
         host = _backends.backend(library).to_host(array)
-        return np.array(host, dtype={"f": np.float64, "c": np.complex128}.get(host.dtype.kind), copy=True)
+        return np.array(
+            host, dtype={"f": np.float64, "c": np.complex128}.get(host.dtype.kind), copy=True
+        )
 
     return mapped(value, change)
 
 
 def flat(result: Any) -> list[np.ndarray]:
-    """Return the arrays and numbers of a result as numpy arrays of the highest precision, in order."""
+    """Return the arrays and numbers of a result as numpy arrays of the highest precision, in
+    order.
+    """
     if isinstance(result, (bool, int, float, complex, np.generic)):
         return [np.asarray(result)]
     if isinstance(result, dict):
@@ -96,8 +117,10 @@ def _with_zeros(sparse: Any) -> Any:
     nbytes, free = sparse.numel() * sparse.element_size(), devices.find("cpu").free_bytes
     if free is not None and nbytes > free:  # Linux would grant it and kill the kernel later
         raise OutOfMemoryError(
-            f"compare: a sparse result of shape {tuple(sparse.shape)} takes {format_bytes(nbytes)} as a dense array, "
-            f"and {format_bytes(free)} is free; expected enough memory to check that the results agree. Return something smaller, "
+            f"compare: a sparse result of shape {tuple(sparse.shape)} takes {format_bytes(nbytes)} "
+            "as a dense array, "
+            f"and {format_bytes(free)} is free; expected enough memory to check that the results "
+            "agree. Return something smaller, "
             "such as its product with a vector."
         )
     return sparse.to_dense()
@@ -106,11 +129,15 @@ def _with_zeros(sparse: Any) -> Any:
 def _is_sparse(array: Any) -> bool:
     """Return whether this is a tensor of PyTorch's that keeps only what is not zero."""
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(array, torch.Tensor) and array.layout is not torch.strided
+    return (
+        torch is not None and isinstance(array, torch.Tensor) and array.layout is not torch.strided
+    )
 
 
 def relative_difference(got: list[np.ndarray], expected: list[np.ndarray]) -> float:
-    """Return the largest max|a - b| / max|b| of the pairs; infinite where shapes differ or a value is not finite on one side only."""
+    """Return the largest max|a - b| / max|b| of the pairs; infinite where shapes differ or a value
+    is not finite on one side only.
+    """
     if len(got) != len(expected):
         return math.inf
     return max((_pair_difference(a, b) for a, b in zip(got, expected, strict=True)), default=0.0)
@@ -128,10 +155,13 @@ def _pair_difference(a: np.ndarray, b: np.ndarray) -> float:
     if a.dtype.kind in "iu" and b.dtype.kind in "iu":
         return _whole_difference(a, b)
     finite = np.isfinite(b)
-    if finite.all() and np.isfinite(a).all():  # the usual case, several times as fast as a masked reduction
+    # the usual case, several times as fast as a masked reduction
+    if finite.all() and np.isfinite(a).all():
         distance, size = float(np.max(np.abs(a - b))), float(np.max(np.abs(b)))
         return distance / size if size > 0 else distance
-    if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+    if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(
+        a[~finite], b[~finite], equal_nan=True
+    ):
         return math.inf
     with np.errstate(invalid="ignore"):  # infinity minus infinity, which the mask leaves out
         distance = float(np.max(np.abs(a - b), where=finite, initial=0.0))
@@ -145,18 +175,25 @@ def _whole_difference(a: np.ndarray, b: np.ndarray) -> float:
     if not off.any():
         return 0.0
     # float64 rounds beyond 2^53, but whole numbers that differ do so by at least 1.
-    distance = max(1.0, float(np.max(np.abs(a[off].astype(np.float64) - b[off].astype(np.float64)))))
+    distance = max(
+        1.0, float(np.max(np.abs(a[off].astype(np.float64) - b[off].astype(np.float64))))
+    )
     size = max(abs(int(b.min())), abs(int(b.max())))
     return distance / size if size > 0 else distance
 
 
 def _object_difference(a: np.ndarray, b: np.ndarray) -> float:
-    """Return max|a - b| / max|b| of Python's own numbers, such as whole ones beyond 64 bits; infinite where what differs is no number."""
+    """Return max|a - b| / max|b| of Python's own numbers, such as whole ones beyond 64 bits;
+    infinite where what differs is no number.
+    """
     pairs = list(zip(a.ravel().tolist(), b.ravel().tolist(), strict=True))
     try:
         if all(one is other or one == other for one, other in pairs):
             return 0.0
-        distance, size = max(abs(one - other) for one, other in pairs), max(abs(other) for _, other in pairs)
+        distance, size = (
+            max(abs(one - other) for one, other in pairs),
+            max(abs(other) for _, other in pairs),
+        )
         relative = float(distance / size if size > 0 else distance)
     except (TypeError, ValueError, ArithmeticError):
         return math.inf
@@ -164,21 +201,34 @@ def _object_difference(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _is_product(fn: Any, args: tuple[Any, ...]) -> bool:
-    """Return whether this is the product of two dense matrices, by one of the libraries' own functions."""
+    """Return whether this is the product of two dense matrices, by one of the libraries' own
+    functions.
+    """
     if len(args) != 2 or any(getattr(array, "ndim", 0) != 2 or _is_sparse(array) for array in args):
         return False  # of a sparse one PyTorch takes no rows
     known = [operator.matmul]
-    for name, words in (("numpy", ("matmul", "dot")), ("torch", ("matmul", "mm")), ("cupy", ("matmul", "dot")),
-                        ("jax.numpy", ("matmul", "dot")), ("tensorflow", ("matmul",))):  # fmt: skip
+    for name, words in (
+        ("numpy", ("matmul", "dot")),
+        ("torch", ("matmul", "mm")),
+        ("cupy", ("matmul", "dot")),
+        ("jax.numpy", ("matmul", "dot")),
+        ("tensorflow", ("matmul",)),
+    ):
         module = sys.modules.get(name)
         known += [getattr(module, word) for word in words] if module is not None else []
     return any(fn is product for product in known)
 
 
 def _rows_of(matrix: Any, chosen: np.ndarray) -> Any:
-    """Return some rows of a matrix, where it lies; TensorFlow's tensors take no array of indices."""
+    """Return some rows of a matrix, where it lies; TensorFlow's tensors take no array of
+    indices.
+    """
     owner = _backends.backend_of(matrix)
-    return owner.module.gather(matrix, chosen) if owner is not None and owner.name == "tensorflow" else matrix[chosen]
+    return (
+        owner.module.gather(matrix, chosen)
+        if owner is not None and owner.name == "tensorflow"
+        else matrix[chosen]
+    )
 
 
 def _sampled_product(args: tuple[Any, ...]) -> Reference | None:
@@ -194,16 +244,27 @@ def _sampled_product(args: tuple[Any, ...]) -> Reference | None:
             return math.inf
         return relative_difference(flat(_rows_of(result, chosen)), expected)
 
-    how = f"the product is large: {len(chosen)} of its {rows} rows, evenly spaced, were checked against float64; the others were not."
+    how = (
+        f"the product is large: {len(chosen)} of its {rows} rows, evenly spaced, were checked "
+        "against float64; the others were not."
+    )
     return Reference(difference, _function_tolerance(args), (Note("skipped", how),))
 
 
 def _function_tolerance(args: tuple[Any, ...]) -> float:
     any_cuda = len(devices.available()) > 1
-    return tolerance_for(_work.dtypes_in(args), any_cuda and "tf32" in devices.arithmetic("float32", "cuda"))
+    return tolerance_for(
+        _work.dtypes_in(args), any_cuda and "tf32" in devices.arithmetic("float32", "cuda")
+    )
 
 
-def of_function(fn: Callable[..., Any], args: tuple[Any, ...], precise_args: tuple[Any, ...], first: Any, call_seconds: float) -> Reference:
+def of_function(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    precise_args: tuple[Any, ...],
+    first: Any,
+    call_seconds: float,
+) -> Reference:
     """Return the reference of a function of the caller's own.
 
     Parameters
@@ -215,7 +276,8 @@ def of_function(fn: Callable[..., Any], args: tuple[Any, ...], precise_args: tup
     first : object
         The baseline's first result: the reference where a float64 run is not possible.
     call_seconds : float
-        What the baseline's call took on the CPU, to decide whether a float64 run is affordable; infinite where none ran there.
+        What the baseline's call took on the CPU, to decide whether a float64 run is affordable;
+        infinite where none ran there.
     """
     tolerance = _function_tolerance((args, first))
     if _is_product(fn, args):
@@ -228,22 +290,27 @@ def of_function(fn: Callable[..., Any], args: tuple[Any, ...], precise_args: tup
     if _FLOAT64_COST * call_seconds <= _LONGEST_CHECK_SECONDS:
         try:
             expected = flat(fn(*precise_args))
-        except Exception as error:  # the caller's function may refuse float64, and then its own result must do
+        except Exception as error:
+            # the caller's function may refuse float64, and then its own result must do
             why = f"the function does not take float64 ({type(error).__name__})"
         else:
             return _held_against(expected, tolerance, ())
     note = Note(
         "skipped",
-        f"{why}, so the results were compared with the baseline's result, not with a more precise one. Check the baseline separately.",
+        f"{why}, so the results were compared with the baseline's result, not with a more precise "
+        "one. Check the baseline separately.",
     )
     return _held_against(flat(first), tolerance, (note,))
 
 
-def _held_against(expected: list[np.ndarray], tolerance: float, notes: tuple[Note, ...]) -> Reference:
+def _held_against(
+    expected: list[np.ndarray], tolerance: float, notes: tuple[Note, ...]
+) -> Reference:
     if not expected:
         note = Note(
             "skipped",
-            "the function returns neither an array nor a number, so agreement could not be checked. Return the result from the function.",
+            "the function returns neither an array nor a number, so agreement could not be "
+            "checked. Return the result from the function.",
         )
         return Reference(None, tolerance, (note,))
     return Reference(lambda result: relative_difference(flat(result), expected), tolerance, notes)

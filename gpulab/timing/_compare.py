@@ -1,4 +1,6 @@
-"""The same work on several devices, or several ways to do it: results first, then turns, then the speed-up."""
+"""The same work on several devices, or several ways to do it: results first, then turns, then the
+speed-up.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +42,20 @@ def compare(
     conditions: Callable[[], Readings] | None = None,
     **params: Any,
 ) -> Comparison:
-    """Return the times of the same work on several devices, or of several functions, and the speed-up if their results agree.
+    """Return the times of the same work on several devices, or of several functions, and the
+    speed-up if their results agree.
 
     The rows take turns, call by call; two never run at once. The first is the baseline.
 
     Parameters
     ----------
     work : str, Workload, callable or mapping of str to callable
-        A name from the catalogue (inputs are seeded and the same on every device), a function of ``args``, or a mapping of labels
-        to functions, which are compared with each other on the same ``args``.
+        A name from the catalogue (inputs are seeded and the same on every device), a function of
+        ``args``, or a mapping of labels to functions, which are compared with each other on the
+        same ``args``.
     devices : sequence of str or Device, optional
-        The rows, the first being the baseline; None takes the CPU and every accelerator. With a mapping, at most one.
+        The rows, the first being the baseline; None takes the CPU and every accelerator. With a
+        mapping, at most one.
     dtype : str
         Of the catalogue's inputs.
     transfer : bool
@@ -60,7 +65,8 @@ def compare(
     deadline : float
         Seconds of sampling for each row; the copies come on top (at most half of it).
     tolerance : float, optional
-        The largest allowed max|a - reference| / max|reference|; None takes the workload's tolerance, or that of the dtype.
+        The largest allowed max|a - reference| / max|reference|; None takes the workload's
+        tolerance, or that of the dtype.
     clock : callable, optional
         As in ``measure``.
     progress, stop : callable, optional
@@ -73,7 +79,8 @@ def compare(
     Returns
     -------
     Comparison
-        ``speedup`` is baseline / fastest other: None with one row, where results disagree, or where a time is implausible.
+        ``speedup`` is baseline / fastest other: None with one row, where results disagree, or where
+        a time is implausible.
 
     Raises
     ------
@@ -87,13 +94,26 @@ def compare(
     >>> [row.name for row in c.rows]
     ['method', 'function']
     """
-    check_numbers("compare", relative_width=relative_width, deadline=deadline, **({} if tolerance is None else {"tolerance": tolerance}))
+    check_numbers(
+        "compare",
+        relative_width=relative_width,
+        deadline=deadline,
+        **({} if tolerance is None else {"tolerance": tolerance}),
+    )
     transfer = _given.flag("compare", "transfer", transfer)
     limits = Limits.given("compare", relative_width, deadline, progress, stop)
     return compare_within(
-        limits, work, args, devices=devices, dtype=dtype, transfer=transfer, tolerance=tolerance, clock=clock, conditions=conditions,
+        limits,
+        work,
+        args,
+        devices=devices,
+        dtype=dtype,
+        transfer=transfer,
+        tolerance=tolerance,
+        clock=clock,
+        conditions=conditions,
         params=params,
-    )  # fmt: skip
+    )
 
 
 def compare_within(
@@ -111,11 +131,21 @@ def compare_within(
     fewest: int = FEWEST_SAMPLES,
     patience: float = 0.0,
 ) -> Comparison:
-    """Compare within limits that were checked; past their deadline ``fewest`` samples of each may take ``patience`` seconds each."""
+    """Compare within limits that were checked; past their deadline ``fewest`` samples of each may
+    take ``patience`` seconds each.
+    """
     if limits.stopped():
-        raise StoppedError("compare: stopped before anything ran; there is nothing to report. Run it again.")
+        raise StoppedError(
+            "compare: stopped before anything ran; there is nothing to report. Run it again."
+        )
     limits.say(0.0, "making inputs")
-    field = gather(work, args, devices, _given.clock("compare", clock) or time.perf_counter, {"dtype": dtype, **(params or {})})
+    field = gather(
+        work,
+        args,
+        devices,
+        _given.clock("compare", clock) or time.perf_counter,
+        {"dtype": dtype, **(params or {})},
+    )
     read = _given.callback("compare", "conditions", conditions)
     race = _Race(field, limits, live=clock is None, read=read, fewest=fewest, patience=patience)
     notes: list[Note] = []
@@ -126,9 +156,15 @@ def compare_within(
             stack.enter_context(turns(named, limits, notes))
         differences = race.first_calls(tolerance)
         if clock is None:  # first results may have shown other devices: their turns are needed too
-            stack.enter_context(turns({contender.job.device for contender in field.contenders} - named, limits, notes))
+            stack.enter_context(
+                turns(
+                    {contender.job.device for contender in field.contenders} - named, limits, notes
+                )
+            )
         measurements = race.measure(transfer)
-    limits.say(1.0, f"{field.label}: {plural(len(measurements[0].samples_seconds), 'sample')} of each")
+    limits.say(
+        1.0, f"{field.label}: {plural(len(measurements[0].samples_seconds), 'sample')} of each"
+    )
     notes += race.reference.notes if race.reference is not None else ()
     if len(field.contenders) == 1 and devices is None and not field.methods:
         notes.append(_notes.NO_ACCELERATOR)
@@ -138,7 +174,15 @@ def compare_within(
 class _Race:
     """A comparison under way."""
 
-    def __init__(self, field: Field, limits: Limits, live: bool, read: Callable[[], Readings] | None, fewest: int, patience: float) -> None:
+    def __init__(
+        self,
+        field: Field,
+        limits: Limits,
+        live: bool,
+        read: Callable[[], Readings] | None,
+        fewest: int,
+        patience: float,
+    ) -> None:
         self.contenders = field.contenders
         self.limits = limits
         self.clock = field.contenders[0].job.clock
@@ -149,7 +193,9 @@ class _Race:
         self.collections: list[float] = []
 
     def first_calls(self, tolerance: float | None) -> list[float | None]:
-        """Make every first call and hold its result against the reference; return the differences."""
+        """Make every first call and hold its result against the reference; return the
+        differences.
+        """
         workload, first = self.contenders[0].workload, self.contenders[0].job
         if workload is not None:
             self.tolerance = workload.tolerance if tolerance is None else tolerance
@@ -159,7 +205,9 @@ class _Race:
         for contender in self.contenders:
             with translated(contender.job):
                 results.append(contender.job.first_call())
-        self.reference = _agreement.of_function(first.fn, first.args, precise, results[0], affordable_seconds(self.contenders))
+        self.reference = _agreement.of_function(
+            first.fn, first.args, precise, results[0], affordable_seconds(self.contenders)
+        )
         self.tolerance = self.reference.tolerance if tolerance is None else tolerance
         difference = self.reference.difference
         return [None if difference is None else difference(result) for result in results]
@@ -180,20 +228,37 @@ class _Race:
                 job.warm_up(self.limits.deadline, self.limits.stop)
         loops = [job.loops() for job in jobs]
         warm, end = [job.warm_seconds for job in jobs], 0.7 if transfer else 0.99
-        works = [self._named(contender, loop.work) for contender, loop in zip(self.contenders, loops, strict=True)]
+        works = [
+            self._named(contender, loop.work)
+            for contender, loop in zip(self.contenders, loops, strict=True)
+        ]
         self.collections.clear()
         sampled = self._in_turns(works, [loop.empty for loop in loops], warm, 0.05, end, 1.0)
         if any(len(one.samples_seconds) == 0 for one in sampled):
-            raise StoppedError("compare: stopped before every row had a sample; there is nothing to compare. Run it again.")
+            raise StoppedError(
+                "compare: stopped before every row had a sample; there is nothing to compare. Run "
+                "it again."
+            )
         afters = [job.read() if job.read is not None else None for job in jobs]
         for job, samples, before, after in zip(jobs, sampled, befores, afters, strict=True):
-            job.notes += _notes.of_sampling(job, samples, self.limits, before, after, self.collections, alone=len(jobs) == 1)
+            job.notes += _notes.of_sampling(
+                job, samples, self.limits, before, after, self.collections, alone=len(jobs) == 1
+            )
             job.notes += _notes.of_physics(job, float(np.median(samples.samples_seconds)))
         moved = self._copies() if transfer else [None] * len(jobs)
-        return [measurement(job, samples, seconds) for job, samples, seconds in zip(jobs, sampled, moved, strict=True)]
+        return [
+            measurement(job, samples, seconds)
+            for job, samples, seconds in zip(jobs, sampled, moved, strict=True)
+        ]
 
     def _in_turns(
-        self, runs: Sequence[Run], empties: Sequence[Run | None], warm: Sequence[float], start: float, end: float, share: float
+        self,
+        runs: Sequence[Run],
+        empties: Sequence[Run | None],
+        warm: Sequence[float],
+        start: float,
+        end: float,
+        share: float,
     ) -> list[Sampled]:
         """Sample the runs in turns; each row has ``share`` of the deadline."""
         limits = self.limits.part(start, end, share * self.limits.deadline * len(runs))
@@ -235,14 +300,20 @@ class _Race:
         for contender, one in zip(self.contenders, sampled, strict=True):
             if one.stopped_by == "stopped":
                 tell_stopped(contender.job, len(one.samples_seconds))
-        return [float(np.median(one.samples_seconds)) if len(one.samples_seconds) else None for one in sampled]
+        return [
+            float(np.median(one.samples_seconds)) if len(one.samples_seconds) else None
+            for one in sampled
+        ]
 
 
-def _speedup(baseline: Measurement, m: Measurement) -> tuple[float | None, tuple[float, float] | None]:
+def _speedup(
+    baseline: Measurement, m: Measurement
+) -> tuple[float | None, tuple[float, float] | None]:
     """Return the ratio of the medians and its interval.
 
-    The pairs' interval is the narrow one, but it is of the median of the ratios. Where that is another figure (a disturbance gave
-    the two times different shapes), a table would show a speed-up outside its own interval, so the wider one of the medians is taken.
+    The pairs' interval is the narrow one, but it is of the median of the ratios. Where that is
+    another figure (a disturbance gave the two times different shapes), a table would show a
+    speed-up outside its own interval, so the wider one of the medians is taken.
     """
     if m.median_seconds <= 0:
         return None, None
@@ -256,25 +327,46 @@ def _speedup(baseline: Measurement, m: Measurement) -> tuple[float | None, tuple
 
 
 def _judged(
-    field: Field, measurements: list[Measurement], differences: list[float | None], tolerance: float | None, notes: list[Note]
+    field: Field,
+    measurements: list[Measurement],
+    differences: list[float | None],
+    tolerance: float | None,
+    notes: list[Note],
 ) -> Comparison:
     """Return the comparison: speed-ups only where results agree and no time is impossible."""
-    agrees = [difference is None or tolerance is None or difference <= tolerance for difference in differences]
+    agrees = [
+        difference is None or tolerance is None or difference <= tolerance
+        for difference in differences
+    ]
     names = [contender.name for contender in field.contenders]
     baseline = measurements[0]
     rows = []
     for name, m, difference, agreed in zip(names, measurements, differences, agrees, strict=True):
-        honest = m is not baseline and agreed and agrees[0] and not m.has_note("implausible") and not baseline.has_note("implausible")
+        honest = (
+            m is not baseline
+            and agreed
+            and agrees[0]
+            and not m.has_note("implausible")
+            and not baseline.has_note("implausible")
+        )
         speedup, interval = _speedup(baseline, m) if honest else (None, None)
         rows.append(ComparisonRow(name, m, speedup, interval, difference))
     bad = [name for name, agreed in zip(names, agrees, strict=True) if not agreed]
     if bad:
-        notes.append(_notes.disagree(bad, max(d for d in differences if d is not None), tolerance or 0.0))
-    impossible = [name for name, m in zip(names, measurements, strict=True) if m.has_note("implausible")]
+        notes.append(
+            _notes.disagree(bad, max(d for d in differences if d is not None), tolerance or 0.0)
+        )
+    impossible = [
+        name for name, m in zip(names, measurements, strict=True) if m.has_note("implausible")
+    ]
     if impossible and len(rows) > 1:
         notes.append(_notes.no_speedup_of_impossible(impossible))
     others = [row for row in rows[1:] if row.speedup is not None]
-    best = min(others, key=lambda row: row.measurement.median_seconds, default=None) if not bad else None
+    best = (
+        min(others, key=lambda row: row.measurement.median_seconds, default=None)
+        if not bad
+        else None
+    )
     if best is not None and best.speedup_interval is None:
         notes.append(_notes.no_interval("the samples do not determine an interval for the ratio"))
     known = [difference for difference in differences if difference is not None]

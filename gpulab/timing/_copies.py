@@ -1,7 +1,8 @@
 """The copies around a call: host inputs to the device, the result back to the host.
 
-On a CPU both are real copies in main memory. Arrays inside tuples, lists and dictionaries are copied; everything else
-(numbers, models, step objects) passes through unchanged. The library's own calls are used, so that no overhead of gpulab is timed.
+On a CPU both are real copies in main memory. Arrays inside tuples, lists and dictionaries are
+copied; everything else (numbers, models, step objects) passes through unchanged. The library's own
+calls are used, so that no overhead of gpulab is timed.
 """
 
 from __future__ import annotations
@@ -18,23 +19,31 @@ Change = Callable[[Any, str], Any]
 
 
 def mapped(value: Any, change: Change) -> Any:
-    """Return the value with each array in it changed; ``change`` gets the array and its library's name."""
+    """Return the value with each array in it changed; ``change`` gets the array and its library's
+    name.
+    """
     owner = _backends.backend_of(value)
     if owner is not None:
         return change(value, owner.name)
     if type(value) in (tuple, list):
         return type(value)(mapped(item, change) for item in value)
-    return {key: mapped(item, change) for key, item in value.items()} if type(value) is dict else value
+    return (
+        {key: mapped(item, change) for key, item in value.items()} if type(value) is dict else value
+    )
 
 
 def on_host(value: Any) -> Any:
-    """Return the value with its arrays in host memory (torch stays torch, those of other GPU libraries become numpy's); host arrays as
-    they are.
+    """Return the value with its arrays in host memory (torch stays torch, those of other GPU
+    libraries become numpy's); host arrays as they are.
     """
 
     def change(array: Any, library: str) -> Any:
         if library == "torch":
-            return array if array.device.type == "cpu" else array.detach().cpu().requires_grad_(array.requires_grad)
+            return (
+                array
+                if array.device.type == "cpu"
+                else array.detach().cpu().requires_grad_(array.requires_grad)
+            )
         owner = _backends.backend(library)
         return array if owner.device_of(array) == "cpu" else owner.to_host(array)
 
@@ -42,9 +51,11 @@ def on_host(value: Any) -> Any:
 
 
 def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
-    """Return what copies the host version of ``original`` to a device, in the library that ``original`` has there.
+    """Return what copies the host version of ``original`` to a device, in the library that
+    ``original`` has there.
 
-    Host arrays of numpy become torch tensors on an accelerator, for numpy has none there; on a CPU they stay numpy.
+    Host arrays of numpy become torch tensors on an accelerator, for numpy has none there; on a CPU
+    they stay numpy.
     """
     if device.is_cpu:
         return lambda host: mapped(host, _host_copy)
@@ -54,7 +65,8 @@ def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
         def to_cupy(array: Any, library: str) -> Any:
             if library != "numpy":
                 return array.to(str(device))
-            with cupy.cuda.Device(device.index):  # else it would go to the device that is current in this thread
+            # else it would go to the device that is current in this thread
+            with cupy.cuda.Device(device.index):
                 return cupy.asarray(array)
 
         return lambda host: mapped(host, to_cupy)
@@ -68,9 +80,15 @@ def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
         try:
             tensor = torch.from_numpy(array) if library == "numpy" else array
             return tensor.detach().to(str(device)).requires_grad_(tensor.requires_grad)
-        except (TypeError, ValueError):  # a dtype or strides that PyTorch or the device lacks: the adapter copies, or says what to pass
+        except (TypeError, ValueError):
+            # a dtype or strides that PyTorch or the device lacks: the adapter copies, or says what
+            # to pass
             owner = _backends.backend("torch")
-            return owner.from_host(array, str(device), False) if library == "numpy" else owner.move(array.detach(), str(device), False)
+            return (
+                owner.from_host(array, str(device), False)
+                if library == "numpy"
+                else owner.move(array.detach(), str(device), False)
+            )
 
     return lambda host: mapped(host, to_torch)
 
@@ -81,7 +99,11 @@ def _to_immutable(target: _backends.Backend, device: str) -> Callable[[Any], Any
     def change(array: Any, library: str) -> Any:
         if library == "torch":
             return array.to(device)
-        return target.from_host(array, device, False) if library == "numpy" else target.move(array, device, False)
+        return (
+            target.from_host(array, device, False)
+            if library == "numpy"
+            else target.move(array, device, False)
+        )
 
     return lambda host: mapped(host, change)
 
@@ -99,12 +121,18 @@ def any_of(value: Any, wanted: str) -> bool:
 
 
 def back_to_host(result: Any) -> Any:
-    """Return the result with its arrays copied to host memory; the device has finished with them when it returns."""
+    """Return the result with its arrays copied to host memory; the device has finished with them
+    when it returns.
+    """
 
     def change(array: Any, library: str) -> Any:
         if library == "torch":
             return array.detach().cpu() if array.device.type != "cpu" else array.detach().clone()
-        return array.get() if library == "cupy" else np.array(_backends.backend(library).to_host(array), copy=True)
+        return (
+            array.get()
+            if library == "cupy"
+            else np.array(_backends.backend(library).to_host(array), copy=True)
+        )
 
     return mapped(result, change)
 
@@ -112,4 +140,6 @@ def back_to_host(result: Any) -> Any:
 def _host_copy(array: Any, library: str) -> Any:
     if library == "torch":
         return array.detach().clone().requires_grad_(array.requires_grad)
-    return np.array(array, copy=True) if library == "numpy" else _backends.backend(library).copy(array)
+    return (
+        np.array(array, copy=True) if library == "numpy" else _backends.backend(library).copy(array)
+    )

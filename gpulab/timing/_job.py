@@ -1,4 +1,5 @@
-"""One running measurement: the work, the samples so far, its turn on the device, and its errors in one sentence.
+"""One running measurement: the work, the samples so far, its turn on the device, and its errors in
+one sentence.
 
 ``measure`` and ``compare`` both lead jobs through their steps; what they share is here.
 """
@@ -30,7 +31,8 @@ from gpulab.timing.results import Measurement
 from gpulab.timing.sampling import Progress, Run, Sampled, Stop
 from gpulab.units import format_seconds, plural
 
-# Warm-up after the first call: enough for caches, allocators and branch predictors; a GPU also needs time to raise its clock.
+# Warm-up after the first call: enough for caches, allocators and branch predictors; a GPU also
+# needs time to raise its clock.
 _WARM_SECONDS = {True: 0.02, False: 0.1}  # CPU?, of a deadline long enough
 _WARM_SHARE = 0.05
 _WARM_MOST_CALLS = 50
@@ -38,7 +40,9 @@ _WARM_MOST_CALLS = 50
 
 @dataclass
 class Kept:
-    """Every sample taken, in the order taken, in few bytes: the sampler thins them out, and an error would lose them."""
+    """Every sample taken, in the order taken, in few bytes: the sampler thins them out, and an
+    error would lose them.
+    """
 
     calls: array[int] = field(default_factory=lambda: array("q"))
     launched: array[float] = field(default_factory=lambda: array("d"))
@@ -51,7 +55,9 @@ class Kept:
         self.finished.append(finished)
 
     def of_last_size(self) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return how many calls the newest sample has, and launched and finished seconds per call of all samples of that size."""
+        """Return how many calls the newest sample has, and launched and finished seconds per call
+        of all samples of that size.
+        """
         last = self.calls[-1]
         same = np.array(self.calls) == last
         return last, np.array(self.launched)[same] / last, np.array(self.finished)[same] / last
@@ -75,13 +81,16 @@ class Job:
     first_seconds: float = math.nan
     warm_seconds: float = math.inf  # the fastest call of the warm-up
     result_bytes: int = 0
-    finish: Callable[[Any], Any] | None = None  # waits for a result, where waiting for the device is not enough
+    # waits for a result, where waiting for the device is not enough
+    finish: Callable[[Any], Any] | None = None
     elsewhere: Device | None = None  # an accelerator that was not named and has the arrays
     kept: Kept = field(default_factory=Kept)
     notes: list[Note] = field(default_factory=list)
 
     def wait(self) -> Callable[[], None]:
-        """Return what waits for the device, and for the one that does the work where another was named."""
+        """Return what waits for the device, and for the one that does the work where another was
+        named.
+        """
         named = _work.waiter(self.device)
         if self.elsewhere is None:
             return named
@@ -100,9 +109,11 @@ class Job:
         return make_waiting_loops(self.fn, self.args, self.wait(), self.finish, self.clock)
 
     def counting(self, run: Run, keep: bool = True) -> Run:
-        """Return the run, its calls counted and its times kept, so that an error can say which call and lose nothing.
+        """Return the run, its calls counted and its times kept, so that an error can say which call
+        and lose nothing.
 
-        Not ``keep``, the times are of something else (the call with both copies) and must not pass for the call's.
+        Not ``keep``, the times are of something else (the call with both copies) and must not pass
+        for the call's.
         """
 
         def counted(calls: int) -> tuple[float, float]:
@@ -115,7 +126,9 @@ class Job:
         return counted
 
     def first_call(self) -> Any:
-        """Make the first call, apart from all others, and learn from its result which device works; return the result."""
+        """Make the first call, apart from all others, and learn from its result which device works;
+        return the result.
+        """
         before = _work.allocations()
         self.calls = 1
         start = self.clock()
@@ -143,14 +156,21 @@ class Job:
             self.first_seconds = self.clock() - start
             self.notes.append(_notes.elsewhere(self.elsewhere, self.device))
         if self.nbytes:  # an array that was worked on in place, or written into, is there once
-            self.result_bytes = _work.array_bytes(result, beside=(self.args, _work.held_by(self.fn)))
+            self.result_bytes = _work.array_bytes(
+                result, beside=(self.args, _work.held_by(self.fn))
+            )
         return result
 
     def _other_accelerator(self, result: Any) -> Device | None:
-        """Return the accelerator that the result is on (or, where it has no arrays, the arguments) if it is not the named device."""
+        """Return the accelerator that the result is on (or, where it has no arrays, the arguments)
+        if it is not the named device.
+        """
         try:
-            seen = _work.device_of_result(result, self.device) or _work.device_of_result(self.args, self.device)
-        except DeviceError:  # of a kind that this machine does not list, such as "meta": nothing can wait for it
+            seen = _work.device_of_result(result, self.device) or _work.device_of_result(
+                self.args, self.device
+            )
+        except DeviceError:
+            # of a kind that this machine does not list, such as "meta": nothing can wait for it
             return None
         return None if seen is None or seen.is_cpu or seen == self.device else seen
 
@@ -158,7 +178,8 @@ class Job:
         host = _work.device_of(self.fn, self.args)
         end = _work.device_of_result(result)
         on_host = host is not None and host.is_cpu and end is not None and end.is_cpu
-        return on_host and _work.newly_used(before) != self.device  # a function that copies there and back by itself did work there
+        # a function that copies there and back by itself did work there
+        return on_host and _work.newly_used(before) != self.device
 
     def warm_up(self, deadline: float, stop: Stop | None) -> None:
         """Call until caches and clocks have settled; never for long."""
@@ -176,7 +197,8 @@ class Job:
             del result
             wait()
             finished = self.clock()
-            self.kept.add(1, returned - start, finished - start)  # should the next call raise, these are what was measured
+            # should the next call raise, these are what was measured
+            self.kept.add(1, returned - start, finished - start)
             self.warm_seconds = min(self.warm_seconds, finished - start)
             done += 1
         self.kept = Kept()
@@ -196,20 +218,32 @@ class Limits:
     stop: Stop | None
 
     @classmethod
-    def given(cls, function: str, relative_width: float, deadline: float, progress: Progress | None, stop: Stop | None) -> Limits:
+    def given(
+        cls,
+        function: str,
+        relative_width: float,
+        deadline: float,
+        progress: Progress | None,
+        stop: Stop | None,
+    ) -> Limits:
         """Return the limits that a caller requested.
 
         Raises
         ------
         InputError
-            If the width is more than the whole, the deadline more than a day, or a callback is no function or raises.
+            If the width is more than the whole, the deadline more than a day, or a callback is no
+            function or raises.
         """
         if relative_width > 1:
             raise InputError(
-                f"{function}: relative_width={shown(relative_width)}; expected a share of the median, up to 1. "
+                f"{function}: relative_width={shown(relative_width)}; expected a share of the "
+                "median, up to 1. "
                 "Pass 0.02 for an interval of 2 %."
             )
-        report, ask = _given.callback(function, "progress", progress), _given.callback(function, "stop", stop)
+        report, ask = (
+            _given.callback(function, "progress", progress),
+            _given.callback(function, "stop", stop),
+        )
         return cls(float(relative_width), _given.deadline(function, deadline), report, ask)
 
     def part(self, start: float, end: float, deadline: float) -> Limits:
@@ -249,11 +283,21 @@ _SWITCHES = {"matmul": "matrix products", "convolution": "convolutions"}
 
 
 def _precision(job: Job) -> str | None:
-    """Return what float32 means on a GPU that has TF32, under PyTorch's settings; None where the work has no float32."""
+    """Return what float32 means on a GPU that has TF32, under PyTorch's settings; None where the
+    work has no float32.
+    """
     if not job.device.has_tf32 or "float32" not in _work.dtypes_in(job.args, _work.held_by(job.fn)):
         return None
-    allowed = [words for operation, words in _SWITCHES.items() if "tf32" in _devices.arithmetic("float32", job.device.kind, operation)]
-    return f"float32 with TF32 allowed for {' and '.join(allowed)}" if allowed else "float32, TF32 not allowed"
+    allowed = [
+        words
+        for operation, words in _SWITCHES.items()
+        if "tf32" in _devices.arithmetic("float32", job.device.kind, operation)
+    ]
+    return (
+        f"float32 with TF32 allowed for {' and '.join(allowed)}"
+        if allowed
+        else "float32, TF32 not allowed"
+    )
 
 
 def measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool = False) -> Measurement:
@@ -273,28 +317,38 @@ def measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool = Fa
         flops=None if job.flops is None else float(job.flops),
         nbytes=None if job.nbytes is None else float(job.nbytes),
         notes=_notes.ordered(job.notes),
-        evidence=Evidence.measured(environment.device, len(samples), environment.date, _precision(job)),
+        evidence=Evidence.measured(
+            environment.device, len(samples), environment.date, _precision(job)
+        ),
         environment=environment,
     )
 
 
 @contextmanager
 def turns(where: Iterable[Device], limits: Limits, notes: list[Note]) -> Iterator[None]:
-    """Hold the turn on each device, always in the same order, and note another process for which this one waited."""
+    """Hold the turn on each device, always in the same order, and note another process for which
+    this one waited.
+    """
     with ExitStack() as stack:
         for key, name in sorted({_lock.key(device): str(device) for device in where}.items()):
-            waiting: Any = lambda seconds, name=name: limits.say(0.0, f"waiting {seconds:.0f} s for a turn on {name}")  # noqa: E731
-            note = _notes.of_turn(stack.enter_context(_lock.turn(key, stop=limits.stop, waiting=waiting)), name)
+            waiting: Any = lambda seconds, name=name: limits.say(  # noqa: E731
+                0.0, f"waiting {seconds:.0f} s for a turn on {name}"
+            )
+            note = _notes.of_turn(
+                stack.enter_context(_lock.turn(key, stop=limits.stop, waiting=waiting)), name
+            )
             notes += [note] if note is not None else []
         yield
 
 
 @contextmanager
 def calm_collector(clock: Callable[[], float] = time.perf_counter) -> Iterator[list[float]]:
-    """Keep the garbage collector from walking all that was imported before: its long pauses are not the work's.
+    """Keep the garbage collector from walking all that was imported before: its long pauses are not
+    the work's.
 
-    Garbage that the work makes is collected as ever. Where somebody froze objects already, they stay frozen. Gives a list that grows by
-    the seconds of each collection in another thread, which stops this one too.
+    Garbage that the work makes is collected as ever. Where somebody froze objects already, they
+    stay frozen. Gives a list that grows by the seconds of each collection in another thread, which
+    stops this one too.
     """
     frozen, here, begun = gc.get_freeze_count(), threading.get_ident(), [0.0]
     seconds: list[float] = []
@@ -317,17 +371,25 @@ def calm_collector(clock: Callable[[], float] = time.perf_counter) -> Iterator[l
 
 
 class translated(AbstractContextManager[Any]):  # noqa: N801  (used as a function is)
-    """Turn an error out of the measured function into ours: which call it was, its cause kept, its samples not lost.
+    """Turn an error out of the measured function into ours: which call it was, its cause kept, its
+    samples not lost.
 
-    No ``contextmanager``: that would let the StopIteration of an iterator that ran out pass in place of ours, for ours is a RuntimeError
-    with it as the cause, as Python's own is (PEP 479).
+    No ``contextmanager``: that would let the StopIteration of an iterator that ran out pass in
+    place of ours, for ours is a RuntimeError with it as the cause, as Python's own is (PEP 479).
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Raise ours in place of the function's own; what is ours already, and an interrupt, passes."""
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Raise ours in place of the function's own; what is ours already, and an interrupt,
+        passes.
+        """
         if isinstance(error, Exception) and not isinstance(error, GpulabError):
             raise _ours(self._job, error) from error
 
@@ -340,21 +402,29 @@ def _ours(job: Job, error: Exception) -> GpulabError:
     partial = _partial(job)
     taken = 0 if partial is None else len(partial.samples_seconds)
     kept = (
-        f"{plural(taken, 'sample')} taken before {'is' if taken == 1 else 'are'} in .partial" if taken else "no sample was completed before"
+        f"{plural(taken, 'sample')} taken before {'is' if taken == 1 else 'are'} in .partial"
+        if taken
+        else "no sample was completed before"
     )
     return MeasurementError(
-        f"measure: {job.label} raised {type(error).__name__} ({message_of(error)}) {which}; expected every call to return. "
+        f"measure: {job.label} raised {type(error).__name__} ({message_of(error)}) {which}; "
+        "expected every call to return. "
         f"Fix the function and measure again; {kept}.",
         partial,
     )
 
 
 def _partial(job: Job) -> Measurement | None:
-    """Return the samples that were finished before an error as a measurement without an interval."""
+    """Return the samples that were finished before an error as a measurement without an
+    interval.
+    """
     if not job.kept.calls:
         return None
     last, launches, samples = job.kept.of_last_size()
-    reason = f"the function raised after {plural(len(samples), 'sample')}, {format_seconds(float(samples.sum()))} in all"
+    reason = (
+        f"the function raised after {plural(len(samples), 'sample')}, "
+        f"{format_seconds(float(samples.sum()))} in all"
+    )
     sampled = Sampled(samples, launches, np.zeros(len(samples)), None, last, "stopped", reason, 0.0)
     job.notes.append(_notes.no_interval(reason))
     return measurement(job, sampled, None)

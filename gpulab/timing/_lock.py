@@ -1,8 +1,10 @@
-"""Turns: measurements of one device run one after the other, within this process and across all processes of the machine.
+"""Turns: measurements of one device run one after the other, within this process and across all
+processes of the machine.
 
-An advisory lock on a small file per device, taken with ``flock`` (``msvcrt`` on Windows), so the system itself frees it
-when a process dies. It never deadlocks: waiting has a time limit, after which the measurement goes on
-with a note. The lock works between gpulab processes only; other programs are found by machine readings.
+An advisory lock on a small file per device, taken with ``flock`` (``msvcrt`` on Windows), so the
+system itself frees it when a process dies. It never deadlocks: waiting has a time limit, after
+which the measurement goes on with a note. The lock works between gpulab processes only; other
+programs are found by machine readings.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from gpulab._given import expanded
 from gpulab.devices import Device, guard
 from gpulab.errors import StoppedError
 
-# Long enough for the measurements of a few neighbours (two seconds each), short enough for a learner who waits.
+# Long enough for the measurements of a few neighbours (two seconds each), short enough for a
+# learner who waits.
 TIMEOUT_SECONDS = 30.0
 _PAUSE_SECONDS = 0.01
 _FOLDER_VARIABLE = "GPULAB_LOCK_DIR"
@@ -60,7 +63,9 @@ _slots_guard = threading.Lock()
 
 
 def _forget() -> None:
-    """After a fork the child holds nothing: close its copies (the parent's lock stays) and start anew."""
+    """After a fork the child holds nothing: close its copies (the parent's lock stays) and start
+    anew.
+    """
     global _slots_guard
     for slot in _slots.values():
         if slot.file is not None:
@@ -74,7 +79,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def folder() -> pathlib.Path:
-    """Return the folder of the lock files, the same for every user; ``GPULAB_LOCK_DIR`` overrides it (containers that share a GPU).
+    """Return the folder of the lock files, the same for every user; ``GPULAB_LOCK_DIR`` overrides
+    it (containers that share a GPU).
 
     Raises
     ------
@@ -86,16 +92,21 @@ def folder() -> pathlib.Path:
         return expanded(_FOLDER_VARIABLE, given)
     if sys.platform == "win32":
         return pathlib.Path(os.environ.get("PROGRAMDATA", r"C:\ProgramData")) / "gpulab" / "turns"
-    return pathlib.Path("/tmp/gpulab-turns")  # not tempfile.gettempdir(): that differs between users where TMPDIR does
+    # not tempfile.gettempdir(): that differs between users where TMPDIR does
+    return pathlib.Path("/tmp/gpulab-turns")
 
 
 def key(device: Device) -> str:
-    """Return the name of a device that every process on the machine gives it, whatever CUDA_VISIBLE_DEVICES says."""
+    """Return the name of a device that every process on the machine gives it, whatever
+    CUDA_VISIBLE_DEVICES says.
+    """
     if device.is_cpu:
         return "cpu"
     identity = _identity(device)
     return (
-        f"{device.torch_type}-{''.join(c for c in identity.lower() if c.isalnum())}" if identity else f"{device.torch_type}-{device.index}"
+        f"{device.torch_type}-{''.join(c for c in identity.lower() if c.isalnum())}"
+        if identity
+        else f"{device.torch_type}-{device.index}"
     )
 
 
@@ -112,23 +123,30 @@ def _identity(device: Device) -> str:
 
 
 def _open(name: str) -> int:
-    """Open the lock file: never through a link, readable by all, so that any user can lock it; never waiting, whatever lies there."""
+    """Open the lock file: never through a link, readable by all, so that any user can lock it;
+    never waiting, whatever lies there.
+    """
     where = folder()
     if not where.is_dir():
         where.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):  # another user made it a moment ago: its mode is set by them
+        # another user made it a moment ago: its mode is set by them
+        with contextlib.suppress(OSError):
             where.chmod(0o1777)
     path = where / f"{name}.lock"
-    flags = os.O_RDWR if sys.platform == "win32" else os.O_RDONLY | os.O_NOFOLLOW  # flock needs no right to write; msvcrt does
+    # flock needs no right to write; msvcrt does
+    flags = os.O_RDWR if sys.platform == "win32" else os.O_RDONLY | os.O_NOFOLLOW
     try:
         return open_regular(path, flags)
     except FileNotFoundError:
-        # Created apart from opened: Linux refuses O_CREAT on another user's file in a sticky folder (fs.protected_regular).
+        # Created apart from opened: Linux refuses O_CREAT on another user's file in a sticky folder
+        # (fs.protected_regular).
         with contextlib.suppress(FileExistsError):
             made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             if sys.platform != "win32":
                 with contextlib.suppress(OSError):  # a file system without such modes
-                    os.fchmod(made, 0o644)  # whatever the umask: where it is 077, as on many servers, nobody else could open it
+                    # whatever the umask: where it is 077, as on many servers, nobody else could
+                    # open it
+                    os.fchmod(made, 0o644)
             os.close(made)
         return open_regular(path, flags)
 
@@ -157,7 +175,8 @@ class _Wait:
             self.began = time.monotonic()
         if self.stop is not None and self.stop():
             raise StoppedError(
-                f"measure: stopped while waiting {self.seconds():.1f} s for a turn on {self.name}; expected to wait until the "
+                f"measure: stopped while waiting {self.seconds():.1f} s for a turn on {self.name}; "
+                "expected to wait until the "
                 f"other measurement ended. Run it again."
             )
         if self.waiting is not None:
@@ -187,7 +206,8 @@ def turn(
     stop: Callable[[], bool] | None = None,
     waiting: Callable[[float], None] | None = None,
 ) -> Iterator[Turn]:
-    """Hold the turn on a device while the block runs; a block inside a block of the same thread enters at once.
+    """Hold the turn on a device while the block runs; a block inside a block of the same thread
+    enters at once.
 
     Parameters
     ----------

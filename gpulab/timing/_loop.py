@@ -1,8 +1,10 @@
-"""The tight loop around a call, and its twin without the call, so that the loop's own cost can be subtracted.
+"""The tight loop around a call, and its twin without the call, so that the loop's own cost can be
+subtracted.
 
-What is measured is the call as a program pays for it, the interpreter's dispatch included. What is taken away is the loop,
-the two readings of the clock, and a synchronization with nothing to wait for. The call is written out eight times in the
-body, as a program that calls it eight times would have it, so that little is left to subtract.
+What is measured is the call as a program pays for it, the interpreter's dispatch included. What is
+taken away is the loop, the two readings of the clock, and a synchronization with nothing to wait
+for. The call is written out eight times in the body, as a program that calls it eight times would
+have it, so that little is left to subtract.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import Any
 Run = Callable[[int], tuple[float, float]]
 UNROLLED = 8
 
-# Compiled text, as in the standard library's timeit: a closure that calls fn(*args) would unpack the tuple on every call.
+# Compiled text, as in the standard library's timeit: a closure that calls fn(*args) would unpack
+# the tuple on every call.
 _TEMPLATE = """
 def make({parameters}):
     def run(calls):
@@ -43,7 +46,12 @@ class Loops:
     empty: Run
 
 
-def make_loops(fn: Callable[..., Any], args: tuple[Any, ...], synchronize: Callable[[], None], clock: Callable[[], float]) -> Loops:
+def make_loops(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    synchronize: Callable[[], None],
+    clock: Callable[[], float],
+) -> Loops:
     """Return the loops that the sampler runs.
 
     Parameters
@@ -79,9 +87,14 @@ def _compiled(statement: str, parameters: dict[str, Any]) -> Run:
 
 
 def make_waiting_loops(
-    fn: Callable[..., Any], args: tuple[Any, ...], synchronize: Callable[[], None], finish: Callable[[Any], Any], clock: Callable[[], float]
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    synchronize: Callable[[], None],
+    finish: Callable[[Any], Any],
+    clock: Callable[[], float],
 ) -> Loops:
-    """Return the loops for a function whose results have to be waited for one by one: JAX has no call that waits for all of them.
+    """Return the loops for a function whose results have to be waited for one by one: JAX has no
+    call that waits for all of them.
 
     Parameters
     ----------
@@ -92,8 +105,8 @@ def make_waiting_loops(
 
     Notes
     -----
-    A call that is not waited for may run beside the next one, so even a batch of short calls waits for each; the clock is read in between
-    to record when the call returned.
+    A call that is not waited for may run beside the next one, so even a batch of short calls waits
+    for each; the clock is read in between to record when the call returned.
     """
 
     def loop(call: Callable[..., Any], wait: Callable[[Any], Any]) -> Run:
@@ -104,7 +117,8 @@ def make_waiting_loops(
                 result = call(*args)
                 returned = clock()
                 wait(result)
-                del result  # its memory is given back inside of the time, as where it is dropped at once
+                # its memory is given back inside of the time, as where it is dropped at once
+                del result
                 synchronize()
                 finished += clock() - start
                 launched += returned - start

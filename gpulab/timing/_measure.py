@@ -1,7 +1,7 @@
 """Measure one function on one device: the first call, the three times, the notes.
 
-This module only runs the steps. ``sampling`` takes the samples, ``statistics`` computes the interval, and
-``detect`` and ``plausibility`` make the notes.
+This module only runs the steps. ``sampling`` takes the samples, ``statistics`` computes the
+interval, and ``detect`` and ``plausibility`` make the notes.
 """
 
 from __future__ import annotations
@@ -45,32 +45,39 @@ def measure(
     stop: Stop | None = None,
     conditions: Callable[[], Readings] | None = None,
 ) -> Measurement:
-    """Return the time of ``fn(*args)`` with a 95 % interval, three times side by side, and notes on anything that casts doubt on it.
+    """Return the time of ``fn(*args)`` with a 95 % interval, three times side by side, and notes on
+    anything that casts doubt on it.
 
     Parameters
     ----------
     fn : callable
-        Called many times with ``args``; its result is dropped. Arrays may be of any library that gpulab knows; those of others on a CUDA
-        device, such as Numba's own, are waited for too. Let a function of JAX return its result: its calls return before the work is done,
-        and only the result can be waited for.
+        Called many times with ``args``; its result is dropped. Arrays may be of any library that
+        gpulab knows; those of others on a CUDA device, such as Numba's own, are waited for too. Let
+        a function of JAX return its result: its calls return before the work is done, and only the
+        result can be waited for.
     device : None, str or Device, optional
-        Where ``fn`` works. None looks at the arrays among the arguments, those that ``fn`` holds, and its first result.
-        Nothing is moved to it (except with ``transfer``): if the arrays are on another accelerator, that one is waited for too, with a
-        note. On a CPU nothing is waited for: a function that only starts a thread gets the note ``implausible`` where ``nbytes`` or
+        Where ``fn`` works. None looks at the arrays among the arguments, those that ``fn`` holds,
+        and its first result. Nothing is moved to it (except with ``transfer``): if the arrays are
+        on another accelerator, that one is waited for too, with a note. On a CPU nothing is waited
+        for: a function that only starts a thread gets the note ``implausible`` where ``nbytes`` or
         ``flops`` are given.
     relative_width : float
         Stop when (high - low) / median of the interval is this small, 0 to 1.
     deadline : float
-        Stop sampling after this many seconds; the first call and the copies come on top (the latter at most half of it).
+        Stop sampling after this many seconds; the first call and the copies come on top (the latter
+        at most half of it).
     transfer : bool
-        Also time the call with host inputs copied to the device and the result copied back. Inputs on the host are
-        placed on the device before the other times are taken (numpy arrays become torch tensors there).
+        Also time the call with host inputs copied to the device and the result copied back. Inputs
+        on the host are placed on the device before the other times are taken (numpy arrays become
+        torch tensors there).
     cold : bool
         Empty the device's caches before each call.
     flops, nbytes : float, optional
-        Of one call: operations, and bytes that must be read and written; then the rates are checked against physics.
+        Of one call: operations, and bytes that must be read and written; then the rates are checked
+        against physics.
     clock : callable, optional
-        Returns seconds. If given, no other clock and no machine counters are read, and no turn is taken.
+        Returns seconds. If given, no other clock and no machine counters are read, and no turn is
+        taken.
     label : str, optional
         What tables call it.
     progress : callable, optional
@@ -107,32 +114,48 @@ def measure(
     _check_callable(fn)
     check_numbers("measure", relative_width=relative_width, deadline=deadline)
     check_counts(flops=flops, nbytes=nbytes)
-    transfer, cold = _given.flag("measure", "transfer", transfer), _given.flag("measure", "cold", cold)
+    transfer, cold = (
+        _given.flag("measure", "transfer", transfer),
+        _given.flag("measure", "cold", cold),
+    )
     limits = Limits.given("measure", relative_width, deadline, progress, stop)
-    where = _devices.find(device) if device is not None else _work.device_of(fn, args) or Device("cpu")
+    where = (
+        _devices.find(device) if device is not None else _work.device_of(fn, args) or Device("cpu")
+    )
     job = Job(
-        fn=fn, args=args, device=where, given=device is not None, label=_label("measure", label) or _work.label_of(fn),
-        clock=_given.clock("measure", clock) or time.perf_counter, read=_given.callback("measure", "conditions", conditions),
-        flops=flops, nbytes=nbytes,
-    )  # fmt: skip
+        fn=fn,
+        args=args,
+        device=where,
+        given=device is not None,
+        label=_label("measure", label) or _work.label_of(fn),
+        clock=_given.clock("measure", clock) or time.perf_counter,
+        read=_given.callback("measure", "conditions", conditions),
+        flops=flops,
+        nbytes=nbytes,
+    )
     return run_job(job, limits, transfer=transfer, cold=cold, live=clock is None)
 
 
 def _check_callable(fn: Any) -> None:
     if isinstance(fn, str):
         raise InputError(
-            f"measure: got the text {fn[:40]!r}; expected a function. Use gl.compare({fn[:40]!r}) for a catalogue workload, or "
+            f"measure: got the text {fn[:40]!r}; expected a function. Use gl.compare({fn[:40]!r}) "
+            "for a catalogue workload, or "
             f"gl.workloads.get(name)."
         )
     if not callable(fn):
         raise InputError(
-            f"measure: got {kind_of(fn)}; expected a function and its arguments. Write gl.measure(f, x), not gl.measure(f(x))."
+            f"measure: got {kind_of(fn)}; expected a function and its arguments. Write "
+            "gl.measure(f, x), not gl.measure(f(x))."
         )
 
 
 def _label(function: str, label: Any) -> str | None:
     if label is not None and not isinstance(label, str):
-        raise InputError(f"{function}: label={shown(label)}; expected text. Leave it out to use the function's name.")
+        raise InputError(
+            f"{function}: label={shown(label)}; expected text. Leave it out to use the function's "
+            "name."
+        )
     return label
 
 
@@ -140,20 +163,31 @@ def check_numbers(function: str, **values: Any) -> None:
     """Raise InputError where one of the numbers is not finite and above 0."""
     for name, value in values.items():
         if not _given.is_finite(value) or value <= 0:
-            raise InputError(f"{function}: {name}={shown(value)}; expected a finite number above 0. Leave it out to use the default.")
+            raise InputError(
+                f"{function}: {name}={shown(value)}; expected a finite number above 0. Leave it "
+                "out to use the default."
+            )
 
 
 def check_counts(**values: Any) -> None:
     """Raise InputError where one of the counts is given and not finite or below 0."""
     for name, value in values.items():
         if value is not None and (not _given.is_finite(value) or value < 0):
-            raise InputError(f"measure: {name}={shown(value)}; expected a finite count of at least 0. Leave it out if it is not known.")
+            raise InputError(
+                f"measure: {name}={shown(value)}; expected a finite count of at least 0. Leave it "
+                "out if it is not known."
+            )
 
 
 def run_job(job: Job, limits: Limits, *, transfer: bool, cold: bool, live: bool) -> Measurement:
-    """Run a measurement from the turn to the notes; ``live`` takes turns and reads the machine's counters."""
+    """Run a measurement from the turn to the notes; ``live`` takes turns and reads the machine's
+    counters.
+    """
     if limits.stopped():
-        raise StoppedError(f"measure: stopped before {job.label} was called; there is nothing to report. Run it again.")
+        raise StoppedError(
+            f"measure: stopped before {job.label} was called; there is nothing to report. Run it "
+            "again."
+        )
     named = job.device
     with ExitStack() as stack:
         collections = stack.enter_context(calm_collector(job.clock))
@@ -163,7 +197,8 @@ def run_job(job: Job, limits: Limits, *, transfer: bool, cold: bool, live: bool)
         copies = Copies(job) if transfer else None
         limits.say(0.0, f"first call of {job.label}")
         job.first_call()
-        if live and job.device != named:  # the first result showed another device: its turn is needed too
+        # the first result showed another device: its turn is needed too
+        if live and job.device != named:
             stack.enter_context(turns((job.device,), limits, job.notes))
         if live and job.read is None:
             job.read = reader(job.device)
@@ -173,7 +208,11 @@ def run_job(job: Job, limits: Limits, *, transfer: bool, cold: bool, live: bool)
         sampled = _sample(job, limits.part(0.05, 0.7 if transfer else 0.99, limits.deadline), cold)
         after = job.read() if job.read is not None else None
         job.notes += _notes.of_sampling(job, sampled, limits, before, after, collections)
-        moved = copies.median(limits.part(0.7, 0.99, TRANSFER_SHARE * limits.deadline)) if copies is not None else None
+        moved = (
+            copies.median(limits.part(0.7, 0.99, TRANSFER_SHARE * limits.deadline))
+            if copies is not None
+            else None
+        )
         job.notes += _notes.of_physics(job, float(np.median(sampled.samples_seconds)), cold)
     limits.say(1.0, f"{job.label}: {plural(len(sampled.samples_seconds), 'sample')}")
     return measurement(job, sampled, moved, cold)
@@ -181,9 +220,12 @@ def run_job(job: Job, limits: Limits, *, transfer: bool, cold: bool, live: bool)
 
 def _sample(job: Job, limits: Limits, cold: bool) -> Sampled:
     options: dict[str, Any] = {
-        "relative_width": limits.relative_width, "deadline": limits.deadline, "progress": limits.progress, "stop": limits.stop,
+        "relative_width": limits.relative_width,
+        "deadline": limits.deadline,
+        "progress": limits.progress,
+        "stop": limits.stop,
         "call_seconds": job.warm_seconds,
-    }  # fmt: skip
+    }
     if cold:
         run = cold_run(job.fn, job.args, job.wait(), job.clock, flusher(job.device), job.finish)
         sampled = sample(job.counting(run), job.clock, **options)
@@ -191,12 +233,17 @@ def _sample(job: Job, limits: Limits, cold: bool) -> Sampled:
         loops = job.loops()
         sampled = sample(job.counting(loops.work), job.clock, empty=loops.empty, **options)
     if len(sampled.samples_seconds) == 0:
-        raise StoppedError(f"measure: stopped before {job.label} had one sample; there is nothing to report. Run it again.")
+        raise StoppedError(
+            f"measure: stopped before {job.label} had one sample; there is nothing to report. Run "
+            "it again."
+        )
     return sampled
 
 
 class Copies:
-    """The call with both copies: keeps the host inputs, places the job's arguments on the device, times all three steps."""
+    """The call with both copies: keeps the host inputs, places the job's arguments on the device,
+    times all three steps.
+    """
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -208,7 +255,9 @@ class Copies:
             job.args = self.inward(self.host)
 
     def run(self, calls: int) -> tuple[float, float]:
-        """Copy in, call, copy out, ``calls`` times, each until the device has finished; a result that is not an array is not copied."""
+        """Copy in, call, copy out, ``calls`` times, each until the device has finished; a result
+        that is not an array is not copied.
+        """
         clock, fn, host, inward = self.job.clock, self.job.fn, self.host, self.inward
         wait, finish = self.job.wait(), self.job.finish
         start = clock()

@@ -1,7 +1,7 @@
 """Find two states of the clock in samples: two levels far apart, held for many calls each.
 
-A processor that switches between two clocks gives two clusters of times. How often it switched, and not how many samples
-there are, says how much is known about the share of each.
+A processor that switches between two clocks gives two clusters of times. How often it switched, and
+not how many samples there are, says how much is known about the share of each.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# By quartiles, halves of one normal cluster lie 2.2 of their own spreads apart, halves of a uniform one 2.7: two levels are further.
+# By quartiles, halves of one normal cluster lie 2.2 of their own spreads apart, halves of a uniform
+# one 2.7: two levels are further.
 APART_SPREADS = 3.8
-# Fewer switches than this between separate levels leave their shares unknown; at twelve calls a switch the batches take over.
+# Fewer switches than this between separate levels leave their shares unknown; at twelve calls a
+# switch the batches take over.
 FEW_SWITCHES = 10
 
 
@@ -48,7 +50,9 @@ class Levels:
 
 
 def split_levels(samples: np.ndarray, ordered: np.ndarray, smallest_share: float) -> Levels:
-    """Return the split with the largest variance between its two parts (Otsu 1979), each at least ``smallest_share`` of all."""
+    """Return the split with the largest variance between its two parts (Otsu 1979), each at least
+    ``smallest_share`` of all.
+    """
     n = len(samples)
     first, last = max(1, int(smallest_share * n)), min(n - 1, int((1 - smallest_share) * n))
     edge = int(smallest_share / 2 * n)  # a rare huge sample must not decide the split
@@ -64,7 +68,9 @@ def split_levels(samples: np.ndarray, ordered: np.ndarray, smallest_share: float
     surely_slow, surely_fast = samples > low + 0.65 * distance, samples < low + 0.35 * distance
     states = surely_slow[surely_slow | surely_fast]
     switches = int(np.count_nonzero(states[1:] != states[:-1]))
-    return Levels(low, high, count / n, float(ordered[count - 1]), distance > APART_SPREADS * spread, switches)
+    return Levels(
+        low, high, count / n, float(ordered[count - 1]), distance > APART_SPREADS * spread, switches
+    )
 
 
 def _spread(ordered: np.ndarray) -> float:

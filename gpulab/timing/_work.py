@@ -1,7 +1,8 @@
 """The work to measure: its arrays, the device that does it, and how to wait for that device.
 
-The caller need not say on which device a function works: it is found from the arrays among the arguments, in the
-closure, in the globals that the function names, or in its result. Only existing arrays are inspected; nothing is imported or called.
+The caller need not say on which device a function works: it is found from the arrays among the
+arguments, in the closure, in the globals that the function names, or in its result. Only existing
+arrays are inspected; nothing is imported or called.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _WIDTH = 64  # of a long list the first entries tell the device
 
 
 def arrays_in(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """Give the arrays of known libraries in a value: itself, or inside tuples, lists and mappings; a model's parameters too."""
+    """Give the arrays of known libraries in a value: itself, or inside tuples, lists and mappings;
+    a model's parameters too.
+    """
     owner = _backends.backend_of(value)
     if owner is not None:
         if owner.has_data(value):
@@ -42,7 +45,9 @@ def arrays_in(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
 
 
 def _reached_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """Give the objects that a function holds on to: closure, named globals, defaults, ``self``, the parts of a partial."""
+    """Give the objects that a function holds on to: closure, named globals, defaults, ``self``, the
+    parts of a partial.
+    """
     if depth == 0:
         return
     if isinstance(fn, functools.partial):
@@ -55,9 +60,12 @@ def _reached_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
         yield from fn.__defaults__ or ()
         for cell in fn.__closure__ or ():
             yield from _contents(cell)
-        if "__wrapped__" in fn.__dict__:  # a decorator's wrapper; the function itself is one cell further in
+        # a decorator's wrapper; the function itself is one cell further in
+        if "__wrapped__" in fn.__dict__:
             yield from _reached_by(fn.__dict__["__wrapped__"], depth - 1)
-        yield from (fn.__globals__[name] for name in _names_in(fn.__code__) if name in fn.__globals__)
+        yield from (
+            fn.__globals__[name] for name in _names_in(fn.__code__) if name in fn.__globals__
+        )
     else:
         yield fn
 
@@ -71,20 +79,29 @@ def _contents(cell: types.CellType) -> Iterator[Any]:
 
 def _names_in(code: types.CodeType) -> Iterable[str]:
     """Return the global names of a function and of the functions written inside it."""
-    inner = (name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in _names_in(constant))
+    inner = (
+        name
+        for constant in code.co_consts
+        if isinstance(constant, types.CodeType)
+        for name in _names_in(constant)
+    )
     return dict.fromkeys((*code.co_names, *inner))
 
 
 def device_of(fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Device | None:
-    """Return the device that the arguments' arrays are on, or else those that ``fn`` holds; None where there are none.
+    """Return the device that the arguments' arrays are on, or else those that ``fn`` holds; None
+    where there are none.
 
-    One array on an accelerator decides: where host and device arrays are mixed, the device is what must be waited for.
+    One array on an accelerator decides: where host and device arrays are mixed, the device is what
+    must be waited for.
     """
     return _deciding((args,)) or _deciding(_reached_by(fn))
 
 
 def device_of_result(result: Any, named: Device | None = None) -> Device | None:
-    """Return the device of the arrays in a result, or None where there are none; ``named`` is the requested one."""
+    """Return the device of the arrays in a result, or None where there are none; ``named`` is the
+    requested one.
+    """
     return _deciding((result,), named)
 
 
@@ -104,14 +121,16 @@ def _deciding(values: Iterable[Any], named: Device | None = None) -> Device | No
 
 
 def _has_foreign(value: Any, depth: int = _DEPTH) -> bool:
-    """Return whether a value is or holds an array on a CUDA device of a library that gpulab has no adapter for, such as Numba's own.
+    """Return whether a value is or holds an array on a CUDA device of a library that gpulab has no
+    adapter for, such as Numba's own.
 
-    Such an array says where its memory is, but not on which of several GPUs: that is the one that was named, else the first one, as
-    ``gpulab.kernels.launch`` takes it.
+    Such an array says where its memory is, but not on which of several GPUs: that is the one that
+    was named, else the first one, as ``gpulab.kernels.launch`` takes it.
     """
     if _backends.backend_of(value) is not None:
         return False
-    if hasattr(type(value), "__cuda_array_interface__"):  # asked of the type: an object may do anything when it is asked itself
+    # asked of the type: an object may do anything when it is asked itself
+    if hasattr(type(value), "__cuda_array_interface__"):
         return True
     if depth > 0 and isinstance(value, (tuple, list)):
         return any(_has_foreign(item, depth - 1) for item in value[:_WIDTH])
@@ -121,7 +140,8 @@ def _has_foreign(value: Any, depth: int = _DEPTH) -> bool:
 
 
 def array_bytes(*values: Any, beside: Any = ()) -> int:
-    """Return the distinct bytes of all arrays in the values: an array given twice counts once, a broadcast axis has length 1.
+    """Return the distinct bytes of all arrays in the values: an array given twice counts once, a
+    broadcast axis has length 1.
 
     What is ``beside`` them too, such as an argument that is also the result, does not count.
     """
@@ -131,7 +151,9 @@ def array_bytes(*values: Any, beside: Any = ()) -> int:
 
 
 def held_by(fn: Callable[..., Any]) -> tuple[Any, ...]:
-    """Return what a function holds on to: closure, the globals that it names, defaults, ``self``."""
+    """Return what a function holds on to: closure, the globals that it names, defaults,
+    ``self``.
+    """
     return tuple(_reached_by(fn))
 
 
@@ -140,7 +162,8 @@ def _own_bytes(array: Any) -> int:
     if owner is not None and owner.immutable:  # neither strides nor broadcast axes
         return owner.nbytes(array)
     layout = getattr(array, "layout", None)
-    if layout is not None and str(layout) != "torch.strided":  # sparse tensors have no strides; what they hold is theirs to say
+    # sparse tensors have no strides; what they hold is theirs to say
+    if layout is not None and str(layout) != "torch.strided":
         return 0
     strides = array.stride() if layout is not None else array.strides
     lengths = [length for length, stride in zip(array.shape, strides, strict=True) if stride != 0]
@@ -149,18 +172,27 @@ def _own_bytes(array: Any) -> int:
 
 def dtypes_in(*values: Any) -> tuple[str, ...]:
     """Return the names of the arrays' element types, such as "float32"."""
-    return tuple(dict.fromkeys(_backends.backend_of(array).dtype_name(array) for array in arrays_in(values)))  # type: ignore[union-attr]
+    return tuple(
+        dict.fromkeys(
+            _backends.backend_of(array).dtype_name(array)  # type: ignore[union-attr]
+            for array in arrays_in(values)
+        )
+    )
 
 
 def allocations() -> dict[int, int]:
-    """Return how many blocks PyTorch has handed out on each CUDA device; empty where CUDA is not in use.
+    """Return how many blocks PyTorch has handed out on each CUDA device; empty where CUDA is not in
+    use.
 
     A function that works on the GPU without showing any array there still allocates.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}
-    return {index: torch.cuda.memory_stats(index).get("allocation.all.allocated", 0) for index in range(torch.cuda.device_count())}
+    return {
+        index: torch.cuda.memory_stats(index).get("allocation.all.allocated", 0)
+        for index in range(torch.cuda.device_count())
+    }
 
 
 def newly_used(before: Mapping[int, int]) -> Device | None:
@@ -172,7 +204,9 @@ def newly_used(before: Mapping[int, int]) -> Device | None:
 
 
 def refuse_promise(label: str, result: Any) -> None:
-    """Raise InputError where a call gave only the promise of work: nothing has been computed, so there is nothing to time."""
+    """Raise InputError where a call gave only the promise of work: nothing has been computed, so
+    there is nothing to time.
+    """
     if inspect.isasyncgen(result):
         what, way = "generator", "a function that runs it to its end"
     elif inspect.isgenerator(result) or isinstance(result, (map, filter)):
@@ -182,7 +216,10 @@ def refuse_promise(label: str, result: Any) -> None:
         what, way = "coroutine", f"lambda: asyncio.run({label}(...)), outside a notebook's own loop"
     else:
         return
-    raise InputError(f"measure: {label} returned a {what}, so its work was not done; expected a function that does it. Measure {way}.")
+    raise InputError(
+        f"measure: {label} returned a {what}, so its work was not done; expected a function that "
+        f"does it. Measure {way}."
+    )
 
 
 def nothing() -> None:
@@ -195,7 +232,9 @@ def waiter(device: Device) -> Callable[[], None]:
 
 
 def promised(args: tuple[Any, ...], fn: Callable[..., Any], result: Any) -> bool:
-    """Return whether work of JAX went in and none of its arrays came out: then nothing tells when it is done."""
+    """Return whether work of JAX went in and none of its arrays came out: then nothing tells when
+    it is done.
+    """
     if "jax" not in sys.modules or _backends.waits_for(result) is not None:
         return False
     held = (*args, *_reached_by(fn))

@@ -1,6 +1,8 @@
-"""Do samples belong to one level? Two tests for those that do not: a shift in time, and jumps between two levels.
+"""Do samples belong to one level? Two tests for those that do not: a shift in time, and jumps
+between two levels.
 
-Both compare an effect with the samples' own scatter, correlation included, because correlated noise wanders on its own.
+Both compare an effect with the samples' own scatter, correlation included, because correlated noise
+wanders on its own.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from itertools import pairwise
 
 import numpy as np
 
-# Samples are condensed to at most this many medians in the order taken: enough to place a shift, and robust to single outliers.
+# Samples are condensed to at most this many medians in the order taken: enough to place a shift,
+# and robust to single outliers.
 _POINTS = 64
 _LEAST_SAMPLES = 8
 _LEAST_POINTS = 3
-# Scores that 99.8 % of undisturbed series stay under (independent, heavy-tailed, AR(1) up to 0.9; simulated, see benchmarks/detection.py).
+# Scores that 99.8 % of undisturbed series stay under (independent, heavy-tailed, AR(1) up to 0.9;
+# simulated, see benchmarks/detection.py).
 _SHIFT_SCORE = 6.0
 _FEW = 5.0
 _LEVEL_GAP_SPREADS = 5.0
@@ -33,15 +37,20 @@ def condensed(samples: np.ndarray) -> np.ndarray:
 
 
 def level_shift(samples: np.ndarray, least: float) -> float | None:
-    """Return the relative size of the clearest shift or drift, or None where the scatter explains it or it is below ``least``.
+    """Return the relative size of the clearest shift or drift, or None where the scatter explains
+    it or it is below ``least``.
 
-    Two shapes are laid through the series: one stretch at another level than the rest, and a ramp between two levels (a step and a
-    straight drift are its extremes). The effect is divided by what the scatter and the correlation of the remainder make likely.
+    Two shapes are laid through the series: one stretch at another level than the rest, and a ramp
+    between two levels (a step and a straight drift are its extremes). The effect is divided by what
+    the scatter and the correlation of the remainder make likely.
     """
     if len(samples) < _LEAST_SAMPLES:
         return None
     points = condensed(samples)
-    shortest = max(_LEAST_POINTS, len(points) // (_SHORTEST_PART if len(samples) >= 4 * _POINTS else _SHORTEST_PART // 2))
+    shortest = max(
+        _LEAST_POINTS,
+        len(points) // (_SHORTEST_PART if len(samples) >= 4 * _POINTS else _SHORTEST_PART // 2),
+    )
     found = [
         effect
         for effect, score in (_best_stretch(points, shortest), _best_ramp(points, shortest))
@@ -54,7 +63,9 @@ def _best_stretch(points: np.ndarray, shortest: int) -> tuple[float, float]:
     """Return the relative effect and the score of the stretch that stands out most."""
     m = len(points)
     sums = np.concatenate([[0.0], np.cumsum(points)])
-    start, end = (index.ravel() for index in np.meshgrid(np.arange(m + 1), np.arange(m + 1), indexing="ij"))
+    start, end = (
+        index.ravel() for index in np.meshgrid(np.arange(m + 1), np.arange(m + 1), indexing="ij")
+    )
     fits = (end - start >= shortest) & (m - end + start >= shortest)
     start, end = start[fits], end[fits]
     length = end - start
@@ -94,25 +105,29 @@ def _effect(one: float, other: float, rest: np.ndarray, reach: float) -> tuple[f
 
 
 def _long_run_spread(rest: np.ndarray) -> float:
-    """Return the standard deviation that matters for a mean of correlated values (that of an AR(1) fitted to them).
+    """Return the standard deviation that matters for a mean of correlated values (that of an AR(1)
+    fitted to them).
 
-    It is widened where few independent values stand behind it, as Student's quantile is wider than the normal one.
+    It is widened where few independent values stand behind it, as Student's quantile is wider than
+    the normal one.
     """
     m = len(rest)
     square = float(rest @ rest)
     if square == 0.0:
         return 0.0
     rho = float(rest[1:] @ rest[:-1]) / square
-    rho = min(0.95, max(0.0, rho + (1 + 4 * rho) / m))  # the estimate is biased low by about (1 + 4 rho) / m (Marriott and Pope 1954)
+    # the estimate is biased low by about (1 + 4 rho) / m (Marriott and Pope 1954)
+    rho = min(0.95, max(0.0, rho + (1 + 4 * rho) / m))
     stretch = (1 + rho) / (1 - rho)
     return float(np.sqrt(square / max(1, m - 2) * stretch)) * (1.0 + _FEW * stretch / m)
 
 
 def wander(samples: np.ndarray, least: float) -> float | None:
-    """Return how far the level wanders, relative to its median, or None where the scatter explains it.
+    """Return how far the level wanders, relative to its median, or None where the scatter explains
+    it.
 
-    The medians of short stretches may differ by what the scatter inside them, with its correlation, makes likely; levels that are held
-    for a while make them differ far more, whatever the pattern.
+    The medians of short stretches may differ by what the scatter inside them, with its correlation,
+    makes likely; levels that are held for a while make them differ far more, whatever the pattern.
     """
     length = len(samples) // _POINTS
     if length < _LEAST_STRETCH:
@@ -137,9 +152,10 @@ def wander(samples: np.ndarray, least: float) -> float | None:
 def two_heaps(samples: np.ndarray, least: float) -> tuple[float, float] | None:
     """Return the two levels between which the samples jump, or None where they form one cluster.
 
-    The sorted samples are cut where the two parts differ most from each other (Otsu 1979); the parts must be far apart against
-    their own spread, and each hold a tenth of the samples. Stricter than ``statistics.two_levels``: there a doubt costs some more
-    samples, here it costs a false alarm.
+    The sorted samples are cut where the two parts differ most from each other (Otsu 1979); the
+    parts must be far apart against their own spread, and each hold a tenth of the samples. Stricter
+    than ``statistics.two_levels``: there a doubt costs some more samples, here it costs a false
+    alarm.
     """
     n = len(samples)
     if n < _LEAST_FOR_LEVELS:

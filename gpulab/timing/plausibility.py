@@ -1,4 +1,5 @@
-"""Physical plausibility: a rate above what the device can reach means that the clock did not measure the work.
+"""Physical plausibility: a rate above what the device can reach means that the clock did not
+measure the work.
 
 Pure rules over a ``Ceiling``; the ceilings themselves come from ``gpulab.devices``.
 """
@@ -8,11 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpulab.evidence import Note
-from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_ratio
+from gpulab.units import (
+    format_bytes,
+    format_bytes_per_second,
+    format_flops_per_second,
+    format_ratio,
+)
 
-# Data sheets and measured ceilings are themselves a few per cent off (boost clocks, rounding): DESIGN section 4 allows a tenth.
+# Data sheets and measured ceilings are themselves a few per cent off (boost clocks, rounding):
+# DESIGN section 4 allows a tenth.
 ALLOWANCE = 1.1
-# A first call is called cold where it took longer by this share of the others, and by what loading the data from main memory takes.
+# A first call is called cold where it took longer by this share of the others, and by what loading
+# the data from main memory takes.
 _COLD_SHARE = 0.2
 
 
@@ -58,9 +66,13 @@ class Ceiling:
 
 
 def check(
-    seconds: float, flops: float | None, nbytes: float | None, working_set_bytes: float | None, ceiling: Ceiling,
+    seconds: float,
+    flops: float | None,
+    nbytes: float | None,
+    working_set_bytes: float | None,
+    ceiling: Ceiling,
     first_seconds: float | None = None,
-) -> list[Note]:  # fmt: skip
+) -> list[Note]:
     """Return the notes ``implausible`` and ``warm-cache`` that apply to a time.
 
     Parameters
@@ -77,15 +89,24 @@ def check(
 
     Notes
     -----
-    The arithmetic ceiling holds for the fastest unit; the memory ceiling is that of the fastest level that holds the working set.
+    The arithmetic ceiling holds for the fastest unit; the memory ceiling is that of the fastest
+    level that holds the working set.
     """
     if seconds <= 0:
         return (
-            [Note("implausible", "the time is zero: the clock did not register the work. Do more work per call, or check the clock.")]
+            [
+                Note(
+                    "implausible",
+                    "the time is zero: the clock did not register the work. Do more work per call, "
+                    "or check the clock.",
+                )
+            ]
             if flops or nbytes
             else []
         )
-    note = _too_much_arithmetic(seconds, flops, ceiling) or _too_much_traffic(seconds, nbytes, working_set_bytes, ceiling)
+    note = _too_much_arithmetic(seconds, flops, ceiling) or _too_much_traffic(
+        seconds, nbytes, working_set_bytes, ceiling
+    )
     if note is not None:
         return [note]
     warm = _warm_cache(seconds, nbytes, working_set_bytes, ceiling, first_seconds)
@@ -95,8 +116,10 @@ def check(
 def _implausible(rate: str, ratio: float, limit: str, source: str) -> Note:
     return Note(
         "implausible",
-        f"{rate} is {format_ratio(ratio)} of what this device can reach ({limit}, {source}). Did you forget to synchronize? "
-        "Wait for the device, or for the thread, before the clock is read; or check flops and nbytes.",
+        f"{rate} is {format_ratio(ratio)} of what this device can reach ({limit}, {source}). Did "
+        "you forget to synchronize? "
+        "Wait for the device, or for the thread, before the clock is read; or check flops and "
+        "nbytes.",
     )
 
 
@@ -104,10 +127,17 @@ def _too_much_arithmetic(seconds: float, flops: float | None, ceiling: Ceiling) 
     top = ceiling.flops_per_second
     if not flops or not top or flops / seconds <= ALLOWANCE * top:
         return None
-    return _implausible(format_flops_per_second(flops / seconds), flops / seconds / top, format_flops_per_second(top), ceiling.source)
+    return _implausible(
+        format_flops_per_second(flops / seconds),
+        flops / seconds / top,
+        format_flops_per_second(top),
+        ceiling.source,
+    )
 
 
-def _too_much_traffic(seconds: float, nbytes: float | None, working_set: float | None, ceiling: Ceiling) -> Note | None:
+def _too_much_traffic(
+    seconds: float, nbytes: float | None, working_set: float | None, ceiling: Ceiling
+) -> Note | None:
     if not nbytes:
         return None
     size = nbytes if working_set is None else working_set
@@ -116,21 +146,36 @@ def _too_much_traffic(seconds: float, nbytes: float | None, working_set: float |
         return None
     level = holding(size, ceiling.levels)
     alone = level.bytes_per_second
-    helped = " and the part that the caches may hold" if level is ceiling.levels[-1] and alone is not None and top > alone else ""
+    helped = (
+        " and the part that the caches may hold"
+        if level is ceiling.levels[-1] and alone is not None and top > alone
+        else ""
+    )
     limit = f"{format_bytes_per_second(top)} from {level.name}"
-    return _implausible(format_bytes_per_second(nbytes / seconds), nbytes / seconds / top, limit, f"{level.source}{helped}")
+    return _implausible(
+        format_bytes_per_second(nbytes / seconds),
+        nbytes / seconds / top,
+        limit,
+        f"{level.source}{helped}",
+    )
 
 
 def holding(working_set_bytes: float, levels: tuple[Level, ...]) -> Level:
-    """Return the first level, from the fastest, that holds the working set; the last where none does."""
-    return next((level for level in levels if level.capacity_bytes >= working_set_bytes), levels[-1])
+    """Return the first level, from the fastest, that holds the working set; the last where none
+    does.
+    """
+    return next(
+        (level for level in levels if level.capacity_bytes >= working_set_bytes), levels[-1]
+    )
 
 
 def fastest_rate(working_set_bytes: float, levels: tuple[Level, ...]) -> float | None:
-    """Return the highest rate that memory allows for a working set, in bytes per second; None where not known.
+    """Return the highest rate that memory allows for a working set, in bytes per second; None where
+    not known.
 
-    That of the fastest level that holds it. Of a working set larger than the caches, a part as large as all caches
-    together may still come from them, so the rate lies between that of the caches and that of main memory.
+    That of the fastest level that holds it. Of a working set larger than the caches, a part as
+    large as all caches together may still come from them, so the rate lies between that of the
+    caches and that of main memory.
     """
     if not levels:
         return None
@@ -147,7 +192,11 @@ def fastest_rate(working_set_bytes: float, levels: tuple[Level, ...]) -> float |
 
 
 def _warm_cache(
-    seconds: float, nbytes: float | None, working_set: float | None, ceiling: Ceiling, first_seconds: float | None
+    seconds: float,
+    nbytes: float | None,
+    working_set: float | None,
+    ceiling: Ceiling,
+    first_seconds: float | None,
 ) -> Note | None:
     if not nbytes or not ceiling.levels:
         return None
@@ -158,13 +207,22 @@ def _warm_cache(
         return None
     if nbytes / seconds > ALLOWANCE * memory.bytes_per_second:
         ratio = format_ratio(nbytes / seconds / memory.bytes_per_second)
-        sign = f"{format_bytes_per_second(nbytes / seconds)} is {ratio} of what {memory.name} delivers"
-    elif first_seconds is not None and first_seconds - seconds > max(_COLD_SHARE * seconds, size / memory.bytes_per_second):
-        sign = f"the first call, which did not find them there, took {first_seconds / seconds:.1f} times as long"
+        sign = (
+            f"{format_bytes_per_second(nbytes / seconds)} is {ratio} of what {memory.name} delivers"
+        )
+    elif first_seconds is not None and first_seconds - seconds > max(
+        _COLD_SHARE * seconds, size / memory.bytes_per_second
+    ):
+        sign = (
+            "the first call, which did not find them there, took "
+            f"{first_seconds / seconds:.1f} times as long"
+        )
     else:
         return None
     return Note(
         "warm-cache",
-        f"the {format_bytes(size)} fit into {caches[0].name} ({format_bytes(caches[0].capacity_bytes)}), and {sign}: the data was still in "
-        f"the cache from the previous call. Real data may not be; cold=True empties the caches before each call.",
+        f"the {format_bytes(size)} fit into {caches[0].name} "
+        f"({format_bytes(caches[0].capacity_bytes)}), and {sign}: the data was still in "
+        "the cache from the previous call. Real data may not be; cold=True empties the caches "
+        "before each call.",
     )

@@ -1,4 +1,6 @@
-"""Measurements of the catalogue on recorded machines, in the same shape as live ones and with the badge RECORDED."""
+"""Measurements of the catalogue on recorded machines, in the same shape as live ones and with the
+badge RECORDED.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from gpulab.timing.results import Measurement
 def measurement(recording: Recording, entry: Entry) -> Measurement | None:
     """Return an entry as a measurement, or None where it was not recorded.
 
-    ``samples_seconds`` are the thinned samples; the median, the interval and ``evidence.samples`` are of all of them.
+    ``samples_seconds`` are the thinned samples; the median, the interval and ``evidence.samples``
+    are of all of them.
     """
     timing = entry.timing
     if timing is None:

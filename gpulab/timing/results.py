@@ -12,7 +12,12 @@ import numpy as np
 
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result
-from gpulab.units import format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds
+from gpulab.units import (
+    format_bytes_per_second,
+    format_flops_per_second,
+    format_ratio,
+    format_seconds,
+)
 
 
 @dataclass(frozen=True)
@@ -64,12 +69,20 @@ class Measurement(Result):
     @property
     def flops_per_second(self) -> float | None:
         """Floating-point operations per second at the median, or None if ``flops`` is not known."""
-        return self.flops / self.median_seconds if self.flops is not None and self.median_seconds > 0 else None
+        return (
+            self.flops / self.median_seconds
+            if self.flops is not None and self.median_seconds > 0
+            else None
+        )
 
     @property
     def bytes_per_second(self) -> float | None:
         """Bytes per second at the median, or None if ``nbytes`` is not known."""
-        return self.nbytes / self.median_seconds if self.nbytes is not None and self.median_seconds > 0 else None
+        return (
+            self.nbytes / self.median_seconds
+            if self.nbytes is not None and self.median_seconds > 0
+            else None
+        )
 
     @property
     def relative_width(self) -> float | None:
@@ -85,7 +98,10 @@ class Measurement(Result):
 
     def __repr__(self) -> str:
         codes = f", notes: {', '.join(note.code for note in self.notes)}" if self.notes else ""
-        figure = f"{format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}, n = {len(self.samples_seconds)}"
+        figure = (
+            f"{format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}, "
+            f"n = {len(self.samples_seconds)}"
+        )
         return f"<{self.label} on {self.device}: {figure}{codes}>"
 
     def __eq__(self, other: object) -> bool:
@@ -97,9 +113,17 @@ class Measurement(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per quantity: the three times, the first call, the rates and the notes."""
         rows = [
-            ("device finished (median)", f"{format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}"),
+            (
+                "device finished (median)",
+                f"{format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}",
+            ),
             ("call returned", format_seconds(self.launch_seconds)),
-            ("with both copies", "not requested" if self.with_transfer_seconds is None else format_seconds(self.with_transfer_seconds)),
+            (
+                "with both copies",
+                "not requested"
+                if self.with_transfer_seconds is None
+                else format_seconds(self.with_transfer_seconds),
+            ),
             ("first call", format_seconds(self.first_call_seconds)),
         ]
         if self.flops_per_second is not None:
@@ -107,7 +131,11 @@ class Measurement(Result):
         if self.bytes_per_second is not None:
             rows.append(("memory traffic", format_bytes_per_second(self.bytes_per_second)))
         rows.append(
-            ("samples", f"{len(self.samples_seconds)} of {self.calls_per_sample} call{'s' if self.calls_per_sample != 1 else ''} each")
+            (
+                "samples",
+                f"{len(self.samples_seconds)} of {self.calls_per_sample} "
+                f"call{'s' if self.calls_per_sample != 1 else ''} each",
+            )
         )
         rows.extend((f"note: {note.code}", note.sentence) for note in self.notes)
         return (self.label, ""), rows
@@ -123,7 +151,8 @@ class ComparisonRow(Result):
         As the table shows it: the device's name or the method's.
     measurement : Measurement
     speedup : float or None
-        Baseline's median / this median; None for the baseline itself, and where results disagree or a time is implausible.
+        Baseline's median / this median; None for the baseline itself, and where results disagree or
+        a time is implausible.
     speedup_interval : (float, float) or None
         A 95 % interval of that ratio.
     max_relative_difference : float or None
@@ -168,26 +197,46 @@ class Comparison(Result):
 
     def __repr__(self) -> str:
         if self.speedup is None:
-            return f"<{self.label}: {len(self.rows)} row{'s' if len(self.rows) != 1 else ''}, no speed-up to report>"
+            return (
+                f"<{self.label}: {len(self.rows)} row{'s' if len(self.rows) != 1 else ''}, no "
+                "speed-up to report>"
+            )
         return f"<{self.label}: speed-up {format_ratio(self.speedup)} over {self.rows[0].name}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per device: its three times, its speed-up and its agreement; then the notes on all of them."""
-        headers = ("case", "finished (median, 95 %)", "call returned", "with both copies", "speed-up", "difference", "notes")
+        """Return one row per device: its three times, its speed-up and its agreement; then the
+        notes on all of them.
+        """
+        headers = (
+            "case",
+            "finished (median, 95 %)",
+            "call returned",
+            "with both copies",
+            "speed-up",
+            "difference",
+            "notes",
+        )
         rows = []
         for place, row in enumerate(self.rows):
             m = row.measurement
-            speedup = "not reported" if place else "baseline"  # one that is withheld has its reason in a note
+            # one that is withheld has its reason in a note
+            speedup = "not reported" if place else "baseline"
             if row.speedup is not None:
-                speedup = f"{format_ratio(row.speedup)} {format_ratio_interval(row.speedup_interval)}"
+                speedup = (
+                    f"{format_ratio(row.speedup)} {format_ratio_interval(row.speedup_interval)}"
+                )
             rows.append(
                 (
                     row.name,
                     f"{format_seconds(m.median_seconds)} {format_interval(m.interval_seconds)}",
                     format_seconds(m.launch_seconds),
-                    "not requested" if m.with_transfer_seconds is None else format_seconds(m.with_transfer_seconds),
+                    "not requested"
+                    if m.with_transfer_seconds is None
+                    else format_seconds(m.with_transfer_seconds),
                     speedup,
-                    "not checked" if row.max_relative_difference is None else f"{row.max_relative_difference:.1e}",
+                    "not checked"
+                    if row.max_relative_difference is None
+                    else f"{row.max_relative_difference:.1e}",
                     ", ".join(note.code for note in m.notes) or "none",
                 )
             )
@@ -197,9 +246,17 @@ class Comparison(Result):
 
 def format_interval(interval: tuple[float, float] | None) -> str:
     """Return an interval of seconds as text: "[1.00 ms, 1.10 ms]"."""
-    return "(no interval)" if interval is None else f"[{format_seconds(interval[0])}, {format_seconds(interval[1])}]"
+    return (
+        "(no interval)"
+        if interval is None
+        else f"[{format_seconds(interval[0])}, {format_seconds(interval[1])}]"
+    )
 
 
 def format_ratio_interval(interval: tuple[float, float] | None) -> str:
     """Return an interval of ratios as text: "[2.60x, 3.20x]"."""
-    return "(no interval)" if interval is None else f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]"
+    return (
+        "(no interval)"
+        if interval is None
+        else f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]"
+    )

@@ -1,4 +1,6 @@
-"""Real training runs that the later notebooks share: small tasks, one loop with everything as an option, results with intervals."""
+"""Real training runs that the later notebooks share: small tasks, one loop with everything as an
+option, results with intervals.
+"""
 
 from gpulab.training._data import Data
 from gpulab.training._evaluate import evaluate

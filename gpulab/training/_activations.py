@@ -1,4 +1,6 @@
-"""Activation checkpointing that changes only memory and time: losses and running averages in batch norm stay the same."""
+"""Activation checkpointing that changes only memory and time: losses and running averages in batch
+norm stay the same.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def recomputed(model: Any) -> Iterator[None]:
-    """Within the block, each direct child of the model (of a ModuleList, each member) recomputes its activations in the backward pass."""
+    """Within the block, each direct child of the model (of a ModuleList, each member) recomputes
+    its activations in the backward pass.
+    """
     from gpulab.memory._step import checkpointed
 
     with checkpointed(model), _averaged_once(model):
@@ -18,7 +22,9 @@ def recomputed(model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _averaged_once(model: Any) -> Iterator[None]:
-    """Keep norms from counting a batch a second time while it is recomputed (the first time it was counted already)."""
+    """Keep norms from counting a batch a second time while it is recomputed (the first time it was
+    counted already).
+    """
     import torch
     from torch.nn.modules.batchnorm import _NormBase
 
@@ -33,7 +39,14 @@ def _averaged_once(model: Any) -> Iterator[None]:
             _, norm.momentum, norm._buffers["num_batches_tracked"] = kept
 
     norms = [module for module in model.modules() if isinstance(module, _NormBase)]
-    handles = [h for norm in norms for h in (norm.register_forward_pre_hook(before), norm.register_forward_hook(after, always_call=True))]
+    handles = [
+        h
+        for norm in norms
+        for h in (
+            norm.register_forward_pre_hook(before),
+            norm.register_forward_hook(after, always_call=True),
+        )
+    ]
     try:
         yield
     finally:

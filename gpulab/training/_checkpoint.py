@@ -1,7 +1,9 @@
-"""Checkpoints: written whole or not at all, read without running anything, and refused in one sentence where something is wrong.
+"""Checkpoints: written whole or not at all, read without running anything, and refused in one
+sentence where something is wrong.
 
-A checkpoint is an ordinary file of ``torch.save``, so ``torch.load(path, weights_only=True)`` reads it anywhere. Its zip comment holds
-a SHA-256 of all the rest: a changed bit is found before anything is used.
+A checkpoint is an ordinary file of ``torch.save``, so ``torch.load(path, weights_only=True)`` reads
+it anywhere. Its zip comment holds a SHA-256 of all the rest: a changed bit is found before anything
+is used.
 """
 
 from __future__ import annotations
@@ -25,8 +27,18 @@ VERSION = 1
 _COMMENT = b"gpulab sha256 "
 _COMMENT_LENGTH = len(_COMMENT) + 64
 _NO_COMMENT = b"\0\0"  # the last two bytes of a zip file: the length of its comment
-_KEYS = {"mark": str, "version": int, "settings": dict, "step": int, "losses": list, "skipped_steps": int, "model": dict,
-         "optimizer": dict, "scaler": dict, "generators": list}  # fmt: skip
+_KEYS = {
+    "mark": str,
+    "version": int,
+    "settings": dict,
+    "step": int,
+    "losses": list,
+    "skipped_steps": int,
+    "model": dict,
+    "optimizer": dict,
+    "scaler": dict,
+    "generators": list,
+}
 
 
 def path_of(function: str, name: str, given: Any) -> Path:
@@ -40,14 +52,22 @@ def path_of(function: str, name: str, given: Any) -> Path:
     try:
         text = os.fspath(given)
     except TypeError as error:
-        raise InputError(f"{function}: {name} is {shown(given)}; expected a path. Pass {name}='run.pt'.") from error
+        raise InputError(
+            f"{function}: {name} is {shown(given)}; expected a path. Pass {name}='run.pt'."
+        ) from error
     try:
         path = Path(os.fsdecode(text)).expanduser()
         folder = path.is_dir()
-    except (ValueError, OSError, RuntimeError) as error:  # a zero byte, a name that is too long, an unknown home
-        raise InputError(f"{function}: {name} is {shown(given)} ({message_of(error)}); expected a path. Pass {name}='run.pt'.") from error
+    except (ValueError, OSError, RuntimeError) as error:
+        # a zero byte, a name that is too long, an unknown home
+        raise InputError(
+            f"{function}: {name} is {shown(given)} ({message_of(error)}); expected a path. Pass "
+            f"{name}='run.pt'."
+        ) from error
     if folder or not text:
-        raise InputError(f"{function}: {name}={shown(given)} is a folder; expected a file. Pass {name}='run.pt'.")
+        raise InputError(
+            f"{function}: {name}={shown(given)} is a folder; expected a file. Pass {name}='run.pt'."
+        )
     return path
 
 
@@ -62,14 +82,19 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     import torch
 
     buffer = io.BytesIO()
-    torch.save({"mark": MARK, "version": VERSION, **content, "optimizer": _plain(content["optimizer"])}, buffer)
+    torch.save(
+        {"mark": MARK, "version": VERSION, **content, "optimizer": _plain(content["optimizer"])},
+        buffer,
+    )
     plain = buffer.getvalue()
     digest = hashlib.sha256(plain).hexdigest().encode()
     write_atomically(path, plain[:-2] + _COMMENT_LENGTH.to_bytes(2, "little") + _COMMENT + digest)
 
 
 def _plain(value: Any) -> Any:
-    """Return an optimizer's state with Python's numbers in place of NumPy's: those (a rate of ``np.logspace``) no reader takes back."""
+    """Return an optimizer's state with Python's numbers in place of NumPy's: those (a rate of
+    ``np.logspace``) no reader takes back.
+    """
     if isinstance(value, np.generic):
         return value.item()
     if type(value) is dict:
@@ -83,18 +108,24 @@ def read(path: Path) -> dict[str, Any]:
     Raises
     ------
     CheckpointError
-        If there is no such file, or it is damaged, not a checkpoint of gpulab, or of a newer version.
+        If there is no such file, or it is damaged, not a checkpoint of gpulab, or of a newer
+        version.
     """
     import torch
 
     try:
         whole = read_regular(path, 2**62)
-    except (FileNotFoundError, ValueError) as error:  # ValueError: no file can have such a name, as one with a null character
+    except (FileNotFoundError, ValueError) as error:
+        # ValueError: no file can have such a name, as one with a null character
         raise CheckpointError(
-            f"resume: there is no file {shown(str(path))}; expected a checkpoint. Pass the file that save= wrote."
+            f"resume: there is no file {shown(str(path))}; expected a checkpoint. Pass the file "
+            "that save= wrote."
         ) from error
     except OSError as error:
-        raise CheckpointError(f"resume: {shown(str(path))} cannot be read ({message_of(error)}). Check its permissions.") from error
+        raise CheckpointError(
+            f"resume: {shown(str(path))} cannot be read ({message_of(error)}). Check its "
+            "permissions."
+        ) from error
     plain, comment = whole[: -_COMMENT_LENGTH - 2] + _NO_COMMENT, whole[-_COMMENT_LENGTH:]
     if not comment.startswith(_COMMENT):
         raise _foreign(path, "it has no gpulab mark at its end")
@@ -102,25 +133,31 @@ def read(path: Path) -> dict[str, Any]:
         raise _damaged(path, "its checksum does not match")
     try:
         with zipfile.ZipFile(io.BytesIO(plain)) as archive:
-            if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size > len(plain) for entry in archive.infolist()):
+            if any(
+                entry.compress_type != zipfile.ZIP_STORED or entry.file_size > len(plain)
+                for entry in archive.infolist()
+            ):
                 raise _foreign(path, "it is compressed")
         content = torch.load(io.BytesIO(plain), map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
-    except Exception as error:  # the readers of zip files and pickles raise whatever they stumble on
+    except Exception as error:
+        # the readers of zip files and pickles raise whatever they stumble on
         raise _foreign(path, f"{type(error).__name__}: {message_of(error, 80)}") from error
     return _checked(path, content)
 
 
 def _damaged(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
-        f"resume: {shown(str(path))} is damaged ({why}); expected a checkpoint as save= wrote it. Take an earlier one, or start a new run."
+        f"resume: {shown(str(path))} is damaged ({why}); expected a checkpoint as save= wrote it. "
+        "Take an earlier one, or start a new run."
     )
 
 
 def _foreign(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
-        f"resume: {shown(str(path))} is not a checkpoint of gpulab ({why}); expected one. Pass the file that save= wrote."
+        f"resume: {shown(str(path))} is not a checkpoint of gpulab ({why}); expected one. Pass the "
+        "file that save= wrote."
     )
 
 
@@ -129,7 +166,10 @@ def _checked(path: Path, content: Any) -> dict[str, Any]:
         raise _foreign(path, "its content is something else")
     version = content.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= VERSION:
-        raise CheckpointError(f"resume: {shown(str(path))} has version {shown(version)}; this gpulab reads 1 to {VERSION}. Update gpulab.")
+        raise CheckpointError(
+            f"resume: {shown(str(path))} has version {shown(version)}; this gpulab reads 1 to "
+            f"{VERSION}. Update gpulab."
+        )
     for key, kind in _KEYS.items():
         value = content.get(key)
         if not isinstance(value, kind) or isinstance(value, bool):
@@ -142,7 +182,9 @@ def _checked(path: Path, content: Any) -> dict[str, Any]:
     return content
 
 
-def restore(path: Path, content: Mapping[str, Any], model: Any, optimizer: Any, scaler: Any) -> None:
+def restore(
+    path: Path, content: Mapping[str, Any], model: Any, optimizer: Any, scaler: Any
+) -> None:
     """Put the weights, the optimizer's state and the scale of a checkpoint into those of a run.
 
     Raises
@@ -150,7 +192,11 @@ def restore(path: Path, content: Mapping[str, Any], model: Any, optimizer: Any, 
     CheckpointError
         If they belong to another model or optimizer; the model is then unchanged.
     """
-    before = {name: value.detach().clone() for name, value in model.state_dict().items() if hasattr(value, "detach")}
+    before = {
+        name: value.detach().clone()
+        for name, value in model.state_dict().items()
+        if hasattr(value, "detach")
+    }
     try:
         _fill(path, content, model, optimizer, scaler)
     except CheckpointError:  # PyTorch copies what matches before it tells what does not
@@ -169,14 +215,27 @@ def _fill(path: Path, content: Mapping[str, Any], model: Any, optimizer: Any, sc
     except Exception as error:  # PyTorch raises many kinds for states that do not match
         raise _other(path, f"{type(error).__name__}: {message_of(error, 120)}") from error
     for parameter, state in optimizer.state.items():
-        if not isinstance(parameter, torch.Tensor) or not isinstance(state, dict):  # PyTorch keeps a state of no parameter as it is
-            raise _other(path, f"it holds the state of a parameter {shown(parameter, 20)} that does not exist")
+        # PyTorch keeps a state of no parameter as it is
+        if not isinstance(parameter, torch.Tensor) or not isinstance(state, dict):
+            raise _other(
+                path,
+                f"it holds the state of a parameter {shown(parameter, 20)} that does not exist",
+            )
         for name, value in state.items():
-            if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != parameter.shape:
-                raise _other(path, f"the optimizer's {shown(name)} has shape {tuple(value.shape)}, its parameter {tuple(parameter.shape)}")
+            if (
+                isinstance(value, torch.Tensor)
+                and value.numel() != 1
+                and value.shape != parameter.shape
+            ):
+                raise _other(
+                    path,
+                    f"the optimizer's {shown(name)} has shape {tuple(value.shape)}, its parameter "
+                    f"{tuple(parameter.shape)}",
+                )
 
 
 def _other(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
-        f"resume: {shown(str(path))} is of another model or optimizer ({why}). Pass the model and options that it was saved with."
+        f"resume: {shown(str(path))} is of another model or optimizer ({why}). Pass the model and "
+        "options that it was saved with."
     )

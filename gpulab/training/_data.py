@@ -1,7 +1,8 @@
-"""The data that every run learns from: scikit-learn's digits, a harder variant of them, and this course's own prose.
+"""The data that every run learns from: scikit-learn's digits, a harder variant of them, and this
+course's own prose.
 
-Nothing is downloaded. Each set is made once a process and is the same on every machine: splits, shifts and noise come from NumPy's
-generator under a fixed seed, never from the seed of a run.
+Nothing is downloaded. Each set is made once a process and is the same on every machine: splits,
+shifts and noise come from NumPy's generator under a fixed seed, never from the seed of a run.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import numpy as np
 from gpulab.errors import MissingLibraryError, pip_command
 from gpulab.units import plural
 
-_SPLIT_SEED = 20_240  # any number does; it must never change, or figures measured before would be of other data
+# any number does; it must never change, or figures measured before would be of other data
+_SPLIT_SEED = 20_240
 _TEST_DIGITS = 500
 _BRIGHTEST = 16.0  # of scikit-learn's digits
-HARD_SIDE, HARD_TRAIN, HARD_NOISE = 12, 500, 0.15  # pixels; digits with a label; standard deviation, of a range of 0 to 1
+# pixels; digits with a label; standard deviation, of a range of 0 to 1
+HARD_SIDE, HARD_TRAIN, HARD_NOISE = 12, 500, 0.15
 _HARD_COPIES = 2  # of each test digit
 CONTEXT = 64  # characters a window of the prose
 _STRIDE = 16  # between the beginnings of training windows; those of the test do not overlap
@@ -38,7 +41,8 @@ class Data:
     targets : torch.Tensor
         int64 classes (n,), or the characters that follow (n, context).
     copies : int
-        How many items show the same thing: item k + n / copies shows the same as item k, so the answers to them are not independent.
+        How many items show the same thing: item k + n / copies shows the same as item k, so the
+        answers to them are not independent.
     """
 
     inputs: Any
@@ -49,9 +53,13 @@ class Data:
         return len(self.inputs)
 
     def __getitem__(self, indices: Any) -> tuple[Any, Any]:
-        """Return a batch with memory of its own: of a view, a prediction of memory would count the whole data."""
+        """Return a batch with memory of its own: of a view, a prediction of memory would count the
+        whole data.
+        """
         inputs, targets = self.inputs[indices], self.targets[indices]
-        return (inputs.clone(), targets.clone()) if isinstance(indices, slice) else (inputs, targets)
+        return (
+            (inputs.clone(), targets.clone()) if isinstance(indices, slice) else (inputs, targets)
+        )
 
     def __getitems__(self, indices: Any) -> tuple[Any, Any]:
         """Return a whole batch at once, as PyTorch's DataLoader asks for it."""
@@ -69,18 +77,26 @@ def _raw_digits() -> tuple[np.ndarray, np.ndarray]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise MissingLibraryError(
-            "training: the digits come with scikit-learn, which is not installed here; expected it to be. "
-            f"Run {pip_command('install scikit-learn')}, or take the task 'prose-transformer', which needs nothing."
+            "training: the digits come with scikit-learn, which is not installed here; expected it "
+            "to be. "
+            f"Run {pip_command('install scikit-learn')}, or take the task 'prose-transformer', "
+            "which needs nothing."
         ) from error
     images, classes = load_digits(return_X_y=True)
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(images))
-    return images[order].reshape(-1, 8, 8).astype(np.float32) / np.float32(_BRIGHTEST), classes[order].astype(np.int64)
+    return images[order].reshape(-1, 8, 8).astype(np.float32) / np.float32(_BRIGHTEST), classes[
+        order
+    ].astype(np.int64)
 
 
 def _as_data(images: np.ndarray, classes: np.ndarray, copies: int = 1) -> Data:
     import torch
 
-    return Data(torch.from_numpy(np.ascontiguousarray(images[:, None])), torch.from_numpy(classes.copy()), copies)
+    return Data(
+        torch.from_numpy(np.ascontiguousarray(images[:, None])),
+        torch.from_numpy(classes.copy()),
+        copies,
+    )
 
 
 @functools.cache
@@ -93,28 +109,37 @@ def digits() -> tuple[Data, Data]:
         Without scikit-learn.
     """
     images, classes = _raw_digits()
-    return _as_data(images[:-_TEST_DIGITS], classes[:-_TEST_DIGITS]), _as_data(images[-_TEST_DIGITS:], classes[-_TEST_DIGITS:])
+    return _as_data(images[:-_TEST_DIGITS], classes[:-_TEST_DIGITS]), _as_data(
+        images[-_TEST_DIGITS:], classes[-_TEST_DIGITS:]
+    )
 
 
 @functools.cache
 def hard_digits() -> tuple[Data, Data]:
-    """Return the same digits made hard: each is placed at random on a noisy canvas of 12x12 pixels, and only 500 have a label.
+    """Return the same digits made hard: each is placed at random on a noisy canvas of 12x12 pixels,
+    and only 500 have a label.
 
-    The test set has every test digit twice, at two places with different noise. A digit that is hard to read is hard at both places, so
-    accuracy counts the two as one item with two answers.
+    The test set has every test digit twice, at two places with different noise. A digit that is
+    hard to read is hard at both places, so accuracy counts the two as one item with two answers.
     """
     images, classes = _raw_digits()
     random = np.random.default_rng(_SPLIT_SEED + 1)
     train, test = images[:HARD_TRAIN], np.concatenate([images[-_TEST_DIGITS:]] * _HARD_COPIES)
     return (
         _as_data(_placed(train, random), classes[:HARD_TRAIN]),
-        _as_data(_placed(test, random), np.concatenate([classes[-_TEST_DIGITS:]] * _HARD_COPIES), _HARD_COPIES),
+        _as_data(
+            _placed(test, random),
+            np.concatenate([classes[-_TEST_DIGITS:]] * _HARD_COPIES),
+            _HARD_COPIES,
+        ),
     )
 
 
 def _placed(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
     canvas = np.zeros((len(images), HARD_SIDE, HARD_SIDE), dtype=np.float32)
-    for picture, image, (row, column) in zip(canvas, images, random.integers(0, HARD_SIDE - 7, (len(images), 2)), strict=True):
+    for picture, image, (row, column) in zip(
+        canvas, images, random.integers(0, HARD_SIDE - 7, (len(images), 2)), strict=True
+    ):
         picture[row : row + 8, column : column + 8] = image
     return canvas + random.normal(0.0, HARD_NOISE, canvas.shape).astype(np.float32)
 
@@ -132,7 +157,9 @@ def characters() -> str:
 
 @functools.cache
 def prose() -> tuple[Data, Data]:
-    """Return windows of 64 characters of this course's own prose with the characters that follow; the last tenth is for the test."""
+    """Return windows of 64 characters of this course's own prose with the characters that follow;
+    the last tenth is for the test.
+    """
     import torch
 
     number = {character: index for index, character in enumerate(characters())}

@@ -27,14 +27,16 @@ def evaluate(model: Any, on: str | Task) -> Accuracy:
     Parameters
     ----------
     model : torch.nn.Module
-        On any device, in any floating-point dtype; it is set to evaluation mode meanwhile, and back afterwards.
+        On any device, in any floating-point dtype; it is set to evaluation mode meanwhile, and back
+        afterwards.
     on : str or Task
 
     Returns
     -------
     Accuracy
-        Evidence MEASURED. The interval is Wilson's where each item has one answer; where an item has several, which are not
-        independent (the characters of one window, one digit at two places), that of a ratio of sums over items.
+        Evidence MEASURED. The interval is Wilson's where each item has one answer; where an item
+        has several, which are not independent (the characters of one window, one digit at two
+        places), that of a ratio of sums over items.
 
     Raises
     ------
@@ -67,9 +69,13 @@ class Answers:
         shares = self.right / self.each
         # Where all items are alike their spread says nothing; Wilson's interval does.
         alike = self.each == 1 or bool((shares == shares[0]).all())
-        interval = wilson(round(correct / self.each), len(self.right)) if alike else clustered(shares)
+        interval = (
+            wilson(round(correct / self.each), len(self.right)) if alike else clustered(shares)
+        )
         evidence = Evidence.measured(self.device, samples=len(self.right))
-        return Accuracy(correct, count, correct / count, interval, self.loss, self.answers, evidence)
+        return Accuracy(
+            correct, count, correct / count, interval, self.loss, self.answers, evidence
+        )
 
 
 def answers_of(model: Any, job: Task) -> Answers:
@@ -83,8 +89,13 @@ def answers_of(model: Any, job: Task) -> Answers:
     import torch
 
     if not isinstance(model, torch.nn.Module):
-        raise InputError(f"evaluate: got {kind_of(model)}; expected a torch.nn.Module. Pass the model, then the task.")
-    first = next((t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()), None)
+        raise InputError(
+            f"evaluate: got {kind_of(model)}; expected a torch.nn.Module. Pass the model, then the "
+            "task."
+        )
+    first = next(
+        (t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()), None
+    )
     where = first.device if first is not None else torch.device("cpu")
     dtype = first.dtype if first is not None else torch.float32
     loss, right = 0.0, []
@@ -92,17 +103,27 @@ def answers_of(model: Any, job: Task) -> Answers:
         for begin in range(0, len(job.test), _BATCH):
             inputs, targets = job.test[slice(begin, begin + _BATCH)]
             try:
-                batch = (inputs.to(where, dtype) if inputs.is_floating_point() else inputs.to(where), targets.to(where))
+                batch = (
+                    inputs.to(where, dtype) if inputs.is_floating_point() else inputs.to(where),
+                    targets.to(where),
+                )
                 right.append(job.correct(model, batch).cpu().numpy())
                 loss += float(job.loss(model, batch)) * len(targets)
             except Exception as error:  # whatever the layers of somebody's model raise
-                ours = devices.translate(error, f"evaluate: {len(targets)} items of {job.name} on {where}")
+                ours = devices.translate(
+                    error, f"evaluate: {len(targets)} items of {job.name} on {where}"
+                )
                 raise ours or InputError(
-                    f"evaluate: the model raised {type(error).__name__} on {job.name}'s inputs {tuple(inputs.shape)} "
-                    f"({message_of(error)}); expected it to take them. Pass a model with the inputs and outputs of task.make_model()."
+                    f"evaluate: the model raised {type(error).__name__} on {job.name}'s inputs "
+                    f"{tuple(inputs.shape)} "
+                    f"({message_of(error)}); expected it to take them. Pass a model with the "
+                    "inputs and outputs of task.make_model()."
                 ) from error
     copies = job.test.copies
-    together, each = np.concatenate(right).reshape(copies, -1).sum(axis=0), copies * job.test.targets[0].numel()
+    together, each = (
+        np.concatenate(right).reshape(copies, -1).sum(axis=0),
+        copies * job.test.targets[0].numel(),
+    )
     return Answers(together, each, loss / len(job.test), job.answers, devices.find(where).name)
 
 
@@ -121,7 +142,8 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 
 def wilson(correct: int, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share (Wilson 1927; Brown, Cai and DasGupta 2001, Statistical Science 16, 101).
+    """Return Wilson's 95 % interval of a share (Wilson 1927; Brown, Cai and DasGupta 2001,
+    Statistical Science 16, 101).
 
     Examples
     --------
@@ -135,7 +157,9 @@ def wilson(correct: int, count: int) -> tuple[float, float]:
 
 
 def clustered(shares: np.ndarray) -> tuple[float, float]:
-    """Return a 95 % interval of the mean of items' shares, each item independent of the others (Student's t)."""
+    """Return a 95 % interval of the mean of items' shares, each item independent of the others
+    (Student's t).
+    """
     mean, half = float(shares.mean()), _half(shares)
     return max(0.0, mean - half), min(1.0, mean + half)
 
@@ -150,13 +174,15 @@ def difference_interval(before: np.ndarray, after: np.ndarray) -> tuple[float, f
 
     Notes
     -----
-    Of items with one answer: the Wald interval for pairs with half an item added to each of the four cells (Agresti and Min 2005,
-    Statistics in Medicine 24, 729), so that two models that agree on all items are not called equal for certain; with several answers
-    an item it is taken where they agree on all. Else Student's t.
+    Of items with one answer: the Wald interval for pairs with half an item added to each of the
+    four cells (Agresti and Min 2005, Statistics in Medicine 24, 729), so that two models that agree
+    on all items are not called equal for certain; with several answers an item it is taken where
+    they agree on all. Else Student's t.
 
     Examples
     --------
-    Of five items one was lost and two were won; with half an item more each way the middle is 1 / 7, and its variance (4 - 1 / 7) / 49.
+    Of five items one was lost and two were won; with half an item more each way the middle is 1 /
+    7, and its variance (4 - 1 / 7) / 49.
 
     >>> low, high = difference_interval(np.array([1.0, 0, 1, 1, 0]), np.array([1.0, 1, 0, 1, 1]))
     >>> half = 1.959964 * (4 - 1 / 7) ** 0.5 / 7

@@ -1,6 +1,8 @@
-"""Batches in the order that the seed decides, prepared by this thread, by a thread that runs ahead, or by worker processes.
+"""Batches in the order that the seed decides, prepared by this thread, by a thread that runs ahead,
+or by worker processes.
 
-The three give the same batches, so ``workers``, ``prefetch`` and ``pinned`` change how long a run waits and nothing else.
+The three give the same batches, so ``workers``, ``prefetch`` and ``pinned`` change how long a run
+waits and nothing else.
 """
 
 from __future__ import annotations
@@ -27,14 +29,21 @@ _LINUX_SHARED = "/dev/shm"
 
 
 class Order:
-    """The indices of the batches ``first`` to ``last`` (not included), each int64 of shape (batch_size,).
+    """The indices of the batches ``first`` to ``last`` (not included), each int64 of shape
+    (batch_size,).
 
-    Each epoch is another permutation; its last items that fill no batch wait for another epoch. Batch k depends on the seed and k
-    alone, so a run that is resumed sees what it would have seen.
+    Each epoch is another permutation; its last items that fill no batch wait for another epoch.
+    Batch k depends on the seed and k alone, so a run that is resumed sees what it would have seen.
     """
 
     def __init__(self, items: int, batch_size: int, seed: int, first: int, last: int) -> None:
-        self.items, self.batch_size, self.seed, self.first, self.last = items, batch_size, seed, first, last
+        self.items, self.batch_size, self.seed, self.first, self.last = (
+            items,
+            batch_size,
+            seed,
+            first,
+            last,
+        )
 
     def __len__(self) -> int:
         return self.last - self.first
@@ -45,7 +54,10 @@ class Order:
         for number in range(self.first, self.last):
             epoch, place = divmod(number, an_epoch)
             if epoch != known:
-                permutation, known = np.random.default_rng((self.seed, epoch)).permutation(self.items), epoch
+                permutation, known = (
+                    np.random.default_rng((self.seed, epoch)).permutation(self.items),
+                    epoch,
+                )
             yield permutation[place * size : (place + 1) * size]
 
 
@@ -59,23 +71,41 @@ class Feed:
     loading, workers, prefetch, pinned
         As in ``training.fit``.
     to_device : callable
-        Copies a batch to the device; called by the thread ahead where there is one, else by the run.
+        Copies a batch to the device; called by the thread ahead where there is one, else by the
+        run.
     device : Device
         Where that is; a thread ahead has a stream of its own there.
     """
 
     def __init__(
-        self, data: Data, order: Order, *, workers: int, prefetch: int, pinned: bool, to_device: Callable[[Batch], Batch],
-        device: Device, loading: str = "batches",
-    ) -> None:  # fmt: skip
+        self,
+        data: Data,
+        order: Order,
+        *,
+        workers: int,
+        prefetch: int,
+        pinned: bool,
+        to_device: Callable[[Batch], Batch],
+        device: Device,
+        loading: str = "batches",
+    ) -> None:
         self.on_device = prefetch > 0 and workers == 0
         self._ahead: _Ahead | None = None
         source: Any = _ItemByItem(data) if loading == "items" else data
         if workers:
-            check_shared("fit", (data.inputs[:1].nbytes + data.targets[:1].nbytes) * order.batch_size, workers, prefetch or _DEFAULT_AHEAD)
+            check_shared(
+                "fit",
+                (data.inputs[:1].nbytes + data.targets[:1].nbytes) * order.batch_size,
+                workers,
+                prefetch or _DEFAULT_AHEAD,
+            )
             self._batches = _workers(source, order, workers, prefetch, pinned)
             return
-        batches = _resident(data, order, to_device) if loading == "resident" else _here(source, order, pinned)
+        batches = (
+            _resident(data, order, to_device)
+            if loading == "resident"
+            else _here(source, order, pinned)
+        )
         if prefetch:
             self._ahead = _Ahead(batches, prefetch, to_device, device)
             batches = iter(self._ahead)
@@ -88,13 +118,16 @@ class Feed:
         """End the thread or the processes."""
         if self._ahead is not None:
             self._ahead.close()
-        # Not left to the last reference: an error that a notebook keeps holds the loader, and its processes heed no interrupt.
+        # Not left to the last reference: an error that a notebook keeps holds the loader, and its
+        # processes heed no interrupt.
         getattr(self._batches, "_shutdown_workers", lambda: None)()
         self._batches = iter(())
 
 
 class _ItemByItem:
-    """The data as a plain ``Dataset`` gives it: one item a call, stacked into a batch afterwards."""
+    """The data as a plain ``Dataset`` gives it: one item a call, stacked into a batch
+    afterwards.
+    """
 
     def __init__(self, data: Data) -> None:
         self.data = data
@@ -105,7 +138,9 @@ class _ItemByItem:
         if isinstance(indices, int):
             return self.data[indices]
         items = [self.data[int(index)] for index in indices]
-        return torch.stack([inputs for inputs, _ in items]), torch.stack([targets for _, targets in items])
+        return torch.stack([inputs for inputs, _ in items]), torch.stack(
+            [targets for _, targets in items]
+        )
 
     def __getitems__(self, indices: Any) -> Batch:
         """Return what PyTorch's DataLoader asks for at once, still item by item."""
@@ -122,7 +157,9 @@ def _resident(data: Data, order: Order, to_device: Callable[[Batch], Batch]) -> 
     inputs, targets = to_device((data.inputs, data.targets))
     for indices in order:
         chosen = torch.from_numpy(indices)
-        if inputs.is_cuda:  # from pageable memory the host would wait, in each step, for all that the device has still to do
+        # from pageable memory the host would wait, in each step, for all that the device has still
+        # to do
+        if inputs.is_cuda:
             chosen = chosen.pin_memory()
         chosen = chosen.to(inputs.device, non_blocking=inputs.is_cuda)
         yield inputs[chosen], targets[chosen]
@@ -136,7 +173,9 @@ def _here(data: Data, order: Order, pinned: bool) -> Iterator[Batch]:
         yield (inputs.pin_memory(), targets.pin_memory()) if pinned else (inputs, targets)
 
 
-def _workers(data: Data, order: Order, workers: int, prefetch: int, pinned: bool) -> Iterator[Batch]:
+def _workers(
+    data: Data, order: Order, workers: int, prefetch: int, pinned: bool
+) -> Iterator[Batch]:
     import torch
     from torch.utils.data import DataLoader
 
@@ -155,7 +194,8 @@ def _workers(data: Data, order: Order, workers: int, prefetch: int, pinned: bool
 
 
 def check_shared(who: str, nbytes: int, workers: int, prefetch: int) -> None:
-    """Refuse what the shared memory of the workers cannot hold: there a worker would die by a signal, or a batch would never come.
+    """Refuse what the shared memory of the workers cannot hold: there a worker would die by a
+    signal, or a batch would never come.
 
     Raises
     ------
@@ -163,10 +203,16 @@ def check_shared(who: str, nbytes: int, workers: int, prefetch: int) -> None:
         If the batches of ``nbytes`` that are in flight need more than is free.
     """
     needed = nbytes * workers * (prefetch + 1)
-    if needed and os.path.isdir(_LINUX_SHARED) and needed > (free := shutil.disk_usage(_LINUX_SHARED).free):  # noqa: PTH112
+    if (
+        needed
+        and os.path.isdir(_LINUX_SHARED)  # noqa: PTH112
+        and needed > (free := shutil.disk_usage(_LINUX_SHARED).free)
+    ):
         raise OutOfMemoryError(
-            f"{who}: {workers} workers, each {prefetch} batches ahead, need {format_bytes(needed)} of shared memory, and "
-            f"{_LINUX_SHARED} has {format_bytes(free)} free; expected room for them. Lower workers, prefetch or batch_size, free some "
+            f"{who}: {workers} workers, each {prefetch} batches ahead, need {format_bytes(needed)} "
+            "of shared memory, and "
+            f"{_LINUX_SHARED} has {format_bytes(free)} free; expected room for them. Lower "
+            "workers, prefetch or batch_size, free some "
             "there, or start the container with more (docker run --shm-size=1g)."
         )
 
@@ -178,7 +224,13 @@ def _as_it_is(batch: Batch) -> Batch:
 class _Ahead:
     """A thread that prepares batches and copies them to the device, a few ahead of the run."""
 
-    def __init__(self, batches: Iterator[Batch], ahead: int, to_device: Callable[[Batch], Batch], device: Device) -> None:
+    def __init__(
+        self,
+        batches: Iterator[Batch],
+        ahead: int,
+        to_device: Callable[[Batch], Batch],
+        device: Device,
+    ) -> None:
         self._batches, self._to_device, self._device = batches, to_device, device
         self._queue: queue.Queue[Any] = queue.Queue(maxsize=ahead)
         self._closed = threading.Event()
@@ -189,8 +241,13 @@ class _Ahead:
         import torch
 
         try:
-            # The current device is that of each thread: of this one it is the first, wherever the run trains.
-            stream = cast(Any, torch.cuda.Stream)(self._device.index) if self._device.torch_type == "cuda" else None
+            # The current device is that of each thread: of this one it is the first, wherever the
+            # run trains.
+            stream = (
+                cast(Any, torch.cuda.Stream)(self._device.index)
+                if self._device.torch_type == "cuda"
+                else None
+            )
             for batch in self._batches:
                 with torch.cuda.stream(stream):  # of None, nothing: on a CPU there are no streams
                     there = self._to_device(batch)

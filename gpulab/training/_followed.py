@@ -52,11 +52,16 @@ class Followed:
         tracker.classify()
         event, self.peak_bytes = tracker.peak()
         alive = tracker.alive_at(event)
-        self.by_category = {category: sum(t.nbytes for t in alive if t.category == category) for category in CATEGORIES}
+        self.by_category = {
+            category: sum(t.nbytes for t in alive if t.category == category)
+            for category in CATEGORIES
+        }
 
     @contextlib.contextmanager
     def _asked_of_the_allocator(self) -> Iterator[None]:
-        """A compiled step has no operators to follow; CUDA's allocator knows its peak, a CPU's does not."""
+        """A compiled step has no operators to follow; CUDA's allocator knows its peak, a CPU's does
+        not.
+        """
         import torch
 
         if self._device.torch_type != "cuda":
@@ -71,5 +76,13 @@ class Followed:
         """Say what is not known, where something is not."""
         if not self._opaque:
             return None
-        whole = "the peak is that of the whole process" if self.peak_bytes is not None else "its peak is not known"
-        return Note("skipped", f"a compiled step has no operators to follow, so {whole}, and its memory is not split into categories.")
+        whole = (
+            "the peak is that of the whole process"
+            if self.peak_bytes is not None
+            else "its peak is not known"
+        )
+        return Note(
+            "skipped",
+            f"a compiled step has no operators to follow, so {whole}, and its memory is not split "
+            "into categories.",
+        )

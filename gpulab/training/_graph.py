@@ -1,4 +1,6 @@
-"""One step of training recorded as a CUDA graph and replayed: the host then makes one launch a step."""
+"""One step of training recorded as a CUDA graph and replayed: the host then makes one launch a
+step.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,20 @@ from typing import Any, cast
 from gpulab.errors import message_of
 from gpulab.evidence import Note
 
-_EAGER_STEPS = 3  # PyTorch's notes on CUDA graphs ask for a few on a side stream, so that libraries and the optimizer have their state
+# PyTorch's notes on CUDA graphs ask for a few on a side stream, so that libraries and the optimizer
+# have their state
+_EAGER_STEPS = 3
 
 
-_spoilt: list[Any] = []  # graphs whose recording was spoilt: PyTorch's allocator goes on asking them whether they record
+# graphs whose recording was spoilt: PyTorch's allocator goes on asking them whether they record
+_spoilt: list[Any] = []
 
 
 class GraphedStep:
     """A step that runs as it is three times, is then recorded, and is replayed from there on.
 
-    The first steps are real steps of the run, and recording runs nothing, so the losses are those of a run without a graph.
+    The first steps are real steps of the run, and recording runs nothing, so the losses are those
+    of a run without a graph.
 
     Parameters
     ----------
@@ -76,21 +82,27 @@ class GraphedStep:
         self._step.optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         try:
-            # By default what another thread does can break the recording, and the one that loads ahead pins memory meanwhile.
-            # The stream is ours: PyTorch's own for recordings is made once, on the device that was current then. It is entered here too,
-            # for where the recording is spoilt its end raises as well, and then PyTorch leaves the recording's stream the current one:
-            # kernels of CuPy and Numba, on the device's own stream, would from then on not wait for PyTorch's work.
+            # By default what another thread does can break the recording, and the one that loads
+            # ahead pins memory meanwhile. The stream is ours: PyTorch's own for recordings is made
+            # once, on the device that was current then. It is entered here too, for where the
+            # recording is spoilt its end raises as well, and then PyTorch leaves the recording's
+            # stream the current one: kernels of CuPy and Numba, on the device's own stream, would
+            # from then on not wait for PyTorch's work.
             with (
                 torch.cuda.stream(self._side),
                 torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"),
             ):
                 self._loss = self._step.run(self._inputs, lambda phase: None)
-        except Exception as error:  # an operator that waits for the device, or an optimizer that is not capturable
+        except Exception as error:
+            # an operator that waits for the device, or an optimizer that is not capturable
             self._failed = True
             torch.cuda.synchronize()
             self._step.optimizer.zero_grad(set_to_none=True)
             reason = message_of(_first(error), 120)
-            sentence = f"the step could not be recorded as a CUDA graph ({reason}), so it was launched operator by operator."
+            sentence = (
+                f"the step could not be recorded as a CUDA graph ({reason}), so it was "
+                "launched operator by operator."
+            )
             self._notes.append(Note("skipped", sentence))
             if _first(error) is not error:
                 _spoilt.append(graph)
@@ -99,22 +111,33 @@ class GraphedStep:
         self._graph = graph
 
     def _record_whole(self) -> None:
-        """Record a graph that nobody replays: a spoilt recording keeps CUDA's generator, in some versions of PyTorch, until one is whole.
+        """Record a graph that nobody replays: a spoilt recording keeps CUDA's generator, in some
+        versions of PyTorch, until one is whole.
 
-        Dropout and every other graph's replay would raise from then on ("Offset increment outside graph capture").
+        Dropout and every other graph's replay would raise from then on ("Offset increment outside
+        graph capture").
         """
         import torch
 
         assert self._inputs is not None
         with (
-            contextlib.suppress(RuntimeError),  # what was to be mended is told by the next step that needs it
+            # what was to be mended is told by the next step that needs it
+            contextlib.suppress(RuntimeError),
             torch.cuda.stream(self._side),
-            torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._side, capture_error_mode="thread_local"),
+            torch.cuda.graph(
+                torch.cuda.CUDAGraph(), stream=self._side, capture_error_mode="thread_local"
+            ),
         ):
             self._inputs[0].zero_()
 
 
 def _first(error: Exception) -> Exception:
-    """Return what spoilt a recording: its end says only that something did (cudaErrorStreamCaptureInvalidated)."""
+    """Return what spoilt a recording: its end says only that something did
+    (cudaErrorStreamCaptureInvalidated).
+    """
     before = error.__context__
-    return before if isinstance(before, Exception) and "previous error during capture" in str(error) else error
+    return (
+        before
+        if isinstance(before, Exception) and "previous error during capture" in str(error)
+        else error
+    )

@@ -1,8 +1,9 @@
-"""Where a training loop makes its host wait: reading a number, finding which entries are not zero, fetching a tensor.
+"""Where a training loop makes its host wait: reading a number, finding which entries are not zero,
+fetching a tensor.
 
-On an accelerator such a call returns only when everything that was queued before is done, and meanwhile nothing new is queued. The
-calls are counted by what the program does, so they show on a machine without an accelerator too: there each tensor counts as if it
-lay on one.
+On an accelerator such a call returns only when everything that was queued before is done, and
+meanwhile nothing new is queued. The calls are counted by what the program does, so they show on a
+machine without an accelerator too: there each tensor counts as if it lay on one.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from gpulab.results import Result
 from gpulab.units import plural
 
 # What reads values of a tensor on the host, or has a result whose size depends on them.
-# Source: PyTorch, "CUDA semantics"; torch.cuda.set_sync_debug_mode; the shapes of nonzero, masked_select and unique; torch.linalg.solve;
-# aten/src/ATen/native/cuda/SummaryOps.cu (bincount, histc) and native/Repeat.cpp.
+# Source: PyTorch, "CUDA semantics"; torch.cuda.set_sync_debug_mode; the shapes of nonzero,
+# masked_select and unique; torch.linalg.solve; aten/src/ATen/native/cuda/SummaryOps.cu (bincount,
+# histc) and native/Repeat.cpp.
 _OPERATORS = {
     "aten::_local_scalar_dense": "reads one number",
     "aten::nonzero": "size depends on values",
@@ -94,15 +96,24 @@ class HiddenWaits(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a place."""
-        rows = [(site.line, site.what, str(site.count)) for site in self.sites] or [("nowhere", "the host never waits", "0")]
+        rows = [(site.line, site.what, str(site.count)) for site in self.sites] or [
+            ("nowhere", "the host never waits", "0")
+        ]
         if self.warned is not None:
             rows.append(("CUDA's debug mode counted", "", str(self.warned)))
         rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
         return (f"{self.label}: where the host waits", "what it calls", "times"), rows
 
 
-def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any = None, count_to_cpu: bool = False) -> HiddenWaits:
-    """Call a function and return the places at which it makes the host wait for the device, as far as they are known.
+def hidden_waits(
+    fn: Callable[..., Any],
+    *args: Any,
+    calls: int = 1,
+    device: Any = None,
+    count_to_cpu: bool = False,
+) -> HiddenWaits:
+    """Call a function and return the places at which it makes the host wait for the device, as far
+    as they are known.
 
     Parameters
     ----------
@@ -113,12 +124,14 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
     calls : int
         1 to 1000.
     device : Device or str, optional
-        The device whose tensors count; None takes the best there is. On a CPU all tensors count, as if they were on an accelerator, except
-        those that a PyTorch optimizer itself reads, since it keeps its step counters on the host.
+        The device whose tensors count; None takes the best there is. On a CPU all tensors count, as
+        if they were on an accelerator, except those that a PyTorch optimizer itself reads, since it
+        keeps its step counters on the host.
     count_to_cpu : bool
-        On a CPU: count ``.to("cpu")``, written as a string, as a fetch. Without this option such a call counts only on an accelerator,
-        since on a CPU it may also be a program that moves data to its device. A ``torch.device`` never counts on a CPU: it may come from a
-        tensor or a model and name the place where the values are already.
+        On a CPU: count ``.to("cpu")``, written as a string, as a fetch. Without this option such a
+        call counts only on an accelerator, since on a CPU it may also be a program that moves data
+        to its device. A ``torch.device`` never counts on a CPU: it may come from a tensor or a
+        model and name the place where the values are already.
 
     Returns
     -------
@@ -131,10 +144,11 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
 
     Notes
     -----
-    The known calls are PyTorch's own that read values, fetch them, or have a result whose size depends on them; waits in other libraries
-    show only in CUDA's debug mode. A call counts once, even if PyTorch waits twice inside it (``bincount``).
-    Sending data to the device also waits if the memory is not pinned; without an accelerator this cannot be seen.
-    A fetched tensor is on the host, and so is everything computed from it alone: reading it does not count again.
+    The known calls are PyTorch's own that read values, fetch them, or have a result whose size
+    depends on them; waits in other libraries show only in CUDA's debug mode. A call counts once,
+    even if PyTorch waits twice inside it (``bincount``). Sending data to the device also waits if
+    the memory is not pinned; without an accelerator this cannot be seen. A fetched tensor is on the
+    host, and so is everything computed from it alone: reading it does not count again.
 
     Examples
     --------
@@ -143,7 +157,9 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
     1
     """
     if not callable(fn):
-        raise InputError(f"hidden_waits: {kind_of(fn)} was given; expected a function. Pass one, not its result.")
+        raise InputError(
+            f"hidden_waits: {kind_of(fn)} was given; expected a function. Pass one, not its result."
+        )
     from gpulab.training._pipeline_model import check_count
 
     calls = check_count("hidden_waits", "calls", calls, 1, 1000)
@@ -157,12 +173,18 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
         warned = None if caught is None else sum(_WARNING in str(each.message) for each in caught)
     except Exception as error:
         raise InputError(
-            f"hidden_waits: the function raised {type(error).__name__} ({message_of(error)}); expected it to run. "
+            f"hidden_waits: the function raised {type(error).__name__} ({message_of(error)}); "
+            "expected it to run. "
             "Call it once by itself first."
         ) from error
-    sites = tuple(WaitSite(line, what, count) for (line, what), count in sorted(waits.found.items(), key=lambda item: -item[1]))
+    sites = tuple(
+        WaitSite(line, what, count)
+        for (line, what), count in sorted(waits.found.items(), key=lambda item: -item[1])
+    )
     label = getattr(fn, "__name__", "the function").replace("<lambda>", "the function")
-    return HiddenWaits(label, str(where), calls, sites, warned, (), Evidence.measured(where.name, calls))
+    return HiddenWaits(
+        label, str(where), calls, sites, warned, (), Evidence.measured(where.name, calls)
+    )
 
 
 class _debug_mode:  # noqa: N801  (a context manager, used like a function)
@@ -192,14 +214,16 @@ class _debug_mode:  # noqa: N801  (a context manager, used like a function)
 
 
 class _Waits:
-    """What has waited so far, and which tensors lie on the host: both modes below ask and tell it."""
+    """What has waited so far, and which tensors lie on the host: both modes below ask and tell
+    it.
+    """
 
     def __init__(self, device_type: str, count_to_cpu: bool) -> None:
         self.device_type, self.count_to_cpu = device_type, count_to_cpu
         self.found: dict[tuple[str, str], int] = {}
         self.inside = 0  # a fetch calls operators that read; they are one wait with it
-        # Without an accelerator: where .cpu() or .to("cpu") has put what it fetched, which waits no second time. Such a reference keeps no
-        # data alive, only its address from being used twice.
+        # Without an accelerator: where .cpu() or .to("cpu") has put what it fetched, which waits no
+        # second time. Such a reference keeps no data alive, only its address from being used twice.
         self.fetched: set[Any] = set()
 
     def note(self, what: str) -> None:
@@ -219,7 +243,9 @@ class _Waits:
 
     def there(self, values: Any) -> bool:
         """Whether a tensor among them lies where reading it waits."""
-        return any(x.device.type == self.device_type and not self.on_host(x) for x in _tensors(values))
+        return any(
+            x.device.type == self.device_type and not self.on_host(x) for x in _tensors(values)
+        )
 
     def on_host(self, x: Any) -> bool:
         """Whether this tensor was fetched, or is computed of such alone."""
@@ -231,12 +257,16 @@ class _Waits:
             (self.fetched.add if host else self.fetched.discard)(_storage(x))
 
     def asks_for_host(self, args: Any, kwargs: Any) -> bool:
-        """Whether ``.to`` is a fetch: without an accelerator "cpu" is where everything lies, so .to(device) says nothing there."""
+        """Whether ``.to`` is a fetch: without an accelerator "cpu" is where everything lies, so
+        .to(device) says nothing there.
+        """
         import torch
 
         words = str if self.device_type == "cpu" else (str, torch.device)
         wanted = [x for x in (kwargs.get("device"), *args[1:2]) if isinstance(x, words)]
-        return (self.device_type != "cpu" or self.count_to_cpu) and any(str(x).partition(":")[0] == "cpu" for x in wanted)
+        return (self.device_type != "cpu" or self.count_to_cpu) and any(
+            str(x).partition(":")[0] == "cpu" for x in wanted
+        )
 
 
 def _tensors(values: Any) -> list[Any]:
@@ -259,23 +289,31 @@ def _storage(x: Any) -> Any:
 
 
 def _operators(waits: _Waits) -> Any:
-    """Return a mode that sees each operator, and notes those that read values or have a result whose size depends on them."""
+    """Return a mode that sees each operator, and notes those that read values or have a result
+    whose size depends on them.
+    """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if torch.is_inference_mode_enabled() and isinstance(func, torch._ops.OpOverload):
-                with self:  # there composite operators arrive whole: what they are made of comes by again
+                # there composite operators arrive whole: what they are made of comes by again
+                with self:
                     made = func.decompose(*args, **(kwargs or {}))
                 if made is not NotImplemented:
                     return made
             name = func.name().partition(".")[0]
             why = _OPERATORS.get(name) or _masked(name, args) or _sized(name, args, kwargs or {})
             if why and not waits.inside and waits.there((args, kwargs)):
-                waits.note(f"{name.removeprefix('aten::').replace('_local_scalar_dense', 'item')}: {why}")
+                waits.note(
+                    f"{name.removeprefix('aten::').replace('_local_scalar_dense', 'item')}: {why}"
+                )
             result = func(*args, **(kwargs or {}))
-            if waits.fetched and (given := _tensors((args, kwargs))):  # computed of fetched tensors alone, it is on the host as well
+            # computed of fetched tensors alone, it is on the host as well
+            if waits.fetched and (given := _tensors((args, kwargs))):
                 waits.mark(result, host=all(map(waits.on_host, given)))
             return result
 
@@ -283,21 +321,28 @@ def _operators(waits: _Waits) -> Any:
 
 
 def _fetches(waits: _Waits) -> Any:
-    """Return a mode that sees each call of a tensor's own, and notes those that bring its values to the host."""
+    """Return a mode that sees each call of a tensor's own, and notes those that bring its values to
+    the host.
+    """
     from torch.overrides import TorchFunctionMode
 
     class Fetches(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             name = getattr(func, "__name__", "")
             if name == "one_hot" and not waits.inside and waits.there(args[:1]):
                 return _one_hot(waits, func, args, kwargs or {})
             fetches = name in _FETCHES or (name == "to" and waits.asks_for_host(args, kwargs or {}))
             if not fetches or waits.inside or not waits.there(args[:1]):
                 return func(*args, **(kwargs or {}))
-            waits.note(f"{'print' if name in ('__repr__', '__format__') else name}: fetches the values")
+            waits.note(
+                f"{'print' if name in ('__repr__', '__format__') else name}: fetches the values"
+            )
             with waits.one_wait():
                 result = func(*args, **(kwargs or {}))
-                if waits.device_type == "cpu" and name in ("cpu", "to"):  # a tensor of its own, as one from an accelerator
+                # a tensor of its own, as one from an accelerator
+                if waits.device_type == "cpu" and name in ("cpu", "to"):
                     result = result.clone()
                     waits.mark(result, host=True)
                 return result
@@ -306,7 +351,9 @@ def _fetches(waits: _Waits) -> Any:
 
 
 def _one_hot(waits: _Waits, func: Any, args: Any, kwargs: Any) -> Any:
-    """Call ``one_hot``: a CPU reads the classes to check them; an accelerator reads the largest, and only where it is asked for."""
+    """Call ``one_hot``: a CPU reads the classes to check them; an accelerator reads the largest,
+    and only where it is asked for.
+    """
     if kwargs.get("num_classes", args[1] if len(args) > 1 else -1) == -1:
         waits.note("one_hot: size depends on values")
     with waits.one_wait():
@@ -315,31 +362,44 @@ def _one_hot(waits: _Waits, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _masked(name: str, args: Any) -> str:
     """Return why an indexing waits: a mask of truth values selects as many entries as are true."""
-    if name != "aten::index" and not (name == "aten::index_put_" and len(args) > 2 and args[2].numel() > 1):
+    if name != "aten::index" and not (
+        name == "aten::index_put_" and len(args) > 2 and args[2].numel() > 1
+    ):
         return ""
     masks = [x for x in args[1] if x is not None and str(x.dtype) in ("torch.bool", "torch.uint8")]
     return "a mask: size depends on values" if masks else ""
 
 
 def _sized(name: str, args: Any, kwargs: Any) -> str:
-    """Return why an operator waits that was not told how large its result is, or from where to where."""
+    """Return why an operator waits that was not told how large its result is, or from where to
+    where.
+    """
     if name == "aten::repeat_interleave" and kwargs.get("output_size") is None:
         return "size depends on values"
     if name == "aten::histc":
-        low, high = (kwargs.get(word, args[k] if len(args) > k else 0) for k, word in ((2, "min"), (3, "max")))
+        low, high = (
+            kwargs.get(word, args[k] if len(args) > k else 0)
+            for k, word in ((2, "min"), (3, "max"))
+        )
         return "reads the smallest and the largest" if low == high else ""
     return ""
 
 
 def _learners_line() -> str | None:
-    """Return the innermost line outside of PyTorch and gpulab; None where an optimizer of PyTorch reads its own counter."""
+    """Return the innermost line outside of PyTorch and gpulab; None where an optimizer of PyTorch
+    reads its own counter.
+    """
     frame: Any = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
         module = str(frame.f_globals.get("__name__", ""))
         if module.startswith("torch.optim") and code.co_name == "_get_value":
             return None
-        if module.partition(".")[0] not in ("torch", "contextlib", "importlib") and not code.co_filename.startswith(_HERE):
+        if module.partition(".")[0] not in (
+            "torch",
+            "contextlib",
+            "importlib",
+        ) and not code.co_filename.startswith(_HERE):
             source = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
             name = "cell" if "ipykernel" in code.co_filename else Path(code.co_filename).name
             return f"{name} line {frame.f_lineno}: {source}"

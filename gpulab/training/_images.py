@@ -1,7 +1,9 @@
-"""Real JPEG files without a download: textures that are drawn here, encoded once, and decoded as a training does it.
+"""Real JPEG files without a download: textures that are drawn here, encoded once, and decoded as a
+training does it.
 
-The pictures are computed, so nothing has to be downloaded; the files are true JPEG (Pillow's encoder, the size of a small
-photograph), and decoding, cropping and scaling them is the work that an image pipeline does for each sample.
+The pictures are computed, so nothing has to be downloaded; the files are true JPEG (Pillow's
+encoder, the size of a small photograph), and decoding, cropping and scaling them is the work that
+an image pipeline does for each sample.
 """
 
 from __future__ import annotations
@@ -34,13 +36,15 @@ def pillow() -> Any:
         from PIL import Image
     except ImportError as error:
         raise MissingLibraryError(
-            f"images: Pillow is missing; it encodes and decodes the JPEG files. Run {pip_command('install pillow')}."
+            "images: Pillow is missing; it encodes and decodes the JPEG files. Run "
+            f"{pip_command('install pillow')}."
         ) from error
     return Image
 
 
 def draw(label: int, side: int, seed: int) -> np.ndarray:
-    """Return one picture: a grating whose direction tells the class, in a random color, under smooth and fine noise.
+    """Return one picture: a grating whose direction tells the class, in a random color, under
+    smooth and fine noise.
 
     Parameters
     ----------
@@ -58,8 +62,15 @@ def draw(label: int, side: int, seed: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     y, x = np.mgrid[0:side, 0:side] / side
     angle = np.pi * label / CLASSES
-    wave = np.sin(2 * np.pi * random.uniform(5, 9) * (x * np.cos(angle) + y * np.sin(angle)) + random.uniform(0, 2 * np.pi))
-    coarse = random.normal(size=(8, 8, 3)).repeat(-(-side // 8), 0).repeat(-(-side // 8), 1)[:side, :side]
+    wave = np.sin(
+        2 * np.pi * random.uniform(5, 9) * (x * np.cos(angle) + y * np.sin(angle))
+        + random.uniform(0, 2 * np.pi)
+    )
+    coarse = (
+        random.normal(size=(8, 8, 3))
+        .repeat(-(-side // 8), 0)
+        .repeat(-(-side // 8), 1)[:side, :side]
+    )
     fine = random.normal(size=(side, side, 1))
     picture = 128 + 45 * wave[..., None] * random.uniform(0.4, 1, size=3) + 18 * coarse + 10 * fine
     pixels: np.ndarray = np.clip(picture, 0, 255).astype(np.uint8)
@@ -87,13 +98,16 @@ def jpegs(count: int = 64, side: int = 224, seed: int = 0) -> tuple[tuple[bytes,
     files = []
     for k in range(count):
         file = io.BytesIO()
-        image.fromarray(draw(k % CLASSES, side, seed * 1_000_003 + k)).save(file, "JPEG", quality=_QUALITY)
+        image.fromarray(draw(k % CLASSES, side, seed * 1_000_003 + k)).save(
+            file, "JPEG", quality=_QUALITY
+        )
         files.append((file.getvalue(), k % CLASSES))
     return tuple(files)
 
 
 def decode(file: bytes, size: int, random: np.random.Generator) -> np.ndarray:
-    """Return one sample of a JPEG file: decoded, cropped at random, scaled, mirrored every second time.
+    """Return one sample of a JPEG file: decoded, cropped at random, scaled, mirrored every second
+    time.
 
     Returns
     -------
@@ -110,12 +124,18 @@ def decode(file: bytes, size: int, random: np.random.Generator) -> np.ndarray:
         picture = image.open(io.BytesIO(file)).convert("RGB")
     except OSError as error:
         raise InputError(
-            f"decode: {len(file)} bytes are not a picture ({error}); expected a JPEG file. Check whether the file is complete."
+            f"decode: {len(file)} bytes are not a picture ({error}); expected a JPEG file. Check "
+            "whether the file is complete."
         ) from error
     share = np.sqrt(random.uniform(_LEAST_AREA, 1))
     width, height = max(1, int(picture.width * share)), max(1, int(picture.height * share))
-    left, top = (int(random.integers(0, room + 1)) for room in (picture.width - width, picture.height - height))
-    small = picture.resize((size, size), image.Resampling.BILINEAR, box=(left, top, left + width, top + height))
+    left, top = (
+        int(random.integers(0, room + 1))
+        for room in (picture.width - width, picture.height - height)
+    )
+    small = picture.resize(
+        (size, size), image.Resampling.BILINEAR, box=(left, top, left + width, top + height)
+    )
     pixels = np.asarray(small).transpose(2, 0, 1)
     return np.ascontiguousarray(pixels[:, :, ::-1] if random.random() < 0.5 else pixels)
 
@@ -144,7 +164,9 @@ class LoadedBatch:
 
     def pin_memory(self) -> LoadedBatch:
         """Return the batch in page-locked memory; ``DataLoader(pin_memory=True)`` calls this."""
-        return LoadedBatch(self.images.pin_memory(), self.labels.pin_memory(), self.worker, self.start, self.end)
+        return LoadedBatch(
+            self.images.pin_memory(), self.labels.pin_memory(), self.worker, self.start, self.end
+        )
 
 
 def keep(batch: LoadedBatch) -> LoadedBatch:
@@ -153,7 +175,8 @@ def keep(batch: LoadedBatch) -> LoadedBatch:
 
 
 class BatchSet:
-    """A data set whose item k is the k-th batch, decoded when it is asked for; any process may hold it.
+    """A data set whose item k is the k-th batch, decoded when it is asked for; any process may hold
+    it.
 
     Parameters
     ----------
@@ -165,8 +188,21 @@ class BatchSet:
         Of the crops; the batch's own number is added, so the order of work changes nothing.
     """
 
-    def __init__(self, files: Sequence[tuple[bytes, int]], batch_size: int, size: int, batches: int, seed: int = 0) -> None:
-        self.files, self.batch_size, self.size, self.batches, self.seed = files, batch_size, size, batches, seed
+    def __init__(
+        self,
+        files: Sequence[tuple[bytes, int]],
+        batch_size: int,
+        size: int,
+        batches: int,
+        seed: int = 0,
+    ) -> None:
+        self.files, self.batch_size, self.size, self.batches, self.seed = (
+            files,
+            batch_size,
+            size,
+            batches,
+            seed,
+        )
 
     def __len__(self) -> int:
         return self.batches
@@ -180,8 +216,13 @@ class BatchSet:
 
         start = time.perf_counter()
         random = np.random.default_rng([self.seed, number])
-        chosen = [self.files[(number * self.batch_size + k) % len(self.files)] for k in range(self.batch_size)]
+        chosen = [
+            self.files[(number * self.batch_size + k) % len(self.files)]
+            for k in range(self.batch_size)
+        ]
         images = torch.from_numpy(np.stack([decode(file, self.size, random) for file, _ in chosen]))
         labels = torch.tensor([label for _, label in chosen])
         info = get_worker_info()
-        return LoadedBatch(images, labels, -1 if info is None else info.id, start, time.perf_counter())
+        return LoadedBatch(
+            images, labels, -1 if info is None else info.id, start, time.perf_counter()
+        )

@@ -1,7 +1,9 @@
-"""The ladder of techniques: a beginner's script and a dozen techniques, measured alone, cumulatively, all together, and all but one.
+"""The ladder of techniques: a beginner's script and a dozen techniques, measured alone,
+cumulatively, all together, and all but one.
 
-All forms take turns, step by step, so that what disturbs one disturbs all; a ratio is paired turn by turn and has an interval. What was
-learned is a matter of its own: each rung is trained on the same number of samples under the same seeds, and tested.
+All forms take turns, step by step, so that what disturbs one disturbs all; a ratio is paired turn
+by turn and has an interval. What was learned is a matter of its own: each rung is trained on the
+same number of samples under the same seeds, and tested.
 """
 
 from __future__ import annotations
@@ -33,17 +35,22 @@ from gpulab.units import plural
 
 Names = tuple[str, ...]
 _STEPS = 1_000_000  # no form ends by itself while turns are taken
-_WARM_STEPS = {"cpu": 6, "accelerator": 6}  # compiling, a graph's recording, the optimizer's state, the step whose memory is followed
-_STEPS_A_TURN = {"cpu": 2, "accelerator": 10}  # waiting after each step of an accelerator would time the waiting
+# compiling, a graph's recording, the optimizer's state, the step whose memory is followed
+_WARM_STEPS = {"cpu": 6, "accelerator": 6}
+# waiting after each step of an accelerator would time the waiting
+_STEPS_A_TURN = {"cpu": 2, "accelerator": 10}
 _MOST_TURNS = 100_000
-# Times as long for a sample, in its first steps, alone or upon those before it: such a technique is not for this device, and with it
-# inside no combination would say anything of the others. (bfloat16 without instructions, depthwise layers in it: 3 to 100 times.)
+# Times as long for a sample, in its first steps, alone or upon those before it: such a technique is
+# not for this device, and with it inside no combination would say anything of the others. (bfloat16
+# without instructions, depthwise layers in it: 3 to 100 times.)
 _HOPELESS, _SURELY = 2.0, 12.0  # beyond the second it is not even worth a turn
-_FEWEST_STEPS = 3  # whose best says how long one takes: a single one may have been held up by another program
+# whose best says how long one takes: a single one may have been held up by another program
+_FEWEST_STEPS = 3
 
 
-# What the script's models answered, by task, device and options: the same seed and options give the same model, bit for bit, so that a
-# second ladder of one session need not train the slowest form again.
+# What the script's models answered, by task, device and options: the same seed and options give the
+# same model, bit for bit, so that a second ladder of one session need not train the slowest form
+# again.
 _scripts: dict[Any, Answers] = {}
 
 
@@ -64,22 +71,26 @@ def ladder(
     stop: Callable[[], bool] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> LadderResult:
-    """Apply techniques to a beginner's training one by one, and measure the gain of each at its place, alone, and at the end.
+    """Apply techniques to a beginner's training one by one, and measure the gain of each at its
+    place, alone, and at the end.
 
     Parameters
     ----------
     task : str or Task
         What is learned.
     chosen : iterable of str or Technique, optional
-        The ladder, beginning with its first rung: names of ``techniques()``, or techniques of your own; None takes all of the course's.
+        The ladder, beginning with its first rung: names of ``techniques()``, or techniques of your
+        own; None takes all of the course's.
     start : mapping, optional
-        Options of ``fit`` that make the beginner's script; by default small batches of items loaded one by one, and each loss read.
+        Options of ``fit`` that make the beginner's script; by default small batches of items loaded
+        one by one, and each loss read.
     leave_out : iterable of str, or mapping of str to str
         Names to leave out; a mapping also gives the reasons.
     device : optional
         None takes the best there is.
     samples : int, optional
-        Number of samples on which each rung is trained before it is tested, the same for all; None takes the task's epochs.
+        Number of samples on which each rung is trained before it is tested, the same for all; None
+        takes the task's epochs.
     seeds : int
         Number of seeds with which each rung is trained to the end; 0 leaves accuracy out.
     turns : int
@@ -89,20 +100,23 @@ def ladder(
     deadline : float
         Seconds of turns; afterwards no turn begins, except the first 20.
     threads : int, optional
-        PyTorch's threads on a CPU. Small steps on several threads wait for each other whenever another process takes a core; None leaves
-        their number as it is.
+        PyTorch's threads on a CPU. Small steps on several threads wait for each other whenever
+        another process takes a core; None leaves their number as it is.
     progress, stop, clock : callable, optional
-        As in ``fit``; a stop after every form had a turn keeps the result so far, without accuracy if that was not measured yet.
+        As in ``fit``; a stop after every form had a turn keeps the result so far, without accuracy
+        if that was not measured yet.
 
     Returns
     -------
     LadderResult
-        Evidence MEASURED. Techniques that the device lacks are left out, with the reason and the gains of recorded machines.
+        Evidence MEASURED. Techniques that the device lacks are left out, with the reason and the
+        gains of recorded machines.
 
     Raises
     ------
     InputError
-        If there is no such task or technique, two have one name, no technique is left, or a form cannot be trained.
+        If there is no such task or technique, two have one name, no technique is left, or a form
+        cannot be trained.
     DeviceError, OutOfMemoryError
         As ``fit``.
     StoppedError
@@ -110,13 +124,15 @@ def ladder(
 
     Notes
     -----
-    A larger batch changes the optimization: with the same samples the parameters are updated less often. So each form is trained on the
-    same number of samples, and the effect on the accuracy is shown with the speed.
+    A larger batch changes the optimization: with the same samples the parameters are updated less
+    often. So each form is trained on the same number of samples, and the effect on the accuracy is
+    shown with the speed.
 
     Examples
     --------
     >>> from gpulab import training
-    >>> result = training.ladder("prose-transformer", ["batch"], start={"batch_size": 2}, device="cpu", seeds=0, turns=2)
+    >>> result = training.ladder("prose-transformer", ["batch"], start={"batch_size": 2},
+    device="cpu", seeds=0, turns=2)
     >>> [rung.title for rung in result.rungs], result.together.verdict
     (['larger batch'], 'no interval')
     """
@@ -127,18 +143,29 @@ def ladder(
     for name, value, least, most in (("seeds", seeds, 0, 1000), ("turns", turns, 1, _MOST_TURNS)):
         if not _given.is_whole(value) or not least <= value <= most:
             raise InputError(
-                f"ladder: {name} is {shown(value)}; expected a whole number from {least} to {most:,}. Pass {name}={least + 1}."
+                f"ladder: {name} is {shown(value)}; expected a whole number from {least} to "
+                f"{most:,}. Pass {name}={least + 1}."
             )
     if not _given.is_finite(tolerance) or tolerance < 0:
-        raise InputError(f"ladder: tolerance is {shown(tolerance)}; expected a number of at least 0. Leave it out.")
+        raise InputError(
+            f"ladder: tolerance is {shown(tolerance)}; expected a number of at least 0. Leave it "
+            "out."
+        )
     deadline = _given.deadline("ladder", deadline)
     if samples is not None and (not _given.is_whole(samples) or samples < 1):
-        raise InputError(f"ladder: samples is {shown(samples)}; expected a whole number of at least 1. Leave it out.")
+        raise InputError(
+            f"ladder: samples is {shown(samples)}; expected a whole number of at least 1. Leave it "
+            "out."
+        )
     threads = _settings.check_threads("ladder", threads)
     climb = _Climb(
-        job, where, base, _given.clock("ladder", clock), _given.callback("ladder", "progress", progress),
+        job,
+        where,
+        base,
+        _given.clock("ladder", clock),
+        _given.callback("ladder", "progress", progress),
         _given.callback("ladder", "stop", stop),
-    )  # fmt: skip
+    )
     try:
         with _settings.threads(threads, where):
             length = int(samples or job.epochs * len(job.train))
@@ -153,45 +180,75 @@ def _wanted(chosen: Any) -> list[Technique]:
     names = [technique.name for technique in found]
     if not found or len(set(names)) < len(names):
         raise InputError(
-            f"ladder: the techniques are {', '.join(names) or 'none'}; expected some, each once. Pass such as ['batch', 'fused']."
+            f"ladder: the techniques are {', '.join(names) or 'none'}; expected some, each once. "
+            "Pass such as ['batch', 'fused']."
         )
     return found
 
 
 def _script(start: Any, wanted: list[Technique]) -> dict[str, Any]:
-    """Return the options of the beginner's script; a model among them would be one for all forms, each training what the last one left."""
+    """Return the options of the beginner's script; a model among them would be one for all forms,
+    each training what the last one left.
+    """
     if start is not None and not isinstance(start, Mapping):
-        raise InputError(f"ladder: start is {shown(start)}; expected options of fit by name. Pass for example {{'batch_size': 16}}.")
+        raise InputError(
+            f"ladder: start is {shown(start)}; expected options of fit by name. Pass for example "
+            f"{{'batch_size': 16}}."
+        )
     base = dict(START if start is None else start)
     known = set(inspect.signature(Run).parameters) - {"task", "device", "clock"}
-    for what, options in (("start", base), *((technique.title, technique.options) for technique in wanted)):
+    for what, options in (
+        ("start", base),
+        *((technique.title, technique.options) for technique in wanted),
+    ):
         unknown = [name for name in options if name not in known]
         if unknown:
-            raise InputError(f"ladder: {what} has {shown(unknown[0])}; expected some of {', '.join(sorted(known))}. Pass these names.")
+            raise InputError(
+                f"ladder: {what} has {shown(unknown[0])}; expected some of "
+                f"{', '.join(sorted(known))}. Pass these names."
+            )
         if options.get("model") is not None:
             raise InputError(
-                f"ladder: {what} has a model, {kind_of(options['model'])}, which all forms would train in turn; expected one for each. "
-                "Pass a technique with a function that makes one: training.Technique('mine', 'my model', model=make)."
+                f"ladder: {what} has a model, {kind_of(options['model'])}, which all forms would "
+                "train in turn; expected one for each. "
+                "Pass a technique with a function that makes one: training.Technique('mine', 'my "
+                "model', model=make)."
             )
     return base
 
 
 def _reasons(leave_out: Any, wanted: list[Technique]) -> dict[str, str]:
     if not isinstance(leave_out, Mapping):
-        leave_out = dict.fromkeys(_given.items("ladder", "leave_out", leave_out), "Left out on request.")
+        leave_out = dict.fromkeys(
+            _given.items("ladder", "leave_out", leave_out), "Left out on request."
+        )
     reasons = {name: str(reason) for name, reason in leave_out.items()}
     names = [technique.name for technique in wanted]
     wrong = [name for name in reasons if name not in names]
     if wrong:
-        raise InputError(f"ladder: leave_out has {shown(wrong[0])}; expected some of {', '.join(names)}. Pass these names.")
+        raise InputError(
+            f"ladder: leave_out has {shown(wrong[0])}; expected some of {', '.join(names)}. Pass "
+            "these names."
+        )
     return reasons
 
 
 class _Climb:
-    """A ladder under way: the forms, each a run of its own, and the seconds a sample of each turn."""
+    """A ladder under way: the forms, each a run of its own, and the seconds a sample of each
+    turn.
+    """
 
-    def __init__(self, job: Task, where: Device, base: dict[str, Any], clock: Any, report: Any, stop: Any) -> None:
-        self.job, self.where, self.base, self.clock, self.report, self.stop = job, where, base, clock, report, stop
+    def __init__(
+        self, job: Task, where: Device, base: dict[str, Any], clock: Any, report: Any, stop: Any
+    ) -> None:
+        self.job, self.where, self.base, self.clock, self.report, self.stop = (
+            job,
+            where,
+            base,
+            clock,
+            report,
+            stop,
+        )
         self.kind = "cpu" if where.is_cpu else "accelerator"
         self.known: dict[str, Technique] = {}
         self.runs: dict[Names, Run] = {}
@@ -200,7 +257,8 @@ class _Climb:
         self.too_slow: list[Names] = []
         self.stopped = False
 
-    # -- forms ---------------------------------------------------------------------------------------------------
+    # -- forms
+    # ---------------------------------------------------------------------------------------------------
 
     def _run(self, names: Names, **more: Any) -> Run:
         """Return a new run of the script with these techniques."""
@@ -219,14 +277,20 @@ class _Climb:
         return " + ".join(self.known[name].title for name in names) or "the script"
 
     def _form(self, names: Names, beside: Run | None = None) -> Run:
-        """Return the run of a form, warmed up; the same one each time. One that is hopeless beside another warms up no longer."""
+        """Return the run of a form, warmed up; the same one each time. One that is hopeless beside
+        another warms up no longer.
+        """
         if names not in self.runs:
             self._ask(0.0, f"warming up: {self._words(names)}")
             run = self.runs[names] = self._run(names, steps=_STEPS)
             run.parts_every = 0
             for _ in range(_WARM_STEPS[self.kind]):
                 run.advance(1)
-                if beside is not None and len(run.step_seconds) >= _FEWEST_STEPS and _slower(run, beside) > _SURELY:
+                if (
+                    beside is not None
+                    and len(run.step_seconds) >= _FEWEST_STEPS
+                    and _slower(run, beside) > _SURELY
+                ):
                     break
             self._still_learning(names, run)
         return self.runs[names]
@@ -234,7 +298,8 @@ class _Climb:
     def _still_learning(self, names: Names, run: Run) -> None:
         if run.first_bad_step is not None:
             raise InputError(
-                f"ladder, {self._words(names)}: the loss of step {run.first_bad_step} is infinite or nan; expected a finite loss. "
+                f"ladder, {self._words(names)}: the loss of step {run.first_bad_step} is infinite "
+                "or nan; expected a finite loss. "
                 f"Pass leave_out=[{names[-1]!r}]."
                 if names
                 else "ladder: the script itself diverges. Pass a smaller learning_rate in start."
@@ -242,12 +307,16 @@ class _Climb:
 
     def _ask(self, fraction: float, text: str) -> None:
         if self.stop is not None and self.stop():
-            raise StoppedError("ladder: stopped before every form had a turn; expected them to run. Call it again.")
+            raise StoppedError(
+                "ladder: stopped before every form had a turn; expected them to run. Call it again."
+            )
         if self.report is not None:
             self.report(fraction, text)
 
     def lacking(self, technique: Technique, below: Names) -> str | None:
-        """Return why a technique cannot be climbed here upon those below; None where both its forms are there, warmed up."""
+        """Return why a technique cannot be climbed here upon those below; None where both its forms
+        are there, warmed up.
+        """
         reason = technique.lacks(self.where)
         if reason is not None:
             return reason
@@ -255,35 +324,60 @@ class _Climb:
         before = self._form(below)
         run = self._form((technique.name,), self._form(()))
         missing = [note.sentence for note in run.notes if note.code == "skipped"]
-        if missing and technique.options and not any(_has(run, name, value) for name, value in technique.options.items()):
+        if (
+            missing
+            and technique.options
+            and not any(_has(run, name, value) for name, value in technique.options.items())
+        ):
             return missing[0]
-        for one, other, words in ((run, self._form(()), "Added to the script"), (None, before, f"Added to {self._words(below)}")):
+        for one, other, words in (
+            (run, self._form(()), "Added to the script"),
+            (None, before, f"Added to {self._words(below)}"),
+        ):
             tried = one or self._form((*below, technique.name), other)
             known = {*missing, *(note.sentence for note in other.notes)}
-            lost = [note.sentence for note in tried.notes if note.code == "skipped" and note.sentence not in known]
+            lost = [
+                note.sentence
+                for note in tried.notes
+                if note.code == "skipped" and note.sentence not in known
+            ]
             if one is None and lost and not self._follows((*below, technique.name)):
                 return f"{words}: {lost[0]}"
             slower = self._hopeless(tried, other)
             if slower is not None:
-                self.too_slow += [(technique.name,)] if _slower(run, self._form(())) <= _SURELY else []
+                self.too_slow += (
+                    [(technique.name,)] if _slower(run, self._form(())) <= _SURELY else []
+                )
                 return (
-                    f"{words}, a sample took {slower:.3g} times as long in the first steps: combinations with it would "
-                    "show nothing about the other techniques. (If the machine was busy, this can be chance: run the cell again.)"
+                    f"{words}, a sample took {slower:.3g} times as long in the first steps: "
+                    "combinations with it would "
+                    "show nothing about the other techniques. (If the machine was busy, this can "
+                    "be chance: run the cell again.)"
                 )
         self.notes += [Note("skipped", f"{technique.title}: {sentence}") for sentence in missing]
         return None
 
     def _follows(self, names: Names) -> bool:
-        """Return whether a form does something of what each of its techniques asks and no later one asks otherwise."""
+        """Return whether a form does something of what each of its techniques asks and no later one
+        asks otherwise.
+        """
         last = {option: name for name in names for option in self.known[name].options}
         for name in names:
-            asked = {option: value for option, value in self.known[name].options.items() if last[option] == name}
-            if asked and not any(_has(self.runs[names], option, value) for option, value in asked.items()):
+            asked = {
+                option: value
+                for option, value in self.known[name].options.items()
+                if last[option] == name
+            }
+            if asked and not any(
+                _has(self.runs[names], option, value) for option, value in asked.items()
+            ):
                 return False
         return True
 
     def _hopeless(self, run: Run, other: Run) -> float | None:
-        """Return how many times as long a run takes where that is too slow; by steps in turns, since it may have been others' doing."""
+        """Return how many times as long a run takes where that is too slow; by steps in turns,
+        since it may have been others' doing.
+        """
         slower = _slower(run, other)
         steps = _WARM_STEPS[self.kind] if slower > _HOPELESS else 0
         for taken in range(1, steps + 1):
@@ -294,7 +388,8 @@ class _Climb:
                 break
         return slower if slower > _HOPELESS else None
 
-    # -- turns ---------------------------------------------------------------------------------------------------
+    # -- turns
+    # ---------------------------------------------------------------------------------------------------
 
     def take_turns(self, forms: list[Names], turns: int, deadline: float) -> int:
         """Let the forms take turns; returns how many each had."""
@@ -304,7 +399,13 @@ class _Climb:
         with calm_collector():
             for turn in range(turns):
                 if turn >= FEWEST_SAMPLES and read() > end:
-                    self.notes.append(Note("deadline", f"{turn} of {turns} turns were taken in {deadline:g} s. Allow a longer deadline."))
+                    self.notes.append(
+                        Note(
+                            "deadline",
+                            f"{turn} of {turns} turns were taken in {deadline:g} s. Allow a longer "
+                            "deadline.",
+                        )
+                    )
                     return turn
                 try:
                     self._ask(0.3 + 0.3 * turn / turns, f"turn {turn + 1} of {turns}")
@@ -320,16 +421,23 @@ class _Climb:
         return turns
 
     def _end_here(self, when: str) -> None:
-        """Note that the learner stopped it: what the turns have told is kept, and nothing more is begun."""
+        """Note that the learner stopped it: what the turns have told is kept, and nothing more is
+        begun.
+        """
         self.stopped = True
         self.notes.append(
-            Note("stopped", f"The ladder was stopped {when}; the result shows what was measured until then. Run it again for the rest.")
+            Note(
+                "stopped",
+                f"The ladder was stopped {when}; the result shows what was measured until then. "
+                "Run it again for the rest.",
+            )
         )
 
     def _turn(self, names: Names, steps: int) -> None:
         run = self.runs[names]
         ahead = run.options.prefetch
-        if ahead or run.options.workers:  # what was loaded during the others' turns is used up first
+        # what was loaded during the others' turns is used up first
+        if ahead or run.options.workers:
             run.advance(max(1, run.options.workers) * max(2, ahead) + 1)
         run.advance(steps)
         self._still_learning(names, run)
@@ -338,7 +446,9 @@ class _Climb:
     def gain(self, form: Names, over: Names = ()) -> Gain:
         """Return the speed-up of a form over another."""
         before, after = np.array(self.seconds[over]), np.array(self.seconds[form])
-        return Gain(median_ratio(before, after, paired=True), ratio_interval(before, after, paired=True)[0])
+        return Gain(
+            median_ratio(before, after, paired=True), ratio_interval(before, after, paired=True)[0]
+        )
 
     def multiplied(self, names: Names, over: Names) -> tuple[Gain, Gain]:
         """Return the product of the single gains, and that over the measured combination."""
@@ -346,17 +456,26 @@ class _Climb:
         products = np.prod([script / np.array(self.seconds[(name,)]) for name in names], axis=0)
         product = float(np.prod([self.gain((name,)).ratio for name in names]))
         ratio = self.gain(over).ratio
-        return Gain(product, _around(products, product)), Gain(product / ratio, _around(products * together / script, product / ratio))
+        return Gain(product, _around(products, product)), Gain(
+            product / ratio, _around(products * together / script, product / ratio)
+        )
 
-    # -- what was learned ----------------------------------------------------------------------------------------
+    # -- what was learned
+    # ----------------------------------------------------------------------------------------
 
     def trained(self, names: Names, samples: int, seeds: int) -> list[Answers]:
-        """Train a form on so many samples under each seed; return what each model answers on the test."""
+        """Train a form on so many samples under each seed; return what each model answers on the
+        test.
+        """
         found = []
         for seed in range(seeds):
             size = self.runs[names].options.batch_size
             run = self._run(names, steps=max(1, samples // size), seed=seed)
-            key = None if names or any(map(callable, self.base.values())) else (self.job, str(self.where), run.options)
+            key = (
+                None
+                if names or any(map(callable, self.base.values()))
+                else (self.job, str(self.where), run.options)
+            )
             if key in _scripts:
                 found.append(_scripts[key])
                 run.close()
@@ -364,7 +483,11 @@ class _Climb:
             run.parts_every = 0
             try:
                 while not run.is_over:
-                    self._ask(0.6, f"training {self._words(names)}, seed {seed}: step {len(run.losses)} of {run.options.steps}")
+                    self._ask(
+                        0.6,
+                        f"training {self._words(names)}, seed {seed}: step {len(run.losses)} of "
+                        f"{run.options.steps}",
+                    )
                     run.advance(50)
                 self._still_learning(names, run)
                 run.evaluate()
@@ -376,8 +499,12 @@ class _Climb:
                 run.close()
         return found
 
-    def learned(self, rungs: list[Names], samples: int, seeds: int, tolerance: float) -> tuple[Any, list[Learned | None]]:
-        """Return the script's accuracy, and what each rung learned beside it; nothing where nobody asked or a stop came before the end."""
+    def learned(
+        self, rungs: list[Names], samples: int, seeds: int, tolerance: float
+    ) -> tuple[Any, list[Learned | None]]:
+        """Return the script's accuracy, and what each rung learned beside it; nothing where nobody
+        asked or a stop came before the end.
+        """
         if not seeds or self.stopped:
             return None, [None] * len(rungs)
         try:
@@ -386,38 +513,74 @@ class _Climb:
             self._end_here("before every form was trained to the end, so there is no accuracy")
             return None, [None] * len(rungs)
 
-    def _learned(self, rungs: list[Names], samples: int, seeds: int, tolerance: float) -> tuple[Any, list[Learned | None]]:
+    def _learned(
+        self, rungs: list[Names], samples: int, seeds: int, tolerance: float
+    ) -> tuple[Any, list[Learned | None]]:
         script = before = self.trained((), samples, seeds)
         found: list[Learned | None] = []
         last: Names = ()
         for names in rungs:
             size = self.runs[names].options.batch_size
-            same = size == self.runs[last].options.batch_size and _same(self.runs[last], self.runs[names])
+            same = size == self.runs[last].options.batch_size and _same(
+                self.runs[last], self.runs[names]
+            )
             answers = before if same else self.trained(names, samples, seeds)
             difference, interval = difference_over_seeds(script, answers)
-            verdict = "lost" if interval[1] < 0 else "kept" if interval[0] > -tolerance else "not decided"
-            found.append(Learned(accuracy_of(answers), difference, interval, max(1, samples // size), same, verdict))
+            verdict = (
+                "lost" if interval[1] < 0 else "kept" if interval[0] > -tolerance else "not decided"
+            )
+            found.append(
+                Learned(
+                    accuracy_of(answers),
+                    difference,
+                    interval,
+                    max(1, samples // size),
+                    same,
+                    verdict,
+                )
+            )
             last, before = names, answers
         return accuracy_of(script), found
 
-    # -- the whole -----------------------------------------------------------------------------------------------
+    # -- the whole
+    # -----------------------------------------------------------------------------------------------
 
     def result(
-        self, wanted: list[Technique], apart: dict[str, str], samples: int, seeds: int, turns: int, tolerance: float, deadline: float
+        self,
+        wanted: list[Technique],
+        apart: dict[str, str],
+        samples: int,
+        seeds: int,
+        turns: int,
+        tolerance: float,
+        deadline: float,
     ) -> LadderResult:
         """Climb, and return what was found."""
         here: list[Technique] = []
         reasons: dict[str, str | None] = {}
         for one in wanted:
-            reasons[one.name] = apart.get(one.name) or self.lacking(one, tuple(other.name for other in here))
+            reasons[one.name] = apart.get(one.name) or self.lacking(
+                one, tuple(other.name for other in here)
+            )
             here += [one] if reasons[one.name] is None else []
         if not here:
-            raise InputError(f"ladder: {self.where.name} has none of these techniques; expected at least one. Pass others.")
+            raise InputError(
+                f"ladder: {self.where.name} has none of these techniques; expected at least one. "
+                "Pass others."
+            )
         names = tuple(one.name for one in here)
         rungs = [names[: k + 1] for k in range(len(names))]
-        # Without one that another replaces the training is that of all: no form is timed against itself.
-        without = [names if self.replaced(name, names) else tuple(other for other in names if other != name) for name in names]
-        forms = list(dict.fromkeys([(), *rungs, *((name,) for name in names), *without, *self.too_slow]))
+        # Without one that another replaces the training is that of all: no form is timed against
+        # itself.
+        without = [
+            names
+            if self.replaced(name, names)
+            else tuple(other for other in names if other != name)
+            for name in names
+        ]
+        forms = list(
+            dict.fromkeys([(), *rungs, *((name,) for name in names), *without, *self.too_slow])
+        )
         for form in forms:
             self._form(form)
         for form in [form for form in self.runs if form not in forms]:
@@ -428,48 +591,92 @@ class _Climb:
         product, overstated = self.multiplied(names, names)
         if taken < FEWEST_SAMPLES:
             few = f"{plural(taken, 'turn')} {'are' if taken != 1 else 'is'} too few for an interval"
-            self.notes.append(Note("no-interval", f"{few}; expected {FEWEST_SAMPLES}. Pass turns=24."))
+            self.notes.append(
+                Note("no-interval", f"{few}; expected {FEWEST_SAMPLES}. Pass turns=24.")
+            )
         found = [
             Rung(
-                one.name, one.title, one.mends, self.told(rung), self.gain(rung, rung[:-1]), self.gain((one.name,)),
-                self.gain(names, others), what,
+                one.name,
+                one.title,
+                one.mends,
+                self.told(rung),
+                self.gain(rung, rung[:-1]),
+                self.gain((one.name,)),
+                self.gain(names, others),
+                what,
             )
             for one, rung, others, what in zip(here, rungs, without, learned, strict=True)
-        ]  # fmt: skip
-        recorded = {one.name: recorded_gains(one.name) for one in wanted if reasons[one.name] is not None}
+        ]
+        recorded = {
+            one.name: recorded_gains(one.name) for one in wanted if reasons[one.name] is not None
+        }
         if self.report is not None:
             self.report(1.0, "done")
         return LadderResult(
-            task=self.job.name, device=str(self.where), samples=samples,
-            seeds=tuple(range(seeds if accuracy is not None else 0)), tolerance=float(tolerance),
-            start=self.told(()), start_accuracy=accuracy, rungs=tuple(found), together=self.gain(names), product=product,
+            task=self.job.name,
+            device=str(self.where),
+            samples=samples,
+            seeds=tuple(range(seeds if accuracy is not None else 0)),
+            tolerance=float(tolerance),
+            start=self.told(()),
+            start_accuracy=accuracy,
+            rungs=tuple(found),
+            together=self.gain(names),
+            product=product,
             overstated=overstated,
             left_out=tuple(
                 LeftOut(
-                    one.name, one.title, reasons[one.name] or "", self.gain((one.name,)) if (one.name,) in self.too_slow else None,
+                    one.name,
+                    one.title,
+                    reasons[one.name] or "",
+                    self.gain((one.name,)) if (one.name,) in self.too_slow else None,
                     tuple((m, c, g) for m, c, g, _ in recorded[one.name]),
                 )
-                for one in wanted if reasons[one.name] is not None
+                for one in wanted
+                if reasons[one.name] is not None
             ),
-            recorded_evidence=tuple({e.sentence: e for gains in recorded.values() for *_, e in gains}.values()), turns=taken,
-            notes=tuple(self.notes), evidence=Evidence.measured(self.where.name, samples=taken),
+            recorded_evidence=tuple(
+                {e.sentence: e for gains in recorded.values() for *_, e in gains}.values()
+            ),
+            turns=taken,
+            notes=tuple(self.notes),
+            evidence=Evidence.measured(self.where.name, samples=taken),
             environment=devices.environment(self.where),
-        )  # fmt: skip
+        )
 
     def _tell_what_was_skipped(self, forms: list[Names]) -> None:
-        """Note what a form does not do of what it is called, each once, under the first form that lacks it."""
+        """Note what a form does not do of what it is called, each once, under the first form that
+        lacks it.
+        """
         for form in forms:
             for note in self.runs[form].notes:
-                if note.code == "skipped" and not any(note.sentence in told.sentence for told in self.notes):
+                if note.code == "skipped" and not any(
+                    note.sentence in told.sentence for told in self.notes
+                ):
                     self.notes.append(Note("skipped", f"{self._words(form)}: {note.sentence}"))
 
     def replaced(self, name: str, names: Names) -> bool:
-        """Return whether a later technique sets all that this one sets, and say so: all but it is the same form as all."""
+        """Return whether a later technique sets all that this one sets, and say so: all but it is
+        the same form as all.
+        """
         mine = self.known[name]
         later = (self.known[other] for other in names[names.index(name) + 1 :])
-        by = next((other for other in later if mine.options and mine.model is None and set(mine.options) <= set(other.options)), None)
+        by = next(
+            (
+                other
+                for other in later
+                if mine.options and mine.model is None and set(mine.options) <= set(other.options)
+            ),
+            None,
+        )
         if by is not None:
-            self.notes.append(Note("skipped", f"{mine.title}: {by.title} replaces it, so that leaving it out changes nothing at the end."))
+            self.notes.append(
+                Note(
+                    "skipped",
+                    f"{mine.title}: {by.title} replaces it, so that leaving it out changes nothing "
+                    "at the end.",
+                )
+            )
         return by is not None
 
     def told(self, names: Names) -> LadderForm:
@@ -477,9 +684,15 @@ class _Climb:
         run, seconds = self.runs[names], np.array(self.seconds[names])
         span, _ = median_interval(seconds)
         return LadderForm(
-            names, run.options.batch_size, 1 / float(np.median(seconds)), _rate(span),
-            self.gain(names), run.first_step_seconds or 0.0, run.phase_seconds, run.peak_bytes,
-        )  # fmt: skip
+            names,
+            run.options.batch_size,
+            1 / float(np.median(seconds)),
+            _rate(span),
+            self.gain(names),
+            run.first_step_seconds or 0.0,
+            run.phase_seconds,
+            run.peak_bytes,
+        )
 
     def close(self) -> None:
         """Close every run."""
@@ -493,12 +706,20 @@ def _has(run: Run, name: str, value: Any) -> bool:
 
 
 def _slower(run: Run, other: Run, last: int = 0) -> float:
-    """Return how many times as long a sample takes in one run, at the best of the steps that only trained, or of the last of them."""
-    return min(run.step_seconds[-last:]) / run.options.batch_size / (min(other.step_seconds[-last:]) / other.options.batch_size)
+    """Return how many times as long a sample takes in one run, at the best of the steps that only
+    trained, or of the last of them.
+    """
+    return (
+        min(run.step_seconds[-last:])
+        / run.options.batch_size
+        / (min(other.step_seconds[-last:]) / other.options.batch_size)
+    )
 
 
 def _same(one: Run, other: Run) -> bool:
-    """Return whether two runs that took turns have the same losses, bit for bit, as far as both went."""
+    """Return whether two runs that took turns have the same losses, bit for bit, as far as both
+    went.
+    """
     n = min(len(one.losses), len(other.losses))
     return one.losses[:n] == other.losses[:n]
 
@@ -508,6 +729,8 @@ def _rate(span: tuple[float, float] | None) -> tuple[float, float] | None:
 
 
 def _around(values: np.ndarray, figure: float) -> tuple[float, float] | None:
-    """Return a 95 % interval of the median of values, wide enough to hold the figure that is shown for it."""
+    """Return a 95 % interval of the median of values, wide enough to hold the figure that is shown
+    for it.
+    """
     span, _ = median_interval(values)
     return None if span is None else (min(span[0], figure), max(span[1], figure))

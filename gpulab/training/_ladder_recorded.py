@@ -1,4 +1,6 @@
-"""The gains of the ladder's techniques on recorded machines: from a recorded ladder if there is one, else from recorded single steps."""
+"""The gains of the ladder's techniques on recorded machines: from a recorded ladder if there is
+one, else from recorded single steps.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,21 @@ _STEPS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "graph": ({}, {"means": "graph"}),
     "prefetch": ({}, {"means": "prefetch"}),
 }
-# Technique -> the claim whose recorded ratios are those of the technique, and what was timed where its cases do not say.
-_CLAIMS = {"batch": ("larger-batches", ""), "waits": ("item-waits", "an MLP"), "autotune": ("cudnn-autotune", "one convolution")}
+# Technique -> the claim whose recorded ratios are those of the technique, and what was timed where
+# its cases do not say.
+_CLAIMS = {
+    "batch": ("larger-batches", ""),
+    "waits": ("item-waits", "an MLP"),
+    "autotune": ("cudnn-autotune", "one convolution"),
+}
 
 Found = tuple[str, str, Gain, Evidence]  # machine, case, what it gave, evidence
 
 
 def recorded_gains(name: str) -> list[Found]:
-    """Return what recorded accelerators say of a technique, a row a machine and case; empty where nothing is recorded yet."""
+    """Return what recorded accelerators say of a technique, a row a machine and case; empty where
+    nothing is recorded yet.
+    """
     return [
         (machine, case, gain, recording.evidence())
         for machine, recording in recordings.readable().items()
@@ -46,16 +55,26 @@ def recorded_gains(name: str) -> list[Found]:
 def gains_of(name: str, recording: Recording) -> list[tuple[str, Gain]]:
     """Return what one recording says of a technique by itself."""
     own = recorded_ladder(recording)
-    alone = [(f"alone, {row.model}", row.alone) for row in own.rows if row.name == name and row.alone is not None]
+    alone = [
+        (f"alone, {row.model}", row.alone)
+        for row in own.rows
+        if row.name == name and row.alone is not None
+    ]
     if alone:
         return alone
     if name in _STEPS:
         steps = recorded_steps(recording, *_STEPS[name])
-        return [(f"a step of the {row.model}", Gain(row.speedup, row.speedup_interval)) for row in steps.rows]
+        return [
+            (f"a step of the {row.model}", Gain(row.speedup, row.speedup_interval))
+            for row in steps.rows
+        ]
     if name in _CLAIMS:
         key, what = _CLAIMS[name]
         found = claims.judge(key, recording).comparisons
-        return [(", ".join(filter(None, (what, one.case))), Gain(one.ratio, one.interval)) for one in found]
+        return [
+            (", ".join(filter(None, (what, one.case))), Gain(one.ratio, one.interval))
+            for one in found
+        ]
     return []
 
 
@@ -67,8 +86,8 @@ class RecordedRung(Result):
     ----------
     model, name, title : str
     alone, up_to, removed : Gain or None
-        Speed-up over the script, by itself and with all techniques before it; and of all techniques over all but this one. None where it
-        was not recorded.
+        Speed-up over the script, by itself and with all techniques before it; and of all techniques
+        over all but this one. None where it was not recorded.
     """
 
     model: str
@@ -90,9 +109,11 @@ class RecordedLadder(Result):
     rows : tuple of RecordedRung
         Empty where it has recorded none.
     product : float or None
-        The single gains of all techniques that the recorder planned, multiplied; None where one is missing.
+        The single gains of all techniques that the recorder planned, multiplied; None where one is
+        missing.
     together : Gain or None
-        All techniques that the recorder planned, over the script; None where they were not recorded together.
+        All techniques that the recorder planned, over the script; None where they were not recorded
+        together.
     evidence : Evidence
     """
 
@@ -105,27 +126,39 @@ class RecordedLadder(Result):
     def __repr__(self) -> str:
         if self.together is None:
             alone = sum(row.alone is not None for row in self.rows)
-            return f"<ladder on {self.recording}: {f'{alone} alone; all together ' if self.rows else ''}not recorded yet>"
+            return (
+                f"<ladder on {self.recording}: "
+                f"{f'{alone} alone; all together ' if self.rows else ''}not recorded yet>"
+            )
         promised = "" if self.product is None else f", product {format_ratio(self.product)}"
         return f"<ladder on {self.recording}: together {self.together}{promised}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a technique, then the combination and the product."""
         rows: list[tuple[str, ...]] = [
-            (row.title, *("" if g is None else str(g) for g in (row.up_to, row.alone, row.removed))) for row in self.rows
+            (row.title, *("" if g is None else str(g) for g in (row.up_to, row.alone, row.removed)))
+            for row in self.rows
         ]
         if self.together is not None:
             rows.append(("all together vs script", str(self.together), "", ""))
         if self.product is not None:
-            rows.append(("product of the single gains (MODELLED)", "", format_ratio(self.product), ""))
-        headers = (f"{self.recording} (RECORDED)", "cumulative vs script", "alone vs script", "all vs all but this")
+            rows.append(
+                ("product of the single gains (MODELLED)", "", format_ratio(self.product), "")
+            )
+        headers = (
+            f"{self.recording} (RECORDED)",
+            "cumulative vs script",
+            "alone vs script",
+            "all vs all but this",
+        )
         return headers, rows or [("not recorded yet", "", "", "")]
 
 
 def recorded_ladder(recording: Recording) -> RecordedLadder:
     """Return the ladder that a machine recorded; one without rows means "not recorded yet".
 
-    A recorder times one form after the other, so the interval of a ratio uses the least favorable ends of both intervals.
+    A recorder times one form after the other, so the interval of a ratio uses the least favorable
+    ends of both intervals.
 
     Raises
     ------
@@ -139,34 +172,56 @@ def recorded_ladder(recording: Recording) -> RecordedLadder:
     <ladder on amd-epyc-2-cores: not recorded yet>
     """
     if not isinstance(recording, Recording):
-        raise InputError(f"recorded_ladder: {shown(recording)} is not a recording; expected one of gl.recordings.load(name).")
+        raise InputError(
+            f"recorded_ladder: {shown(recording)} is not a recording; expected one of "
+            "gl.recordings.load(name)."
+        )
     script = next(iter(recording.select(EXPERIMENT, form=START)), None)
     if script is None:
         return RecordedLadder(recording.name, (), None, None, recording.evidence())
-    forms = {(str(e.params["form"]), str(e.params["technique"])): e for e in recording.select(EXPERIMENT)}
-    # What failed or was not reached is among the entries too: the last form that was recorded may lack techniques, and is not the whole.
-    asked = {(e.params.get("form"), e.params.get("technique")) for e in recording.entries if e.experiment == EXPERIMENT}
-    planned = [technique for technique in techniques() if {(ALONE, technique.name), (UP_TO, technique.name)} & asked]
+    forms = {
+        (str(e.params["form"]), str(e.params["technique"])): e for e in recording.select(EXPERIMENT)
+    }
+    # What failed or was not reached is among the entries too: the last form that was recorded may
+    # lack techniques, and is not the whole.
+    asked = {
+        (e.params.get("form"), e.params.get("technique"))
+        for e in recording.entries
+        if e.experiment == EXPERIMENT
+    }
+    planned = [
+        technique
+        for technique in techniques()
+        if {(ALONE, technique.name), (UP_TO, technique.name)} & asked
+    ]
     climbed = [technique for technique in planned if (UP_TO, technique.name) in asked]
     whole = forms.get((UP_TO, climbed[-1].name)) if climbed else None
     rows = []
     for technique in techniques():
-        alone, up_to, without = (forms.get((form, technique.name)) for form in (ALONE, UP_TO, WITHOUT))
+        alone, up_to, without = (
+            forms.get((form, technique.name)) for form in (ALONE, UP_TO, WITHOUT)
+        )
         if alone is None and up_to is None:
             continue
         rows.append(
             RecordedRung(
-                str(script.params.get("model", "")), technique.name, technique.title, _over(script, alone), _over(script, up_to),
+                str(script.params.get("model", "")),
+                technique.name,
+                technique.title,
+                _over(script, alone),
+                _over(script, up_to),
                 _over(without, whole),
             )
-        )  # fmt: skip
+        )
     singles = [row.alone.ratio for row in rows if row.alone is not None]
     product = None
     if rows and len(singles) == len(planned):
         product = 1.0
         for ratio in singles:
             product *= ratio
-    return RecordedLadder(recording.name, tuple(rows), product, _over(script, whole), recording.evidence())
+    return RecordedLadder(
+        recording.name, tuple(rows), product, _over(script, whole), recording.evidence()
+    )
 
 
 def _over(first: Entry | None, second: Entry | None) -> Gain | None:

@@ -1,4 +1,6 @@
-"""Check what a run was told to do, and say what of it this device does not have, before anything is built."""
+"""Check what a run was told to do, and say what of it this device does not have, before anything is
+built.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from gpulab.evidence import Note
 from gpulab.training._tasks import Task, check_seed
 from gpulab.training.results import Options
 
-# Name -> (dtype of autocast or None, dtype of the parameters or None). "float16" and "pure-float16" need loss scaling.
+# Name -> (dtype of autocast or None, dtype of the parameters or None). "float16" and "pure-float16"
+# need loss scaling.
 PRECISIONS: Mapping[str, tuple[str | None, str | None]] = {
     "float32": (None, None),
     "tf32": (None, None),
@@ -26,12 +29,21 @@ PRECISIONS: Mapping[str, tuple[str | None, str | None]] = {
 SCALED = ("float16", "pure-float16")
 LOADINGS = ("items", "batches", "resident")
 _OTHER_NAMES = {
-    "fp32": "float32", "float": "float32", "float64": "float32", "double": "float32", "fp16": "float16", "half": "float16",
-    "bf16": "bfloat16", "pure-fp16": "pure-float16", "pure-bf16": "pure-bfloat16", **{name: name for name in PRECISIONS},
-}  # fmt: skip
+    "fp32": "float32",
+    "float": "float32",
+    "float64": "float32",
+    "double": "float32",
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "pure-fp16": "pure-float16",
+    "pure-bf16": "pure-bfloat16",
+    **{name: name for name in PRECISIONS},
+}
 _MOST_STEPS = 1_000_000
 _MOST_WORKERS = 64
-_NO_GRADIENT_KINDS = ("Optimizer", "LBFGS", "SparseAdam")  # the loop gives neither a closure nor sparse gradients
+# the loop gives neither a closure nor sparse gradients
+_NO_GRADIENT_KINDS = ("Optimizer", "LBFGS", "SparseAdam")
 
 
 @dataclass
@@ -46,41 +58,75 @@ class Settled:
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:
     if not _given.is_whole(value) or not least <= value <= most:
-        raise InputError(f"fit: {name} is {shown(value)}; expected a whole number from {least:,} to {most:,}. Pass {name}={max(least, 1)}.")
+        raise InputError(
+            f"fit: {name} is {shown(value)}; expected a whole number from {least:,} to {most:,}. "
+            f"Pass {name}={max(least, 1)}."
+        )
     return int(value)
 
 
 def _positive(name: str, value: Any, example: str) -> float:
     if not _given.is_finite(value) or not value > 0:
-        raise InputError(f"fit: {name} is {shown(value)}; expected a finite number above 0. Pass {name}={example}.")
+        raise InputError(
+            f"fit: {name} is {shown(value)}; expected a finite number above 0. Pass "
+            f"{name}={example}."
+        )
     return float(value)
 
 
 def _check_precision(given: Any) -> None:
-    """Refuse what is no precision; a format that nothing trains in is explained, with the next best."""
+    """Refuse what is no precision; a format that nothing trains in is explained, with the next
+    best.
+    """
     word = given.lower() if isinstance(given, str) else ""
     expected = f"expected one of: {', '.join(PRECISIONS)}"
     if word.startswith(("float8", "fp8", "float4", "fp4")):
         raise InputError(
-            f"fit: precision is {shown(given)}; {expected}. PyTorch multiplies so few bits only on some GPUs (8 bits from compute "
-            "capability 8.9 on), with a scale for each tensor that another library keeps. Pass 'bfloat16', the next best; "
+            f"fit: precision is {shown(given)}; {expected}. PyTorch multiplies so few bits only on "
+            "some GPUs (8 bits from compute "
+            "capability 8.9 on), with a scale for each tensor that another library keeps. Pass "
+            "'bfloat16', the next best; "
             "gl.precision.matmul_error shows what 8 bits lose."
         )
     if word.startswith(("int", "uint")):
         raise InputError(
-            f"fit: precision is {shown(given)}; {expected}. Integers have no gradients. Pass model=gl.compression."
+            f"fit: precision is {shown(given)}; {expected}. Integers have no gradients. Pass "
+            "model=gl.compression."
             "quantize_aware(model), which rounds the weights to few bits while it trains."
         )
     if word in _OTHER_NAMES and given not in PRECISIONS:
-        raise InputError(f"fit: precision is {shown(given)}; {expected}. Pass {_OTHER_NAMES[word]!r}.")
+        raise InputError(
+            f"fit: precision is {shown(given)}; {expected}. Pass {_OTHER_NAMES[word]!r}."
+        )
     _given.word("fit", "precision", given, PRECISIONS)
 
 
 def settle(
-    job: Task, *, device: Any, precision: Any, batch_size: Any, epochs: Any, steps: Any, learning_rate: Any, optimizer: Any,
-    accumulate: Any, checkpoint: Any, compile: Any, channels_last: Any, fused: Any, workers: Any, prefetch: Any, pinned: Any,
-    cuda_graph: Any, loss_scale: Any, clip: Any, loading: Any, read_loss: Any, autotune: Any, seed: Any,
-) -> Settled:  # fmt: skip
+    job: Task,
+    *,
+    device: Any,
+    precision: Any,
+    batch_size: Any,
+    epochs: Any,
+    steps: Any,
+    learning_rate: Any,
+    optimizer: Any,
+    accumulate: Any,
+    checkpoint: Any,
+    compile: Any,
+    channels_last: Any,
+    fused: Any,
+    workers: Any,
+    prefetch: Any,
+    pinned: Any,
+    cuda_graph: Any,
+    loss_scale: Any,
+    clip: Any,
+    loading: Any,
+    read_loss: Any,
+    autotune: Any,
+    seed: Any,
+) -> Settled:
     """Return the options that a run will follow.
 
     Raises
@@ -94,9 +140,14 @@ def settle(
     seed = check_seed("fit", seed)
     where = devices.find(device)
     for name, value in {
-        "checkpoint": checkpoint, "compile": compile, "channels_last": channels_last, "pinned": pinned, "cuda_graph": cuda_graph,
-        "read_loss": read_loss, "autotune": autotune,
-    }.items():  # fmt: skip
+        "checkpoint": checkpoint,
+        "compile": compile,
+        "channels_last": channels_last,
+        "pinned": pinned,
+        "cuda_graph": cuda_graph,
+        "read_loss": read_loss,
+        "autotune": autotune,
+    }.items():
         _given.flag("fit", name, value)
     if fused is not None:
         _given.flag("fit", "fused", fused)
@@ -104,28 +155,50 @@ def settle(
     size = job.batch_size if batch_size is None else _whole("batch_size", batch_size, 1, items)
     parts = _whole("accumulate", accumulate, 1, size)
     if epochs is not None and steps is not None:
-        raise InputError(f"fit: both epochs={shown(epochs)} and steps={shown(steps)} were given; expected one of them. Leave one out.")
+        raise InputError(
+            f"fit: both epochs={shown(epochs)} and steps={shown(steps)} were given; expected one "
+            "of them. Leave one out."
+        )
     an_epoch = items // size
     count = (
         _whole("steps", steps, 1, _MOST_STEPS)
         if steps is not None
-        else an_epoch * (job.epochs if epochs is None else _whole("epochs", epochs, 1, _MOST_STEPS // an_epoch))
+        else an_epoch
+        * (job.epochs if epochs is None else _whole("epochs", epochs, 1, _MOST_STEPS // an_epoch))
     )
-    rate = job.learning_rate if learning_rate is None else _positive("learning_rate", learning_rate, "1e-3")
+    rate = (
+        job.learning_rate
+        if learning_rate is None
+        else _positive("learning_rate", learning_rate, "1e-3")
+    )
     scale = _scale(loss_scale, precision)
     _given.word("fit", "loading", loading, LOADINGS)
     settled = Settled(
         Options(
-            precision=precision, batch_size=size, steps=count, learning_rate=rate, optimizer="", accumulate=parts,
-            checkpoint=bool(checkpoint), compile=bool(compile), channels_last=bool(channels_last),
-            fused=None if fused is None else bool(fused), workers=_whole("workers", workers, 0, _MOST_WORKERS),
-            prefetch=_whole("prefetch", prefetch, 0, 1000), pinned=bool(pinned), cuda_graph=bool(cuda_graph), loss_scale=scale,
-            clip=None if clip is None else _positive("clip", clip, "1.0"), seed=seed, loading=loading, read_loss=bool(read_loss),
+            precision=precision,
+            batch_size=size,
+            steps=count,
+            learning_rate=rate,
+            optimizer="",
+            accumulate=parts,
+            checkpoint=bool(checkpoint),
+            compile=bool(compile),
+            channels_last=bool(channels_last),
+            fused=None if fused is None else bool(fused),
+            workers=_whole("workers", workers, 0, _MOST_WORKERS),
+            prefetch=_whole("prefetch", prefetch, 0, 1000),
+            pinned=bool(pinned),
+            cuda_graph=bool(cuda_graph),
+            loss_scale=scale,
+            clip=None if clip is None else _positive("clip", clip, "1.0"),
+            seed=seed,
+            loading=loading,
+            read_loss=bool(read_loss),
             autotune=bool(autotune),
         ),
         where,
         lambda parameters: None,
-    )  # fmt: skip
+    )
     _without_what_is_missing(settled, job)
     name, settled.make_optimizer = _optimizer(optimizer, learning_rate, settled)
     _change(settled, optimizer=name)
@@ -157,16 +230,25 @@ def _without_what_is_missing(settled: Settled, job: Task) -> None:
 
     if options.precision == "tf32" and not where.has_tf32:
         drop(
-            f"{where.name} has no TF32 (NVIDIA GPUs have it from compute capability 8.0), so the products ran in float32.",
+            f"{where.name} has no TF32 (NVIDIA GPUs have it from compute capability 8.0), so the "
+            "products ran in float32.",
             precision="float32",
         )
     if options.pinned and where.torch_type != "cuda":
-        drop(f"pinned memory serves copies to a CUDA device; on {where} nothing is copied, so memory stayed pageable.", pinned=False)
+        drop(
+            f"pinned memory serves copies to a CUDA device; on {where} nothing is copied, so "
+            "memory stayed pageable.",
+            pinned=False,
+        )
     if options.cuda_graph and where.kind != "cuda":
-        drop(f"{where} has no CUDA graphs, so each step was launched operator by operator.", cuda_graph=False)
+        drop(
+            f"{where} has no CUDA graphs, so each step was launched operator by operator.",
+            cuda_graph=False,
+        )
     if options.cuda_graph and where.kind == "cuda" and options.loss_scale == "dynamic":
         drop(
-            "dynamic loss scaling reads on the host whether gradients overflowed, which a CUDA graph cannot do, so each step was launched "
+            "dynamic loss scaling reads on the host whether gradients overflowed, which a CUDA "
+            "graph cannot do, so each step was launched "
             'operator by operator. Pass precision="bfloat16" or a fixed loss_scale.',
             cuda_graph=False,
         )
@@ -175,36 +257,63 @@ def _without_what_is_missing(settled: Settled, job: Task) -> None:
     if options.loading == "resident" and options.pinned:
         drop("the data is on the device already, so nothing was pinned.", pinned=False)
     if options.autotune and where.kind != "cuda":
-        drop(f"cuDNN runs on NVIDIA GPUs; {where.name} has other convolutions, so nothing was tuned.", autotune=False)
-    if options.channels_last and job.train.inputs.dim() != 4:
-        drop(f"{job.name} has no images, so there are no channels to put last.", channels_last=False)
-    if options.compile and where.is_cpu and not os.environ.get("CXX") and not any(map(shutil.which, ("g++", "clang++", "cl"))):
         drop(
-            "torch.compile needs a C++ compiler (g++ or clang++) for the CPU; none is on the PATH, so the model ran as it is.",
+            f"cuDNN runs on NVIDIA GPUs; {where.name} has other convolutions, so nothing was tuned.",
+            autotune=False,
+        )
+    if options.channels_last and job.train.inputs.dim() != 4:
+        drop(
+            f"{job.name} has no images, so there are no channels to put last.", channels_last=False
+        )
+    if (
+        options.compile
+        and where.is_cpu
+        and not os.environ.get("CXX")
+        and not any(map(shutil.which, ("g++", "clang++", "cl")))
+    ):
+        drop(
+            "torch.compile needs a C++ compiler (g++ or clang++) for the CPU; none is on the PATH, "
+            "so the model ran as it is.",
             compile=False,
         )
 
 
-def _optimizer(given: Any, learning_rate: Any, settled: Settled) -> tuple[str, Callable[[Any], Any]]:
+def _optimizer(
+    given: Any, learning_rate: Any, settled: Settled
+) -> tuple[str, Callable[[Any], Any]]:
     """Return the optimizer's name and a function from parameters to it."""
     import torch
 
     options = settled.options
     if given is None or isinstance(given, torch.optim.Optimizer):
         raise InputError(
-            f"fit: optimizer is {shown(given)}; expected a name such as 'adam', or a function from parameters to an optimizer. "
+            f"fit: optimizer is {shown(given)}; expected a name such as 'adam', or a function from "
+            "parameters to an optimizer. "
             "Pass optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)."
         )
     if not isinstance(given, str):
         if not callable(given):
-            raise InputError(f"fit: optimizer is {shown(given)}; expected a name or a function. Pass 'adam'.")
+            raise InputError(
+                f"fit: optimizer is {shown(given)}; expected a name or a function. Pass 'adam'."
+            )
         if learning_rate is not None or options.fused is not None:
             raise InputError(
-                "fit: the optimizer is a function, so it decides learning_rate and fused itself; expected neither. Leave them out."
+                "fit: the optimizer is a function, so it decides learning_rate and fused itself; "
+                "expected neither. Leave them out."
             )
-        return str(getattr(given, "__name__", "optimizer")).replace("<lambda>", "own optimizer"), given
-    known = {name.lower(): getattr(torch.optim, name) for name in torch.optim.__all__ if name not in _NO_GRADIENT_KINDS}
-    known = {name: kind for name, kind in known.items() if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)}
+        return str(getattr(given, "__name__", "optimizer")).replace(
+            "<lambda>", "own optimizer"
+        ), given
+    known = {
+        name.lower(): getattr(torch.optim, name)
+        for name in torch.optim.__all__
+        if name not in _NO_GRADIENT_KINDS
+    }
+    known = {
+        name: kind
+        for name, kind in known.items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    }
     word = _given.word("fit", "optimizer", given.lower(), [*sorted(known), "sgd-momentum"])
     kind = torch.optim.SGD if word == "sgd-momentum" else known[word]
     values: dict[str, Any] = {"momentum": 0.9} if word == "sgd-momentum" else {}
@@ -220,7 +329,12 @@ def _flavour(kind: Any, settled: Settled) -> dict[str, Any]:
     options = settled.options
     values: dict[str, Any] = {}
     if options.fused is True and "fused" not in takes:
-        settled.notes.append(Note("skipped", f"{kind.__name__} has no fused form in PyTorch, so its default form was used."))
+        settled.notes.append(
+            Note(
+                "skipped",
+                f"{kind.__name__} has no fused form in PyTorch, so its default form was used.",
+            )
+        )
         _change(settled, fused=None)
     elif options.fused is True:
         values["fused"] = True

@@ -1,7 +1,9 @@
-"""A running input pipeline: real JPEG files, real worker processes, and an accelerator that takes the batches, live or modelled.
+"""A running input pipeline: real JPEG files, real worker processes, and an accelerator that takes
+the batches, live or modelled.
 
-Without an accelerator its side is a timetable: a batch that was handed over is copied and computed on for a stated time, and the host
-sleeps where a real one would wait. So the processor's cores stay free for the loading, as they would be, and the loading is measured.
+Without an accelerator its side is a timetable: a batch that was handed over is copied and computed
+on for a stated time, and the host sleeps where a real one would wait. So the processor's cores stay
+free for the loading, as they would be, and the loading is measured.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ from gpulab.units import format_seconds, plural
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
 Clock = Callable[[], float]
-# A step of a modelled accelerator where none was asked for: what a middling network takes for a small batch on a fast GPU.
+# A step of a modelled accelerator where none was asked for: what a middling network takes for a
+# small batch on a fast GPU.
 STEP_SECONDS = 0.02
 _LINK = "pcie4-x16"
 _FILES, _SIDE = 64, 224  # different pictures, and the pixels of each file
-# A worker that hands nothing over for so long hangs; the longest batch on a slow machine takes a few seconds.
+# A worker that hands nothing over for so long hangs; the longest batch on a slow machine takes a
+# few seconds.
 _TIMEOUT_SECONDS = 60.0
 _WARM_UP_STEPS = 3
 
@@ -75,7 +79,12 @@ class ModelledAccelerator:
         now: Clock = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.copy_seconds, self.compute_seconds, self.pinned, self.evidence = copy_seconds, compute_seconds, pinned, evidence
+        self.copy_seconds, self.compute_seconds, self.pinned, self.evidence = (
+            copy_seconds,
+            compute_seconds,
+            pinned,
+            evidence,
+        )
         self._now, self._sleep, self._free = now, sleep, -1e300
         self._plan: list[tuple[float, float, float]] = []
 
@@ -119,7 +128,9 @@ class LiveAccelerator:
         self._cuda: Any = torch.cuda
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
-            self._model = networks.cnn(channels=3, classes=_images.CLASSES, width=64, stages=3).to(str(device))
+            self._model = networks.cnn(channels=3, classes=_images.CLASSES, width=64, stages=3).to(
+                str(device)
+            )
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
         example = torch.zeros(batch_size, 3, size, size, dtype=torch.uint8, device=str(device))
         labels = torch.zeros(batch_size, dtype=torch.int64, device=str(device))
@@ -147,7 +158,10 @@ class LiveAccelerator:
         with _settings.current(self.device):
             start, copied, end = (self._event() for _ in range(3))
             start.record()
-            images, labels = (x.to(str(self.device), non_blocking=self.pinned) for x in (batch.images, batch.labels))
+            images, labels = (
+                x.to(str(self.device), non_blocking=self.pinned)
+                for x in (batch.images, batch.labels)
+            )
             copied.record()
             self._train(images, labels)
             end.record()
@@ -162,8 +176,13 @@ class LiveAccelerator:
         self.device.synchronize()
         offset, made = self._begin_host - begin, []
         for step, marks in enumerate(self._marks):
-            start, copied, end = (offset + float(self._begin.elapsed_time(mark)) * 1e-3 for mark in marks)
-            made += [StepSpan("copy", step, 0, start, copied), StepSpan("compute", step, 0, copied, end)]
+            start, copied, end = (
+                offset + float(self._begin.elapsed_time(mark)) * 1e-3 for mark in marks
+            )
+            made += [
+                StepSpan("copy", step, 0, start, copied),
+                StepSpan("compute", step, 0, copied, end),
+            ]
         return made
 
 
@@ -182,7 +201,8 @@ def pipeline(
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> PipelineResult:
-    """Load real JPEG files with a ``DataLoader``, pass them to an accelerator, and return when each part worked and waited.
+    """Load real JPEG files with a ``DataLoader``, pass them to an accelerator, and return when each
+    part worked and waited.
 
     Parameters
     ----------
@@ -201,8 +221,9 @@ def pipeline(
     read_loss : bool
         Whether the host reads the loss after each step (``loss.item()``) and so waits for the step.
     step_seconds : float, optional
-        The time of a step on a modelled accelerator. None takes this machine's CUDA device, which trains a small convolutional network;
-        without one, a modelled accelerator with steps of 20 ms behind a modelled link.
+        The time of a step on a modelled accelerator. None takes this machine's CUDA device, which
+        trains a small convolutional network; without one, a modelled accelerator with steps of 20
+        ms behind a modelled link.
     device : Device or str, optional
         Which device, where there are several.
     seed : int
@@ -212,7 +233,8 @@ def pipeline(
     Returns
     -------
     PipelineResult
-        ``evidence`` (of the loading) is MEASURED; ``accelerator_evidence`` is MODELLED where the accelerator is.
+        ``evidence`` (of the loading) is MEASURED; ``accelerator_evidence`` is MODELLED where the
+        accelerator is.
 
     Raises
     ------
@@ -235,39 +257,72 @@ def pipeline(
     """
     name = "pipeline"
     counts = (
-        ("batch_size", batch_size, 1, 1024), ("workers", workers, 0, 32), ("prefetch", prefetch, 1, 16), ("steps", steps, 2, 1000),
-        ("image_size", image_size, 8, 512), ("seed", seed, 0, 2**31),
-    )  # fmt: skip
-    batch_size, workers, prefetch, steps, image_size, seed = (check_count(name, *count) for count in counts)
-    pinned, read_loss = _given.flag(name, "pinned", pinned), _given.flag(name, "read_loss", read_loss)
-    progress, stop = _given.callback(name, "progress", progress), _given.callback(name, "stop", stop)
+        ("batch_size", batch_size, 1, 1024),
+        ("workers", workers, 0, 32),
+        ("prefetch", prefetch, 1, 16),
+        ("steps", steps, 2, 1000),
+        ("image_size", image_size, 8, 512),
+        ("seed", seed, 0, 2**31),
+    )
+    batch_size, workers, prefetch, steps, image_size, seed = (
+        check_count(name, *count) for count in counts
+    )
+    pinned, read_loss = (
+        _given.flag(name, "pinned", pinned),
+        _given.flag(name, "read_loss", read_loss),
+    )
+    progress, stop = (
+        _given.callback(name, "progress", progress),
+        _given.callback(name, "stop", stop),
+    )
     where = devices.find(device)
     live = step_seconds is None and where.torch_type == "cuda"
-    seconds = STEP_SECONDS if step_seconds is None else check_seconds(name, "step_seconds", step_seconds)
+    seconds = (
+        STEP_SECONDS if step_seconds is None else check_seconds(name, "step_seconds", step_seconds)
+    )
     nbytes = batch_size * 3 * image_size**2
     _feed.check_shared("pipeline", nbytes, workers, prefetch)
     data = _images.BatchSet(_images.jpegs(_FILES, _SIDE), batch_size, image_size, steps, seed)
-    with devices.guard(f"pipeline: {batch_size} images of {image_size} x {image_size} on {where.name}"):
+    with devices.guard(
+        f"pipeline: {batch_size} images of {image_size} x {image_size} on {where.name}"
+    ):
         accelerator: Accelerator = (
-            LiveAccelerator(where, batch_size, image_size, pinned=pinned) if live else _modelled(nbytes, seconds, pinned)
+            LiveAccelerator(where, batch_size, image_size, pinned=pinned)
+            if live
+            else _modelled(nbytes, seconds, pinned)
         )
         begin = time.perf_counter()
         with _loader(data, workers, prefetch, pinned and live) as batches:
-            loads = drive(batches, accelerator, steps=steps, read_loss=read_loss, progress=progress, stop=stop)
+            loads = drive(
+                batches, accelerator, steps=steps, read_loss=read_loss, progress=progress, stop=stop
+            )
         spans = accelerator.spans(begin)
-    spans += [StepSpan("data", k, worker, start - begin, end - begin) for k, (worker, start, end) in enumerate(loads)]
+    spans += [
+        StepSpan("data", k, worker, start - begin, end - begin)
+        for k, (worker, start, end) in enumerate(loads)
+    ]
     return PipelineResult(
-        accelerator=accelerator.name, batch_size=batch_size, batch_bytes=nbytes, workers=workers, prefetch=prefetch, pinned=pinned,
-        read_loss=read_loss, startup_seconds=loads[0][2] - begin, spans=tuple(spans), notes=tuple(_notes(workers, steps, len(loads))),
-        evidence=Evidence.measured(devices.find("cpu").name, len(loads)), accelerator_evidence=accelerator.evidence,
-    )  # fmt: skip
+        accelerator=accelerator.name,
+        batch_size=batch_size,
+        batch_bytes=nbytes,
+        workers=workers,
+        prefetch=prefetch,
+        pinned=pinned,
+        read_loss=read_loss,
+        startup_seconds=loads[0][2] - begin,
+        spans=tuple(spans),
+        notes=tuple(_notes(workers, steps, len(loads))),
+        evidence=Evidence.measured(devices.find("cpu").name, len(loads)),
+        accelerator_evidence=accelerator.evidence,
+    )
 
 
 def _modelled(nbytes: int, seconds: float, pinned: bool) -> ModelledAccelerator:
     link = transfer.link(_LINK, memory="pinned" if pinned else "pageable")
     copy = link.seconds(nbytes)
     evidence = Evidence.modelled(
-        f"each step takes {format_seconds(seconds)} and each copy {format_seconds(copy)}, as over {link.name}; the host sleeps meanwhile; "
+        f"each step takes {format_seconds(seconds)} and each copy {format_seconds(copy)}, as over "
+        f"{link.name}; the host sleeps meanwhile; "
         "the loading beside it is measured",
         f"a stated time; {link.evidence.source}",
         link.evidence.known_error,
@@ -276,23 +331,34 @@ def _modelled(nbytes: int, seconds: float, pinned: bool) -> ModelledAccelerator:
 
 
 @contextlib.contextmanager
-def _loader(data: _images.BatchSet, workers: int, prefetch: int, pinned: bool) -> Iterator[Iterator[_images.LoadedBatch]]:
+def _loader(
+    data: _images.BatchSet, workers: int, prefetch: int, pinned: bool
+) -> Iterator[Iterator[_images.LoadedBatch]]:
     """Give the batches in order; the workers end with the block."""
     from torch.utils.data import DataLoader
 
     options: dict[str, Any] = {}
     if workers:
-        # Starting afresh would cost each worker the seconds in which torch is imported; the workers touch no accelerator.
+        # Starting afresh would cost each worker the seconds in which torch is imported; the workers
+        # touch no accelerator.
         context = "fork" if sys.platform.startswith("linux") else None
         options = {
-            "prefetch_factor": prefetch, "timeout": _TIMEOUT_SECONDS, "multiprocessing_context": context,
+            "prefetch_factor": prefetch,
+            "timeout": _TIMEOUT_SECONDS,
+            "multiprocessing_context": context,
             "worker_init_fn": _interrupts.leave_to_the_run,
-        }  # fmt: skip
+        }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of more workers than cores: the result has a note about it
+        # of more workers than cores: the result has a note about it
+        warnings.simplefilter("ignore", UserWarning)
         loader: Any = DataLoader(
-            data, batch_size=None, num_workers=workers, pin_memory=pinned, collate_fn=_images.keep, **options  # type: ignore[arg-type]
-        )  # fmt: skip
+            data,  # type: ignore[arg-type]
+            batch_size=None,
+            num_workers=workers,
+            pin_memory=pinned,
+            collate_fn=_images.keep,  # type: ignore[arg-type]
+            **options,
+        )
         batches = iter(loader)
     try:
         yield batches
@@ -333,7 +399,8 @@ def drive(
             batch = next(batches)
         except RuntimeError as error:
             raise MeasurementError(
-                f"pipeline: the workers gave no batch {step} ({message_of(error)}); expected one within {_TIMEOUT_SECONDS:.0f} s. "
+                f"pipeline: the workers gave no batch {step} ({message_of(error)}); expected one "
+                f"within {_TIMEOUT_SECONDS:.0f} s. "
                 "Lower the number of workers, or pass workers=0."
             ) from error
         loads.append((batch.worker, batch.start, batch.end))
@@ -342,7 +409,9 @@ def drive(
             accelerator.wait()
     accelerator.wait()
     if len(loads) < 2:
-        raise StoppedError("pipeline: stopped before two steps were made; expected at least two. Run it again.")
+        raise StoppedError(
+            "pipeline: stopped before two steps were made; expected at least two. Run it again."
+        )
     if progress is not None:
         progress(1.0, "done")
     return loads
@@ -355,9 +424,16 @@ def _notes(workers: int, wanted: int, made: int) -> list[Note]:
         notes.append(
             Note(
                 "contended",
-                f"{plural(workers, 'worker')} share {plural(cores, 'core')}, so each of them loads more slowly than a single worker would.",
+                f"{plural(workers, 'worker')} share {plural(cores, 'core')}, so each of them loads "
+                "more slowly than a single worker would.",
             )
         )
     if made < wanted:
-        notes.append(Note("stopped", f"Stopped after {made} of {wanted} steps; the figures are those of the part that ran."))
+        notes.append(
+            Note(
+                "stopped",
+                f"Stopped after {made} of {wanted} steps; the figures are those of the part that "
+                "ran.",
+            )
+        )
     return notes

@@ -1,8 +1,10 @@
-"""The input pipeline as arithmetic: when each batch is loaded, copied and computed, from five durations.
+"""The input pipeline as arithmetic: when each batch is loaded, copied and computed, from five
+durations.
 
-The rules are those of ``torch.utils.data.DataLoader`` and of one stream of an accelerator: worker ``k`` of ``W`` loads the batches
-``k``, ``k + W``, ...; each may be ``prefetch`` batches ahead of what was taken; batches are taken in order; the accelerator does one
-thing at a time; the host waits for a copy from ordinary memory, and for the step where it reads the loss.
+The rules are those of ``torch.utils.data.DataLoader`` and of one stream of an accelerator: worker
+``k`` of ``W`` loads the batches ``k``, ``k + W``, ...; each may be ``prefetch`` batches ahead of
+what was taken; batches are taken in order; the accelerator does one thing at a time; the host waits
+for a copy from ordinary memory, and for the step where it reads the loss.
 """
 
 from __future__ import annotations
@@ -17,9 +19,15 @@ from gpulab.evidence import Evidence
 from gpulab.training._pipeline_results import PipelineResult, StepSpan
 from gpulab.units import format_seconds
 
-_SOURCE = "the rules of torch.utils.data.DataLoader (round robin, prefetch_factor, in order) and of one CUDA stream"
+_SOURCE = (
+    "the rules of torch.utils.data.DataLoader (round robin, prefetch_factor, in order) and of "
+    "one CUDA stream"
+)
 # benchmarks/input_pipeline.py; docs/measurements.md, "The input pipeline", has the table.
-KNOWN_ERROR = "2 % median, 6 % at most in throughput where loading times are known; loading varies with neighbors (docs/measurements.md)"
+KNOWN_ERROR = (
+    "2 % median, 6 % at most in throughput where loading times are known; loading varies with "
+    "neighbors (docs/measurements.md)"
+)
 
 
 def check_count(function: str, name: str, value: Any, least: int, most: int) -> int:
@@ -32,7 +40,8 @@ def check_count(function: str, name: str, value: Any, least: int, most: int) -> 
     """
     if not _given.is_whole(value) or not least <= value <= most:
         raise InputError(
-            f"{function}: {name} is {shown(value)}; expected a whole number from {least} to {most}. "
+            f"{function}: {name} is {shown(value)}; expected a whole number from {least} to "
+            f"{most}. "
             f"Pass for example {name}={max(least, 2)}."
         )
     return int(value)
@@ -47,14 +56,23 @@ def check_seconds(function: str, name: str, value: Any, most: float = 60.0) -> f
         If they are not.
     """
     if not _given.is_finite(value) or not 0 <= value <= most:
-        raise InputError(f"{function}: {name} is {shown(value)}; expected seconds from 0 to {most:g}. Pass for example {name}=0.02.")
+        raise InputError(
+            f"{function}: {name} is {shown(value)}; expected seconds from 0 to {most:g}. Pass for "
+            f"example {name}=0.02."
+        )
     return float(value)
 
 
 def schedule(
-    loading: Sequence[float], copying: Sequence[float], computing: Sequence[float], *, workers: int, prefetch: int, pinned: bool,
+    loading: Sequence[float],
+    copying: Sequence[float],
+    computing: Sequence[float],
+    *,
+    workers: int,
+    prefetch: int,
+    pinned: bool,
     read_loss: bool,
-) -> list[StepSpan]:  # fmt: skip
+) -> list[StepSpan]:
     """Return who works when, by the rules in the module's docstring.
 
     Parameters
@@ -67,14 +85,19 @@ def schedule(
     spans: list[StepSpan] = []
     taken: list[float] = []  # when the host took each batch
     loaded: list[float] = []  # when each batch was ready
-    host = free = 0.0  # when the host asks for the next batch; when the accelerator has done everything
+    # when the host asks for the next batch; when the accelerator has done everything
+    host = free = 0.0
     for step, (load, copy, compute) in enumerate(zip(loading, copying, computing, strict=True)):
         if workers == 0:
             start, worker = host, -1
         else:
-            # The order for batch k goes out when batch k - prefetch * W was taken; the same worker's earlier batch comes first.
+            # The order for batch k goes out when batch k - prefetch * W was taken; the same
+            # worker's earlier batch comes first.
             ordered = taken[step - prefetch * workers] if step >= prefetch * workers else 0.0
-            start, worker = max(ordered, loaded[step - workers] if step >= workers else 0.0), step % workers
+            start, worker = (
+                max(ordered, loaded[step - workers] if step >= workers else 0.0),
+                step % workers,
+            )
         ready = start + load
         spans.append(StepSpan("data", step, worker, start, ready))
         loaded.append(ready)
@@ -82,7 +105,10 @@ def schedule(
         copy_start = max(taken[-1], free)
         copied = copy_start + copy
         free = copied + compute
-        spans += [StepSpan("copy", step, 0, copy_start, copied), StepSpan("compute", step, 0, copied, free)]
+        spans += [
+            StepSpan("copy", step, 0, copy_start, copied),
+            StepSpan("compute", step, 0, copied, free),
+        ]
         host = free if read_loss else taken[-1] if pinned else copied
     return spans
 
@@ -139,39 +165,70 @@ def model_pipeline(
     >>> alone = model_pipeline(0.06, 0.02, copy_seconds=0)
     >>> round(alone.stall_ratio, 3)  # 60 of 80 milliseconds
     0.75
-    >>> round(model_pipeline(0.06, 0.02, copy_seconds=0, workers=3).stall_ratio, 3)  # three batches in 60 milliseconds: just enough
-    0.0
+    >>> round(model_pipeline(0.06, 0.02, copy_seconds=0, workers=3).stall_ratio, 3)  # three batches
+    in 60 milliseconds: just enough 0.0
     """
     name = "model_pipeline"
     loading = check_seconds(name, "loading_seconds", loading_seconds)
     copying = check_seconds(name, "copy_seconds", copy_seconds)
     computing = check_seconds(name, "compute_seconds", compute_seconds)
-    cores, workers = check_count(name, "cores", cores, 1, 4096), check_count(name, "workers", workers, 0, 64)
-    prefetch, steps = check_count(name, "prefetch", prefetch, 1, 16), check_count(name, "steps", steps, 2, 1000)
-    pinned, read_loss = _given.flag(name, "pinned", pinned), _given.flag(name, "read_loss", read_loss)
+    cores, workers = (
+        check_count(name, "cores", cores, 1, 4096),
+        check_count(name, "workers", workers, 0, 64),
+    )
+    prefetch, steps = (
+        check_count(name, "prefetch", prefetch, 1, 16),
+        check_count(name, "steps", steps, 2, 1000),
+    )
+    pinned, read_loss = (
+        _given.flag(name, "pinned", pinned),
+        _given.flag(name, "read_loss", read_loss),
+    )
     shared = loading * max(1.0, workers / cores)
     spans = schedule(
-        [shared] * steps, [copying] * steps, [computing] * steps, workers=workers, prefetch=prefetch, pinned=pinned, read_loss=read_loss
+        [shared] * steps,
+        [copying] * steps,
+        [computing] * steps,
+        workers=workers,
+        prefetch=prefetch,
+        pinned=pinned,
+        read_loss=read_loss,
     )
     evidence = Evidence.modelled(
-        f"a worker loads a batch in {format_seconds(loading)} on a core of its own ({cores} cores), a copy takes "
+        f"a worker loads a batch in {format_seconds(loading)} on a core of its own ({cores} "
+        "cores), a copy takes "
         f"{format_seconds(copying)}, a step {format_seconds(computing)}, always the same",
         _SOURCE,
         KNOWN_ERROR,
     )
     return PipelineResult(
-        accelerator="a modelled accelerator", batch_size=batch_size, batch_bytes=batch_bytes, workers=workers, prefetch=prefetch,
-        pinned=pinned, read_loss=read_loss, startup_seconds=spans[0].end_seconds, spans=tuple(spans), notes=(), evidence=evidence,
+        accelerator="a modelled accelerator",
+        batch_size=batch_size,
+        batch_bytes=batch_bytes,
+        workers=workers,
+        prefetch=prefetch,
+        pinned=pinned,
+        read_loss=read_loss,
+        startup_seconds=spans[0].end_seconds,
+        spans=tuple(spans),
+        notes=(),
+        evidence=evidence,
         accelerator_evidence=evidence,
-    )  # fmt: skip
+    )
 
 
 def replay(
-    p: PipelineResult, *, compute_seconds: float | None = None, pinned: bool | None = None, read_loss: bool | None = None
+    p: PipelineResult,
+    *,
+    compute_seconds: float | None = None,
+    pinned: bool | None = None,
+    read_loss: bool | None = None,
 ) -> PipelineResult:
-    """Return what a pipeline would do with another accelerator or another loop, with the loading times of the run.
+    """Return what a pipeline would do with another accelerator or another loop, with the loading
+    times of the run.
 
-    Only one thing changes this way: a second run would also be affected by other load on the machine.
+    Only one thing changes this way: a second run would also be affected by other load on the
+    machine.
 
     Parameters
     ----------
@@ -199,21 +256,42 @@ def replay(
     0.07
     """
     if not isinstance(p, PipelineResult):
-        raise InputError(f"replay: {kind_of(p)} was given; expected what training.pipeline returned. Pass that.")
+        raise InputError(
+            f"replay: {kind_of(p)} was given; expected what training.pipeline returned. Pass that."
+        )
     pinned = p.pinned if pinned is None else _given.flag("replay", "pinned", pinned)
     read_loss = p.read_loss if read_loss is None else _given.flag("replay", "read_loss", read_loss)
-    loading, copying, computing = ([span.seconds for span in p.lane(lane)] for lane in ("data", "copy", "compute"))
+    loading, copying, computing = (
+        [span.seconds for span in p.lane(lane)] for lane in ("data", "copy", "compute")
+    )
     words = "its steps as long as they were"
     if compute_seconds is not None:
         seconds = check_seconds("replay", "compute_seconds", compute_seconds)
-        computing, words = [seconds] * len(computing), f"each step computing for {format_seconds(seconds)}"
-    spans = schedule(loading, copying, computing, workers=p.workers, prefetch=p.prefetch, pinned=pinned, read_loss=read_loss)
+        computing, words = (
+            [seconds] * len(computing),
+            f"each step computing for {format_seconds(seconds)}",
+        )
+    spans = schedule(
+        loading,
+        copying,
+        computing,
+        workers=p.workers,
+        prefetch=p.prefetch,
+        pinned=pinned,
+        read_loss=read_loss,
+    )
     host = "waiting for each step" if read_loss else "going on without waiting for a step"
     evidence = Evidence.modelled(
-        f"each batch loaded and copied as long as in the run, {words}, the host {host}; no other effects",
+        f"each batch loaded and copied as long as in the run, {words}, the host {host}; no other "
+        "effects",
         _SOURCE,
         KNOWN_ERROR,
     )
     return dataclasses.replace(
-        p, pinned=pinned, read_loss=read_loss, startup_seconds=spans[0].end_seconds, spans=tuple(spans), accelerator_evidence=evidence
+        p,
+        pinned=pinned,
+        read_loss=read_loss,
+        startup_seconds=spans[0].end_seconds,
+        spans=tuple(spans),
+        accelerator_evidence=evidence,
     )

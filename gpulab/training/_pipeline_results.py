@@ -1,4 +1,6 @@
-"""The result of observing an input pipeline: which part worked when, where the accelerator waited, and what that costs."""
+"""The result of observing an input pipeline: which part worked when, where the accelerator waited,
+and what that costs.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from gpulab.results import Result
 from gpulab.timing.statistics import t_quantile
 from gpulab.units import format_bytes, format_seconds, plural
 
-# Batch means: blocks of following steps, whose means are nearly independent though the steps are not (Law and Kelton,
-# Simulation Modeling and Analysis, "batch means"); six blocks leave five degrees of freedom.
+# Batch means: blocks of following steps, whose means are nearly independent though the steps are
+# not (Law and Kelton, Simulation Modeling and Analysis, "batch means"); six blocks leave five
+# degrees of freedom.
 _BLOCKS = 6
 _LEAST_STEPS = 2 * _BLOCKS
 # An accelerator that waits less than this share of the time is the bottleneck itself.
@@ -34,7 +37,8 @@ class StepSpan(Result):
     step : int
         The batch that it belongs to, from 0.
     worker : int
-        In the data lane: the worker, from 0; -1 is the training's own process. 0 in the other lanes.
+        In the data lane: the worker, from 0; -1 is the training's own process. 0 in the other
+        lanes.
     start_seconds, end_seconds : float
         Since the run began.
     """
@@ -66,9 +70,11 @@ class PipelineResult(Result):
     prefetch : int
         Batches that each worker may load ahead.
     pinned : bool
-        Whether batches are copied from page-locked memory, so that the host need not wait for the copy.
+        Whether batches are copied from page-locked memory, so that the host need not wait for the
+        copy.
     read_loss : bool
-        Whether the host reads the loss after each step (``loss.item()``), and so waits for the accelerator.
+        Whether the host reads the loss after each step (``loss.item()``), and so waits for the
+        accelerator.
     startup_seconds : float
         Until the first batch was there: starting the workers, and loading it.
     spans : tuple of StepSpan
@@ -94,7 +100,9 @@ class PipelineResult(Result):
 
     def lane(self, name: str) -> list[StepSpan]:
         """Return the spans of a lane in the order of the steps."""
-        return sorted((span for span in self.spans if span.lane == name), key=lambda span: span.step)
+        return sorted(
+            (span for span in self.spans if span.lane == name), key=lambda span: span.step
+        )
 
     @property
     def steps(self) -> int:
@@ -103,7 +111,9 @@ class PipelineResult(Result):
 
     @property
     def seconds(self) -> float:
-        """The time from the end of the first step to the end of the last: the run without its start."""
+        """The time from the end of the first step to the end of the last: the run without its
+        start.
+        """
         compute = self.lane("compute")
         return compute[-1].end_seconds - compute[0].end_seconds if compute else math.nan
 
@@ -129,9 +139,13 @@ class PipelineResult(Result):
 
     @property
     def gaps(self) -> tuple[tuple[float, float], ...]:
-        """The (start, end) of each time after the first step in which the accelerator did not compute."""
+        """The (start, end) of each time after the first step in which the accelerator did not
+        compute.
+        """
         return tuple(
-            (a.end_seconds, b.start_seconds) for a, b in itertools.pairwise(self.lane("compute")) if b.start_seconds > a.end_seconds
+            (a.end_seconds, b.start_seconds)
+            for a, b in itertools.pairwise(self.lane("compute"))
+            if b.start_seconds > a.end_seconds
         )
 
     @property
@@ -141,7 +155,9 @@ class PipelineResult(Result):
 
     @property
     def stall_ratio(self) -> float:
-        """The share of the time in which the accelerator did not compute, 0 to 1, after the first step."""
+        """The share of the time in which the accelerator did not compute, 0 to 1, after the first
+        step.
+        """
         return self.stall_seconds / self.seconds if self.seconds > 0 else 0.0
 
     @property
@@ -161,24 +177,38 @@ class PipelineResult(Result):
         means = np.array([block.mean() for block in np.array_split(np.diff(ends), _BLOCKS)])
         half = t_quantile(_BLOCKS - 1) * float(means.std(ddof=1)) / math.sqrt(_BLOCKS)
         middle = self.step_seconds
-        return self.batch_size / (middle + half), self.batch_size / (middle - half) if middle > half else math.inf
+        return self.batch_size / (middle + half), self.batch_size / (
+            middle - half
+        ) if middle > half else math.inf
 
     @property
     def bottleneck(self) -> str:
-        """The bottleneck: "compute" if the accelerator hardly waits, else "data" or "copy", whichever takes more of the gaps.
+        """The bottleneck: "compute" if the accelerator hardly waits, else "data" or "copy",
+        whichever takes more of the gaps.
 
-        Each gap is split: the part in which the next batch was still being copied counts for the copy, the rest for the data.
+        Each gap is split: the part in which the next batch was still being copied counts for the
+        copy, the rest for the data.
         """
         if self.stall_ratio < BUSY_STALL_RATIO:
             return "compute"
         copies = self.lane("copy")
-        copying = sum(max(0.0, min(end, span.end_seconds) - max(start, span.start_seconds)) for start, end in self.gaps for span in copies)
+        copying = sum(
+            max(0.0, min(end, span.end_seconds) - max(start, span.start_seconds))
+            for start, end in self.gaps
+            for span in copies
+        )
         return "copy" if copying > self.stall_seconds / 2 else "data"
 
     @property
     def weakest_evidence(self) -> Evidence:
-        """The evidence of figures that need both sides: that of the accelerator where it is not measured."""
-        return self.evidence if self.accelerator_evidence.badge is Badge.MEASURED else self.accelerator_evidence
+        """The evidence of figures that need both sides: that of the accelerator where it is not
+        measured.
+        """
+        return (
+            self.evidence
+            if self.accelerator_evidence.badge is Badge.MEASURED
+            else self.accelerator_evidence
+        )
 
     @property
     def sentence(self) -> str:
@@ -187,24 +217,37 @@ class PipelineResult(Result):
         waits = f"{self.accelerator} waits {only}{self.stall_ratio:.0%} of the time"
         who = "a worker" if self.workers else "the training's own process"
         what = {
-            "data": f" for data: {who} needs {format_seconds(self.loading_seconds)} for a batch, the step itself "
+            "data": f" for data: {who} needs {format_seconds(self.loading_seconds)} for a batch, "
+            "the step itself "
             f"{format_seconds(self.compute_seconds)}",
-            "copy": f" for the copy of {format_bytes(self.batch_bytes)}, {format_seconds(self.copy_seconds)} a step",
-            "compute": f"; the bottleneck is its own computation, {format_seconds(self.compute_seconds)} a step",
+            "copy": f" for the copy of {format_bytes(self.batch_bytes)}, "
+            f"{format_seconds(self.copy_seconds)} a step",
+            "compute": "; the bottleneck is its own computation, "
+            f"{format_seconds(self.compute_seconds)} a step",
         }[self.bottleneck]
         return f"{waits[0].upper()}{waits[1:]}{what}."
 
     @property
     def _between(self) -> str:
         interval = self.images_per_second_interval
-        if interval is None or self.evidence.badge is Badge.MODELLED:  # what is modelled is always the same: an interval would say nothing
+        # what is modelled is always the same: an interval would say nothing
+        if interval is None or self.evidence.badge is Badge.MODELLED:
             return ""
         return f"95 % {interval[0]:.0f} to {interval[1]:.0f}"
 
     def __repr__(self) -> str:
-        who = "no workers" if not self.workers else f"{self.workers} worker{'s' if self.workers != 1 else ''}"
-        rate = f"{self.images_per_second:.0f}{f' ({self._between})' if self._between else ''} images/s"
-        return f"<{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, {who}: {rate}, {self.stall_ratio:.0%} stalled>"
+        who = (
+            "no workers"
+            if not self.workers
+            else f"{self.workers} worker{'s' if self.workers != 1 else ''}"
+        )
+        rate = (
+            f"{self.images_per_second:.0f}{f' ({self._between})' if self._between else ''} images/s"
+        )
+        return (
+            f"<{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, {who}: "
+            f"{rate}, {self.stall_ratio:.0%} stalled>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return what a step is made of, the throughput and the stall."""
@@ -216,11 +259,20 @@ class PipelineResult(Result):
             ("computing on it", format_seconds(self.compute_seconds), modelled),
             ("a whole step", format_seconds(self.step_seconds), both),
             ("the accelerator waits", f"{self.stall_ratio:.0%}", both),
-            ("images per second", f"{self.images_per_second:.0f}" + (f" ({self._between})" if self._between else ""), both),
+            (
+                "images per second",
+                f"{self.images_per_second:.0f}" + (f" ({self._between})" if self._between else ""),
+                both,
+            ),
             ("time to the first batch", format_seconds(self.startup_seconds), loading),
         ]
         rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
-        return (f"{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, workers {self.workers}", "", "evidence"), rows
+        return (
+            f"{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, workers "
+            f"{self.workers}",
+            "",
+            "evidence",
+        ), rows
 
     def caption(self) -> str:
         """Return both sides' evidence where they differ."""
@@ -230,5 +282,7 @@ class PipelineResult(Result):
 
 
 def _median_seconds(spans: Sequence[StepSpan]) -> float:
-    """Return the median of what spans took; nan where there are none, as in a lane that a recording left out."""
+    """Return the median of what spans took; nan where there are none, as in a lane that a recording
+    left out.
+    """
     return statistics.median(span.seconds for span in spans) if spans else math.nan

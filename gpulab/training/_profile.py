@@ -1,8 +1,9 @@
 """What happens inside a training step: PyTorch's profiler, read as a timeline in the notebook.
 
-The profiler writes down when each operator began and ended on the host and, on an accelerator, each kernel on the device. Here that
-becomes spans with a depth, the time between them, and a table by operator. A step is also timed without the profiler, which slows
-every operator a little, so that its overhead is known.
+The profiler writes down when each operator began and ended on the host and, on an accelerator, each
+kernel on the device. Here that becomes spans with a depth, the time between them, and a table by
+operator. A step is also timed without the profiler, which slows every operator a little, so that
+its overhead is known.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _MARK = "gpulab step "
 # More spans than a picture shows; a step of a large network has some ten thousand operators.
 _MOST_SPANS = 20_000
 _ROWS = 12
-# The driver's own calls are on the host's lane as well; these do no work, and the one at the end of each step is ours.
+# The driver's own calls are on the host's lane as well; these do no work, and the one at the end of
+# each step is ours.
 _WAIT = re.compile(r"(cuda|cu|hip)[A-Z]\w*Synchronize")
 
 
@@ -45,7 +47,8 @@ class ProfileSpan(Result):
     lane : str
         "mark", "host" or "device".
     depth : int
-        0 for operators that the program called; an operator called by another one is one level deeper.
+        0 for operators that the program called; an operator called by another one is one level
+        deeper.
     start_seconds, end_seconds : float
         Since the first step began.
     """
@@ -92,7 +95,8 @@ class Profile(Result):
     steps : tuple of (float, float)
         When each step began and ended; the device had finished.
     unprofiled_seconds : float
-        The mean time of a step without the profiler, over as many steps; nan if it was stopped before one.
+        The mean time of a step without the profiler, over as many steps; nan if it was stopped
+        before one.
     spans : tuple of ProfileSpan
         In the order in which they began.
     operators : tuple of OperatorCost
@@ -117,7 +121,9 @@ class Profile(Result):
 
     @property
     def operators_per_step(self) -> float:
-        """How many operators the program called in a step; those that they called in turn are not counted, nor are waits for the device."""
+        """How many operators the program called in a step; those that they called in turn are not
+        counted, nor are waits for the device.
+        """
         called = (span for span in self.spans if span.lane == "host" and span.depth == 0)
         return sum(1 for span in called if not _WAIT.match(span.name)) / len(self.steps)
 
@@ -128,40 +134,81 @@ class Profile(Result):
 
     @property
     def device_idle_ratio(self) -> float | None:
-        """The share of the steps in which the device ran no kernel; None on a CPU, where host and device are one."""
-        return 1.0 - self._covered("device") if any(span.lane == "device" for span in self.spans) else None
+        """The share of the steps in which the device ran no kernel; None on a CPU, where host and
+        device are one.
+        """
+        return (
+            1.0 - self._covered("device")
+            if any(span.lane == "device" for span in self.spans)
+            else None
+        )
 
     def _covered(self, lane: str) -> float:
         """Return the share of the steps in which a lane was at work."""
-        pieces = [(s.start_seconds, s.end_seconds) for s in self.spans if s.lane == lane and s.depth == 0]
+        pieces = [
+            (s.start_seconds, s.end_seconds) for s in self.spans if s.lane == lane and s.depth == 0
+        ]
         whole = sum(end - start for start, end in self.steps)
-        return sum(overlap(union(pieces), step) for step in self.steps) / whole if whole > 0 else 0.0
+        return (
+            sum(overlap(union(pieces), step) for step in self.steps) / whole if whole > 0 else 0.0
+        )
 
     def __repr__(self) -> str:
         each = plural(round(self.operators_per_step), "operator")
         return (
             f"<{plural(len(self.steps), 'step')} of {self.label} on {self.device}: {each} and "
-            f"{format_seconds(self.step_seconds)} a step, {self.between_ratio:.0%} of it between operators>"
+            f"{format_seconds(self.step_seconds)} a step, {self.between_ratio:.0%} of it between "
+            "operators>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the most expensive operators, the time between them, and the cost of the profiler itself."""
+        """Return the most expensive operators, the time between them, and the cost of the profiler
+        itself.
+        """
         here = not any(span.lane == "device" for span in self.spans)
         rows = [_row(each, here) for each in self.operators[:_ROWS]]
         rest = self.operators[_ROWS:]
         if rest:
             total = OperatorCost(
-                f"{len(rest)} more", sum(o.calls_per_step for o in rest), sum(o.host_seconds for o in rest),
+                f"{len(rest)} more",
+                sum(o.calls_per_step for o in rest),
+                sum(o.host_seconds for o in rest),
                 sum(o.device_seconds for o in rest),
-            )  # fmt: skip
+            )
             rows.append(_row(total, here))
         between = self.between_ratio * self.step_seconds
-        rows.append(("between the operators (Python)", "", format_seconds(between), *(() if here else ("",))))
-        rows.append(("a step under the profiler", "", format_seconds(self.step_seconds), *(() if here else ("",))))
-        plain = "not measured" if math.isnan(self.unprofiled_seconds) else format_seconds(self.unprofiled_seconds)
+        rows.append(
+            (
+                "between the operators (Python)",
+                "",
+                format_seconds(between),
+                *(() if here else ("",)),
+            )
+        )
+        rows.append(
+            (
+                "a step under the profiler",
+                "",
+                format_seconds(self.step_seconds),
+                *(() if here else ("",)),
+            )
+        )
+        plain = (
+            "not measured"
+            if math.isnan(self.unprofiled_seconds)
+            else format_seconds(self.unprofiled_seconds)
+        )
         rows.append(("a step without it", "", plain, *(() if here else ("",))))
-        rows += [(f"note: {note.code}", note.sentence, "", *(() if here else ("",))) for note in self.notes]
-        return (f"{self.label}, a step", "calls", "host, self time", *(() if here else ("its kernels on the device",))), rows
+        rows += [
+            (f"note: {note.code}", note.sentence, "", *(() if here else ("",)))
+            for note in self.notes
+        ]
+        return (
+            f"{self.label}, a step",
+            "calls",
+            "host, self time",
+            *(() if here else ("its kernels on the device",)),
+        ), rows
 
 
 def _row(cost: OperatorCost, here: bool) -> tuple[str, ...]:
@@ -194,13 +241,14 @@ def profile(
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Profile:
-    """Run a training step under PyTorch's profiler and return its operators and kernels with their times.
+    """Run a training step under PyTorch's profiler and return its operators and kernels with their
+    times.
 
     Parameters
     ----------
     step : callable
-        Called with ``args``: forward, backward, optimizer, or whatever a step does. Parts that you mark with
-        ``torch.profiler.record_function("forward")`` appear as such.
+        Called with ``args``: forward, backward, optimizer, or whatever a step does. Parts that you
+        mark with ``torch.profiler.record_function("forward")`` appear as such.
     *args
         For the step.
     steps, warmup : int
@@ -231,15 +279,33 @@ def profile(
     """
     name = "profile"
     if not callable(step):
-        raise InputError(f"profile: {kind_of(step)} was given; expected a function that makes a step. Pass one, not its result.")
-    steps, warmup = check_count(name, "steps", steps, 1, 100), check_count(name, "warmup", warmup, 0, 100)
-    progress, stop = _given.callback(name, "progress", progress), _given.callback(name, "stop", stop)
+        raise InputError(
+            f"profile: {kind_of(step)} was given; expected a function that makes a step. Pass one, "
+            "not its result."
+        )
+    steps, warmup = (
+        check_count(name, "steps", steps, 1, 100),
+        check_count(name, "warmup", warmup, 0, 100),
+    )
+    progress, stop = (
+        _given.callback(name, "progress", progress),
+        _given.callback(name, "stop", stop),
+    )
     where = devices.find(device)
-    run = _Run(step, args, where, progress or (lambda fraction, text: None), stop or (lambda: False), warmup + 2 * steps)
+    run = _Run(
+        step,
+        args,
+        where,
+        progress or (lambda fraction, text: None),
+        stop or (lambda: False),
+        warmup + 2 * steps,
+    )
     run.repeat(warmup, "warm-up step")
     events = run.profiled(steps)
     if not run.marks:
-        raise StoppedError("profile: stopped before a step was recorded; expected at least one. Run it again.")
+        raise StoppedError(
+            "profile: stopped before a step was recorded; expected at least one. Run it again."
+        )
     plain = run.repeat(steps, "step without the profiler")
     label = getattr(step, "__name__", "step").replace("<lambda>", "the step")
     # A mean, as all figures of a step here: its rows in the table add up to it.
@@ -250,7 +316,15 @@ def profile(
 class _Run:
     """The steps of one profile."""
 
-    def __init__(self, step: Callable[..., Any], args: Any, device: devices.Device, report: Progress, stop: Stop, total: int) -> None:
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        args: Any,
+        device: devices.Device,
+        report: Progress,
+        stop: Stop,
+        total: int,
+    ) -> None:
         self.step, self.args, self.device, self.report, self.stop = step, args, device, report, stop
         self.done, self.total = 0, total
         self.marks: list[float] = []
@@ -271,7 +345,8 @@ class _Run:
             if isinstance(error, GpulabError):
                 raise
             raise InputError(
-                f"profile: the step raised {type(error).__name__} ({message_of(error)}); expected it to run. Call it once by itself first."
+                f"profile: the step raised {type(error).__name__} ({message_of(error)}); expected "
+                "it to run. Call it once by itself first."
             ) from error
         return time.perf_counter() - begin
 
@@ -289,7 +364,8 @@ class _Run:
         import torch
         from torch.profiler import ProfilerActivity, record_function
 
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its library writes two lines of its own into the notebook otherwise
+        # its library writes two lines of its own into the notebook otherwise
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         activities = [ProfilerActivity.CPU]
         if self.device.torch_type in ("cuda", "xpu"):
             activities.append(getattr(ProfilerActivity, self.device.torch_type.upper()))
@@ -310,7 +386,9 @@ class _Run:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keep what a C++ library writes to standard error out of the notebook: its log level is read once, maybe long before this."""
+    """Keep what a C++ library writes to standard error out of the notebook: its log level is read
+    once, maybe long before this.
+    """
     try:
         kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     except OSError:  # a program without standard error
@@ -325,27 +403,55 @@ def _silent() -> Iterator[None]:
         os.close(nothing)
 
 
-def _result(label: str, device: devices.Device, events: Any, count: int, plain: float, *, stopped: bool) -> Profile:
-    marks = sorted((e for e in events if e.name.startswith(_MARK) and not _on_device(e)), key=lambda e: e.time_range.start)
+def _result(
+    label: str, device: devices.Device, events: Any, count: int, plain: float, *, stopped: bool
+) -> Profile:
+    marks = sorted(
+        (e for e in events if e.name.startswith(_MARK) and not _on_device(e)),
+        key=lambda e: e.time_range.start,
+    )
     zero = marks[0].time_range.start
-    windows = tuple(((e.time_range.start - zero) * 1e-6, (e.time_range.end - zero) * 1e-6) for e in marks)
-    spans = sorted((span for e in events if (span := _span(e, zero, windows)) is not None), key=lambda s: (s.start_seconds, -s.end_seconds))
+    windows = tuple(
+        ((e.time_range.start - zero) * 1e-6, (e.time_range.end - zero) * 1e-6) for e in marks
+    )
+    spans = sorted(
+        (span for e in events if (span := _span(e, zero, windows)) is not None),
+        key=lambda s: (s.start_seconds, -s.end_seconds),
+    )
     notes = []
     if (kept := _whole_steps(spans, windows)) < count:
-        told = f"{len(spans):,} spans are too many to keep, so the figures are those of the first {plural(kept, 'step')} of {count}."
+        told = (
+            f"{len(spans):,} spans are too many to keep, so the figures are those of the "
+            f"first {plural(kept, 'step')} of {count}."
+        )
         notes.append(Note("skipped", f"{told} Profile fewer steps."))
         windows, end = windows[:kept], windows[kept - 1][1]
         spans = [span for span in spans if span.start_seconds <= end]
         events = [event for event in events if (event.time_range.start - zero) * 1e-6 <= end]
     if stopped:
-        notes.append(Note("stopped", f"Stopped after {plural(count, 'step')} under the profiler; the figures are of what ran."))
+        notes.append(
+            Note(
+                "stopped",
+                f"Stopped after {plural(count, 'step')} under the profiler; the figures are of "
+                "what ran.",
+            )
+        )
     return Profile(
-        label, str(device), windows, plain, tuple(spans), _costs(events, kept), tuple(notes), Evidence.measured(device.name, kept)
+        label,
+        str(device),
+        windows,
+        plain,
+        tuple(spans),
+        _costs(events, kept),
+        tuple(notes),
+        Evidence.measured(device.name, kept),
     )
 
 
 def _whole_steps(spans: Sequence[ProfileSpan], windows: Sequence[tuple[float, float]]) -> int:
-    """Return how many steps can be kept with all of their spans: what a step is made of would be wrong of a part. The first is."""
+    """Return how many steps can be kept with all of their spans: what a step is made of would be
+    wrong of a part. The first is.
+    """
     starts = [span.start_seconds for span in spans]
     return max(1, sum(bisect_right(starts, end) <= _MOST_SPANS for _, end in windows))
 
@@ -366,7 +472,9 @@ def _span(event: Any, zero: float, windows: Sequence[tuple[float, float]]) -> Pr
     if _on_device(event):
         return None if _is_mark(event) else ProfileSpan(event.name, "device", 0, start, end)
     if _is_mark(event):
-        return ProfileSpan(event.name.rpartition("#")[2], "mark", _depth(event, marks=True), start, end)
+        return ProfileSpan(
+            event.name.rpartition("#")[2], "mark", _depth(event, marks=True), start, end
+        )
     return ProfileSpan(event.name, "host", _depth(event, marks=False), start, end)
 
 
@@ -390,5 +498,8 @@ def _costs(events: Any, count: int) -> tuple[OperatorCost, ...]:
         cost[0] += 1
         cost[1] += event.self_cpu_time_total * 1e-6
         cost[2] += getattr(event, "self_device_time_total", 0.0) * 1e-6
-    costs = [OperatorCost(name, calls / count, host / count, there / count) for name, (calls, host, there) in found.items()]
+    costs = [
+        OperatorCost(name, calls / count, host / count, there / count)
+        for name, (calls, host, there) in found.items()
+    ]
     return tuple(sorted(costs, key=lambda cost: -cost.host_seconds))

@@ -65,7 +65,10 @@ class RecordedSteps(Result):
     evidence: Evidence
 
     def __repr__(self) -> str:
-        found = "; ".join(f"{row.model} {format_ratio(row.speedup)}" for row in self.rows) or "not recorded yet"
+        found = (
+            "; ".join(f"{row.model} {format_ratio(row.speedup)}" for row in self.rows)
+            or "not recorded yet"
+        )
         return f"<{self.second} over {self.first} on {self.recording}: {found}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -75,19 +78,29 @@ class RecordedSteps(Result):
             ends = row.speedup_interval
             between = "" if ends is None else f" [{format_ratio(ends[0])}, {format_ratio(ends[1])}]"
             rows.append(
-                (row.model, format_seconds(row.first_seconds), format_seconds(row.second_seconds), f"{format_ratio(row.speedup)}{between}")
+                (
+                    row.model,
+                    format_seconds(row.first_seconds),
+                    format_seconds(row.second_seconds),
+                    f"{format_ratio(row.speedup)}{between}",
+                )
             )
-        return (f"a step on {self.recording}", self.first, self.second, "speed-up"), rows or [("not recorded yet", "", "", "")]
+        return (f"a step on {self.recording}", self.first, self.second, "speed-up"), rows or [
+            ("not recorded yet", "", "", "")
+        ]
 
 
-def recorded_steps(recording: Recording, first: Mapping[str, str], second: Mapping[str, str]) -> RecordedSteps:
+def recorded_steps(
+    recording: Recording, first: Mapping[str, str], second: Mapping[str, str]
+) -> RecordedSteps:
     """Return how long a recorded machine's training steps took in two ways.
 
     Parameters
     ----------
     recording : Recording
     first, second : mapping
-        "precision" (by default "float32") and "means" (by default "plain"; such as "compile", "graph", "fused", "channels_last").
+        "precision" (by default "float32") and "means" (by default "plain"; such as "compile",
+        "graph", "fused", "channels_last").
 
     Raises
     ------
@@ -101,12 +114,18 @@ def recorded_steps(recording: Recording, first: Mapping[str, str], second: Mappi
     <float8, plain over float32, plain on amd-epyc-2-cores: not recorded yet>
     """
     if not isinstance(recording, Recording):
-        raise InputError(f"recorded_steps: {shown(recording)} is not a recording; expected one of gl.recordings.load(name).")
+        raise InputError(
+            f"recorded_steps: {shown(recording)} is not a recording; expected one of "
+            "gl.recordings.load(name)."
+        )
     ways = []
     for name, way in (("first", first), ("second", second)):
         wrong = [key for key in way if key not in _KNOWN] if isinstance(way, Mapping) else [way]
         if wrong:
-            raise InputError(f"recorded_steps: {name} has {shown(wrong[0])}; expected a mapping with {' and '.join(map(repr, _KNOWN))}.")
+            raise InputError(
+                f"recorded_steps: {name} has {shown(wrong[0])}; expected a mapping with "
+                f"{' and '.join(map(repr, _KNOWN))}."
+            )
         ways.append({**_USUAL, **way})
     one, other = ways
     rows = []
@@ -114,7 +133,9 @@ def recorded_steps(recording: Recording, first: Mapping[str, str], second: Mappi
         there = recording.find(_EXPERIMENT, **{**entry.params, **other})
         if there is not None and there.key != entry.key:
             rows.append(_row(entry, there))
-    return RecordedSteps(recording.name, _words(one), _words(other), tuple(rows), recording.evidence())
+    return RecordedSteps(
+        recording.name, _words(one), _words(other), tuple(rows), recording.evidence()
+    )
 
 
 def _words(way: Mapping[str, str]) -> str:
@@ -128,6 +149,10 @@ def _row(first: Entry, second: Entry) -> RecordedStep:
     steps = float(first.params.get("steps", 1))
     speedup, ends = one.over(other)
     return RecordedStep(
-        str(first.params["model"]), one.median_seconds / steps, other.median_seconds / steps, speedup, ends,
+        str(first.params["model"]),
+        one.median_seconds / steps,
+        other.median_seconds / steps,
+        speedup,
+        ends,
         min(one.sample_count, other.sample_count),
-    )  # fmt: skip
+    )

@@ -1,4 +1,6 @@
-"""Hold PyTorch's switches and random generators as a run needs them, and put them back as they were."""
+"""Hold PyTorch's switches and random generators as a run needs them, and put them back as they
+were.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,17 @@ from gpulab.devices import Device
 from gpulab.errors import InputError, shown
 
 _POLL_SECONDS = 0.001
-_line: list[threading.Thread] = []  # who is in an ``alone`` block or waits for one, as they came; the first is inside
+# who is in an ``alone`` block or waits for one, as they came; the first is inside
+_line: list[threading.Thread] = []
 
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Within the block no other thread is in one: switches and generators are the process's, and two would put back each other's.
+    """Within the block no other thread is in one: switches and generators are the process's, and
+    two would put back each other's.
 
-    Threads enter as they came, so a cell and an instrument that train at the same time take turns, step by step. No lock: a thread that
-    leaves and comes again would have it before those who wait.
+    Threads enter as they came, so a cell and an instrument that train at the same time take turns,
+    step by step. No lock: a thread that leaves and comes again would have it before those who wait.
     """
     me = threading.current_thread()
     if _line[:1] == [me]:  # a block inside of a block
@@ -45,7 +49,9 @@ def _leave(thread: threading.Thread) -> None:
 
 
 class Generators:
-    """The state of torch's random generators that belongs to one run, so that runs in turn do not disturb each other or the caller."""
+    """The state of torch's random generators that belongs to one run, so that runs in turn do not
+    disturb each other or the caller.
+    """
 
     def __init__(self, seed: int, device: Device) -> None:
         import torch
@@ -78,8 +84,14 @@ class Generators:
             getattr(torch, self._device.torch_type).set_rng_state(states[1], *self._which())
 
     def _which(self) -> tuple[int, ...]:
-        """Return the device's number, for which Metal, which has one device, does not ask in each version."""
-        return (self._device.index,) if self._device is not None and self._device.torch_type != "mps" else ()
+        """Return the device's number, for which Metal, which has one device, does not ask in each
+        version.
+        """
+        return (
+            (self._device.index,)
+            if self._device is not None and self._device.torch_type != "mps"
+            else ()
+        )
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
@@ -98,7 +110,8 @@ class Generators:
         return self._states
 
     def restore(self, states: list[Any]) -> None:
-        """Take over the states of a checkpoint; one of another kind of device gives the host's alone.
+        """Take over the states of a checkpoint; one of another kind of device gives the host's
+        alone.
 
         Raises
         ------
@@ -106,7 +119,8 @@ class Generators:
             If they are no states of torch's generators.
         """
         callers = self._now()
-        if list(map(len, states[1:])) != list(map(len, callers[1:])):  # each kind of generator has states of its own length
+        # each kind of generator has states of its own length
+        if list(map(len, states[1:])) != list(map(len, callers[1:])):
             states = states[:1]
         try:
             self._set(states)
@@ -124,10 +138,14 @@ def _generator_of(device: Device) -> Any:
 
 
 def current(device: Device) -> contextlib.AbstractContextManager[Any]:
-    """Within the block a CUDA device is the current one: streams, events and graphs are made there unless another is named."""
+    """Within the block a CUDA device is the current one: streams, events and graphs are made there
+    unless another is named.
+    """
     import torch
 
-    return torch.cuda.device(device.index) if device.torch_type == "cuda" else contextlib.nullcontext()
+    return (
+        torch.cuda.device(device.index) if device.torch_type == "cuda" else contextlib.nullcontext()
+    )
 
 
 def check_threads(function: str, count: Any) -> int | None:
@@ -139,16 +157,21 @@ def check_threads(function: str, count: Any) -> int | None:
         If it is neither None nor a whole number from 1 to 1024.
     """
     if count is not None and (not _given.is_whole(count) or not 1 <= count <= 1024):
-        raise InputError(f"{function}: threads is {shown(count)}; expected from 1 to 1024, or None for the current number. Leave it out.")
+        raise InputError(
+            f"{function}: threads is {shown(count)}; expected from 1 to 1024, or None for the "
+            "current number. Leave it out."
+        )
     return None if count is None else int(count)
 
 
 @contextlib.contextmanager
 def threads(count: int | None, device: Device) -> Iterator[None]:
-    """Within the block PyTorch computes with so many threads where the device is a CPU; None leaves them as they are.
+    """Within the block PyTorch computes with so many threads where the device is a CPU; None leaves
+    them as they are.
 
-    Small steps on all cores wait for each other whenever a neighbor takes one of them: with two busy neighbors on two cores, steps
-    of the digits' network took eight times as long on two threads as on one (``benchmarks/speedup_ladder.py --neighbours 2``).
+    Small steps on all cores wait for each other whenever a neighbor takes one of them: with two
+    busy neighbors on two cores, steps of the digits' network took eight times as long on two
+    threads as on one (``benchmarks/speedup_ladder.py --neighbours 2``).
     """
     import torch
 
@@ -165,9 +188,11 @@ def threads(count: int | None, device: Device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def put_back() -> Iterator[None]:
-    """Within the block anybody may turn PyTorch's switches: threads, precision of float32, cuDNN's choice, default dtype, gradients.
+    """Within the block anybody may turn PyTorch's switches: threads, precision of float32, cuDNN's
+    choice, default dtype, gradients.
 
-    After it they are as they were, so that what one script turned on for itself is not on for the next one.
+    After it they are as they were, so that what one script turned on for itself is not on for the
+    next one.
     """
     import torch
 
@@ -190,7 +215,8 @@ def put_back() -> Iterator[None]:
                 put(state)
         if [getattr(place, name) for place, name in found] != before or _older_switch() != older:
             if older is not None:
-                for place in places:  # while these and the older switch disagree it cannot be set and read
+                # while these and the older switch disagree it cannot be set and read
+                for place in places:
                     place.fp32_precision = "ieee"
                 _matmul_precision(older)
             for (place, name), value in zip(found, before, strict=True):
@@ -198,16 +224,24 @@ def put_back() -> Iterator[None]:
 
 
 def _float32_places() -> list[Any]:
-    """Return where PyTorch keeps whether float32 may be narrower: of products and convolutions on CUDA, and of oneDNN."""
+    """Return where PyTorch keeps whether float32 may be narrower: of products and convolutions on
+    CUDA, and of oneDNN.
+    """
     import torch
 
     backends: Any = torch.backends
-    places = (backends.cuda.matmul, getattr(backends.cudnn, "conv", None), getattr(backends.mkldnn, "matmul", None))
+    places = (
+        backends.cuda.matmul,
+        getattr(backends.cudnn, "conv", None),
+        getattr(backends.mkldnn, "matmul", None),
+    )
     return [place for place in places if hasattr(place, "fp32_precision")]
 
 
 def _older_switch() -> str | None:
-    """Return what the older switch of float32 products says; None where the newer ones say otherwise, so that it cannot be read."""
+    """Return what the older switch of float32 products says; None where the newer ones say
+    otherwise, so that it cannot be read.
+    """
     import torch
 
     with warnings.catch_warnings(), contextlib.suppress(RuntimeError):
@@ -218,9 +252,11 @@ def _older_switch() -> str | None:
 
 @contextlib.contextmanager
 def switches(precision: str, device: Device, autotune: bool = False) -> Iterator[None]:
-    """Within the block float32 means float32 unless "tf32" was asked for, and kernels give the same bits on every run.
+    """Within the block float32 means float32 unless "tf32" was asked for, and kernels give the same
+    bits on every run.
 
-    With ``autotune`` cuDNN chooses by time among the algorithms that do, so another run may get another one. One thread at a time.
+    With ``autotune`` cuDNN chooses by time among the algorithms that do, so another run may get
+    another one. One thread at a time.
     """
     import torch
 
@@ -229,8 +265,14 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
         of_cpu = getattr(torch.backends.mkldnn, "matmul", None)
         places = [(place, "ieee" if place is of_cpu else wanted) for place in _float32_places()]
         before, older = [place.fp32_precision for place, _ in places], None
-        deterministic, benchmark = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
-        algorithms, only_warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        deterministic, benchmark = (
+            torch.backends.cudnn.deterministic,
+            torch.backends.cudnn.benchmark,
+        )
+        algorithms, only_warn = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
         try:
             for place, _ in places:  # while these and the older switch disagree it cannot be read
                 place.fp32_precision = "ieee"
@@ -249,14 +291,19 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
             for (place, _), value in zip(places, before, strict=True):
                 place.fp32_precision = value
             if device.torch_type == "cuda":
-                torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = deterministic, benchmark
+                torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = (
+                    deterministic,
+                    benchmark,
+                )
                 torch.use_deterministic_algorithms(algorithms, warn_only=only_warn)
 
 
 def _matmul_precision(wanted: str) -> str:
-    """Set the older switch of float32 products, which sets the newer ones too, and return what it was.
+    """Set the older switch of float32 products, which sets the newer ones too, and return what it
+    was.
 
-    Inductor of PyTorch 2.9 and 2.10 reads the older one, which raises wherever the newer ones say otherwise.
+    Inductor of PyTorch 2.9 and 2.10 reads the older one, which raises wherever the newer ones say
+    otherwise.
     """
     import torch
 

@@ -1,4 +1,6 @@
-"""The tasks that the later notebooks share: data, a model, a loss, and the hyperparameters that it learns with."""
+"""The tasks that the later notebooks share: data, a model, a loss, and the hyperparameters that it
+learns with.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ class Task:
         return self._load()[1]
 
     def make_model(self, seed: int = 0) -> Any:
-        """Return a new model on the CPU, in training mode, with weights that the seed decides; torch's generator stays as it was.
+        """Return a new model on the CPU, in training mode, with weights that the seed decides;
+        torch's generator stays as it was.
 
         Raises
         ------
@@ -66,7 +69,9 @@ class Task:
             return self._build()
 
     def loss(self, model: Any, batch: tuple[Any, Any]) -> Any:
-        """Return the mean cross entropy of a batch (inputs, targets), a scalar tensor, in the precision that the caller has set."""
+        """Return the mean cross entropy of a batch (inputs, targets), a scalar tensor, in the
+        precision that the caller has set.
+        """
         from torch.nn import functional
 
         return functional.cross_entropy(model(batch[0]).flatten(0, -2), batch[1].flatten())
@@ -89,7 +94,10 @@ def check_seed(function: str, seed: Any) -> int:
         If it is not a whole number from 0 to 2**63 - 1.
     """
     if not _given.is_whole(seed) or not 0 <= seed < _LARGEST_SEED:
-        raise InputError(f"{function}: seed is {shown(seed)}; expected a whole number from 0 to 2**63 - 1. Pass seed=0.")
+        raise InputError(
+            f"{function}: seed is {shown(seed)}; expected a whole number from 0 to 2**63 - 1. Pass "
+            "seed=0."
+        )
     return int(seed)
 
 
@@ -97,24 +105,53 @@ _TASKS = {
     task.name: task
     for task in (
         Task(
-            "digits-cnn", "a small convolutional network reads digits of 8x8 pixels", "images", "digits", 64, 8, 3e-3,
-            _data.digits, lambda: networks.cnn(width=16),
+            "digits-cnn",
+            "a small convolutional network reads digits of 8x8 pixels",
+            "images",
+            "digits",
+            64,
+            8,
+            3e-3,
+            _data.digits,
+            lambda: networks.cnn(width=16),
         ),
         Task(
-            "digits-mlp", "two hidden layers read the same digits", "images", "digits", 64, 15, 3e-3,
-            _data.digits, lambda: networks.mlp(inputs=64, hidden=128),
+            "digits-mlp",
+            "two hidden layers read the same digits",
+            "images",
+            "digits",
+            64,
+            15,
+            3e-3,
+            _data.digits,
+            lambda: networks.mlp(inputs=64, hidden=128),
         ),
         Task(
-            "digits-hard-cnn", "the network learns from 500 digits only, each shifted and in noise", "images", "digits", 50, 20, 3e-3,
-            _data.hard_digits, lambda: networks.cnn(width=16),
+            "digits-hard-cnn",
+            "the network learns from 500 digits only, each shifted and in noise",
+            "images",
+            "digits",
+            50,
+            20,
+            3e-3,
+            _data.hard_digits,
+            lambda: networks.cnn(width=16),
         ),
         Task(
-            "prose-transformer", "a small language model continues this course's own prose, character by character", "windows",
-            "characters", 32, 2, 3e-3, _data.prose,
-            lambda: networks.transformer(len(_data.characters()), width=64, heads=4, layers=2, context=_data.CONTEXT),
+            "prose-transformer",
+            "a small language model continues this course's own prose, character by character",
+            "windows",
+            "characters",
+            32,
+            2,
+            3e-3,
+            _data.prose,
+            lambda: networks.transformer(
+                len(_data.characters()), width=64, heads=4, layers=2, context=_data.CONTEXT
+            ),
         ),
     )
-}  # fmt: skip
+}
 
 
 def tasks() -> tuple[str, ...]:

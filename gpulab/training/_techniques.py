@@ -1,4 +1,5 @@
-"""The techniques of the speed-up ladder: what each changes in a training, what it improves, and which devices support it.
+"""The techniques of the speed-up ladder: what each changes in a training, what it improves, and
+which devices support it.
 
 Each is a few options of ``training.fit``; nothing is implemented a second time here.
 """
@@ -13,7 +14,8 @@ from gpulab import networks
 from gpulab.devices import Device
 from gpulab.errors import InputError, shown
 
-# What a beginner's script does: items loaded one by one and copied in the loop, a small batch, every loss read, float32, nothing compiled.
+# What a beginner's script does: items loaded one by one and copied in the loop, a small batch,
+# every loss read, float32, nothing compiled.
 START: Mapping[str, Any] = {"batch_size": 16, "loading": "items", "read_loss": True}
 _LARGE_BATCH = 64
 _AHEAD = 2
@@ -54,9 +56,16 @@ class Technique:
     def __post_init__(self) -> None:
         for name, value in (("name", self.name), ("title", self.title), ("mends", self.mends)):
             if not isinstance(value, str) or not value:
-                raise InputError(f"Technique: {name} is {shown(value)}; expected a few words. Pass a text.")
-        if not isinstance(self.options, Mapping) or not (self.model is None or callable(self.model)):
-            raise InputError(f"Technique {self.name}: expected options of fit by name, and a function that makes a model or None.")
+                raise InputError(
+                    f"Technique: {name} is {shown(value)}; expected a few words. Pass a text."
+                )
+        if not isinstance(self.options, Mapping) or not (
+            self.model is None or callable(self.model)
+        ):
+            raise InputError(
+                f"Technique {self.name}: expected options of fit by name, and a function that "
+                "makes a model or None."
+            )
 
 
 def _on_cuda(what: str) -> Lacks:
@@ -64,7 +73,12 @@ def _on_cuda(what: str) -> Lacks:
 
 
 def _tf32(device: Device) -> str | None:
-    return None if device.has_tf32 else f"TF32 is a number format of NVIDIA GPUs from compute capability 8.0; this is {device.name}."
+    return (
+        None
+        if device.has_tf32
+        else "TF32 is a number format of NVIDIA GPUs from compute capability 8.0; this is "
+        f"{device.name}."
+    )
 
 
 def _ranks(device: Device) -> str | None:
@@ -84,17 +98,30 @@ _ALL = (
     Technique("tf32", "TF32", "arithmetic", {"precision": "tf32"}, lacks=_tf32),
     Technique("mixed", "mixed precision (bfloat16)", "arithmetic", {"precision": "bfloat16"}),
     Technique("layout", "channels last", "memory", {"channels_last": True}),
-    Technique("autotune", "cuDNN autotune", "arithmetic", {"autotune": True}, lacks=_on_cuda("cuDNN runs on NVIDIA GPUs")),
+    Technique(
+        "autotune",
+        "cuDNN autotune",
+        "arithmetic",
+        {"autotune": True},
+        lacks=_on_cuda("cuDNN runs on NVIDIA GPUs"),
+    ),
     Technique("fused", "fused optimizer", "starting operators", {"fused": True}),
     Technique("compile", "torch.compile", "starting operators", {"compile": True}),
-    Technique("graph", "CUDA graph", "starting operators", {"cuda_graph": True}, lacks=_on_cuda("CUDA graphs need an NVIDIA GPU")),
+    Technique(
+        "graph",
+        "CUDA graph",
+        "starting operators",
+        {"cuda_graph": True},
+        lacks=_on_cuda("CUDA graphs need an NVIDIA GPU"),
+    ),
     Technique("lighter", "depthwise layers", "arithmetic", model=_lighter),
     Technique("ranks", "parallel ranks", "the whole step", lacks=_ranks),
 )
 
 
 def techniques(*names: str) -> tuple[Technique, ...]:
-    """Return the course's techniques, all of them in the ladder's order or those named in the order given.
+    """Return the course's techniques, all of them in the ladder's order or those named in the order
+    given.
 
     Raises
     ------
@@ -109,5 +136,8 @@ def techniques(*names: str) -> tuple[Technique, ...]:
     known = {technique.name: technique for technique in _ALL}
     wrong = [name for name in names if not isinstance(name, str) or name not in known]
     if wrong:
-        raise InputError(f"techniques: there is no {shown(wrong[0])}; expected some of: {', '.join(known)}. Pass these names.")
+        raise InputError(
+            f"techniques: there is no {shown(wrong[0])}; expected some of: {', '.join(known)}. "
+            "Pass these names."
+        )
     return tuple(known[name] for name in names) if names else _ALL

@@ -1,4 +1,6 @@
-"""The results of several runs of one task: over seeds, and two against each other in turn. Plain results; nothing is trained here."""
+"""The results of several runs of one task: over seeds, and two against each other in turn. Plain
+results; nothing is trained here.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ class SeedsAccuracy(Result):
     mean : float
         Of their ratios.
     seeds_interval : (float, float) or None
-        A 95 % interval of the mean over seeds, on this very test (Student's t); None with one model.
+        A 95 % interval of the mean over seeds, on this very test (Student's t); None with one
+        model.
     interval : (float, float)
-        A 95 % interval over seeds and test items: other seeds on another test of this size. With one model it is over items alone.
+        A 95 % interval over seeds and test items: other seeds on another test of this size. With
+        one model it is over items alone.
     answers : str
     evidence : Evidence
     """
@@ -37,7 +41,10 @@ class SeedsAccuracy(Result):
 
     def __repr__(self) -> str:
         count = len(self.accuracies)
-        return f"<{_percent(self.mean)} {_span(self.interval)} over {count} seed{'s' if count != 1 else ''} and test items>"
+        return (
+            f"<{_percent(self.mean)} {_span(self.interval)} over {count} "
+            f"seed{'s' if count != 1 else ''} and test items>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the mean with both intervals, then each model's accuracy."""
@@ -45,7 +52,10 @@ class SeedsAccuracy(Result):
             ("mean", _percent(self.mean)),
             ("over seeds and test items", _span(self.interval)),
             ("over seeds, on this test", _span(self.seeds_interval)),
-            *((f"model {number}", format_accuracy(one)) for number, one in enumerate(self.accuracies)),
+            *(
+                (f"model {number}", format_accuracy(one))
+                for number, one in enumerate(self.accuracies)
+            ),
         ]
         return (f"right {self.answers}", ""), rows
 
@@ -90,17 +100,22 @@ class SeedsResult(Result):
                 run.ended,
                 "none" if run.final_loss is None else f"{run.final_loss:.4g}",
                 "none" if run.accuracy is None else format_accuracy(run.accuracy),
-                "none" if run.samples_per_second is None else format_rate(run.samples_per_second, run.samples_per_second_interval),
+                "none"
+                if run.samples_per_second is None
+                else format_rate(run.samples_per_second, run.samples_per_second_interval),
             )
             for seed, run in zip(self.seeds, self.runs, strict=True)
         ]
-        rows.append(("all", "", "", f"{_percent(self.accuracy.mean)} {_span(self.accuracy.interval)}", ""))
+        rows.append(
+            ("all", "", "", f"{_percent(self.accuracy.mean)} {_span(self.accuracy.interval)}", "")
+        )
         rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
         return ("seed", "ended", "loss", "accuracy (95 %)", "samples a second (95 %)"), rows
 
 
 def format_points(difference: float) -> str:
-    """Return a difference of ratios in percentage points with its sign, "+1.8"; what rounds to zero is "0.0".
+    """Return a difference of ratios in percentage points with its sign, "+1.8"; what rounds to zero
+    is "0.0".
 
     Examples
     --------
@@ -116,4 +131,8 @@ def _percent(ratio: float) -> str:
 
 
 def _span(interval: tuple[float, float] | None) -> str:
-    return "(no interval)" if interval is None else f"[{_percent(interval[0])}, {_percent(interval[1])}]"
+    return (
+        "(no interval)"
+        if interval is None
+        else f"[{_percent(interval[0])}, {_percent(interval[1])}]"
+    )

@@ -1,4 +1,6 @@
-"""The results of the ladder of techniques: each rung, each technique alone, all together, and all but one. Plain results."""
+"""The results of the ladder of techniques: each rung, each technique alone, all together, and all
+but one. Plain results.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from gpulab.training.results import format_rate
 from gpulab.units import format_ratio, plural
 
 Interval = tuple[float, float]
-# A difference that is worth a verdict. A ladder has some twenty: where only an interval above 1 was asked for, 2 of 44 pairs of
-# identical options were "faster".
+# A difference that is worth a verdict. A ladder has some twenty: where only an interval above 1 was
+# asked for, 2 of 44 pairs of identical options were "faster".
 LEAST_EFFECT = 0.02
 
 
@@ -34,16 +36,27 @@ class Gain(Result):
 
     @property
     def verdict(self) -> str:
-        """What the interval shows of an effect of 2 % or more: "faster", "slower", "no difference shown", or "no interval"."""
+        """What the interval shows of an effect of 2 % or more: "faster", "slower", "no difference
+        shown", or "no interval".
+        """
         if self.interval is None:
             return "no interval"
         low, high = self.interval
-        return "faster" if low > 1 + LEAST_EFFECT else "slower" if high < 1 - LEAST_EFFECT else "no difference shown"
+        return (
+            "faster"
+            if low > 1 + LEAST_EFFECT
+            else "slower"
+            if high < 1 - LEAST_EFFECT
+            else "no difference shown"
+        )
 
     def __str__(self) -> str:
         if self.interval is None:
             return f"{format_ratio(self.ratio)} (no interval)"
-        return f"{format_ratio(self.ratio)} [{format_ratio(self.interval[0])}, {format_ratio(self.interval[1])}]"
+        return (
+            f"{format_ratio(self.ratio)} [{format_ratio(self.interval[0])}, "
+            f"{format_ratio(self.interval[1])}]"
+        )
 
 
 @dataclass(frozen=True)
@@ -91,9 +104,11 @@ class Learned(Result):
     steps : int
         Updates of the parameters that it took.
     same_losses : bool
-        Whether its losses were those of the rung before, bit for bit, so that the model is the same.
+        Whether its losses were those of the rung before, bit for bit, so that the model is the
+        same.
     verdict : str
-        "kept", "lost", or "not decided": the interval lies above minus the tolerance, below zero, or neither.
+        "kept", "lost", or "not decided": the interval lies above minus the tolerance, below zero,
+        or neither.
     """
 
     accuracy: SeedsAccuracy
@@ -105,7 +120,10 @@ class Learned(Result):
 
     def __str__(self) -> str:
         low, high = map(format_points, self.interval)
-        return f"{100 * self.accuracy.mean:.1f} % ({format_points(self.difference)} points [{low}, {high}]): {self.verdict}"
+        return (
+            f"{100 * self.accuracy.mean:.1f} % ({format_points(self.difference)} points "
+            f"[{low}, {high}]): {self.verdict}"
+        )
 
 
 @dataclass(frozen=True)
@@ -145,7 +163,8 @@ class LeftOut(Result):
     ----------
     name, title, reason : str
     alone : Gain or None
-        Over the beginner's script, where it runs here but would slow every combination; None where it was not run.
+        Over the beginner's script, where it runs here but would slow every combination; None where
+        it was not run.
     recorded : tuple of (str, str, Gain)
         Machine, case, and the gain there; empty where nothing is recorded yet.
     """
@@ -159,7 +178,8 @@ class LeftOut(Result):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LadderResult(Result):
-    """A beginner's script, sped up technique by technique on one device; all forms took turns, step by step.
+    """A beginner's script, sped up technique by technique on one device; all forms took turns, step
+    by step.
 
     Attributes
     ----------
@@ -177,7 +197,8 @@ class LadderResult(Result):
     together : Gain
         All techniques over the script, measured.
     product : Gain
-        The product of the single gains, which articles often promise. The interval is that of the products of turns.
+        The product of the single gains, which articles often promise. The interval is that of the
+        products of turns.
     overstated : Gain
         The product divided by the measured combination: above 1 the product promises too much.
     left_out : tuple of LeftOut
@@ -216,28 +237,38 @@ class LadderResult(Result):
     def product_evidence(self) -> Evidence:
         """The evidence of the product: arithmetic on measured gains, and its error here."""
         return Evidence.modelled(
-            "that no technique changes the gain of another", "the product of the gains that were measured one at a time",
-            f"{self.overstated} times the measured combination", self.evidence.device,
-        )  # fmt: skip
+            "that no technique changes the gain of another",
+            "the product of the gains that were measured one at a time",
+            f"{self.overstated} times the measured combination",
+            self.evidence.device,
+        )
 
     @property
     def hurting(self) -> tuple[Rung, ...]:
-        """The rungs at which accuracy was lost, beyond chance; a rung directly after such a rung is not listed again."""
+        """The rungs at which accuracy was lost, beyond chance; a rung directly after such a rung is
+        not listed again.
+        """
         lost = [rung.learned is not None and rung.learned.verdict == "lost" for rung in self.rungs]
-        return tuple(rung for k, rung in enumerate(self.rungs) if lost[k] and not (k and lost[k - 1]))
+        return tuple(
+            rung for k, rung in enumerate(self.rungs) if lost[k] and not (k and lost[k - 1])
+        )
 
     @property
     def sentence(self) -> str:
         """The result in words, as far as the intervals allow."""
         how = {
             "faster": "The product promises more than the measured gain of all techniques together.",
-            "slower": "The measured gain of all techniques together is larger than the product of their single gains.",
-        }.get(self.overstated.verdict, "No difference between the product and the measured gain was shown.")
+            "slower": "The measured gain of all techniques together is larger than the product of "
+            "their single gains.",
+        }.get(
+            self.overstated.verdict,
+            "No difference between the product and the measured gain was shown.",
+        )
         hurt = ", ".join(rung.title for rung in self.hurting)
         return (
             f"All together: {self.together}; product of the single gains: {self.product}. {how}"
             + (f" Less accurate than the script beginning with: {hurt}." if hurt else "")
-        )  # fmt: skip
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LadderResult) and self.to_dict() == other.to_dict()
@@ -246,21 +277,50 @@ class LadderResult(Result):
         return hash((self.task, self.device, self.turns, len(self.rungs)))
 
     def __repr__(self) -> str:
-        return f"<ladder of {plural(len(self.rungs), 'technique')} on {self.device}: together {self.together}, product {self.product}>"
+        return (
+            f"<ladder of {plural(len(self.rungs), 'technique')} on {self.device}: together "
+            f"{self.together}, product {self.product}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the script, one row a technique, the combination and the product, then the techniques left out."""
+        """Return the script, one row a technique, the combination and the product, then the
+        techniques left out.
+        """
         mean = "" if self.start_accuracy is None else f"{100 * self.start_accuracy.mean:.1f} %"
         rows: list[tuple[str, ...]] = [("the script", _rate(self.start), "", "", "", mean)]
         rows += [
-            (rung.title, _rate(rung.form), str(rung.gain), str(rung.alone), str(rung.removed), str(rung.learned or ""))
+            (
+                rung.title,
+                _rate(rung.form),
+                str(rung.gain),
+                str(rung.alone),
+                str(rung.removed),
+                str(rung.learned or ""),
+            )
             for rung in self.rungs
         ]
         rows.append(("all together vs script", "", str(self.together), "", "", ""))
         rows.append(("product of the single gains (MODELLED)", "", "", str(self.product), "", ""))
-        rows += [(f"left out: {one.title}", "" if one.alone is None else "slow", "", str(one.alone or ""), "", "") for one in self.left_out]
+        rows += [
+            (
+                f"left out: {one.title}",
+                "" if one.alone is None else "slow",
+                "",
+                str(one.alone or ""),
+                "",
+                "",
+            )
+            for one in self.left_out
+        ]
         rows += [(f"note: {note.code}", note.sentence, "", "", "", "") for note in self.notes]
-        return ("technique", "samples a second", "vs previous rung", "alone vs script", "all vs all but this", "accuracy"), rows
+        return (
+            "technique",
+            "samples a second",
+            "vs previous rung",
+            "alone vs script",
+            "all vs all but this",
+            "accuracy",
+        ), rows
 
     def left_out_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the techniques left out, with their gains on recorded machines."""
@@ -268,10 +328,24 @@ class LadderResult(Result):
         for one in self.left_out:
             here = "" if one.alone is None else str(one.alone)
             first = (one.title, one.reason, here)
-            cases = [(f"{machine}, {case}", str(gain)) for machine, case, gain in one.recorded] or [("not recorded yet", "")]
-            rows += [(*(first if number == 0 else ("", "", "")), *case) for number, case in enumerate(cases)]
-        return ("not in the ladder", "reason", "alone, here", "RECORDED elsewhere", "gain"), rows or [("nothing", "", "", "", "")]
+            cases = [(f"{machine}, {case}", str(gain)) for machine, case, gain in one.recorded] or [
+                ("not recorded yet", "")
+            ]
+            rows += [
+                (*(first if number == 0 else ("", "", "")), *case)
+                for number, case in enumerate(cases)
+            ]
+        return (
+            "not in the ladder",
+            "reason",
+            "alone, here",
+            "RECORDED elsewhere",
+            "gain",
+        ), rows or [("nothing", "", "", "", "")]
 
 
 def _rate(form: LadderForm) -> str:
-    return f"{format_rate(form.samples_per_second, form.samples_per_second_interval)} (batch {form.batch_size})"
+    return (
+        f"{format_rate(form.samples_per_second, form.samples_per_second_interval)} (batch "
+        f"{form.batch_size})"
+    )

@@ -1,4 +1,6 @@
-"""What a run, its accuracy and its options are: plain results that tables and figures read; nothing is trained here."""
+"""What a run, its accuracy and its options are: plain results that tables and figures read; nothing
+is trained here.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from gpulab.memory.results import CATEGORIES
 from gpulab.results import Result
 from gpulab.units import format_bytes, format_seconds, plural
 
-# In the order of a step; "graph" is forward, backward and optimizer in one, where a CUDA graph is replayed; "other" is what is left:
-# the loop itself.
+# In the order of a step; "graph" is forward, backward and optimizer in one, where a CUDA graph is
+# replayed; "other" is what is left: the loop itself.
 PHASES = ("data", "copy", "forward", "backward", "optimizer", "graph", "other")
 
 
@@ -103,7 +105,8 @@ class FitResult(Result):
     accuracy : Accuracy or None
         On the test, at the end; None if no step was taken.
     step_seconds : ndarray, shape (n,)
-        Seconds a step until the device had finished, in the order taken, without the first steps and those in which memory was measured.
+        Seconds a step until the device had finished, in the order taken, without the first steps
+        and those in which memory was measured.
     samples_per_second : float or None
         At the median of ``step_seconds``; None without any.
     samples_per_second_interval : (float, float) or None
@@ -111,9 +114,11 @@ class FitResult(Result):
     first_step_seconds : float or None
         The first step of this call, with compilation and allocation.
     phase_seconds : mapping of str to float
-        Seconds a step by ``PHASES``, mean over the steps that were timed part by part; the device had finished each part.
+        Seconds a step by ``PHASES``, mean over the steps that were timed part by part; the device
+        had finished each part.
     peak_bytes : int or None
-        The most live tensor storage in one step, after any operator; None where it was not followed (a note says why).
+        The most live tensor storage in one step, after any operator; None where it was not followed
+        (a note says why).
     peak_by_category : mapping of str to int
         Sums to ``peak_bytes``.
     skipped_steps : int
@@ -156,7 +161,11 @@ class FitResult(Result):
     @property
     def final_loss(self) -> float | None:
         """The mean loss of the last tenth of the steps; None without any."""
-        return float(np.mean(self.losses[-max(1, len(self.losses) // 10) :])) if len(self.losses) else None
+        return (
+            float(np.mean(self.losses[-max(1, len(self.losses) // 10) :]))
+            if len(self.losses)
+            else None
+        )
 
     def has_note(self, code: str) -> bool:
         """Return whether a note with this code is among the notes."""
@@ -170,17 +179,27 @@ class FitResult(Result):
 
     def __repr__(self) -> str:
         accuracy = f", accuracy {format_accuracy(self.accuracy)}" if self.accuracy else ""
-        return f"<{self.task} on {self.device}, {self.options.precision}: {self.ended} after {plural(self.steps, 'step')}{accuracy}>"
+        return (
+            f"<{self.task} on {self.device}, {self.options.precision}: {self.ended} after "
+            f"{plural(self.steps, 'step')}{accuracy}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return what was learned, how fast, in which memory, where the time went, and the notes."""
+        """Return what was learned, how fast, in which memory, where the time went, and the
+        notes.
+        """
         rows = [("ended", f"{self.ended} after {self.steps} of {self.options.steps} steps")]
         if self.final_loss is not None:
             rows.append(("loss (last tenth)", f"{self.final_loss:.4g}"))
         if self.accuracy is not None:
             rows.append(("accuracy on the test", format_accuracy(self.accuracy)))
         if self.samples_per_second is not None:
-            rows.append(("samples a second", format_rate(self.samples_per_second, self.samples_per_second_interval)))
+            rows.append(
+                (
+                    "samples a second",
+                    format_rate(self.samples_per_second, self.samples_per_second_interval),
+                )
+            )
         if self.phase_seconds:
             whole = sum(self.phase_seconds.values())
             rows.append(("a step, part by part", format_seconds(whole)))
@@ -190,10 +209,19 @@ class FitResult(Result):
                 if whole > 0
             ]
         if self.options.loss_scale == "dynamic" and self.final_scale is not None:
-            rows.append(("loss scale at the end", f"{self.final_scale:,.6g}, {self.skipped_steps} of {self.steps} steps skipped"))
+            rows.append(
+                (
+                    "loss scale at the end",
+                    f"{self.final_scale:,.6g}, {self.skipped_steps} of {self.steps} steps skipped",
+                )
+            )
         if self.peak_bytes is not None:
             rows.append(("peak memory of tensors", format_bytes(self.peak_bytes)))
-            rows += [(f"- {c}", format_bytes(self.peak_by_category[c])) for c in CATEGORIES if self.peak_by_category.get(c)]
+            rows += [
+                (f"- {c}", format_bytes(self.peak_by_category[c]))
+                for c in CATEGORIES
+                if self.peak_by_category.get(c)
+            ]
         rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
         return (f"{self.task}, {self.options.precision}, {self.options.optimizer}", ""), rows
 

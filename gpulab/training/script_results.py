@@ -1,4 +1,6 @@
-"""Two scripts that train the same model on the same data: which is faster, and whether it still does the same work. Plain results."""
+"""Two scripts that train the same model on the same data: which is faster, and whether it still
+does the same work. Plain results.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,14 @@ from gpulab.units import format_ratio, format_seconds, plural
 
 def trains_less(names: tuple[str, str], samples: tuple[int, int]) -> str:
     """Return the objection to a second script that passes fewer samples through the model."""
-    first, second = (f"{name} passed {plural(count, 'sample')} through the model" for name, count in zip(names, samples, strict=True))
-    return f"{second}, and {first}: it is faster because it trains less. Keep the number of samples equal."
+    first, second = (
+        f"{name} passed {plural(count, 'sample')} through the model"
+        for name, count in zip(names, samples, strict=True)
+    )
+    return (
+        f"{second}, and {first}: it is faster because it trains less. Keep the number of "
+        "samples equal."
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,17 +85,21 @@ class ScriptsResult(Result):
             found.append(trains_less(self.names, self.samples))
         if self.accuracy_verdict == "lost":
             found.append(
-                f"The model of {self.names[1]} is less accurate: {format_points(self.accuracy_difference)} points "
-                f"[{', '.join(map(format_points, self.accuracy_interval))}]. A speed-up must not cost accuracy."
+                f"The model of {self.names[1]} is less accurate: "
+                f"{format_points(self.accuracy_difference)} points "
+                f"[{', '.join(map(format_points, self.accuracy_interval))}]. A speed-up must not "
+                "cost accuracy."
             )
         if self.gain.interval is None:
             found.append(
-                f"No speed-up was shown: {format_ratio(self.gain.ratio)}, but the times vary so much that no interval can be given. "
+                f"No speed-up was shown: {format_ratio(self.gain.ratio)}, but the times vary so "
+                "much that no interval can be given. "
                 "Close other programs, and run it again."
             )
         elif self.gain.verdict != "faster":
             found.append(
-                f"No speed-up was shown: {self.gain}, {self.gain.verdict}. All of the interval has to lie above {1 + LEAST_EFFECT:g}."
+                f"No speed-up was shown: {self.gain}, {self.gain.verdict}. All of the interval has "
+                f"to lie above {1 + LEAST_EFFECT:g}."
             )
         return tuple(found)
 
@@ -97,7 +109,8 @@ class ScriptsResult(Result):
         if self.objections:
             return self.objections[0]
         return (
-            f"{self.names[1]} has a speed-up of {self.gain} over {self.names[0]} on the same samples, and the accuracy is "
+            f"{self.names[1]} has a speed-up of {self.gain} over {self.names[0]} on the same "
+            "samples, and the accuracy is "
             f"{self.accuracy_verdict} ({format_points(self.accuracy_difference)} points "
             f"[{', '.join(map(format_points, self.accuracy_interval))}])."
         )
@@ -113,11 +126,13 @@ class ScriptsResult(Result):
             ("accuracy on the test", *(f"{100 * one.mean:.1f} %" for one in self.accuracy)),
             ("speed-up of the second", "", f"{self.gain}: {self.gain.verdict}"),
             (
-                "accuracy, second minus first", "",
-                f"{format_points(self.accuracy_difference)} points [{', '.join(map(format_points, self.accuracy_interval))}]: "
+                "accuracy, second minus first",
+                "",
+                f"{format_points(self.accuracy_difference)} points "
+                f"[{', '.join(map(format_points, self.accuracy_interval))}]: "
                 f"{self.accuracy_verdict}",
             ),
             *((f"objection {number}", text, "") for number, text in enumerate(self.objections, 1)),
             *((f"note: {note.code}", note.sentence, "") for note in self.notes),
-        ]  # fmt: skip
+        ]
         return (self.task, *self.names), rows

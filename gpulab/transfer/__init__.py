@@ -1,7 +1,8 @@
-"""The link between host and device: sweeps, the alpha-beta fit, break-even sizes, overlap, and links that are modelled.
+"""The link between host and device: sweeps, the alpha-beta fit, break-even sizes, overlap, and
+links that are modelled.
 
-On a machine without an accelerator the host copy is measured live, and a link is modelled from named figures that the
-user may set; each result's badge shows which.
+On a machine without an accelerator the host copy is measured live, and a link is modelled from
+named figures that the user may set; each result's badge shows which.
 
 >>> from gpulab import transfer
 >>> link = transfer.link("pcie4-x16")

@@ -1,4 +1,6 @@
-"""The break-even size: the size above which the accelerator is faster although the data is copied there and back."""
+"""The break-even size: the size above which the accelerator is faster although the data is copied
+there and back.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,11 @@ def break_even(
     stop: Stop | None = None,
     **params: int,
 ) -> BreakEven:
-    """Find the smallest size from which an accelerator is faster than the CPU with both copies counted.
+    """Find the smallest size from which an accelerator is faster than the CPU with both copies
+    counted.
 
-    The CPU is always measured here. The accelerator is measured where there is one; or modelled, with ``link`` or
-    ``processor``; or looked up, with ``recording``.
+    The CPU is always measured here. The accelerator is measured where there is one; or modelled,
+    with ``link`` or ``processor``; or looked up, with ``recording``.
 
     Parameters
     ----------
@@ -55,24 +58,28 @@ def break_even(
     device : Device or str, optional
         The accelerator; the best one available by default.
     link : Link or str, optional
-        A modelled link in place of this machine's; without ``processor`` it is combined with the modelled H200.
+        A modelled link in place of this machine's; without ``processor`` it is combined with the
+        modelled H200.
     processor : ProcessorModel or str, optional
         Modelled compute; without ``link`` it is combined with PCIe 4 x16.
     recording : Recording or str, optional
-        A recorded machine's times with copies in place of a model; only the workload's usual parameters are recorded.
+        A recorded machine's times with copies in place of a model; only the workload's usual
+        parameters are recorded.
     dtype : str
     deadline : float
         Seconds for the whole. Sizes that would take longer are left out, with a note.
     progress, stop : callable, optional
-        ``stop`` is called between the calls of a measurement; if it returns True, the result covers the sizes reached.
+        ``stop`` is called between the calls of a measurement; if it returns True, the result covers
+        the sizes reached.
     **params : int
         Of the workload.
 
     Returns
     -------
     BreakEven
-        ``reason`` is "no accelerator" where there is none, or where the CPU was named, and neither a model nor a recording was given;
-        "not found so far" where the search ended before the last size.
+        ``reason`` is "no accelerator" where there is none, or where the CPU was named, and neither
+        a model nor a recording was given; "not found so far" where the search ended before the last
+        size.
 
     Raises
     ------
@@ -85,7 +92,8 @@ def break_even(
     StoppedError
         If it was stopped before the first size.
     KeyboardInterrupt
-        If the learner interrupts before the first size was compared; later the result covers the sizes reached.
+        If the learner interrupts before the first size was compared; later the result covers the
+        sizes reached.
 
     Examples
     --------
@@ -95,13 +103,25 @@ def break_even(
     spec = workload if isinstance(workload, WorkloadSpec) else workloads.get(workload)
     works = [spec(n=n, dtype=dtype, **params) for n in _ascending(spec, sizes)]
     deadline = _given.deadline("break_even", deadline)
-    progress, stop = _given.callback("break_even", "progress", progress), _given.callback("break_even", "stop", stop)
+    progress, stop = (
+        _given.callback("break_even", "progress", progress),
+        _given.callback("break_even", "stop", stop),
+    )
     where = devices.find(device)
     label = f"{spec.name} {works[0].dtype}"
     if recording is None and link is None and processor is None and where.is_cpu:
-        missing = "This machine has no accelerator" if devices.default().is_cpu else "No accelerator was named"
-        sentence = f"{missing} to compare {where.name} with; pass link='pcie4-x16' for a modelled one, or a recording."
-        return BreakEven(label, None, "no accelerator", sentence, (), (), Evidence.measured(where.name, 0))
+        missing = (
+            "This machine has no accelerator"
+            if devices.default().is_cpu
+            else "No accelerator was named"
+        )
+        sentence = (
+            f"{missing} to compare {where.name} with; pass link='pcie4-x16' for a modelled "
+            "one, or a recording."
+        )
+        return BreakEven(
+            label, None, "no accelerator", sentence, (), (), Evidence.measured(where.name, 0)
+        )
     other = _other(where, link, processor, recording, stop)
     search = _Search(other, deadline, progress, stop)
     complete = all(search.size(w, i / len(works)) for i, w in enumerate(works))
@@ -109,12 +129,22 @@ def break_even(
         progress(1.0, "done")
     if not search.rows:
         if any(note.code == "stopped" for note in search.notes):
-            raise StoppedError("break_even: stopped before the first size; expected at least one. Run it again.")
+            raise StoppedError(
+                "break_even: stopped before the first size; expected at least one. Run it again."
+            )
         return BreakEven(
-            label, None, "never in this range", f"No size of {label} could be compared.", (), tuple(search.notes), other.evidence
+            label,
+            None,
+            "never in this range",
+            f"No size of {label} could be compared.",
+            (),
+            tuple(search.notes),
+            other.evidence,
         )
     size, reason, sentence = answer(
-        [r.n for r in search.rows], [r.host_seconds for r in search.rows], [r.device_seconds for r in search.rows]
+        [r.n for r in search.rows],
+        [r.host_seconds for r in search.rows],
+        [r.device_seconds for r in search.rows],
     )
     reason = reason if complete or size is not None else "not found so far"
     notes = (*search.notes, *search.disturbances())
@@ -122,10 +152,13 @@ def break_even(
     return BreakEven(label, size, reason, sentence, tuple(search.rows), notes, other.evidence, host)
 
 
-def answer(sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: Sequence[float]) -> tuple[int | None, str, str]:
+def answer(
+    sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: Sequence[float]
+) -> tuple[int | None, str, str]:
     """Return (size, reason, sentence) of two lines over ascending sizes.
 
-    The size is where they cross for the last time, between two sizes tried on straight lines in log-log scales.
+    The size is where they cross for the last time, between two sizes tried on straight lines in
+    log-log scales.
     """
     wins = [h > d for h, d in zip(host_seconds, device_seconds, strict=True)]
     tried = f"n = {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"n = {sizes[0]}"
@@ -133,28 +166,55 @@ def answer(sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: 
         best = max(range(len(sizes)), key=lambda i: host_seconds[i] / device_seconds[i])
         ratio = host_seconds[best] / device_seconds[best]
         between = (
-            f"; in between it wins at {sizes[best]} ({ratio:.2f}x)" if ratio > 1 else f"; it comes closest at {sizes[best]} ({ratio:.2f}x)"
+            f"; in between it wins at {sizes[best]} ({ratio:.2f}x)"
+            if ratio > 1
+            else f"; it comes closest at {sizes[best]} ({ratio:.2f}x)"
         )
-        return None, "never in this range", f"The accelerator does not win at the largest size tried ({tried}){between}."
+        return (
+            None,
+            "never in this range",
+            f"The accelerator does not win at the largest size tried ({tried}){between}.",
+        )
     first = len(wins)
     while first > 0 and wins[first - 1]:
         first -= 1
     if first == 0:
-        return sizes[0], "found", f"The accelerator wins at every size tried ({tried}); the break-even lies at {sizes[0]} or below."
+        return (
+            sizes[0],
+            "found",
+            f"The accelerator wins at every size tried ({tried}); the break-even lies at "
+            f"{sizes[0]} or below.",
+        )
     low, high = (math.log(host_seconds[i] / device_seconds[i]) for i in (first - 1, first))
     share = -low / (high - low)  # low is 0 or less, and high above 0
-    size = round(math.exp(math.log(sizes[first - 1]) + share * math.log(sizes[first] / sizes[first - 1])))
-    return size, "found", f"The accelerator wins above about n = {size}, copies counted (tried {tried})."
+    size = round(
+        math.exp(math.log(sizes[first - 1]) + share * math.log(sizes[first] / sizes[first - 1]))
+    )
+    return (
+        size,
+        "found",
+        f"The accelerator wins above about n = {size}, copies counted (tried {tried}).",
+    )
 
 
 def _ascending(spec: WorkloadSpec, sizes: Iterable[int] | None) -> list[int]:
     if sizes is None:
         return list(spec.sizes)
-    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable) or getattr(sizes, "ndim", None) == 0:
-        raise InputError(f"break_even: sizes is {shown(sizes)}; expected several sizes. Pass for example sizes={list(spec.sizes[:3])}.")
+    if (
+        isinstance(sizes, (str, bytes))
+        or not isinstance(sizes, Iterable)
+        or getattr(sizes, "ndim", None) == 0
+    ):
+        raise InputError(
+            f"break_even: sizes is {shown(sizes)}; expected several sizes. Pass for example "
+            f"sizes={list(spec.sizes[:3])}."
+        )
     chosen = list(sizes)
     if not chosen:
-        raise InputError(f"break_even: no sizes were given; expected at least one. Pass for example sizes={list(spec.sizes[:3])}.")
+        raise InputError(
+            "break_even: no sizes were given; expected at least one. Pass for example "
+            f"sizes={list(spec.sizes[:3])}."
+        )
     return sorted({spec(n=n).n for n in chosen})
 
 
@@ -176,26 +236,38 @@ class _Other:
 
 
 def _other(
-    where: Device, link: Link | str | None, model: ProcessorModel | str | None, recording: Recording | str | None, stop: Stop | None
+    where: Device,
+    link: Link | str | None,
+    model: ProcessorModel | str | None,
+    recording: Recording | str | None,
+    stop: Stop | None,
 ) -> _Other:
     if recording is not None:
         if link is not None or model is not None:
-            raise InputError("break_even: both a recording and a model were given; expected only one of them. Leave one out.")
+            raise InputError(
+                "break_even: both a recording and a model were given; expected only one of them. "
+                "Leave one out."
+            )
         return _recorded(recording if isinstance(recording, Recording) else load(recording))
     if link is not None or model is not None:
-        road = link if isinstance(link, Link) else named_link(DEFAULT_LINK if link is None else link)
+        road = (
+            link if isinstance(link, Link) else named_link(DEFAULT_LINK if link is None else link)
+        )
         return _modelled(road, processor(_DEFAULT_PROCESSOR if model is None else model))
     return _measured(where, stop)
 
 
 def _recorded(recording: Recording) -> _Other:
     def time_of(w: Workload, inputs: tuple[Any, ...], deadline: float) -> _Time | None:
-        if dict(w.params) != dict(w.spec.params):  # the catalogue is recorded with its usual parameters only
+        # the catalogue is recorded with its usual parameters only
+        if dict(w.params) != dict(w.spec.params):
             return None
         entry = recording.find("catalogue", workload=w.name, n=w.n, dtype=w.dtype)
         if entry is None or entry.timing is None or entry.timing.with_transfer_seconds is None:
             return None
-        known = tuple(Note(note.code, f"as recorded, {note.symptom}") for note in entry.timing.notes)
+        known = tuple(
+            Note(note.code, f"as recorded, {note.symptom}") for note in entry.timing.notes
+        )
         return _Time(entry.timing.with_transfer_seconds, known)
 
     return _Other(time_of, recording.evidence())
@@ -208,7 +280,8 @@ def _modelled(road: Link, model: ProcessorModel) -> _Other:
         return _Time(there + model.seconds(w.flops, w.nbytes, w.dtype) + back)
 
     evidence = Evidence.modelled(
-        f"link {road.name}: {road.evidence.assumptions or 'the fit of a sweep'}; compute: {model.evidence.assumptions}; nothing overlaps",
+        f"link {road.name}: {road.evidence.assumptions or 'the fit of a sweep'}; compute: "
+        f"{model.evidence.assumptions}; nothing overlaps",
         f"{road.evidence.source or 'a sweep on this machine'}; {model.evidence.source}",
         known_errors(link=road.evidence, compute=model.evidence),
     )
@@ -222,14 +295,24 @@ def _measured(where: Device, stop: Stop | None) -> _Other:
         difference = w.difference(result, there)
         if not difference <= w.tolerance:
             raise _DisagreeError(
-                f"{w.label} on {where.name} differs from the float64 reference by {difference:.1e}; {w.tolerance:.1e} is allowed."
+                f"{w.label} on {where.name} differs from the float64 reference by "
+                f"{difference:.1e}; {w.tolerance:.1e} is allowed."
             )
         m = timing.measure(
-            w.run, *there, device=where, deadline=deadline, transfer=True, flops=w.flops, nbytes=w.nbytes, label=w.label, stop=stop
+            w.run,
+            *there,
+            device=where,
+            deadline=deadline,
+            transfer=True,
+            flops=w.flops,
+            nbytes=w.nbytes,
+            label=w.label,
+            stop=stop,
         )
         if m.with_transfer_seconds is None:  # the only reason for it
             raise StoppedError(
-                f"break_even: stopped before {w.label} was timed with its copies; there is nothing to compare. Run it again."
+                f"break_even: stopped before {w.label} was timed with its copies; there is nothing "
+                "to compare. Run it again."
             )
         return _Time(m.with_transfer_seconds, m.notes)
 
@@ -241,7 +324,9 @@ class _DisagreeError(Exception):
 
 
 def _sizes_of(arrays: tuple[Any, ...]) -> list[int]:
-    """Return the bytes of each array among the inputs; what is no array (a model with its optimizer) stays on its device."""
+    """Return the bytes of each array among the inputs; what is no array (a model with its
+    optimizer) stays on its device.
+    """
     owners = ((a, _backends.backend_of(a)) for a in arrays)
     return [owner.nbytes(a) for a, owner in owners if owner is not None]
 
@@ -250,8 +335,8 @@ def _result_bytes(w: Workload, inputs: tuple[Any, ...]) -> int:
     return sum(_sizes_of((w.run(*inputs),)))
 
 
-# Notes on a measurement that make its time doubtful; set-up, batching and deadlines are as they should be in a search. A row shows no
-# interval, so a median of too few samples is told too.
+# Notes on a measurement that make its time doubtful; set-up, batching and deadlines are as they
+# should be in a search. A row shows no interval, so a median of too few samples is told too.
 _DISTURBANCES = ("contended", "unstable", "stalled", "throttled", "implausible", "no-interval")
 
 
@@ -267,12 +352,18 @@ class _Search:
     notes: list[Note] = field(default_factory=list)
     _begin: float = field(default_factory=time.perf_counter)
     _last: tuple[float, float] | None = None  # work and seconds of a call at the size before
-    _disturbed: dict[tuple[str, str], list[tuple[int, str]]] = field(default_factory=dict)  # by whose times, and the note's code
+    # by whose times, and the note's code
+    _disturbed: dict[tuple[str, str], list[tuple[int, str]]] = field(default_factory=dict)
 
     def size(self, w: Workload, done: float) -> bool:
         """Compare one size; returns whether to go on to larger ones."""
         if self.stop is not None and self.stop():
-            self.notes.append(Note("stopped", f"The search was stopped before n = {w.n}; run it again for larger sizes."))
+            self.notes.append(
+                Note(
+                    "stopped",
+                    f"The search was stopped before n = {w.n}; run it again for larger sizes.",
+                )
+            )
             return False
         left = self.deadline - (time.perf_counter() - self._begin)
         expected = self._expected_seconds(w)
@@ -281,7 +372,8 @@ class _Search:
             self.notes.append(
                 Note(
                     "skipped",
-                    f"Sizes from n = {w.n} upwards were left out: a call of about {call} exceeds the deadline. Pass a longer one.",
+                    f"Sizes from n = {w.n} upwards were left out: a call of about {call} exceeds "
+                    "the deadline. Pass a longer one.",
                 )
             )
             return False
@@ -299,23 +391,37 @@ class _Search:
         except _DisagreeError as error:
             self.notes.append(Note("disagree", str(error)))
         except StoppedError:
-            self.notes.append(Note("stopped", f"The search was stopped at n = {w.n}; run it again for larger sizes."))
+            self.notes.append(
+                Note(
+                    "stopped",
+                    f"The search was stopped at n = {w.n}; run it again for larger sizes.",
+                )
+            )
             return False
         except KeyboardInterrupt:
             if not self.rows:
                 raise
-            self.notes.append(Note("interrupted", f"The search was interrupted at n = {w.n}; run it again for larger sizes."))
+            self.notes.append(
+                Note(
+                    "interrupted",
+                    f"The search was interrupted at n = {w.n}; run it again for larger sizes.",
+                )
+            )
             return False
         return True
 
     def disturbances(self) -> list[Note]:
-        """Return what disturbed the measurements of each side: once each, with its sizes and the first size's sentence."""
+        """Return what disturbed the measurements of each side: once each, with its sizes and the
+        first size's sentence.
+        """
         notes = []
         for (side, code), found in self._disturbed.items():
             sizes = ", ".join(str(n) for n, _ in found)
             notes.append(
                 Note(
-                    code, f"The {side}'s times at n = {sizes} may be wrong, and so may the break-even. At n = {found[0][0]}: {found[0][1]}"
+                    code,
+                    f"The {side}'s times at n = {sizes} may be wrong, and so may the break-even. "
+                    f"At n = {found[0][0]}: {found[0][1]}",
                 )
             )
         return notes
@@ -337,7 +443,14 @@ class _Search:
     def _compare(self, w: Workload, deadline: float) -> None:
         inputs = w.inputs("cpu")
         host = timing.measure(
-            w.run, *inputs, device="cpu", deadline=deadline, flops=w.flops, nbytes=w.nbytes, label=w.label, stop=self.stop
+            w.run,
+            *inputs,
+            device="cpu",
+            deadline=deadline,
+            flops=w.flops,
+            nbytes=w.nbytes,
+            label=w.label,
+            stop=self.stop,
         )
         self._last = (self._work(w), host.median_seconds)
         self._hear("CPU", w.n, host.notes)

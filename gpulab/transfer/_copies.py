@@ -1,4 +1,6 @@
-"""One copy between two buffers that are there already, and its measurement: what a sweep repeats over sizes."""
+"""One copy between two buffers that are there already, and its measurement: what a sweep repeats
+over sizes.
+"""
 
 from __future__ import annotations
 
@@ -52,20 +54,32 @@ def check_series(function: str, direction: str, memory: str, device: Device, lib
     if direction == "host":
         return
     if device.is_cpu:
-        raise InputError(f"{function}: {device.name} has no link to copy over; expected an accelerator. Pass direction='host' or a link.")
+        raise InputError(
+            f"{function}: {device.name} has no link to copy over; expected an accelerator. Pass "
+            "direction='host' or a link."
+        )
     if library == "cupy" and device.torch_type != "cuda":
-        raise InputError(f"{function}: cupy has no arrays on {device.name}; expected a CUDA device. Pass library='torch'.")
+        raise InputError(
+            f"{function}: cupy has no arrays on {device.name}; expected a CUDA device. Pass "
+            "library='torch'."
+        )
     if memory == "pinned" and not can_pin(device):
-        raise InputError(f"{function}: {device.name} has no pinned memory to copy from; expected CUDA. Pass memory='pageable'.")
+        raise InputError(
+            f"{function}: {device.name} has no pinned memory to copy from; expected CUDA. Pass "
+            "memory='pageable'."
+        )
 
 
 def can_pin(device: Device) -> bool:
-    """Return whether copies to a device can go from page-locked memory (Apple's GPUs share the host's memory)."""
+    """Return whether copies to a device can go from page-locked memory (Apple's GPUs share the
+    host's memory).
+    """
     return device.torch_type in ("cuda", "xpu")
 
 
 def check_room(function: str, device: Device, direction: str, nbytes: int) -> None:
-    """Return normally if two buffers of ``nbytes`` fit: one on the host and one on the device, or both on the host.
+    """Return normally if two buffers of ``nbytes`` fit: one on the host and one on the device, or
+    both on the host.
 
     Raises
     ------
@@ -73,12 +87,17 @@ def check_room(function: str, device: Device, direction: str, nbytes: int) -> No
         If they do not; nothing has been allocated.
     """
     host = Device("cpu")
-    needs = [(host, 2.0)] if direction == "host" or device.kind == "mps" else [(host, 1.0), (device, 1.0)]
+    needs = (
+        [(host, 2.0)]
+        if direction == "host" or device.kind == "mps"
+        else [(host, 1.0), (device, 1.0)]
+    )
     for place, times in needs:
         free = free_bytes(place)
         if free is not None and nbytes * times * MARGIN > free:
             raise OutOfMemoryError(
-                f"{function}: buffers of {format_bytes(nbytes)} do not fit into the {format_bytes(free)} that are free on {place.name}; "
+                f"{function}: buffers of {format_bytes(nbytes)} do not fit into the "
+                f"{format_bytes(free)} that are free on {place.name}; "
                 f"expected at most {format_bytes(free / times / MARGIN)}. Pass a smaller size."
             )
 
@@ -89,7 +108,9 @@ def make_buffers(direction: str, memory: str, device: Device, library: str, nbyt
     return Buffers(direction, memory, nbytes, make(direction, memory, device, nbytes))
 
 
-def _host_copy(direction: str, memory: str, device: Device, nbytes: int) -> Callable[[int], Callable[[], Any]]:
+def _host_copy(
+    direction: str, memory: str, device: Device, nbytes: int
+) -> Callable[[int], Callable[[], Any]]:
     source, target = np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)
 
     def copy(size: int) -> Callable[[], Any]:
@@ -99,7 +120,9 @@ def _host_copy(direction: str, memory: str, device: Device, nbytes: int) -> Call
     return copy
 
 
-def _torch_copy(direction: str, memory: str, device: Device, nbytes: int) -> Callable[[int], Callable[[], Any]]:
+def _torch_copy(
+    direction: str, memory: str, device: Device, nbytes: int
+) -> Callable[[int], Callable[[], Any]]:
     import torch
 
     pinned = memory == "pinned"
@@ -111,7 +134,8 @@ def _torch_copy(direction: str, memory: str, device: Device, nbytes: int) -> Cal
         a, b = source[:size], target[:size]
 
         def once() -> None:
-            # The wait belongs to each copy: without it short copies would queue up and hide their latency.
+            # The wait belongs to each copy: without it short copies would queue up and hide their
+            # latency.
             b.copy_(a, non_blocking=pinned)
             device.synchronize()
 
@@ -120,7 +144,9 @@ def _torch_copy(direction: str, memory: str, device: Device, nbytes: int) -> Cal
     return copy
 
 
-def _cupy_copy(direction: str, memory: str, device: Device, nbytes: int) -> Callable[[int], Callable[[], Any]]:
+def _cupy_copy(
+    direction: str, memory: str, device: Device, nbytes: int
+) -> Callable[[int], Callable[[], Any]]:
     cupy = _backends.backend("cupy").module
     if memory == "pinned":
         cupyx = importlib.import_module("cupyx")
@@ -220,16 +246,23 @@ def measure_copy(
     check_series("measure_copy", direction, memory, where, library)
     if direction == "host" and memory == "pinned":
         raise InputError(
-            "measure_copy: memory='pinned' for a copy within host memory, which uses no link; expected memory='pageable', the only kind "
+            "measure_copy: memory='pinned' for a copy within host memory, which uses no link; "
+            "expected memory='pageable', the only kind "
             "that is measured there. Leave it out."
         )
     check_room("measure_copy", where, direction, size)
     return measure_buffers(
-        allocate("measure_copy", direction, memory, where, library=library, nbytes=size), size, where, deadline, stop=stop
+        allocate("measure_copy", direction, memory, where, library=library, nbytes=size),
+        size,
+        where,
+        deadline,
+        stop=stop,
     )
 
 
-def allocate(function: str, direction: str, memory: str, device: Device, *, library: str, nbytes: int) -> Buffers:
+def allocate(
+    function: str, direction: str, memory: str, device: Device, *, library: str, nbytes: int
+) -> Buffers:
     """Return buffers, or raise an error that states why the system refused them.
 
     Raises
@@ -239,5 +272,7 @@ def allocate(function: str, direction: str, memory: str, device: Device, *, libr
     DeviceError
         If the device vanished.
     """
-    with devices.guard(f"{function}: taking {memory} buffers of {format_bytes(nbytes)} for {device.name}"):
+    with devices.guard(
+        f"{function}: taking {memory} buffers of {format_bytes(nbytes)} for {device.name}"
+    ):
         return make_buffers(direction, memory, device, library, nbytes)

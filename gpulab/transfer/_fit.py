@@ -1,4 +1,6 @@
-"""The alpha-beta model of a link: time = latency + bytes / bandwidth, with knees where the data requires them."""
+"""The alpha-beta model of a link: time = latency + bytes / bandwidth, with knees where the data
+requires them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ _SMALLEST, _LARGEST = 1e-30, 1e30
 
 @dataclass(frozen=True)
 class Segment(Result):
-    """One straight piece of the fit: ``latency_seconds + bytes / bandwidth_bytes_per_second`` between two sizes.
+    """One straight piece of the fit: ``latency_seconds + bytes / bandwidth_bytes_per_second``
+    between two sizes.
 
     Attributes
     ----------
@@ -61,9 +64,11 @@ class AlphaBeta(Result):
     knees_bytes : tuple of float
         Where the slope changes or the time jumps; empty for a straight line.
     segments : tuple of Segment
-        The likeliest shape, for drawing. Predictions average over all shapes that are consistent with the data.
+        The likeliest shape, for drawing. Predictions average over all shapes that are consistent
+        with the data.
     half_bandwidth_bytes : float
-        The smallest size that reaches half of the bandwidth (Hockney's n 1/2); without knees latency x bandwidth.
+        The smallest size that reaches half of the bandwidth (Hockney's n 1/2); without knees
+        latency x bandwidth.
     noise_ratio : float
         The relative scatter of the points around the curve.
     held_out_error : float
@@ -101,10 +106,11 @@ class AlphaBeta(Result):
         return float(values[0]) if np.ndim(nbytes) == 0 else values
 
     def prediction_interval_seconds(self, nbytes: Any, level: float = LEVEL) -> Any:
-        """Return (low, high): where a new measurement like those fitted falls with probability ``level``.
+        """Return (low, high): where a new measurement like those fitted falls with probability
+        ``level``.
 
-        Arrays of sizes give two arrays. The interval does not account for a knee beyond the largest size that
-        was fitted.
+        Arrays of sizes give two arrays. The interval does not account for a knee beyond the largest
+        size that was fitted.
 
         Raises
         ------
@@ -112,8 +118,13 @@ class AlphaBeta(Result):
             If a size is negative or not finite, or the level not between 0 and 1.
         """
         if not _given.is_finite(level) or not 0 < level < 1:
-            raise InputError(f"prediction_interval_seconds: level is {shown(level)}; expected a share between 0 and 1. Pass level=0.95.")
-        low, high = self._posterior.interval(_sizes_of("prediction_interval_seconds", nbytes), float(level))
+            raise InputError(
+                f"prediction_interval_seconds: level is {shown(level)}; expected a share between 0 "
+                "and 1. Pass level=0.95."
+            )
+        low, high = self._posterior.interval(
+            _sizes_of("prediction_interval_seconds", nbytes), float(level)
+        )
         return (float(low[0]), float(high[0])) if np.ndim(nbytes) == 0 else (low, high)
 
     def predict(self, nbytes: Any) -> Any:
@@ -127,17 +138,24 @@ class AlphaBeta(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<latency {format_seconds(self.latency_seconds)}, bandwidth {format_bytes_per_second(self.bandwidth_bytes_per_second)}, "
-            f"{len(self.knees_bytes)} knee{'s' if len(self.knees_bytes) != 1 else ''}, held-out error {self.held_out_error:.1%}>"
+            f"<latency {format_seconds(self.latency_seconds)}, bandwidth "
+            f"{format_bytes_per_second(self.bandwidth_bytes_per_second)}, "
+            f"{len(self.knees_bytes)} knee{'s' if len(self.knees_bytes) != 1 else ''}, held-out "
+            f"error {self.held_out_error:.1%}>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per quantity, with its interval."""
         latency = " to ".join(format_seconds(v) for v in self.latency_interval_seconds)
-        bandwidth = " to ".join(format_bytes_per_second(v) for v in self.bandwidth_interval_bytes_per_second)
+        bandwidth = " to ".join(
+            format_bytes_per_second(v) for v in self.bandwidth_interval_bytes_per_second
+        )
         rows = [
             ("latency", f"{format_seconds(self.latency_seconds)} (95 %: {latency})"),
-            ("bandwidth", f"{format_bytes_per_second(self.bandwidth_bytes_per_second)} (95 %: {bandwidth})"),
+            (
+                "bandwidth",
+                f"{format_bytes_per_second(self.bandwidth_bytes_per_second)} (95 %: {bandwidth})",
+            ),
             ("half of it reached at", format_bytes(self.half_bandwidth_bytes)),
             ("knees", ", ".join(format_bytes(k) for k in self.knees_bytes) or "none"),
             ("held-out error", f"{self.held_out_error:.1%}"),
@@ -145,20 +163,26 @@ class AlphaBeta(Result):
             ("points fitted", f"{len(self.nbytes)}"),
         ]
         if self.outliers_bytes:
-            rows.append(("outliers (given less weight)", ", ".join(format_bytes(n) for n in self.outliers_bytes)))
+            rows.append(
+                (
+                    "outliers (given less weight)",
+                    ", ".join(format_bytes(n) for n in self.outliers_bytes),
+                )
+            )
         return ("fit", ""), rows
 
 
 def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBeta:
     """Fit the alpha-beta model to sizes and times.
 
-    Errors are taken relative, since a link's noise is multiplicative; points far off count less; knees are added where
-    the data requires them (see ``AlphaBeta``).
+    Errors are taken relative, since a link's noise is multiplicative; points far off count less;
+    knees are added where the data requires them (see ``AlphaBeta``).
 
     Parameters
     ----------
     nbytes : array_like, shape (n,)
-        Sizes, positive, in any order; at least three different ones. Points of one size are merged into their median.
+        Sizes, positive, in any order; at least three different ones. Points of one size are merged
+        into their median.
     seconds : array_like, shape (n,)
         Times, positive.
     evidence : Evidence, optional
@@ -173,20 +197,23 @@ def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBet
     --------
     >>> sizes = [2.0**k for k in range(10, 31)]
     >>> f = fit(sizes, [1e-5 + n / 25e9 for n in sizes])
-    >>> round(f.latency_seconds * 1e6, 3), round(f.bandwidth_bytes_per_second / 1e9, 3), f.knees_bytes
-    (10.0, 25.0, ())
+    >>> round(f.latency_seconds * 1e6, 3), round(f.bandwidth_bytes_per_second / 1e9, 3),
+    f.knees_bytes (10.0, 25.0, ())
 
     Notes
     -----
-    The model is Hockney's (The communication challenge for MPP, Parallel Computing 20, 1994); the averaging over shapes
-    is Bayesian model averaging with BIC weights (Hoeting et al., Statistical Science 14, 1999).
+    The model is Hockney's (The communication challenge for MPP, Parallel Computing 20, 1994); the
+    averaging over shapes is Bayesian model averaging with BIC weights (Hoeting et al., Statistical
+    Science 14, 1999).
     """
     x, y = _points(nbytes, seconds)
     found = _posterior_of(tuple(x), tuple(y))
     low, latency, high = found.coefficient("latency", LEVEL)
     steep, slope, shallow = found.coefficient("slope", LEVEL)
     knees, segments = _shape(found.best(), x)
-    source = evidence or Evidence.modelled("the points are those given by the caller", "gpulab.transfer.fit")
+    source = evidence or Evidence.modelled(
+        "the points are those given by the caller", "gpulab.transfer.fit"
+    )
     return AlphaBeta(
         latency_seconds=latency,
         latency_interval_seconds=(max(low, 0.0), high),
@@ -215,20 +242,26 @@ def _points(nbytes: Any, seconds: Any) -> tuple[np.ndarray, np.ndarray]:
         x, y = np.asarray(nbytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     except Exception as error:  # whatever the caller's own objects raise when asked for a number
         raise InputError(
-            f"fit: cannot read the points as numbers ({message_of(error)}); expected two sequences. Pass sizes in bytes, then seconds."
+            f"fit: cannot read the points as numbers ({message_of(error)}); expected two "
+            "sequences. Pass sizes in bytes, then seconds."
         ) from error
     if x.ndim != 1 or x.shape != y.shape:
         raise InputError(
-            f"fit: sizes have the shape {x.shape} and times {y.shape}; expected two sequences of the same length. Pass one time per size."
+            f"fit: sizes have the shape {x.shape} and times {y.shape}; expected two sequences of "
+            "the same length. Pass one time per size."
         )
     if not all(((v > _SMALLEST) & (v < _LARGEST)).all() for v in (x, y)):
         raise InputError(
-            f"fit: a size or a time is zero, negative, not a number or above {_LARGEST:g}; expected positive ones in bytes and seconds. "
+            f"fit: a size or a time is zero, negative, not a number or above {_LARGEST:g}; "
+            "expected positive ones in bytes and seconds. "
             "Leave such points out."
         )
     sizes = np.unique(x)
     if len(sizes) < MIN_SIZES:
-        raise InputError(f"fit: {len(sizes)} different sizes were given; expected at least {MIN_SIZES}. Sweep over more sizes.")
+        raise InputError(
+            f"fit: {len(sizes)} different sizes were given; expected at least {MIN_SIZES}. Sweep "
+            "over more sizes."
+        )
     return sizes, np.array([float(np.median(y[x == size])) for size in sizes])
 
 
@@ -237,12 +270,19 @@ def _sizes_of(function: str, nbytes: Any) -> np.ndarray:
         x = np.atleast_1d(np.asarray(nbytes, dtype=np.float64))
     except Exception as error:  # whatever the caller's own objects raise when asked for a number
         raise InputError(
-            f"{function}: cannot read {shown(nbytes)} as sizes ({message_of(error)}); expected bytes, 0 or more. Pass for example 2**20."
+            f"{function}: cannot read {shown(nbytes)} as sizes ({message_of(error)}); expected "
+            "bytes, 0 or more. Pass for example 2**20."
         ) from error
     if x.ndim != 1:
-        raise InputError(f"{function}: sizes have the shape {x.shape}; expected one size or one row of them. Pass sizes.ravel().")
+        raise InputError(
+            f"{function}: sizes have the shape {x.shape}; expected one size or one row of them. "
+            "Pass sizes.ravel()."
+        )
     if not (np.isfinite(x).all() and (x >= 0).all()):
-        raise InputError(f"{function}: a size is negative or not a number; expected bytes, 0 or more. Pass for example 2**20.")
+        raise InputError(
+            f"{function}: a size is negative or not a number; expected bytes, 0 or more. Pass for "
+            "example 2**20."
+        )
     return x
 
 
@@ -253,23 +293,37 @@ def _shape(best: _posterior.Fitted, x: np.ndarray) -> tuple[tuple[float, ...], t
     if candidate.family == "jump":
         intercepts = [float(b[0]), float(b[2])]
     else:
-        # Beyond a bend at k the line is f(k) + slope (x - k); each bend shifts its meeting point with zero by -k times the change.
-        intercepts = [float(b[0] - sum(b[2 + j] * k for j, k in enumerate(candidate.knees[:i]))) for i in range(len(candidate.knees) + 1)]
+        # Beyond a bend at k the line is f(k) + slope (x - k); each bend shifts its meeting point
+        # with zero by -k times the change.
+        intercepts = [
+            float(b[0] - sum(b[2 + j] * k for j, k in enumerate(candidate.knees[:i])))
+            for i in range(len(candidate.knees) + 1)
+        ]
     ends = [0.0, *candidate.knees, math.inf]
     pieces = zip(itertools.pairwise(ends), intercepts, slopes, strict=True)
-    return candidate.knees, tuple(Segment(a, z, intercept, float(1 / slope)) for (a, z), intercept, slope in pieces)
+    return candidate.knees, tuple(
+        Segment(a, z, intercept, float(1 / slope)) for (a, z), intercept, slope in pieces
+    )
 
 
-def _half_bandwidth_bytes(found: _posterior.Posterior, slope: float, latency: float, x: np.ndarray) -> float:
-    """Return the smallest size from which bytes / seconds is at least half of the final bandwidth."""
+def _half_bandwidth_bytes(
+    found: _posterior.Posterior, slope: float, latency: float, x: np.ndarray
+) -> float:
+    """Return the smallest size from which bytes / seconds is at least half of the final
+    bandwidth.
+    """
     if latency <= 0:
         return 0.0
-    grid = np.geomspace(min(float(x[0]), latency / slope) / 16, max(float(x[-1]), latency / slope) * 16, 400)
+    grid = np.geomspace(
+        min(float(x[0]), latency / slope) / 16, max(float(x[-1]), latency / slope) * 16, 400
+    )
     enough = grid / found.mean(grid) >= 0.5 / slope
     at = int(np.argmax(enough))
     if at == 0:
         return float(grid[0])
     # Between two grid points bytes / seconds is as good as straight on log scales.
-    before, after = (float(grid[k] / found.mean(grid[k : k + 1])[0] * slope * 2) for k in (at - 1, at))
+    before, after = (
+        float(grid[k] / found.mean(grid[k : k + 1])[0] * slope * 2) for k in (at - 1, at)
+    )
     share = -math.log(before) / (math.log(after) - math.log(before))
     return float(grid[at - 1] * (grid[at] / grid[at - 1]) ** share)

@@ -1,4 +1,5 @@
-"""The two lanes of an overlap, one that copies and one that computes: two threads on a CPU, two streams on a GPU.
+"""The two lanes of an overlap, one that copies and one that computes: two threads on a CPU, two
+streams on a GPU.
 
 Here each runs and is timed once; ``_overlap`` decides how often, and evaluates the times.
 """
@@ -22,9 +23,11 @@ Work = Callable[[Any], Any]
 
 ITEMSIZE = 4  # float32 chunks
 _MOST_PASSES = 2000
-# Turns of copy and pass before the passes are counted, the least of each taken: the first pays for its pages, any one may be stopped.
+# Turns of copy and pass before the passes are counted, the least of each taken: the first pays for
+# its pages, any one may be stopped.
 _TURNS = 3
-# Whole passes leave copy and compute within a factor of 1.5, unless one pass alone is longer than the copy.
+# Whole passes leave copy and compute within a factor of 1.5, unless one pass alone is longer than
+# the copy.
 _APART = 2.0
 # A factor that keeps values near 1 over any number of passes.
 _FACTOR = 1.0000001
@@ -32,7 +35,8 @@ _FACTOR = 1.0000001
 
 @dataclass
 class Passes:
-    """The default work: as many passes over a chunk as take about as long as its copy, because overlap then gains the most.
+    """The default work: as many passes over a chunk as take about as long as its copy, because
+    overlap then gains the most.
 
     Attributes
     ----------
@@ -54,9 +58,14 @@ class Passes:
         self.count = passes_for(copy_seconds, compute_seconds / self.count)
 
     def misfit(self, copy_seconds: float, compute_seconds: float) -> bool:
-        """Return whether copy and compute are so far apart that another count would bring them nearer."""
+        """Return whether copy and compute are so far apart that another count would bring them
+        nearer.
+        """
         shorter, longer = sorted((copy_seconds, compute_seconds))
-        return longer > _APART * shorter and passes_for(copy_seconds, compute_seconds / self.count) != self.count
+        return (
+            longer > _APART * shorter
+            and passes_for(copy_seconds, compute_seconds / self.count) != self.count
+        )
 
 
 def passes_for(copy_seconds: float, pass_seconds: float) -> int:
@@ -91,8 +100,13 @@ def _sized(lanes: Lanes) -> Lanes:
 
 
 def host_lanes(nbytes: int, chunks: int, work: Work | None) -> Lanes:
-    """Return the arrangements with two threads; copying and numpy's arithmetic both let other threads run."""
-    source, target = np.ones(nbytes // ITEMSIZE, dtype=np.float32), np.zeros(nbytes // ITEMSIZE, dtype=np.float32)
+    """Return the arrangements with two threads; copying and numpy's arithmetic both let other
+    threads run.
+    """
+    source, target = (
+        np.ones(nbytes // ITEMSIZE, dtype=np.float32),
+        np.zeros(nbytes // ITEMSIZE, dtype=np.float32),
+    )
     parts = [(source[part], target[part]) for part in _slices(len(source), chunks)]
     now = time.perf_counter
 
@@ -128,7 +142,11 @@ def host_lanes(nbytes: int, chunks: int, work: Work | None) -> Lanes:
             carrier.join()
         return computes[-1].end_seconds, copies + computes
 
-    return _sized(Lanes(lambda: timed(np.copyto, target, source), lambda: timed(chosen, target), chunked, chosen))
+    return _sized(
+        Lanes(
+            lambda: timed(np.copyto, target, source), lambda: timed(chosen, target), chunked, chosen
+        )
+    )
 
 
 def _slices(length: int, chunks: int) -> list[slice]:
@@ -189,4 +207,6 @@ def gpu_lanes(nbytes: int, chunks: int, work: Work | None, device: Device) -> La
         ]
         return max(row[3] for row in at), spans
 
-    return _sized(Lanes(lambda: timed(send), lambda: timed(lambda: chosen(target)), chunked, chosen))
+    return _sized(
+        Lanes(lambda: timed(send), lambda: timed(lambda: chosen(target)), chunked, chosen)
+    )

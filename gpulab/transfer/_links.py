@@ -1,7 +1,9 @@
-"""Links and processors as formulas: what a machine without a GPU uses in their place, badged MODELLED.
+"""Links and processors as formulas: what a machine without a GPU uses in their place, badged
+MODELLED.
 
-A link is a latency and a bandwidth. The named ones carry rates that were measured in public on such hardware, or the data
-sheet's where no measurement was published; each states which. The user may set either number.
+A link is a latency and a bandwidth. The named ones carry rates that were measured in public on such
+hardware, or the data sheet's where no measurement was published; each states which. The user may
+set either number.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ LARGEST_BYTES = 2**62
 
 # A copy call and the wait for it cost about this much on the host side, whatever the link.
 _CALL_SECONDS = 10e-6
-# From pageable memory the driver copies through a pinned buffer of its own first; about half the rate is usual.
+# From pageable memory the driver copies through a pinned buffer of its own first; about half the
+# rate is usual.
 _PAGEABLE_SHARE = 0.5
 _NVBANDWIDTH = "NVIDIA nvbandwidth, README and issues: device-to-host copies from pinned memory"
 _DATASHEET = "NVIDIA data sheet, peak rate in one direction; no copy reaches all of it"
@@ -44,19 +47,23 @@ _RATES: Mapping[str, tuple[float, str]] = {
     "nvlink4": (450e9, f"{_DATASHEET} (H100 and H200: 900 GB/s both directions together)"),
     "nvlink-c2c": (450e9, f"{_DATASHEET} (Grace Hopper: 900 GB/s both directions together)"),
 }
-# (Link, memory) -> what gl.recorder.model_errors says of a recorded machine with that link; a test holds both together.
+# (Link, memory) -> what gl.recorder.model_errors says of a recorded machine with that link; a test
+# holds both together.
 KNOWN_ERRORS: Mapping[tuple[str, str], str] = {
     ("pcie5-x16", "pinned"): (
-        "on nvidia-h200 the recorded time is 0.97 times the model's in the median of 42 cases, 0.92 to 1.3 times in the middle 80 %"
+        "on nvidia-h200 the recorded time is 0.97 times the model's in the median of 42 cases, "
+        "0.92 to 1.3 times in the middle 80 %"
     ),
     ("pcie5-x16", "pageable"): (
-        "on nvidia-h200 the recorded time is 1.6 times the model's in the median of 42 cases, 1.4 to 2.5 times in the middle 80 %"
+        "on nvidia-h200 the recorded time is 1.6 times the model's in the median of 42 cases, 1.4 "
+        "to 2.5 times in the middle 80 %"
     ),
 }
 # The same of a processor.
 PROCESSOR_ERRORS: Mapping[str, str] = {
     "nvidia-h200": (
-        "on nvidia-h200 the recorded time is 4.1 times the model's in the median of 416 cases, 1.2 to 21 times in the middle 80 %"
+        "on nvidia-h200 the recorded time is 4.1 times the model's in the median of 416 cases, 1.2 "
+        "to 21 times in the middle 80 %"
     )
 }
 # Without a GPU and without a name: the link that most of today's machines have.
@@ -85,8 +92,8 @@ class Link(Result):
 
         Examples
         --------
-        >>> named_link("pcie4-x16", latency_seconds=1e-5, bandwidth_bytes_per_second=25e9).seconds(250_000)
-        2e-05
+        >>> named_link("pcie4-x16", latency_seconds=1e-5,
+        bandwidth_bytes_per_second=25e9).seconds(250_000) 2e-05
 
         Raises
         ------
@@ -94,10 +101,15 @@ class Link(Result):
             If the size is negative or not a number.
         """
         if not _given.is_finite(nbytes) or nbytes < 0:
-            raise InputError(f"seconds: a size of {shown(nbytes)} bytes was given; expected 0 or more. Pass for example 2**20.")
+            raise InputError(
+                f"seconds: a size of {shown(nbytes)} bytes was given; expected 0 or more. Pass for "
+                "example 2**20."
+            )
         return self.latency_seconds + float(nbytes) / self.bandwidth_bytes_per_second
 
-    def sweep(self, sizes: Iterable[int] | None = None, noise_ratio: float = 0.0, seed: int = 0) -> Sweep:
+    def sweep(
+        self, sizes: Iterable[int] | None = None, noise_ratio: float = 0.0, seed: int = 0
+    ) -> Sweep:
         """Return a sweep over this link with the shape of a measured one, badged MODELLED.
 
         Parameters
@@ -114,11 +126,19 @@ class Link(Result):
             If a size is not a positive whole number, or the noise negative.
         """
         if not _given.is_finite(noise_ratio) or not 0 <= noise_ratio < 1:
-            raise InputError(f"sweep: noise_ratio is {shown(noise_ratio)}; expected 0 to 1. Pass for example 0.03.")
+            raise InputError(
+                f"sweep: noise_ratio is {shown(noise_ratio)}; expected 0 to 1. Pass for example "
+                "0.03."
+            )
         if not _given.is_whole(seed) or seed < 0:
-            raise InputError(f"sweep: seed is {shown(seed)}; expected a whole number from 0. Pass for example seed=0.")
+            raise InputError(
+                f"sweep: seed is {shown(seed)}; expected a whole number from 0. Pass for example "
+                "seed=0."
+            )
         chosen = check_sizes("sweep", sizes)
-        scatter = np.exp(float(noise_ratio) * np.random.default_rng(int(seed)).standard_normal((2, len(chosen))))
+        scatter = np.exp(
+            float(noise_ratio) * np.random.default_rng(int(seed)).standard_normal((2, len(chosen)))
+        )
         points = tuple(
             SweepPoint(direction, "pinned", n, self.seconds(n) * float(factor), None, 0)
             for direction, row in zip(("to_device", "to_host"), scatter, strict=True)
@@ -127,7 +147,8 @@ class Link(Result):
         evidence = self.evidence
         if noise_ratio:
             evidence = Evidence.modelled(
-                f"{evidence.assumptions or self.name}; generated noise of {float(noise_ratio):.0%} with seed {seed}",
+                f"{evidence.assumptions or self.name}; generated noise of {float(noise_ratio):.0%} "
+                f"with seed {seed}",
                 evidence.source or "the fit of a measured sweep",
                 evidence.known_error,
             )
@@ -151,7 +172,10 @@ def link_names() -> tuple[str, ...]:
 
 
 def named_link(
-    name: str, latency_seconds: float | None = None, bandwidth_bytes_per_second: float | None = None, memory: str = "pinned"
+    name: str,
+    latency_seconds: float | None = None,
+    bandwidth_bytes_per_second: float | None = None,
+    memory: str = "pinned",
 ) -> Link:
     """Return a modelled link by name (see ``gpulab.transfer.link``)."""
     word = (name if isinstance(name, str) else "").lower().replace("_", "-").replace(" ", "-")
@@ -159,18 +183,40 @@ def named_link(
     if not isinstance(name, str) or key not in _RATES:
         close = difflib.get_close_matches(word[:64], list(_RATES), n=1, cutoff=0.4)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"link: {shown(name)} is not a link that gpulab knows; expected one of: {', '.join(_RATES)}.{hint}")
+        raise InputError(
+            f"link: {shown(name)} is not a link that gpulab knows; expected one of: "
+            f"{', '.join(_RATES)}.{hint}"
+        )
     _given.word("link", "memory", memory, ("pinned", "pageable"))
     rate, source = _RATES[key]
     rate *= 1.0 if memory == "pinned" else _PAGEABLE_SHARE
-    latency = _positive("link", "latency_seconds", _CALL_SECONDS if latency_seconds is None else latency_seconds)
-    bandwidth = _positive("link", "bandwidth_bytes_per_second", rate if bandwidth_bytes_per_second is None else bandwidth_bytes_per_second)
-    words = [f"{format_seconds(latency)} a copy {'(typical of a call and the wait for it)' if latency_seconds is None else 'chosen'}"]
-    words.append(f"{format_bytes_per_second(bandwidth)}{'' if bandwidth_bytes_per_second is None else ' chosen'}, straight line")
+    latency = _positive(
+        "link", "latency_seconds", _CALL_SECONDS if latency_seconds is None else latency_seconds
+    )
+    bandwidth = _positive(
+        "link",
+        "bandwidth_bytes_per_second",
+        rate if bandwidth_bytes_per_second is None else bandwidth_bytes_per_second,
+    )
+    words = [
+        f"{format_seconds(latency)} a copy "
+        f"{'(typical of a call and the wait for it)' if latency_seconds is None else 'chosen'}"
+    ]
+    words.append(
+        f"{format_bytes_per_second(bandwidth)}{'' if bandwidth_bytes_per_second is None else ' chosen'}, "
+        "straight line"
+    )
     if memory == "pageable" and bandwidth_bytes_per_second is None:
         words.append("pageable memory at half the rate of pinned")
     as_named = latency_seconds is None and bandwidth_bytes_per_second is None
-    return Link(key, latency, bandwidth, Evidence.modelled(", ".join(words), source, KNOWN_ERRORS.get((key, memory)) if as_named else None))
+    return Link(
+        key,
+        latency,
+        bandwidth,
+        Evidence.modelled(
+            ", ".join(words), source, KNOWN_ERRORS.get((key, memory)) if as_named else None
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -204,19 +250,24 @@ class ProcessorModel(Result):
         """
         if dtype not in self.flops_per_second:
             raise InputError(
-                f"{self.name}: there is no rate for {shown(dtype)}; expected one of: {', '.join(self.flops_per_second)}. Pass one of these."
+                f"{self.name}: there is no rate for {shown(dtype)}; expected one of: "
+                f"{', '.join(self.flops_per_second)}. Pass one of these."
             )
-        return self.launch_seconds + max(flops / self.flops_per_second[dtype], nbytes / self.bytes_per_second)
+        return self.launch_seconds + max(
+            flops / self.flops_per_second[dtype], nbytes / self.bytes_per_second
+        )
 
 
 _H200 = ProcessorModel(
     name="nvidia-h200",
-    # float32 as measured by RRZE-HPC/gpu-benches; bfloat16 the middle of 770-800 TFLOP/s measured for an 8192-cubed product.
+    # float32 as measured by RRZE-HPC/gpu-benches; bfloat16 the middle of 770-800 TFLOP/s measured
+    # for an 8192-cubed product.
     flops_per_second={"float64": 34e12, "float32": 42.5e12, "bfloat16": 785e12, "float16": 785e12},
     bytes_per_second=3.77e12,
     launch_seconds=2.5e-6,
     evidence=Evidence.modelled(
-        "every call reaches the rates of large ones: 42.5 TFLOP/s in float32 and 3.77 TB/s, after a launch of 2.5 us",
+        "every call reaches the rates of large ones: 42.5 TFLOP/s in float32 and 3.77 TB/s, after "
+        "a launch of 2.5 us",
         "RRZE-HPC/gpu-benches (H200: FP32, triad, launch spacing); NVIDIA H200 data sheet (float64)",
         PROCESSOR_ERRORS.get("nvidia-h200"),
     ),
@@ -236,14 +287,18 @@ def processor(which: ProcessorModel | str) -> ProcessorModel:
         return which
     if not isinstance(which, str) or which not in _PROCESSORS:
         raise InputError(
-            f"processor: {shown(which)} is not one that gpulab models; expected one of: {', '.join(_PROCESSORS)}. Pass one of these."
+            f"processor: {shown(which)} is not one that gpulab models; expected one of: "
+            f"{', '.join(_PROCESSORS)}. Pass one of these."
         )
     return _PROCESSORS[which]
 
 
 def _positive(function: str, name: str, value: Any) -> float:
     if not _given.is_finite(value) or value <= 0:
-        raise InputError(f"{function}: {name} is {shown(value)}; expected a positive number. Pass for example {name}=1e-5.")
+        raise InputError(
+            f"{function}: {name} is {shown(value)}; expected a positive number. Pass for example "
+            f"{name}=1e-5."
+        )
     return float(value)
 
 
@@ -257,7 +312,8 @@ def check_bytes(function: str, nbytes: Any) -> int:
     """
     if not _given.is_whole(nbytes) or not 1 <= nbytes <= LARGEST_BYTES:
         raise InputError(
-            f"{function}: a size of {shown(nbytes)} bytes was given; expected a whole number from 1 to 2**62. Pass for example 2**20."
+            f"{function}: a size of {shown(nbytes)} bytes was given; expected a whole number from "
+            "1 to 2**62. Pass for example 2**20."
         )
     return int(nbytes)
 
@@ -272,9 +328,19 @@ def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
     """
     if sizes is None:
         return SIZES
-    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable) or getattr(sizes, "ndim", None) == 0:
-        raise InputError(f"{function}: sizes is {shown(sizes)}; expected several sizes in bytes. Pass for example sizes=[2**10, 2**20].")
+    if (
+        isinstance(sizes, (str, bytes))
+        or not isinstance(sizes, Iterable)
+        or getattr(sizes, "ndim", None) == 0
+    ):
+        raise InputError(
+            f"{function}: sizes is {shown(sizes)}; expected several sizes in bytes. Pass for "
+            "example sizes=[2**10, 2**20]."
+        )
     chosen = sorted({check_bytes(function, n) for n in sizes})
     if not chosen:
-        raise InputError(f"{function}: no sizes were given; expected at least one. Pass for example sizes=[2**10, 2**20].")
+        raise InputError(
+            f"{function}: no sizes were given; expected at least one. Pass for example "
+            "sizes=[2**10, 2**20]."
+        )
     return tuple(chosen)

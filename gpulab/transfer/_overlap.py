@@ -1,4 +1,6 @@
-"""Copy and compute at the same time, in chunks: on a GPU with streams, on a CPU with a second thread, or over a modelled link."""
+"""Copy and compute at the same time, in chunks: on a GPU with streams, on a CPU with a second
+thread, or over a modelled link.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ Stop = Callable[[], bool]
 _REPEATS = 7
 # At less than this share of the shorter lane, copy and compute are told not to have overlapped.
 _TOGETHER_SHARE = 0.1
-# Runs that disagree by less than this share of the possible gain tell well enough that nothing was gained.
+# Runs that disagree by less than this share of the possible gain tell well enough that nothing was
+# gained.
 _DISAGREE_SHARE = 0.5
-# From so many runs on, one at each end is left out of that: it may have been stopped, and the median does not mind.
+# From so many runs on, one at each end is left out of that: it may have been stopped, and the
+# median does not mind.
 _FEWEST_TO_TRIM = 5
 
 
@@ -44,8 +48,8 @@ def overlap(
 ) -> Overlap:
     """Copy an array in chunks, and compute on each chunk while the next one is being copied.
 
-    On CUDA: from pinned memory, on two streams, timed by events. On a machine without it: one thread copies within host
-    memory, another computes. With ``link``: a model, nothing is measured.
+    On CUDA: from pinned memory, on two streams, timed by events. On a machine without it: one
+    thread copies within host memory, another computes. With ``link``: a model, nothing is measured.
 
     Parameters
     ----------
@@ -53,20 +57,23 @@ def overlap(
         Bytes in all, at least 4 a chunk.
     chunks : int
     work : callable, optional
-        Takes a chunk (a float32 torch tensor on the GPU, a numpy array on the CPU). By default, as many passes over
-        the chunk as take about as long as its copy, because overlap then gains the most.
+        Takes a chunk (a float32 torch tensor on the GPU, a numpy array on the CPU). By default, as
+        many passes over the chunk as take about as long as its copy, because overlap then gains the
+        most.
     device : Device or str, optional
     link : Link or str, optional
         A modelled link.
     compute_seconds : float, optional
-        For a modelled link: the compute of all chunks together; by default as long as one copy of everything.
+        For a modelled link: the compute of all chunks together; by default as long as one copy of
+        everything.
     progress, stop : callable, optional
 
     Returns
     -------
     Overlap
-        With the note "no-overlap" where the two did not run at the same time, "implausible" where the gain is larger than possible, and
-        "unstable" where the runs disagree by more than the gain.
+        With the note "no-overlap" where the two did not run at the same time, "implausible" where
+        the gain is larger than possible, and "unstable" where the runs disagree by more than the
+        gain.
 
     Raises
     ------
@@ -86,21 +93,34 @@ def overlap(
     size = check_bytes("overlap", nbytes)
     count = _check_chunks("overlap", chunks, size)
     if link is not None:
-        return _modelled(size, count, link if isinstance(link, Link) else named_link(link), compute_seconds)
+        return _modelled(
+            size, count, link if isinstance(link, Link) else named_link(link), compute_seconds
+        )
     if compute_seconds is not None:
         raise InputError(
-            "overlap: compute_seconds was given without a link; expected it only for a modelled one. Pass link='pcie4-x16' too."
+            "overlap: compute_seconds was given without a link; expected it only for a modelled "
+            "one. Pass link='pcie4-x16' too."
         )
-    progress, stop = _given.callback("overlap", "progress", progress), _given.callback("overlap", "stop", stop)
+    progress, stop = (
+        _given.callback("overlap", "progress", progress),
+        _given.callback("overlap", "stop", stop),
+    )
     if work is not None and not callable(work):
-        raise InputError(f"overlap: work={shown(work)}; expected a function of one chunk. Leave it out for the default work.")
+        raise InputError(
+            f"overlap: work={shown(work)}; expected a function of one chunk. Leave it out for the "
+            "default work."
+        )
     where, lanes = _lanes("overlap", size, count, work, device)
-    with devices.guard(f"overlap: copying {size} bytes in {plural(count, 'chunk')} on {where.name}"):
+    with devices.guard(
+        f"overlap: copying {size} bytes in {plural(count, 'chunk')} on {where.name}"
+    ):
         trials = _trials(lanes, progress, stop)
     return _result(where, size, count, trials)
 
 
-def measure_overlap(nbytes: int, chunks: int, device: Any = None, deadline: float = 2.0) -> tuple[Measurement, Measurement]:
+def measure_overlap(
+    nbytes: int, chunks: int, device: Any = None, deadline: float = 2.0
+) -> tuple[Measurement, Measurement]:
     """Measure the default work of ``overlap`` one after the other and in overlapping chunks.
 
     Parameters
@@ -133,25 +153,42 @@ def measure_overlap(nbytes: int, chunks: int, device: Any = None, deadline: floa
 
     label = f"overlap of {format_bytes(size)} in {plural(count, 'chunk')}"
     return (
-        timing.measure(serial, device=where, deadline=share, nbytes=size, label=f"{label}: one after the other"),
-        timing.measure(lanes.chunked, device=where, deadline=share, nbytes=size, label=f"{label}: at the same time"),
+        timing.measure(
+            serial, device=where, deadline=share, nbytes=size, label=f"{label}: one after the other"
+        ),
+        timing.measure(
+            lanes.chunked,
+            device=where,
+            deadline=share,
+            nbytes=size,
+            label=f"{label}: at the same time",
+        ),
     )
 
 
-def _lanes(function: str, nbytes: int, chunks: int, work: Work | None, device: Any) -> tuple[Device, Lanes]:
+def _lanes(
+    function: str, nbytes: int, chunks: int, work: Work | None, device: Any
+) -> tuple[Device, Lanes]:
     """Return the device that computes and the three arrangements on it."""
     found = devices.find(device)
     where = found if found.torch_type == "cuda" else Device("cpu")
     check_room(function, where, "host" if where.is_cpu else "to_device", nbytes)
-    with devices.guard(f"{function}: copying {nbytes} bytes in {plural(chunks, 'chunk')} on {where.name}"):
-        return where, host_lanes(nbytes, chunks, work) if where.is_cpu else gpu_lanes(nbytes, chunks, work, where)
+    with devices.guard(
+        f"{function}: copying {nbytes} bytes in {plural(chunks, 'chunk')} on {where.name}"
+    ):
+        return where, host_lanes(nbytes, chunks, work) if where.is_cpu else gpu_lanes(
+            nbytes, chunks, work, where
+        )
 
 
-def pipeline_seconds(nbytes: int, chunks: int, link: Link | str, compute_seconds: float, launch_seconds: float = 0.0) -> float:
+def pipeline_seconds(
+    nbytes: int, chunks: int, link: Link | str, compute_seconds: float, launch_seconds: float = 0.0
+) -> float:
     """Return how long copy and compute take in overlapping chunks, by formula.
 
-    With ``c = link.seconds(nbytes / chunks)`` and ``w = compute_seconds / chunks + launch_seconds`` it is
-    ``c + (chunks - 1) max(c, w) + w``: the first copy, then the slower lane, then the last compute.
+    With ``c = link.seconds(nbytes / chunks)`` and ``w = compute_seconds / chunks + launch_seconds``
+    it is ``c + (chunks - 1) max(c, w) + w``: the first copy, then the slower lane, then the last
+    compute.
 
     Parameters
     ----------
@@ -186,7 +223,8 @@ def pipeline_seconds(nbytes: int, chunks: int, link: Link | str, compute_seconds
 def _check_chunks(function: str, chunks: Any, nbytes: int) -> int:
     if not _given.is_whole(chunks) or not 1 <= chunks <= max(1, nbytes // ITEMSIZE):
         raise InputError(
-            f"{function}: {shown(chunks)} chunks of {nbytes} bytes were requested; expected a whole number from 1, with at least "
+            f"{function}: {shown(chunks)} chunks of {nbytes} bytes were requested; expected a "
+            "whole number from 1, with at least "
             f"{ITEMSIZE} bytes each. Pass for example chunks=8."
         )
     return int(chunks)
@@ -194,14 +232,19 @@ def _check_chunks(function: str, chunks: Any, nbytes: int) -> int:
 
 def _check_seconds(function: str, name: str, value: Any) -> float:
     if not _given.is_finite(value) or not 0 <= value < 1e9:
-        raise InputError(f"{function}: {name} is {shown(value)}; expected seconds, 0 or more. Pass for example {name}=1e-3.")
+        raise InputError(
+            f"{function}: {name} is {shown(value)}; expected seconds, 0 or more. Pass for example "
+            f"{name}=1e-3."
+        )
     return float(value)
 
 
 def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | None) -> Overlap:
     """Return the pipeline that the formula gives, with its timeline."""
     copy_all = link.seconds(nbytes)
-    compute_all = _check_seconds("overlap", "compute_seconds", copy_all if compute_seconds is None else compute_seconds)
+    compute_all = _check_seconds(
+        "overlap", "compute_seconds", copy_all if compute_seconds is None else compute_seconds
+    )
     copy, compute = link.seconds(nbytes / chunks), compute_all / chunks
     timeline, free = [], 0.0
     for i in range(chunks):
@@ -210,26 +253,46 @@ def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | Non
         free = start + compute
         timeline += [Span("copy", i, i * copy, there), Span("compute", i, start, free)]
     evidence = Evidence.modelled(
-        f"link {link.name}: {link.evidence.assumptions or 'the fit of a sweep'}; compute in equal parts of {format_seconds(compute)}, "
+        f"link {link.name}: {link.evidence.assumptions or 'the fit of a sweep'}; compute in equal "
+        f"parts of {format_seconds(compute)}, "
         "copy and compute do not slow each other down",
         link.evidence.source or "a sweep on this machine",
         link.evidence.known_error,
     )
-    return Overlap(link.name, nbytes, chunks, copy_all, compute_all, free, tuple(timeline), tuple(_notes(timeline, chunks)), evidence)
+    return Overlap(
+        link.name,
+        nbytes,
+        chunks,
+        copy_all,
+        compute_all,
+        free,
+        tuple(timeline),
+        tuple(_notes(timeline, chunks)),
+        evidence,
+    )
 
 
 def _notes(timeline: Sequence[Span], chunks: int) -> list[Note]:
     if chunks == 1:
-        return [Note("no-overlap", "With one chunk there is nothing to overlap; cut the work into 2 or more.")]
-    shorter = min(sum(s.seconds for s in timeline if s.lane == lane) for lane in ("copy", "compute"))
+        return [
+            Note(
+                "no-overlap",
+                "With one chunk there is nothing to overlap; cut the work into 2 or more.",
+            )
+        ]
+    shorter = min(
+        sum(s.seconds for s in timeline if s.lane == lane) for lane in ("copy", "compute")
+    )
     together = together_seconds(timeline)
     if together >= _TOGETHER_SHARE * shorter:
         return []
     return [
         Note(
             "no-overlap",
-            f"Copy and compute ran at the same time for {format_seconds(together)} of the {format_seconds(shorter)} possible; "
-            "overlap needs pinned memory, a second stream or a free core, and chunks that are neither too small nor too large.",
+            f"Copy and compute ran at the same time for {format_seconds(together)} of the "
+            f"{format_seconds(shorter)} possible; "
+            "overlap needs pinned memory, a second stream or a free core, and chunks that are "
+            "neither too small nor too large.",
         )
     ]
 
@@ -242,21 +305,40 @@ class _Trials:
 
     @property
     def gains(self) -> list[float]:
-        """What each run in chunks took less than the copy and the compute of the same turn, ascending."""
-        return sorted(copy + compute - chunked for copy, compute, (chunked, _) in zip(self.copy, self.compute, self.chunked, strict=True))
+        """What each run in chunks took less than the copy and the compute of the same turn,
+        ascending.
+        """
+        return sorted(
+            copy + compute - chunked
+            for copy, compute, (chunked, _) in zip(
+                self.copy, self.compute, self.chunked, strict=True
+            )
+        )
 
 
 def _trials(lanes: Lanes, progress: Progress | None, stop: Stop | None) -> _Trials:
-    """Run the arrangements; where that shows the default work to be far from the copy's length, give it that length and run them anew."""
+    """Run the arrangements; where that shows the default work to be far from the copy's length,
+    give it that length and run them anew.
+    """
     say = progress or (lambda fraction, text: None)
     trials = _repeat(lanes, say, stop)
     if not trials.chunked:
-        raise StoppedError("overlap: stopped before the first run; expected at least one. Run it again.")
+        raise StoppedError(
+            "overlap: stopped before the first run; expected at least one. Run it again."
+        )
     lengths = statistics.median(trials.copy), statistics.median(trials.compute)
-    if len(trials.chunked) == _REPEATS and isinstance(lanes.work, Passes) and lanes.work.misfit(*lengths):
+    if (
+        len(trials.chunked) == _REPEATS
+        and isinstance(lanes.work, Passes)
+        and lanes.work.misfit(*lengths)
+    ):
         lanes.work.fit(*lengths)
         reached = (_REPEATS - 1) / _REPEATS
-        again = _repeat(lanes, lambda fraction, text: say(reached + (1 - reached) * fraction, f"{text}, anew"), stop)
+        again = _repeat(
+            lanes,
+            lambda fraction, text: say(reached + (1 - reached) * fraction, f"{text}, anew"),
+            stop,
+        )
         trials = again if again.chunked else trials
     say(1.0, "done")
     return trials
@@ -276,24 +358,37 @@ def _repeat(lanes: Lanes, progress: Progress, stop: Stop | None) -> _Trials:
     return trials
 
 
-def _doubts(copy: float, compute: float, seconds: float, gains: Sequence[float], overlapped: bool) -> list[Note]:
-    """Return the notes that the gain cannot be, or that the runs do not agree on it (where nothing overlapped there is none)."""
+def _doubts(
+    copy: float, compute: float, seconds: float, gains: Sequence[float], overlapped: bool
+) -> list[Note]:
+    """Return the notes that the gain cannot be, or that the runs do not agree on it (where nothing
+    overlapped there is none).
+    """
     notes, (possible, longer) = [], sorted((copy, compute))
-    if possible > 0 and round(100 * (longer - seconds) / possible) > 0:  # in whole percent of the possible gain, as it is shown
+    # in whole percent of the possible gain, as it is shown
+    if possible > 0 and round(100 * (longer - seconds) / possible) > 0:
         notes.append(
             Note(
                 "implausible",
-                f"In chunks it took {format_seconds(seconds)}, less than the {'copy' if copy > compute else 'compute'} alone with "
-                f"{format_seconds(longer)}: a run was disturbed, or chunks were still in a cache when they were computed. Measure again.",
+                f"In chunks it took {format_seconds(seconds)}, less than the "
+                f"{'copy' if copy > compute else 'compute'} alone with "
+                f"{format_seconds(longer)}: a run was disturbed, or chunks were still in a cache "
+                "when they were computed. Measure again.",
             )
         )
     inner = gains[1:-1] if len(gains) >= _FEWEST_TO_TRIM else gains
-    if overlapped and inner[-1] - inner[0] > max(abs(copy + compute - seconds), _DISAGREE_SHARE * possible):
-        least, most = (f"{format_seconds(abs(gain))} {'less' if gain > 0 else 'more'}" for gain in (inner[0], inner[-1]))
+    if overlapped and inner[-1] - inner[0] > max(
+        abs(copy + compute - seconds), _DISAGREE_SHARE * possible
+    ):
+        least, most = (
+            f"{format_seconds(abs(gain))} {'less' if gain > 0 else 'more'}"
+            for gain in (inner[0], inner[-1])
+        )
         notes.append(
             Note(
                 "unstable",
-                f"In chunks it took from {most} to {least} than one after the other, depending on the run: no single gain "
+                f"In chunks it took from {most} to {least} than one after the other, depending on "
+                "the run: no single gain "
                 "describes that. Close other programs, and measure again.",
             )
         )
@@ -306,6 +401,14 @@ def _result(device: Device, nbytes: int, chunks: int, trials: _Trials) -> Overla
     apart = _notes(timeline, chunks)
     notes = [*_doubts(copy, compute, seconds, trials.gains, overlapped=not apart), *apart]
     if len(trials.chunked) < _REPEATS:
-        notes.append(Note("stopped", f"Stopped after {len(trials.chunked)} of {_REPEATS} runs; run it again for a more stable figure."))
+        notes.append(
+            Note(
+                "stopped",
+                f"Stopped after {len(trials.chunked)} of {_REPEATS} runs; run it again for a more "
+                "stable figure.",
+            )
+        )
     evidence = Evidence.measured(device.name, len(trials.chunked))
-    return Overlap(device.name, nbytes, chunks, copy, compute, seconds, tuple(timeline), tuple(notes), evidence)
+    return Overlap(
+        device.name, nbytes, chunks, copy, compute, seconds, tuple(timeline), tuple(notes), evidence
+    )

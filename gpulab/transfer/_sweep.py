@@ -1,4 +1,6 @@
-"""Sweep a link over sizes: each point a small measurement; on a machine without an accelerator, the host copy."""
+"""Sweep a link over sizes: each point a small measurement; on a machine without an accelerator, the
+host copy.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from gpulab.errors import GpulabError, InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.recordings import Recording
 from gpulab.timing import Measurement
-from gpulab.transfer._copies import DIRECTIONS, MEMORY, Buffers, allocate, can_pin, check_room, check_series, measure_buffers
+from gpulab.transfer._copies import (
+    DIRECTIONS,
+    MEMORY,
+    Buffers,
+    allocate,
+    can_pin,
+    check_room,
+    check_series,
+    measure_buffers,
+)
 from gpulab.transfer._links import DEFAULT_LINK, Link, check_sizes, named_link
 from gpulab.transfer.results import Sweep, SweepPoint
 from gpulab.units import format_bytes
@@ -48,8 +59,9 @@ def sweep(
 ) -> Sweep:
     """Measure copies between host and device over sizes.
 
-    On a machine whose only device is the CPU, the copy within host memory is measured instead (direction "host"), and
-    also the rate of the memory when all cores copy. With ``link`` nothing is measured: the sweep is computed from that link's model.
+    On a machine whose only device is the CPU, the copy within host memory is measured instead
+    (direction "host"), and also the rate of the memory when all cores copy. With ``link`` nothing
+    is measured: the sweep is computed from that link's model.
 
     Parameters
     ----------
@@ -60,7 +72,8 @@ def sweep(
     memory : sequence of str
         "pageable" and "pinned" host buffers.
     sizes : iterable of int, optional
-        Bytes; by default powers of two from 1 KiB to 1 GiB, as far as a quarter of the free memory reaches.
+        Bytes; by default powers of two from 1 KiB to 1 GiB, as far as a quarter of the free memory
+        reaches.
     library : str
         "torch" or "cupy".
     link : Link or str, optional
@@ -94,13 +107,20 @@ def sweep(
     [('host', 4096), ('host', 65536)]
     """
     if link is not None:
-        return (link if isinstance(link, Link) else named_link(link)).sweep(sizes, noise_ratio=_MODELLED_NOISE)
+        return (link if isinstance(link, Link) else named_link(link)).sweep(
+            sizes, noise_ratio=_MODELLED_NOISE
+        )
     deadline = _given.deadline("sweep", deadline)
-    progress, stop = _given.callback("sweep", "progress", progress), _given.callback("sweep", "stop", stop)
+    progress, stop = (
+        _given.callback("sweep", "progress", progress),
+        _given.callback("sweep", "stop", stop),
+    )
     where = devices.find(device)
     wanted = _series(where, directions, memory, library)
     chosen = _sizes(where, wanted[0][0], sizes)
-    runner = _Runner(where, library, len(wanted) * len(chosen), deadline=deadline, progress=progress, stop=stop)
+    runner = _Runner(
+        where, library, len(wanted) * len(chosen), deadline=deadline, progress=progress, stop=stop
+    )
     for direction, kind in wanted:
         runner.series(direction, kind, chosen)
         if runner.stopped:
@@ -108,24 +128,38 @@ def sweep(
     return runner.result()
 
 
-def _series(device: Device, directions: Sequence[str], memory: Sequence[str], library: str) -> list[tuple[str, str]]:
+def _series(
+    device: Device, directions: Sequence[str], memory: Sequence[str], library: str
+) -> list[tuple[str, str]]:
     """Return the (direction, memory) pairs to measure."""
     for name, words in (("directions", directions), ("memory", memory)):
         if isinstance(words, str) or not isinstance(words, Sequence) or not words:
             known = DIRECTIONS if name == "directions" else MEMORY
-            raise InputError(f"sweep: {name} is {shown(words)}; expected a sequence of names. Pass for example {name}={known}.")
+            raise InputError(
+                f"sweep: {name} is {shown(words)}; expected a sequence of names. Pass for example "
+                f"{name}={known}."
+            )
     if device.is_cpu:
         for direction in directions:
             check_series(
-                "sweep", "host" if isinstance(direction, str) and direction in DIRECTIONS else direction, memory[0], device, library
+                "sweep",
+                "host" if isinstance(direction, str) and direction in DIRECTIONS else direction,
+                memory[0],
+                device,
+                library,
             )
         return [("host", "pageable")]
     if any(isinstance(direction, str) and direction == "host" for direction in directions):
         raise InputError(
-            f"sweep: the direction 'host' is a copy within host memory, which does not involve {device.name}; expected to_device "
+            "sweep: the direction 'host' is a copy within host memory, which does not involve "
+            f"{device.name}; expected to_device "
             "or to_host. Pass device='cpu' for that copy."
         )
-    possible = [kind for kind in memory if kind != "pinned" or can_pin(device)] if len(memory) > 1 else list(memory)
+    possible = (
+        [kind for kind in memory if kind != "pinned" or can_pin(device)]
+        if len(memory) > 1
+        else list(memory)
+    )
     pairs = [(direction, kind) for direction in directions for kind in possible]
     for direction, kind in pairs:
         check_series("sweep", direction, kind, device, library)
@@ -146,7 +180,16 @@ def _sizes(device: Device, direction: str, sizes: Iterable[int] | None) -> tuple
 class _Runner:
     """A sweep under way: what was measured, what is left of the time."""
 
-    def __init__(self, device: Device, library: str, total: int, *, deadline: float, progress: Progress | None, stop: Stop | None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        library: str,
+        total: int,
+        *,
+        deadline: float,
+        progress: Progress | None,
+        stop: Stop | None,
+    ) -> None:
         self.device, self.library = device, library
         self.total, self.end = total, time.perf_counter() + deadline
         self.progress, self.stop = progress, stop
@@ -159,11 +202,15 @@ class _Runner:
     def series(self, direction: str, memory: str, sizes: tuple[int, ...]) -> None:
         """Measure one series; a series that cannot be had at all becomes a note."""
         try:
-            buffers = allocate("sweep", direction, memory, self.device, library=self.library, nbytes=sizes[-1])
+            buffers = allocate(
+                "sweep", direction, memory, self.device, library=self.library, nbytes=sizes[-1]
+            )
         except GpulabError as error:
             if not self.points:
                 raise
-            self.notes.append(Note("skipped", f"{direction} from {memory} memory was left out: {error}"))
+            self.notes.append(
+                Note("skipped", f"{direction} from {memory} memory was left out: {error}")
+            )
             return
         for nbytes in sizes:
             if self._asked_to_stop():
@@ -182,8 +229,12 @@ class _Runner:
 
     @property
     def share(self) -> float:
-        """Seconds for the next point: small sizes are precise early, and leave their time to the large ones."""
-        return max((self.end - time.perf_counter()) / max(self.total - len(self.points), 1), _LEAST_SECONDS)
+        """Seconds for the next point: small sizes are precise early, and leave their time to the
+        large ones.
+        """
+        return max(
+            (self.end - time.perf_counter()) / max(self.total - len(self.points), 1), _LEAST_SECONDS
+        )
 
     def _say(self, text: str) -> None:
         if self.progress is not None:
@@ -191,7 +242,16 @@ class _Runner:
 
     def _add(self, buffers: Buffers, nbytes: int, m: Measurement) -> None:
         count = len(m.samples_seconds)
-        self.points.append(SweepPoint(buffers.direction, buffers.memory, nbytes, m.median_seconds, m.interval_seconds, count))
+        self.points.append(
+            SweepPoint(
+                buffers.direction,
+                buffers.memory,
+                nbytes,
+                m.median_seconds,
+                m.interval_seconds,
+                count,
+            )
+        )
         for note in m.notes:
             if note.code in _TOLD:
                 self.codes[note.code] += 1
@@ -200,14 +260,22 @@ class _Runner:
     def _all_notes(self) -> Iterator[Note]:
         yield from self.notes
         for code, count in self.codes.items():
-            yield Note(code, f"{count} of {len(self.points)} points; the first: {self.sentences[code]}")
+            yield Note(
+                code, f"{count} of {len(self.points)} points; the first: {self.sentences[code]}"
+            )
         if self.stopped:
-            yield Note("stopped", f"The sweep was stopped after {len(self.points)} of {self.total} points; run it again for the rest.")
+            yield Note(
+                "stopped",
+                f"The sweep was stopped after {len(self.points)} of {self.total} points; run it "
+                "again for the rest.",
+            )
 
     def result(self) -> Sweep:
         """Return what was reached."""
         if not self.points:
-            raise StoppedError("sweep: stopped before the first point; expected at least one. Run it again.")
+            raise StoppedError(
+                "sweep: stopped before the first point; expected at least one. Run it again."
+            )
         bandwidth = None
         if self.points[0].direction == "host" and not self._asked_to_stop():
             self._say("all cores copy")
@@ -218,7 +286,15 @@ class _Runner:
         samples = sum(p.samples for p in self.points)
         library = "numpy" if self.points[0].direction == "host" else self.library
         evidence = Evidence.measured(self.device.name, samples, environment.date)
-        return Sweep(self.device.name, library, tuple(self.points), bandwidth, tuple(self._all_notes()), evidence, environment)
+        return Sweep(
+            self.device.name,
+            library,
+            tuple(self.points),
+            bandwidth,
+            tuple(self._all_notes()),
+            evidence,
+            environment,
+        )
 
 
 def recorded_sweep(recording: Recording) -> Sweep | None:
@@ -235,7 +311,10 @@ def recorded_sweep(recording: Recording) -> Sweep | None:
         If it is not a recording.
     """
     if not isinstance(recording, Recording):
-        raise InputError(f"recorded_sweep: got {kind_of(recording)}; expected a Recording. Pass gl.recordings.load(name).")
+        raise InputError(
+            f"recorded_sweep: got {kind_of(recording)}; expected a Recording. Pass "
+            "gl.recordings.load(name)."
+        )
     points = tuple(
         SweepPoint(
             str(entry.params["direction"]),
@@ -250,11 +329,20 @@ def recorded_sweep(recording: Recording) -> Sweep | None:
     )
     if not points:
         return None
-    return Sweep(recording.environment.device, "torch", points, None, (), recording.evidence(), recording.environment)
+    return Sweep(
+        recording.environment.device,
+        "torch",
+        points,
+        None,
+        (),
+        recording.evidence(),
+        recording.environment,
+    )
 
 
 def memory_bandwidth_bytes_per_second(deadline: float = 0.5) -> float:
-    """Measure what the host's memory moves when all cores copy: bytes read and bytes written a second, together.
+    """Measure what the host's memory moves when all cores copy: bytes read and bytes written a
+    second, together.
 
     Parameters
     ----------
@@ -272,7 +360,9 @@ def memory_bandwidth_bytes_per_second(deadline: float = 0.5) -> float:
     nbytes = int(min(_BANDWIDTH_BYTES, free * _SHARE_OF_FREE / 2))
     check_room("memory_bandwidth_bytes_per_second", Device("cpu"), "host", max(nbytes, 2**20))
     source, target = torch.ones(nbytes // 4), torch.zeros(nbytes // 4)
-    m = timing.measure(target.copy_, source, device="cpu", deadline=deadline, label="all cores copy")
+    m = timing.measure(
+        target.copy_, source, device="cpu", deadline=deadline, label="all cores copy"
+    )
     return 2 * source.nbytes / m.median_seconds
 
 
@@ -288,8 +378,8 @@ def link(
     Parameters
     ----------
     name : str, optional
-        One of ``link_names()`` ("pcie4" is enough). None measures the host-to-device copies of this machine; without an
-        accelerator it is PCIe 4 x16, modelled.
+        One of ``link_names()`` ("pcie4" is enough). None measures the host-to-device copies of this
+        machine; without an accelerator it is PCIe 4 x16, modelled.
     latency_seconds, bandwidth_bytes_per_second : float, optional
         Values of your own in place of the named link's.
     memory : str
@@ -318,4 +408,6 @@ def link(
         if not where.is_cpu and (memory == "pageable" or can_pin(where)):
             measured = sweep(where, ("to_device",), (memory,), deadline=deadline)
             return Link.from_fit(measured.fit(), f"{where.name}, {memory} memory")
-    return named_link(DEFAULT_LINK if name is None else name, latency_seconds, bandwidth_bytes_per_second, memory)
+    return named_link(
+        DEFAULT_LINK if name is None else name, latency_seconds, bandwidth_bytes_per_second, memory
+    )

@@ -1,4 +1,6 @@
-"""The results of sweeps, break-even searches, overlaps and pinning trials, with a table and JSON."""
+"""The results of sweeps, break-even searches, overlaps and pinning trials, with a table and
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,8 @@ class Sweep(Result):
         Whose copy was measured; "" for a modelled sweep.
     points : tuple of SweepPoint
     memory_bandwidth_bytes_per_second : float or None
-        For a host copy: the rate of the memory when all cores copy at once, reads and writes counted once each.
+        For a host copy: the rate of the memory when all cores copy at once, reads and writes
+        counted once each.
     notes : tuple of Note
     evidence : Evidence
     environment : Environment or None
@@ -79,8 +82,11 @@ class Sweep(Result):
         """The (direction, memory) pairs in the order measured."""
         return tuple(dict.fromkeys((p.direction, p.memory) for p in self.points))
 
-    def select(self, direction: str | None = None, memory: str | None = None) -> tuple[SweepPoint, ...]:
-        """Return the points of one series, ascending in size; with several to choose from, None means the first.
+    def select(
+        self, direction: str | None = None, memory: str | None = None
+    ) -> tuple[SweepPoint, ...]:
+        """Return the points of one series, ascending in size; with several to choose from, None
+        means the first.
 
         Raises
         ------
@@ -93,7 +99,8 @@ class Sweep(Result):
                 return tuple(sorted(chosen, key=lambda p: p.nbytes))
         there_are = ", ".join(f"{d}/{m}" for d, m in self.series) or "none"
         raise InputError(
-            f"sweep: there is no series {direction}/{memory}; expected one of: {there_are}. Pass direction and memory of one of these."
+            f"sweep: there is no series {direction}/{memory}; expected one of: {there_are}. Pass "
+            "direction and memory of one of these."
         )
 
     def fit(self, direction: str | None = None, memory: str | None = None) -> AlphaBeta:
@@ -111,7 +118,10 @@ class Sweep(Result):
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{SERIES_WORDS.get(d, d)} {m}" for d, m in self.series) or "no point"
-        return f"<sweep of {self.device}: {kinds}; {plural(len(self.points), 'point')}, {self.evidence.badge}>"
+        return (
+            f"<sweep of {self.device}: {kinds}; {plural(len(self.points), 'point')}, "
+            f"{self.evidence.badge}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per point, and the notes."""
@@ -121,14 +131,24 @@ class Sweep(Result):
                 p.memory,
                 format_bytes(p.nbytes),
                 format_seconds(p.median_seconds),
-                "" if p.interval_seconds is None else " to ".join(format_seconds(v) for v in p.interval_seconds),
+                ""
+                if p.interval_seconds is None
+                else " to ".join(format_seconds(v) for v in p.interval_seconds),
                 format_bytes_per_second(p.bytes_per_second),
                 str(p.samples) if p.samples else "modelled",
             )
             for p in self.points
         ]
         rows += [(f"note: {note.code}", note.sentence, "", "", "", "", "") for note in self.notes]
-        return ("direction", "host memory", "size", "time (median)", "95 %", "rate", "samples"), rows
+        return (
+            "direction",
+            "host memory",
+            "size",
+            "time (median)",
+            "95 %",
+            "rate",
+            "samples",
+        ), rows
 
 
 @dataclass(frozen=True)
@@ -166,9 +186,11 @@ class BreakEven(Result):
     label : str
         The workload and its dtype.
     size : int or None
-        Between two sizes tried where their lines cross; None if there is no such size, or no accelerator.
+        Between two sizes tried where their lines cross; None if there is no such size, or no
+        accelerator.
     reason : str
-        "found", "never in this range", "not found so far" (the search ended early) or "no accelerator".
+        "found", "never in this range", "not found so far" (the search ended early) or "no
+        accelerator".
     sentence : str
         The answer in words, with the sizes tried.
     rows : tuple of BreakEvenRow
@@ -205,12 +227,24 @@ class BreakEven(Result):
         ]
         rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
         # The CPU's side is always measured; the badge of the result is the accelerator's.
-        return ("n", "CPU (MEASURED)", f"accelerator with copies ({self.evidence.badge})", "copied", "speed-up"), rows
+        return (
+            "n",
+            "CPU (MEASURED)",
+            f"accelerator with copies ({self.evidence.badge})",
+            "copied",
+            "speed-up",
+        ), rows
 
     def caption(self) -> str:
-        """Return the badge and the answer, then the evidence for the accelerator's side and the CPU's."""
+        """Return the badge and the answer, then the evidence for the accelerator's side and the
+        CPU's.
+        """
         badge, _, rest = self.evidence.sentence.partition(" ")
-        host = "" if self.host_evidence is None else f" · the CPU's side: {self.host_evidence.sentence}"
+        host = (
+            ""
+            if self.host_evidence is None
+            else f" · the CPU's side: {self.host_evidence.sentence}"
+        )
         return f"{badge} · {self.sentence} The accelerator's side: {rest.removeprefix('· ')}{host}"
 
 
@@ -252,8 +286,8 @@ class Overlap(Result):
     timeline : tuple of Span
         Of the run in chunks.
     notes : tuple of Note
-        "no-overlap" where copy and compute did not run at the same time; "implausible" where the gain is above the ideal, "unstable"
-        where the runs disagree by more than the gain.
+        "no-overlap" where copy and compute did not run at the same time; "implausible" where the
+        gain is above the ideal, "unstable" where the runs disagree by more than the gain.
     evidence : Evidence
     """
 
@@ -274,12 +308,16 @@ class Overlap(Result):
 
     @property
     def ideal_seconds(self) -> float:
-        """The longer of the two, with the other fully hidden behind it: no chunking can do better."""
+        """The longer of the two, with the other fully hidden behind it: no chunking can do
+        better.
+        """
         return max(self.copy_seconds, self.compute_seconds)
 
     @property
     def ratio(self) -> float:
-        """The share of the ideal gain that was reached: 0 means one after the other, 1 means one fully hidden; negative is a loss."""
+        """The share of the ideal gain that was reached: 0 means one after the other, 1 means one
+        fully hidden; negative is a loss.
+        """
         possible = min(self.copy_seconds, self.compute_seconds)
         return (self.serial_seconds - self.seconds) / possible if possible > 0 else 0.0
 
@@ -295,7 +333,8 @@ class Overlap(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<overlap of {format_bytes(self.nbytes)} in {plural(self.chunks, 'chunk')}: {format_seconds(self.seconds)}, one after "
+            f"<overlap of {format_bytes(self.nbytes)} in {plural(self.chunks, 'chunk')}: "
+            f"{format_seconds(self.seconds)}, one after "
             f"the other {format_seconds(self.serial_seconds)}, {self.ratio_text} of the ideal gain>"
         )
 
@@ -315,7 +354,13 @@ class Overlap(Result):
 
 
 def together_seconds(timeline: Sequence[Span]) -> float:
-    """Return how long a copy and a compute ran at the same time; the spans of one lane do not overlap each other."""
+    """Return how long a copy and a compute ran at the same time; the spans of one lane do not
+    overlap each other.
+    """
     copies = [s for s in timeline if s.lane == "copy"]
     computes = [s for s in timeline if s.lane == "compute"]
-    return sum(max(0.0, min(a.end_seconds, b.end_seconds) - max(a.start_seconds, b.start_seconds)) for a in copies for b in computes)
+    return sum(
+        max(0.0, min(a.end_seconds, b.end_seconds) - max(a.start_seconds, b.start_seconds))
+        for a in copies
+        for b in computes
+    )

@@ -44,7 +44,9 @@ __all__ = list(_WHERE)
 def __getattr__(name: str) -> Any:
     if name in _WHERE or name in _PARTS:
         return getattr(importlib.import_module(_WHERE.get(name) or _PARTS[name]), name)
-    raise AttributeError(f"module 'gpulab.widgets' has no attribute {name!r}; expected one of {', '.join(_WHERE)}")
+    raise AttributeError(
+        f"module 'gpulab.widgets' has no attribute {name!r}; expected one of {', '.join(_WHERE)}"
+    )
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,6 @@
-"""The notebook cell that made each instrument, so that running the cell again stops the thread of the old instrument."""
+"""The notebook cell that made each instrument, so that running the cell again stops the thread of
+the old instrument.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def _current() -> tuple[str, str] | None:
 
 
 def register(instrument: _Stoppable, where: tuple[str, str] | None = None) -> None:
-    """Remember which cell made the instrument; stop those that an earlier run of the same cell made.
+    """Remember which cell made the instrument; stop those that an earlier run of the same cell
+    made.
 
     Parameters
     ----------

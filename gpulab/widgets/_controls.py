@@ -1,8 +1,10 @@
-"""Controls: label, default, and the validation that every value passes, whether it comes from the mouse or from Python.
+"""Controls: label, default, and the validation that every value passes, whether it comes from the
+mouse or from Python.
 
-Controls are plain data. The panel in the browser is drawn from ``describe()`` and sends back the reader's raw input.
-``read`` converts that input to a value, or refuses it with a one-sentence error. A choice is sent as its index and its text,
-because the list may change before the kernel receives the message.
+Controls are plain data. The panel in the browser is drawn from ``describe()`` and sends back the
+reader's raw input. ``read`` converts that input to a value, or refuses it with a one-sentence
+error. A choice is sent as its index and its text, because the list may change before the kernel
+receives the message.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _MOST_NAMED = 40  # options that an error names; of more, the first ones and the
 
 
 class GoneError(InputError):
-    """The chosen option does not exist any more: the options changed before the kernel received the choice."""
+    """The chosen option does not exist any more: the options changed before the kernel received the
+    choice.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,8 @@ class Control:
     for_actions : tuple of str
         The actions whose results depend on the control; empty means all of them.
     views : tuple of str
-        The values of the control named ``view`` for which this control is shown; empty means all of them.
+        The values of the control named ``view`` for which this control is shown; empty means all of
+        them.
     """
 
     name: str
@@ -87,7 +92,9 @@ class Control:
 
 
 def pairs(options: Sequence[Any]) -> list[tuple[Any, str]]:
-    """Return value and text of each option; where options share a text (two recordings of one processor), the value is added to it."""
+    """Return value and text of each option; where options share a text (two recordings of one
+    processor), the value is added to it.
+    """
     found = [option if isinstance(option, tuple) else (option, str(option)) for option in options]
     times = Counter(text for _, text in found)
     return [(value, f"{text}, {value}" if times[text] > 1 else text) for value, text in found]
@@ -108,20 +115,25 @@ class _Options(Control):
 
     def check(self, value: Any) -> Any:
         """Return the option that ``value`` names, by value or by its text."""
-        plain = value is None or isinstance(value, (str, int, float, tuple)) or is_whole(value)  # an array compares element by element
+        # an array compares element by element
+        plain = value is None or isinstance(value, (str, int, float, tuple)) or is_whole(value)
         for option, text in pairs(self.options):
             if plain and type(option) is not bool and type(value) is not bool and option == value:
                 return option
             if option is value or (isinstance(value, str) and value == text):
                 return option
-        raise InputError(f"{self.label}: {shown(value)} is not among the choices; expected one of {self._texts()}. Choose one of these.")
+        raise InputError(
+            f"{self.label}: {shown(value)} is not among the choices; expected one of "
+            f"{self._texts()}. Choose one of these."
+        )
 
     def _texts(self) -> str:
         named = [text for _, text in pairs(self.options)]
         return ", ".join(named if len(named) <= _MOST_NAMED else [*named[:3], "...", named[-1]])
 
     def read(self, raw: Any) -> Any:
-        """Return the option that the panel sent as index and text; the text decides. An index alone is accepted, too.
+        """Return the option that the panel sent as index and text; the text decides. An index alone
+        is accepted, too.
 
         Raises
         ------
@@ -135,10 +147,20 @@ class _Options(Control):
             index, text = raw.get("index"), raw.get("text")
             places = [place for place, (_, shown_text) in enumerate(options) if shown_text == text]
             if not places:
-                raise GoneError(f"{self.label}: {shown(text)} is not an option any more; expected one of {self._texts()}. Choose again.")
+                raise GoneError(
+                    f"{self.label}: {shown(text)} is not an option any more; expected one of "
+                    f"{self._texts()}. Choose again."
+                )
             return options[index if index in places else places[0]][0]
-        if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < len(options):
-            raise InputError(f"{self.label}: choice {shown(raw)} does not exist any more; expected 0 to {len(options) - 1}. Choose again.")
+        if (
+            isinstance(raw, bool)
+            or not isinstance(raw, (int, float))
+            or not 0 <= raw < len(options)
+        ):
+            raise InputError(
+                f"{self.label}: choice {shown(raw)} does not exist any more; expected 0 to "
+                f"{len(options) - 1}. Choose again."
+            )
         return options[int(raw)][0]
 
     def raw(self, value: Any) -> int:
@@ -184,15 +206,22 @@ class Several(_Options):
 
     def check(self, value: Any) -> tuple[Any, ...]:
         """Return the chosen options in the order of the list."""
-        wanted = [value] if isinstance(value, str) or not hasattr(value, "__iter__") else list(value)
+        wanted = (
+            [value] if isinstance(value, str) or not hasattr(value, "__iter__") else list(value)
+        )
         chosen = [_Options.check(self, item) for item in wanted]
         if len(chosen) < self.least:
-            raise InputError(f"{self.label}: {len(chosen)} chosen; expected at least {self.least}. Tick one more.")
+            raise InputError(
+                f"{self.label}: {len(chosen)} chosen; expected at least {self.least}. Tick one "
+                "more."
+            )
         return tuple(option for option, _ in pairs(self.options) if option in chosen)
 
     def read(self, raw: Any) -> tuple[Any, ...]:
         """Return the options at the indices that the panel sent."""
-        return self.check([_Options.read(self, index) for index in (raw if isinstance(raw, list) else [raw])])
+        return self.check(
+            [_Options.read(self, index) for index in (raw if isinstance(raw, list) else [raw])]
+        )
 
     def raw(self, value: Any) -> list[int]:  # type: ignore[override]
         """Return the indices."""
@@ -217,7 +246,9 @@ class Switch(Control):
     def check(self, value: Any) -> bool:
         """Return the value; only True and False are accepted."""
         if not isinstance(value, bool):
-            raise InputError(f"{self.label}: {shown(value)} is neither on nor off; expected True or False.")
+            raise InputError(
+                f"{self.label}: {shown(value)} is neither on nor off; expected True or False."
+            )
         return value
 
     def describe(self) -> dict[str, Any]:
@@ -266,7 +297,9 @@ class Number(Control):
         )
 
     def _text(self, value: float) -> str:
-        """Return the shortest text that reads back as the number: the field shows what is worked with."""
+        """Return the shortest text that reads back as the number: the field shows what is worked
+        with.
+        """
         return repr(float(value)).removesuffix(".0")
 
     def check(self, value: Any) -> float:
@@ -277,11 +310,21 @@ class Number(Control):
                 number = float(str(value).replace(",", "").replace("_", "").strip())
             except Exception:  # no number, or an object whose own text fails: said below either way
                 number = None
-        fits = number is not None and math.isfinite(number) and self.minimum <= number <= self.maximum
+        fits = (
+            number is not None and math.isfinite(number) and self.minimum <= number <= self.maximum
+        )
         if number is None or not fits or (self.integer and not number.is_integer()):
-            # A browser sends what it cannot read as a number, such as "64k" or a comma for a point, as nothing.
-            given = "no number was typed" if value is None or (isinstance(value, str) and not value) else f"{shown(value)} will not do"
-            raise InputError(f"{self.label}: {given}; expected {self._expected()}. Type one, such as {self._text(self.default)}.")
+            # A browser sends what it cannot read as a number, such as "64k" or a comma for a point,
+            # as nothing.
+            given = (
+                "no number was typed"
+                if value is None or (isinstance(value, str) and not value)
+                else f"{shown(value)} will not do"
+            )
+            raise InputError(
+                f"{self.label}: {given}; expected {self._expected()}. Type one, such as "
+                f"{self._text(self.default)}."
+            )
         return int(number) if self.integer else number
 
     def raw(self, value: Any) -> str:
@@ -290,7 +333,10 @@ class Number(Control):
 
     def describe(self) -> dict[str, Any]:
         """Return the bounds (None where there is none), the unit and the suggestions."""
-        bound = {key: (v if math.isfinite(v) else None) for key, v in (("min", self.minimum), ("max", self.maximum))}
+        bound = {
+            key: (v if math.isfinite(v) else None)
+            for key, v in (("min", self.minimum), ("max", self.maximum))
+        }
         return {
             **super().describe(),
             "kind": "number",

@@ -1,30 +1,40 @@
-"""The base class of every instrument: controls, figure and results, with the same state for the mouse and for Python.
+"""The base class of every instrument: controls, figure and results, with the same state for the
+mouse and for Python.
 
 How to add an instrument
 ------------------------
-1. Write the core call first (in a package below ``widgets``; it takes ``progress`` and ``stop`` and returns a result), then
-   its figure in ``gpulab/figures``. An instrument does no arithmetic.
+1. Write the core call first (in a package below ``widgets``; it takes ``progress`` and ``stop`` and
+   returns a result), then its figure in ``gpulab/figures``. An instrument does no arithmetic.
 2. Add one file to ``gpulab/widgets`` with one class that inherits from ``Instrument`` and defines
 
-   - ``title``, ``summary``, ``actions`` (an ``Action`` for each button; none for an analytic instrument, which only redraws);
-   - ``make_controls()``: the controls (``Choice``, ``Slider``, ``Number``, ``Switch``, ``Several``), in reading order;
-   - ``work(action, values, progress, stop)``: the core call, run in a thread; its return value goes to ``self.results[action]``;
-   - ``draw(values)``: a ``Drawing`` of ``self.results``; called after each change and after the work; under 100 ms;
+   - ``title``, ``summary``, ``actions`` (an ``Action`` for each button; none for an analytic
+     instrument, which only redraws);
+   - ``make_controls()``: the controls (``Choice``, ``Slider``, ``Number``, ``Switch``,
+     ``Several``), in reading order;
+   - ``work(action, values, progress, stop)``: the core call, run in a thread; its return value goes
+     to ``self.results[action]``;
+   - ``draw(values)``: a ``Drawing`` of ``self.results``; called after each change and after the
+     work; under 100 ms;
    - ``code_for(values)``: the few lines of gpulab that give the same result in a cell;
-   - ``changed(name)``, if the options of one control depend on another control: call ``self.replace_control(...)`` there;
-   - ``ended(action)``, if a control selects which result is shown: set it to the new result there, with ``self.turn``
-     (if it is named ``view`` and its values are the names of the actions, the base class knows which result is shown; a control
-     with ``views`` is shown only in those views);
+   - ``changed(name)``, if the options of one control depend on another control: call
+     ``self.replace_control(...)`` there;
+   - ``ended(action)``, if a control selects which result is shown: set it to the new result there,
+     with ``self.turn`` (if it is named ``view`` and its values are the names of the actions, the
+     base class knows which result is shown; a control with ``views`` is shown only in those views);
    - ``failed(action)``, if work without a result must remove what was shown before.
-3. Add its name to ``gpulab/widgets/__init__.py``, a test with a fake core call to ``tests/widgets``, and one to ``tests/browser``.
+3. Add its name to ``gpulab/widgets/__init__.py``, a test with a fake core call to
+   ``tests/widgets``, and one to ``tests/browser``.
 
-The base class handles validation with one-sentence errors, the thread, progress, Stop, the refusal of a second run, turn-taking
-between instruments, the errors of the core, focus, keyboard and themes.
+The base class handles validation with one-sentence errors, the thread, progress, Stop, the refusal
+of a second run, turn-taking between instruments, the errors of the core, focus, keyboard and
+themes.
 
-Threads: messages from the browser are handled, and the instrument is redrawn, in the kernel's main thread or in a subshell
-(ipykernel 7 uses both for one panel). So two messages may be handled at the same time, and not in the order in which they were
-sent. The worker thread calls ``work`` and then ``draw``. ``_lock`` serializes all of them. A value is sent with its view and a
-sequence number, so that an older value never replaces a newer one; a button also sends the values that are not acknowledged yet.
+Threads: messages from the browser are handled, and the instrument is redrawn, in the kernel's main
+thread or in a subshell (ipykernel 7 uses both for one panel). So two messages may be handled at the
+same time, and not in the order in which they were sent. The worker thread calls ``work`` and then
+``draw``. ``_lock`` serializes all of them. A value is sent with its view and a sequence number, so
+that an older value never replaces a newer one; a button also sends the values that are not
+acknowledged yet.
 """
 
 from __future__ import annotations
@@ -48,8 +58,17 @@ from gpulab.widgets._panels import ControlsPanel, ResultsPanel
 from gpulab.widgets._work import Job, Progress, Stop, in_one_sentence
 
 _NOTES = 2  # that are shown; more are folded
-# What makes a result wrong comes before what makes a time doubtful, and how a time was taken comes last.
-_WEIGHTS = {"disagree": 0, "implausible": 0, "diverged": 0, "slow-first-call": 2, "too-short": 2, "deadline": 2, "turn-taking": 2}
+# What makes a result wrong comes before what makes a time doubtful, and how a time was taken comes
+# last.
+_WEIGHTS = {
+    "disagree": 0,
+    "implausible": 0,
+    "diverged": 0,
+    "slow-first-call": 2,
+    "too-short": 2,
+    "deadline": 2,
+    "turn-taking": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -76,10 +95,12 @@ class Action:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What an instrument shows: the figure, the table of the same results, and their evidence and notes.
+    """What an instrument shows: the figure, the table of the same results, and their evidence and
+    notes.
 
-    ``message`` says what to do where there is no result yet. A cell of ``rows`` may be a ``Badge``. The rows of notes that a result's own
-    table has are left out: notes have their own place, below. There the two most important stand first, and equal codes side by side.
+    ``message`` says what to do where there is no result yet. A cell of ``rows`` may be a ``Badge``.
+    The rows of notes that a result's own table has are left out: notes have their own place, below.
+    There the two most important stand first, and equal codes side by side.
     """
 
     figure: go.Figure | None = None
@@ -91,11 +112,25 @@ class Drawing:
 
     def __post_init__(self) -> None:
         """Leave out the rows of notes, and bring the notes into order."""
-        codes = sorted(dict.fromkeys(note.code for note in self.notes), key=lambda code: _WEIGHTS.get(code, 1))
-        grouped = [note for code in codes for note in dict.fromkeys(self.notes) if note.code == code]
+        codes = sorted(
+            dict.fromkeys(note.code for note in self.notes), key=lambda code: _WEIGHTS.get(code, 1)
+        )
+        grouped = [
+            note for code in codes for note in dict.fromkeys(self.notes) if note.code == code
+        ]
         first = [next(note for note in grouped if note.code == code) for code in codes[:_NOTES]]
-        object.__setattr__(self, "notes", [*first, *(note for note in grouped if note not in first)])
-        object.__setattr__(self, "rows", [row for row in self.rows if not (row and str(row[0]).startswith(("note: ", "note on ")))])
+        object.__setattr__(
+            self, "notes", [*first, *(note for note in grouped if note not in first)]
+        )
+        object.__setattr__(
+            self,
+            "rows",
+            [
+                row
+                for row in self.rows
+                if not (row and str(row[0]).startswith(("note: ", "note on ")))
+            ],
+        )
 
 
 class Instrument(ipywidgets.VBox):  # type: ignore[misc]
@@ -121,15 +156,21 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self._job: Job | None = None
         self.results: dict[str, Any] = {}
         self._latest = ""  # the action of the newest result
-        self._made: dict[str, dict[str, Any]] = {}  # action -> the values that its result was made with
+        # action -> the values that its result was made with
+        self._made: dict[str, dict[str, Any]] = {}
         self._working: dict[str, Any] | None = None  # the values of the work under way
-        self._aside: tuple[Any, ...] | None = None  # what was there before this work first published
-        self._taken: dict[tuple[str, str], int] = {}  # (view, control) -> the number of the newest value that came from there
-        self._gone: dict[tuple[str, str], tuple[Any, str]] = {}  # (view, control) -> the number of a choice that was gone, what was said
+        # what was there before this work first published
+        self._aside: tuple[Any, ...] | None = None
+        # (view, control) -> the number of the newest value that came from there
+        self._taken: dict[tuple[str, str], int] = {}
+        # (view, control) -> the number of a choice that was gone, what was said
+        self._gone: dict[tuple[str, str], tuple[Any, str]] = {}
         self.controls: dict[str, Control] = {c.name: c for c in self.make_controls()}
         self.values: dict[str, Any] = {name: c.initial for name, c in self.controls.items()}
         buttons = [{"name": a.name, "label": a.label, "help": a.help} for a in self.actions]
-        self._panel = ControlsPanel(later=True, title=self.title, summary=self.summary, actions=buttons)
+        self._panel = ControlsPanel(
+            later=True, title=self.title, summary=self.summary, actions=buttons
+        )
         self._picture = ipywidgets.Output()
         self._picture.add_class("gpulab-picture")
         self._results = ResultsPanel(later=True, label=f"Results of {self.title}")
@@ -152,21 +193,29 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         return ()
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether a control is shown, given the values of the others; by default its ``views`` decide."""
+        """Return whether a control is shown, given the values of the others; by default its
+        ``views`` decide.
+        """
         return control.on_screen(self.values.get("view"))
 
     def in_panel(self, control: Control) -> bool:
-        """Return whether a control has a field in the panel on top. By default it has; override this for one drawn elsewhere."""
+        """Return whether a control has a field in the panel on top. By default it has; override
+        this for one drawn elsewhere.
+        """
         return True
 
     def changed(self, name: str) -> None:
         """React to a changed control, before the redraw."""
 
     def ended(self, action: str) -> None:
-        """React to a new result, before the redraw; for example set the control that selects what is shown."""
+        """React to a new result, before the redraw; for example set the control that selects what
+        is shown.
+        """
 
     def failed(self, action: str) -> None:
-        """React to work without a result, before it is reported as ended; this method must redraw what it changes."""
+        """React to work without a result, before it is reported as ended; this method must redraw
+        what it changes.
+        """
 
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Any:
         """Make the core call of an action and return its result; runs in a thread."""
@@ -200,7 +249,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 self.values, self.controls = before
                 raise
             if self._refused in ("", *values):
-                self._panel.write(error="", error_control="")  # what another control on the screen was refused stays there
+                # what another control on the screen was refused stays there
+                self._panel.write(error="", error_control="")
             self._send_controls()
             self._redraw()
 
@@ -225,18 +275,24 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         wanted = action or (names[0] if names else "")
         if wanted not in names:
             raise InputError(
-                f"{self.title}: no action {shown(wanted)}; expected one of {', '.join(names) or 'none: this instrument only redraws'}."
+                f"{self.title}: no action {shown(wanted)}; expected one of "
+                f"{', '.join(names) or 'none: this instrument only redraws'}."
             )
         with self._lock:
             if self.running:
-                self._panel.write(error=f"{self.title}: still running; press Stop first, or wait.", error_control="")
+                self._panel.write(
+                    error=f"{self.title}: still running; press Stop first, or wait.",
+                    error_control="",
+                )
             else:
                 self._start(next(a for a in self.actions if a.name == wanted))
         if wait:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until no work is running, including work started when this work ended; an interrupt of the kernel stops it."""
+        """Wait until no work is running, including work started when this work ended; an interrupt
+        of the kernel stops it.
+        """
         while (job := self._job) is not None:
             try:
                 job.join()
@@ -248,7 +304,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 return
 
     def stop(self) -> None:
-        """Ask the work to stop; it ends after the call in flight. If no work is running, nothing happens."""
+        """Ask the work to stop; it ends after the call in flight. If no work is running, nothing
+        happens.
+        """
         with self._lock:
             if self._job is not None and self.running:
                 self._job.stop()
@@ -257,7 +315,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     @property
     def running(self) -> bool:
         """Whether work is running."""
-        with self._lock:  # the end of one piece of work may begin the next: the moment between them is not the end
+        # the end of one piece of work may begin the next: the moment between them is not the end
+        with self._lock:
             return bool(self._panel.state != "idle")
 
     @property
@@ -286,10 +345,20 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         return self._shown
 
     def describe(self) -> dict[str, Any]:
-        """Return title, summary, buttons and controls as plain data; a control has its options or bounds, and its value."""
-        controls = [{**c.describe(), "value": self.values[name], "on_screen": self.on_screen(c)} for name, c in self.controls.items()]
+        """Return title, summary, buttons and controls as plain data; a control has its options or
+        bounds, and its value.
+        """
+        controls = [
+            {**c.describe(), "value": self.values[name], "on_screen": self.on_screen(c)}
+            for name, c in self.controls.items()
+        ]
         actions = [dataclasses.asdict(action) for action in self.actions]
-        return {"title": self.title, "summary": self.summary, "actions": actions, "controls": controls}
+        return {
+            "title": self.title,
+            "summary": self.summary,
+            "actions": actions,
+            "controls": controls,
+        }
 
     @property
     def traceback(self) -> str:
@@ -315,22 +384,31 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     # For subclasses.
 
     def replace_control(self, control: Control) -> None:
-        """Replace a control's options or bounds; its value is kept if it is still valid, else it becomes the default."""
+        """Replace a control's options or bounds; its value is kept if it is still valid, else it
+        becomes the default.
+        """
         self.controls[control.name] = control
         try:
             self.values[control.name] = control.check(self.values[control.name])
         except InputError:
             self.values[control.name] = control.initial
-        if self._panel.error_control == control.name:  # what was refused was meant for the one before
+        # what was refused was meant for the one before
+        if self._panel.error_control == control.name:
             self._panel.write(error="", error_control="")
 
     def turn(self, action: str, **values: Any) -> None:
-        """Set controls for a new result, for use in ``ended``; a control that the reader moved during the work is left alone."""
+        """Set controls for a new result, for use in ``ended``; a control that the reader moved
+        during the work is left alone.
+        """
         made = self._made[action]
-        self.values.update({name: value for name, value in values.items() if self.values[name] == made[name]})
+        self.values.update(
+            {name: value for name, value in values.items() if self.values[name] == made[name]}
+        )
 
     def publish(self, action: str, result: Any) -> None:
-        """Show an incomplete result; ``work`` may call this. If the work then returns none, the previous result is shown again."""
+        """Show an incomplete result; ``work`` may call this. If the work then returns none, the
+        previous result is shown again.
+        """
         with self._lock:
             if self._working is not None and self._aside is None:
                 self._aside = dict(self.results), dict(self._made), self._latest
@@ -346,7 +424,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     def _control(self, name: str) -> Control:
         if name not in self.controls:
-            raise InputError(f"{self.title}: no control {name!r}; expected one of {', '.join(self.controls)}.")
+            raise InputError(
+                f"{self.title}: no control {name!r}; expected one of {', '.join(self.controls)}."
+            )
         return self.controls[name]
 
     @property
@@ -356,40 +436,57 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         return control.name if control is not None and self.on_screen(control) else ""
 
     def _assign(self, values: Mapping[str, Any]) -> None:
-        """Take values in the controls' own order: one that decides another's options comes before it."""
+        """Take values in the controls' own order: one that decides another's options comes before
+        it.
+        """
         for name in [n for n in self.controls if n in values]:
             self.values[name] = self.controls[name].check(values[name])
             self.changed(name)
 
     def _send_controls(self) -> None:
         view = self.values.get("view")
-        spec = [{**c.describe(), "hidden": not self.on_screen(c)} for c in self.controls.values() if self.in_panel(c)]
+        spec = [
+            {**c.describe(), "hidden": not self.on_screen(c)}
+            for c in self.controls.values()
+            if self.in_panel(c)
+        ]
         names = [a.name for a in self.actions]
-        first = view if view in names else next(iter(names), "")  # a view's own action, else the first one
-        self._panel.write(spec=spec, values={name: c.raw(self.values[name]) for name, c in self.controls.items()}, first=first)
+        # a view's own action, else the first one
+        first = view if view in names else next(iter(names), "")
+        self._panel.write(
+            spec=spec,
+            values={name: c.raw(self.values[name]) for name, c in self.controls.items()},
+            first=first,
+        )
 
     def _on_message(self, _: Any, content: Any, __: Any) -> None:
         """Handle what the browser sent; nothing that arrives here may end the instrument."""
-        with self._lock:  # from its values to its start a run is one: no other message comes between
+        # from its values to its start a run is one: no other message comes between
+        with self._lock:
             try:
                 what = content.get("do")
                 if what == "set":
-                    self._take(content, [(content.get("name"), content.get("raw"), content.get("seq"))])
+                    self._take(
+                        content, [(content.get("name"), content.get("raw"), content.get("seq"))]
+                    )
                 elif what == "run":
                     if self._take(content, content.get("values", ())):
                         self.run(content.get("action"))
                 elif what == "stop":
                     self.stop()
-            except Exception as error:  # shown inside the instrument: a callback's exception is shown nowhere else
+            except Exception as error:
+                # shown inside the instrument: a callback's exception is shown nowhere else
                 self._panel.write(error=in_one_sentence(error), error_control="")
             finally:
                 self._panel.send(acknowledged(content))
 
     def _take(self, content: Mapping[str, Any], values: Sequence[tuple[Any, Any, Any]]) -> bool:
-        """Set controls from a message's (name, raw value, number), in the controls' own order; leave out what was overtaken.
+        """Set controls from a message's (name, raw value, number), in the controls' own order;
+        leave out what was overtaken.
 
-        Return False, and say so, where a choice is not there any more. Its field then shows the value that the control has, so unlike other
-        values that are refused it need not be mended; but what came with it must not be run with another value than was on the screen.
+        Return False, and say so, where a choice is not there any more. Its field then shows the
+        value that the control has, so unlike other values that are refused it need not be mended;
+        but what came with it must not be run with another value than was on the screen.
         """
         order = {name: place for place, name in enumerate(self.controls)}
         given = [(str(name), raw, seq) for name, raw, seq in values]
@@ -402,15 +499,21 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                     self._set_from_panel(name, raw)
                 except GoneError as error:
                     self._gone[place] = seq, str(error)
-            if place in self._gone and self._gone[place][0] == seq:  # a button also brings what was refused when it came by itself
+            # a button also brings what was refused when it came by itself
+            if place in self._gone and self._gone[place][0] == seq:
                 gone.append(self._gone[place][1])
         if gone:
             refused = self._refused
-            self._panel.write(error=" ".join([*gone, self._panel.error] if refused else gone), error_control=refused)
+            self._panel.write(
+                error=" ".join([*gone, self._panel.error] if refused else gone),
+                error_control=refused,
+            )
         return not gone
 
     def _is_new(self, content: Mapping[str, Any], name: str, seq: Any) -> bool:
-        """Return whether a value is newer than all that its view has set the control to; it is the newest then."""
+        """Return whether a value is newer than all that its view has set the control to; it is the
+        newest then.
+        """
         place = str(content.get("view")), name
         if isinstance(seq, int):
             if place in self._taken and seq <= self._taken[place]:
@@ -434,10 +537,17 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self.set(**values)
 
     def _start(self, action: Action) -> None:
-        if self._panel.error_control:  # a value that was refused is still in its field: say so again rather than run with another
+        # a value that was refused is still in its field: say so again rather than run with another
+        if self._panel.error_control:
             return
         values = self._working = dict(self.values)
-        self._panel.write(state="running", action=action.name, fraction=0.0, progress=f"{action.label}: starting", error="")
+        self._panel.write(
+            state="running",
+            action=action.name,
+            fraction=0.0,
+            progress=f"{action.label}: starting",
+            error="",
+        )
         self._results.write(busy=True)
 
         def work(progress: Progress, stop: Stop) -> Any:
@@ -455,7 +565,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     def _on_progress(self, fraction: float, text: str) -> None:
         self._panel.write_while("running", fraction=fraction, progress=text)
 
-    def _end(self, job: Job, action: Action, values: dict[str, Any], result: Any, sentence: str) -> None:
+    def _end(
+        self, job: Job, action: Action, values: dict[str, Any], result: Any, sentence: str
+    ) -> None:
         with self._lock:
             before, self._working, self._aside = self._aside, None, None
             try:
@@ -469,36 +581,58 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                         self.results, self._made, self._latest = before
                         self._redraw()
                     self.failed(action.name)
-            except Exception as failure:  # a picture that cannot be drawn must not leave the instrument running for ever
+            except Exception as failure:
+                # a picture that cannot be drawn must not leave the instrument running for ever
                 sentence = in_one_sentence(failure)
             ending = "stopped" if job.stopping else "failed" if sentence else "done"
-            said, shown = (sentence, "") if job.stopped_empty else (f"{action.label}: {ending}", sentence)
-            refused = self._refused  # while the work ran: it is still in its field, and not in the next run before it is mended
+            said, shown = (
+                (sentence, "") if job.stopped_empty else (f"{action.label}: {ending}", sentence)
+            )
+            # while the work ran: it is still in its field, and not in the next run before it is
+            # mended
+            refused = self._refused
             shown = f"{shown} {self._panel.error}".strip() if refused else shown
             self._results.write(busy=False)
             self._panel.write(
-                error=shown, error_control=refused, fraction=0.0, progress=said, state="idle", action="", ended=self._panel.ended + 1
+                error=shown,
+                error_control=refused,
+                fraction=0.0,
+                progress=said,
+                state="idle",
+                action="",
+                ended=self._panel.ended + 1,
             )
 
     def _stale(self, action: str) -> bool:
         """Return whether a control that decides the action's result was moved since it was made."""
         made = self._made.get(action, {})
-        return any(made.get(name, self.values[name]) != self.values[name] for name, c in self.controls.items() if c.decides(action))
+        return any(
+            made.get(name, self.values[name]) != self.values[name]
+            for name, c in self.controls.items()
+            if c.decides(action)
+        )
 
     def _redraw(self) -> None:
         drawing = self.draw(self.values)
         message = drawing.message
-        shown = self.values.get("view", self._latest)  # a control of this name says which action's result is shown
+        # a control of this name says which action's result is shown
+        shown = self.values.get("view", self._latest)
         if self._stale(shown):
             button = next(a.label for a in self.actions if a.name == shown)
-            message = f"The controls have changed since this result was made: press {button} to update it. {message}".strip()
+            message = (
+                f"The controls have changed since this result was made: press {button} to "
+                f"update it. {message}"
+            ).strip()
         self._shown = dataclasses.replace(drawing, message=message)
         if drawing.figure is None:
             outputs: tuple[Any, ...] = ()
             self._picture.layout.min_height = "0"
         else:
-            outputs = ({"output_type": "display_data", "data": mimebundle(drawing.figure), "metadata": {}},)
-            self._picture.layout.min_height = f"{(drawing.figure.layout.height or 0) + 4}px"  # no jump while it is drawn again
+            outputs = (
+                {"output_type": "display_data", "data": mimebundle(drawing.figure), "metadata": {}},
+            )
+            # no jump while it is drawn again
+            self._picture.layout.min_height = f"{(drawing.figure.layout.height or 0) + 4}px"
         if self._picture.outputs != outputs:
             self._picture.outputs = outputs
         meta = drawing.figure.layout.meta if drawing.figure is not None else None
@@ -508,7 +642,10 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             caption=meta["description"] if meta and "description" in meta else "",
             message=message,
             headers=list(drawing.headers),
-            rows=[[{"badge": cell.value} if isinstance(cell, Badge) else str(cell) for cell in row] for row in drawing.rows],
+            rows=[
+                [{"badge": cell.value} if isinstance(cell, Badge) else str(cell) for cell in row]
+                for row in drawing.rows
+            ],
             evidence=[
                 {"badge": e.badge.value, "text": line, "rest": rest}
                 for e in {_words(e): e for e in drawing.evidence}.values()
@@ -521,7 +658,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
 
 def acknowledged(content: Any) -> dict[str, Any]:
-    """Return the answer to a browser's message: its number, and the view that counts so, for every view of a panel hears every answer."""
+    """Return the answer to a browser's message: its number, and the view that counts so, for every
+    view of a panel hears every answer.
+    """
     known = content if isinstance(content, dict) else {}
     return {"ack": known.get("seq"), "view": known.get("view")}
 

@@ -1,7 +1,9 @@
-"""The two panels of an instrument as custom widgets: the controls above the figure, the results below it.
+"""The two panels of an instrument as custom widgets: the controls above the figure, the results
+below it.
 
-Traits are sent in one direction only, from the kernel to the browser; the browser sends messages. So a thread that writes progress
-never conflicts with an incoming change of a trait, and every input is validated at one place in Python.
+Traits are sent in one direction only, from the kernel to the browser; the browser sends messages.
+So a thread that writes progress never conflicts with an incoming change of a trait, and every input
+is validated at one place in Python.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ _HERE = pathlib.Path(__file__).parent
 
 def script(name: str) -> str:
     """Return a widget's script with the shared helpers before it."""
-    return (_HERE / "dom.js").read_text(encoding="utf-8") + (_HERE / name).read_text(encoding="utf-8")
+    return (_HERE / "dom.js").read_text(encoding="utf-8") + (_HERE / name).read_text(
+        encoding="utf-8"
+    )
 
 
 class Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
@@ -28,15 +32,17 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
     Parameters
     ----------
     later : bool
-        Do not send the panel to the browser before ``open_now``. What is written until then is part of that one message: a busy
-        browser was seen to lose updates that followed a new panel immediately.
+        Do not send the panel to the browser before ``open_now``. What is written until then is part
+        of that one message: a busy browser was seen to lose updates that followed a new panel
+        immediately.
     **kwargs
         Initial traits.
     """
 
     _css = (_HERE / "panel.css").read_text(encoding="utf-8")
 
-    own_id = traitlets.Unicode().tag(sync=True)  # by which its script finds the whole model, of which it is given a part
+    # by which its script finds the whole model, of which it is given a part
+    own_id = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, *, later: bool = False, **kwargs: Any) -> None:
         self._writing = threading.RLock()
@@ -55,7 +61,9 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
         self.open()
 
     def write(self, **traits: Any) -> None:
-        """Set traits, one writer at a time, and send them in one message. Values that did not change are not sent again."""
+        """Set traits, one writer at a time, and send them in one message. Values that did not
+        change are not sent again.
+        """
         with self._writing, self.hold_sync():
             for name, value in traits.items():
                 if getattr(self, name) != value:
@@ -71,18 +79,22 @@ class ControlsPanel(Panel):
     summary = traitlets.Unicode().tag(sync=True)
     spec: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [Control.describe(), ...]
     values = traitlets.Dict().tag(sync=True)  # name -> raw value
-    actions: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [{"name", "label", "help"}, ...]
+    # [{"name", "label", "help"}, ...]
+    actions: traitlets.List[Any] = traitlets.List().tag(sync=True)
     first = traitlets.Unicode().tag(sync=True)  # the action whose button stands out
     state = traitlets.Unicode("idle").tag(sync=True)  # idle, running, stopping
     action = traitlets.Unicode().tag(sync=True)  # the action that runs
     fraction = traitlets.Float(0.0).tag(sync=True)
     progress = traitlets.Unicode().tag(sync=True)
-    ended = traitlets.Int(0).tag(sync=True)  # how many pieces of work are over: tells a second one's end from the first one's
+    # how many pieces of work are over: tells a second one's end from the first one's
+    ended = traitlets.Int(0).tag(sync=True)
     error = traitlets.Unicode().tag(sync=True)
     error_control = traitlets.Unicode().tag(sync=True)  # the control that the error is about, or ""
 
     def write_while(self, state: str, **traits: Any) -> None:
-        """Set traits, as ``write`` does, if the state equals ``state``; the state cannot change in between."""
+        """Set traits, as ``write`` does, if the state equals ``state``; the state cannot change in
+        between.
+        """
         with self._writing:
             if self.state == state:
                 self.write(**traits)
@@ -95,10 +107,13 @@ class ResultsPanel(Panel):
 
     label = traitlets.Unicode().tag(sync=True)  # names the table for a screen reader
     caption = traitlets.Unicode().tag(sync=True)
-    message = traitlets.Unicode().tag(sync=True)  # what to do where there is no result yet, or what to know about this one
+    # what to do where there is no result yet, or what to know about this one
+    message = traitlets.Unicode().tag(sync=True)
     headers: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    rows: traitlets.List[Any] = traitlets.List().tag(sync=True)  # rows of texts; {"badge": "MEASURED"} is drawn as a badge
-    evidence: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [{"badge", "text", "rest"}, ...]; "rest" unfolds
+    # rows of texts; {"badge": "MEASURED"} is drawn as a badge
+    rows: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    # [{"badge", "text", "rest"}, ...]; "rest" unfolds
+    evidence: traitlets.List[Any] = traitlets.List().tag(sync=True)
     notes: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [{"code", "sentence"}, ...]
     more: traitlets.List[Any] = traitlets.List().tag(sync=True)  # the notes that are folded
     code = traitlets.Unicode().tag(sync=True)

@@ -1,4 +1,6 @@
-"""Real ranks for instruments: one shared cluster, kept between runs and ended by Stop, with the last instrument or with the kernel."""
+"""Real ranks for instruments: one shared cluster, kept between runs and ended by Stop, with the
+last instrument or with the kernel.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,23 @@ from gpulab.widgets._work import Progress, Stop
 class LiveRanks:
     """At most one cluster at a time, of the size that was last asked for.
 
-    Starting one takes seconds, and each rank takes some hundred MiB. So the instruments share it; their measurements take turns anyway.
+    Starting one takes seconds, and each rank takes some hundred MiB. So the instruments share it;
+    their measurements take turns anyway.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # held for seconds, while ranks start, recover or end: one cluster at a time
-        self._deciding = threading.RLock()  # held for a moment, while it is decided whose the ranks are
+        # held for seconds, while ranks start, recover or end: one cluster at a time
+        self._lock = threading.RLock()
+        # held for a moment, while it is decided whose the ranks are
+        self._deciding = threading.RLock()
         self._ranks: Any = None
         self._retired: list[Any] = []  # ranks that nobody has any more, still to be ended
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def of(self, n: int, user: Any, progress: Progress) -> Any:
-        """Return ``n`` ranks that are ready: the running ones, after a recovery if needed, or new ones."""
+        """Return ``n`` ranks that are ready: the running ones, after a recovery if needed, or new
+        ones.
+        """
         with self._lock:
             with self._deciding:
                 if self._ranks is not None and self._ranks.n != n:
@@ -58,7 +65,9 @@ class LiveRanks:
             self.end_retired()
 
     def leave(self, user: Any) -> bool:
-        """Remove an instrument from the users, without waiting; return whether there are ranks for ``end_retired`` to end."""
+        """Remove an instrument from the users, without waiting; return whether there are ranks for
+        ``end_retired`` to end.
+        """
         with self._deciding:
             self._users.discard(user)
             if not self._users:
@@ -85,14 +94,21 @@ atexit.register(LIVE.end)
 
 
 class OnRanks(Instrument):
-    """The base class of instruments that run on real ranks; ``use`` lets them run on a cluster that is already open."""
+    """The base class of instruments that run on real ranks; ``use`` lets them run on a cluster that
+    is already open.
+    """
 
     _lent: Any = None
-    _used: Any = None  # the ranks that work under way has been given; others may be at work on the shared ones while it waits its turn
-    stops_by_itself = False  # whether the core call ends the ranks' steps in order when asked to stop; else they are interrupted
+    # the ranks that work under way has been given; others may be at work on the shared ones while
+    # it waits its turn
+    _used: Any = None
+    # whether the core call ends the ranks' steps in order when asked to stop; else they are
+    # interrupted
+    stops_by_itself = False
 
     def use(self, ranks: Any) -> OnRanks:
-        """Use an open cluster for every run with as many ranks as it has; the instrument never ends it.
+        """Use an open cluster for every run with as many ranks as it has; the instrument never ends
+        it.
 
         Parameters
         ----------
@@ -110,13 +126,18 @@ class OnRanks(Instrument):
             If ``ranks`` is not a cluster.
         """
         if not isinstance(ranks, parallel.Ranks):
-            raise InputError(f"use: got {kind_of(ranks)}; expected ranks of gl.parallel.cluster. Pass the name after `as` in its `with`.")
+            raise InputError(
+                f"use: got {kind_of(ranks)}; expected ranks of gl.parallel.cluster. Pass the name "
+                "after `as` in its `with`."
+            )
         self._lent = ranks
         return self
 
     @contextlib.contextmanager
     def ranks(self, n: int, progress: Progress, stop: Stop) -> Iterator[Any]:
-        """Provide ``n`` ranks for the work; after a stop or a failure the shared cluster is ended, so that no rank hangs."""
+        """Provide ``n`` ranks for the work; after a stop or a failure the shared cluster is ended,
+        so that no rank hangs.
+        """
         if self._lent is not None and self._lent.n == n and self._lent.ready:
             with self._using(self._lent):
                 yield self._lent
@@ -137,7 +158,9 @@ class OnRanks(Instrument):
 
     @contextlib.contextmanager
     def _using(self, ranks: Any) -> Iterator[None]:
-        """Let Stop know which ranks to interrupt, as long as they are at work for this instrument."""
+        """Let Stop know which ranks to interrupt, as long as they are at work for this
+        instrument.
+        """
         self._used = ranks
         try:
             yield
@@ -145,7 +168,9 @@ class OnRanks(Instrument):
             self._used = None
 
     def stop(self) -> None:
-        """Ask the work to stop; if it does not stop by itself, interrupt its ranks and end their cluster."""
+        """Ask the work to stop; if it does not stop by itself, interrupt its ranks and end their
+        cluster.
+        """
         running = self.running
         super().stop()
         if running and self.stops_by_itself:
@@ -154,7 +179,9 @@ class OnRanks(Instrument):
             ranks = self._used
             if ranks is not None:
                 ranks.interrupt()
-        elif LIVE.leave(self):  # a cell that ran again, or a call from Python: nothing is under way, so the processes may go
+        elif LIVE.leave(self):
+            # a cell that ran again, or a call from Python: nothing is under way, so the processes
+            # may go
             threading.Thread(target=LIVE.end_retired, name="gpulab-ranks-end", daemon=True).start()
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""The kernels that the SIMT microscope offers: each is the text of one notebook cell, run as a learner would run it.
+"""The kernels that the SIMT microscope offers: each is the text of one notebook cell, run as a
+learner would run it.
 
 So the line numbers in the microscope are those of the cell that "Show the code" prints.
 """
@@ -16,7 +17,9 @@ from typing import Any
 from gpulab.kernels import cuda, float32
 from gpulab.widgets._simt_launch import Launch
 
-_HEADER = "import numpy as np\n\nimport gpulab as gl\nfrom gpulab.kernels import cuda, float32\n\n\n"
+_HEADER = (
+    "import numpy as np\n\nimport gpulab as gl\nfrom gpulab.kernels import cuda, float32\n\n\n"
+)
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,13 @@ class Example:
         name = f"<{self.kernel.__name__}>"
         names: dict[str, Any] = {}
         exec(compile(self.cell, name, "exec"), names)
-        # As IPython does for its cells: without a time of change, the text is found again by inspect and never thrown away.
+        # As IPython does for its cells: without a time of change, the text is found again by
+        # inspect and never thrown away.
         linecache.cache[name] = (len(self.cell), None, self.cell.splitlines(keepends=True), name)
         arguments = tuple(names[array] for array in self.arrays)
-        return Launch(names[self.kernel.__name__], self.grid, self.block, arguments, words=tuple(self.arrays))
+        return Launch(
+            names[self.kernel.__name__], self.grid, self.block, arguments, words=tuple(self.arrays)
+        )
 
 
 def vector_add(x, y, out):
@@ -93,7 +99,7 @@ def transpose_naive(a, out):
 
 
 def transpose_tiled(a, out):
-    """Transpose a tile in shared memory, so that both reads and writes of device memory go along rows."""
+    """Transpose a tile in shared memory: device memory is read and written along rows."""
     tile = cuda.shared.array((32, 32), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     row, column = 32 * cuda.blockIdx.y, 32 * cuda.blockIdx.x
@@ -103,7 +109,7 @@ def transpose_tiled(a, out):
 
 
 def transpose_padded(a, out):
-    """Pad each row of the tile by one column, so that the elements of a column lie in different banks."""
+    """Pad each row of the tile by one column: a column then lies in different banks."""
     tile = cuda.shared.array((32, 33), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     row, column = 32 * cuda.blockIdx.y, 32 * cuda.blockIdx.x
@@ -156,8 +162,20 @@ EXAMPLES: Mapping[str, Example] = {
     for example in (
         Example("vector add, with its guard", vector_add, 4, 32, _SUMS),
         Example("vector add, without the guard", vector_add_unguarded, 4, 32, _SUMS),
-        Example("odd and even lanes diverge", odd_and_even, 2, 64, {"x": _ramp("128"), "out": "np.zeros(128, np.float32)"}),
-        Example("copy with a stride of 8", strided_copy, 2, 64, {"x": _ramp("1024"), "out": "np.zeros(128, np.float32)"}),
+        Example(
+            "odd and even lanes diverge",
+            odd_and_even,
+            2,
+            64,
+            {"x": _ramp("128"), "out": "np.zeros(128, np.float32)"},
+        ),
+        Example(
+            "copy with a stride of 8",
+            strided_copy,
+            2,
+            64,
+            {"x": _ramp("1024"), "out": "np.zeros(128, np.float32)"},
+        ),
         Example("transpose, naive", transpose_naive, (2, 2), (32, 32), _MATRIX),
         Example("transpose, tiled", transpose_tiled, (2, 2), (32, 32), _MATRIX),
         Example("transpose, tiled and padded", transpose_padded, (2, 2), (32, 32), _MATRIX),

@@ -1,4 +1,6 @@
-"""A kernel with its launch: what is run, on copies of which arrays, and how a learner would write the call."""
+"""A kernel with its launch: what is run, on copies of which arrays, and how a learner would write
+the call.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ class Launch:
         for name, extent in (("grid", self.grid), ("block", self.block)):
             if extent is None:
                 raise InputError(
-                    f"SimtMicroscope: {self.name} was passed without a {name}; expected a launch. Pass kernel, grid, block and the "
+                    f"SimtMicroscope: {self.name} was passed without a {name}; expected a launch. "
+                    "Pass kernel, grid, block and the "
                     "kernel's arguments."
                 )
 
@@ -66,7 +69,9 @@ class Launch:
 
     @property
     def blocks(self) -> int:
-        """Blocks of the grid; 1 if the grid is not valid (``simulate`` then reports what is wrong with it)."""
+        """Blocks of the grid; 1 if the grid is not valid (``simulate`` then reports what is wrong
+        with it).
+        """
         return math.prod(_extent(self.grid))
 
     @property
@@ -75,27 +80,43 @@ class Launch:
         return math.prod(_extent(self.block))
 
     def newest(self) -> Launch:
-        """Return the launch with the current function of the kernel's name, since its cell may have been run again."""
+        """Return the launch with the current function of the kernel's name, since its cell may have
+        been run again.
+        """
         function = self._function
-        now = getattr(function, "__globals__", {}).get(getattr(function, "__qualname__", ""), self.kernel)
-        return self if now is self.kernel or not hasattr(_function(now), "__code__") else dataclasses.replace(self, kernel=now)
+        now = getattr(function, "__globals__", {}).get(
+            getattr(function, "__qualname__", ""), self.kernel
+        )
+        return (
+            self
+            if now is self.kernel or not hasattr(_function(now), "__code__")
+            else dataclasses.replace(self, kernel=now)
+        )
 
     def code(self) -> str:
-        """Return the source of the call's arguments: the variables that hold the arrays, else the parameters; numbers as literals."""
-        return f"{self.name}, {self.grid}, {self.block}" + "".join(f", {word}" for word in self.words or self._words())
+        """Return the source of the call's arguments: the variables that hold the arrays, else the
+        parameters; numbers as literals.
+        """
+        return f"{self.name}, {self.grid}, {self.block}" + "".join(
+            f", {word}" for word in self.words or self._words()
+        )
 
     def _words(self) -> list[str]:
-        there = list(getattr(self._function, "__globals__", {}).items())  # in one go: a cell may define names while the work's thread looks
+        # in one go: a cell may define names while the work's thread looks
+        there = list(getattr(self._function, "__globals__", {}).items())
         variables = {id(value): name for name, value in there if not name.startswith("_")}
         words = []
         for k, argument in enumerate(self.arguments):
             parameter = self.parameters[k] if k < len(self.parameters) else f"argument{k}"
-            words.append(variables.get(id(argument), parameter) if np.ndim(argument) else repr(argument))
+            words.append(
+                variables.get(id(argument), parameter) if np.ndim(argument) else repr(argument)
+            )
         return words
 
     def copies(self) -> list[Any]:
-        """Return the arguments with copies of the arrays; an array that is passed twice stays one array.
-        What ``simulate`` would refuse (arrays that overlap or are not contiguous) is returned as it is, to be refused unchanged.
+        """Return the arguments with copies of the arrays; an array that is passed twice stays one
+        array. What ``simulate`` would refuse (arrays that overlap or are not contiguous) is
+        returned as it is, to be refused unchanged.
         """
         made: list[tuple[np.ndarray, np.ndarray]] = []
         found: list[Any] = []
@@ -104,7 +125,9 @@ class Launch:
             if array is None:
                 found.append(argument)
                 continue
-            if any(np.may_share_memory(array, known) and not _same(array, known) for known, _ in made):
+            if any(
+                np.may_share_memory(array, known) and not _same(array, known) for known, _ in made
+            ):
                 return list(self.arguments)
             known = next((copy for known, copy in made if _same(array, known)), None)
             copy = (array.copy() if known is None else known).reshape(array.shape)
@@ -115,18 +138,29 @@ class Launch:
 
 
 def _function(kernel: Any) -> Any:
-    """Return the Python function behind a kernel, which may be wrapped by a compiler's decorator."""
+    """Return the Python function behind a kernel, which may be wrapped by a compiler's
+    decorator.
+    """
     return getattr(kernel, "py_func", kernel)
 
 
 def _host_array(argument: Any) -> np.ndarray | None:
     """Return an array in main memory that can run as it is, or None."""
-    if type(argument).__module__.startswith("torch") and hasattr(argument, "detach") and argument.device.type == "cpu":
+    if (
+        type(argument).__module__.startswith("torch")
+        and hasattr(argument, "detach")
+        and argument.device.type == "cpu"
+    ):
         try:
             argument = argument.detach().numpy()
         except (TypeError, RuntimeError):  # of a type or a layout that NumPy has not
             return None
-    if isinstance(argument, np.ndarray) and argument.ndim and argument.flags.c_contiguous and not argument.dtype.hasobject:
+    if (
+        isinstance(argument, np.ndarray)
+        and argument.ndim
+        and argument.flags.c_contiguous
+        and not argument.dtype.hasobject
+    ):
         return argument
     return None
 
@@ -138,6 +172,9 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 def _extent(value: Any) -> Sequence[int]:
     """Return a grid or a block as whole numbers, none for what is none: their product is 1."""
     parts = value if isinstance(value, (tuple, list)) else (value,)
-    if parts and all(isinstance(p, (int, np.integer)) and not isinstance(p, bool) and 0 < p < 2**31 for p in parts):
+    if parts and all(
+        isinstance(p, (int, np.integer)) and not isinstance(p, bool) and 0 < p < 2**31
+        for p in parts
+    ):
         return tuple(map(int, parts))
     return ()

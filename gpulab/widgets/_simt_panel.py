@@ -1,4 +1,6 @@
-"""The microscope's own panel between controls and results, as a widget: traits go to the browser, messages come back."""
+"""The microscope's own panel between controls and results, as a widget: traits go to the browser,
+messages come back.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _COLORS = {
 
 
 class MicroscopePanel(Panel):
-    """The source with its counts, and the step of a warp: its lanes, and the sectors and banks that they touch."""
+    """The source with its counts, and the step of a warp: its lanes, and the sectors and banks that
+    they touch.
+    """
 
     _esm = script("simt_microscope.js")
     _css = (pathlib.Path(__file__).parent / "simt_microscope.css").read_text(encoding="utf-8")

@@ -1,4 +1,5 @@
-"""The steps of a warp as plain data for the SIMT microscope: its lanes, and the sectors and banks that each access touches.
+"""The steps of a warp as plain data for the SIMT microscope: its lanes, and the sectors and banks
+that each access touches.
 
 Which they are comes from ``gpulab.models``; here they get their words and their boxes.
 """
@@ -51,26 +52,42 @@ class Walk:
         """Return the places in the trace at which a warp has an active lane, ascending."""
         if warp not in self._steps:
             trace = self.simulation.trace
-            self._steps[warp] = np.flatnonzero(np.fromiter((step.active[warp] != 0 for step in trace), bool, len(trace)))
+            self._steps[warp] = np.flatnonzero(
+                np.fromiter((step.active[warp] != 0 for step in trace), bool, len(trace))
+            )
         return self._steps[warp]
 
     def lines(self, warp: int) -> list[int]:
         """Return the lines that a warp executes."""
         if warp not in self._lines:
-            self._lines[warp] = sorted({self.simulation.trace[place].line for place in self.steps(warp)})
+            self._lines[warp] = sorted(
+                {self.simulation.trace[place].line for place in self.steps(warp)}
+            )
         return self._lines[warp]
 
     def next_at(self, warp: int, step: int, line: int) -> int | None:
-        """Return the next step, from 1, at which the warp executes a line; the first one after the last, None without any."""
+        """Return the next step, from 1, at which the warp executes a line; the first one after the
+        last, None without any.
+        """
         trace = self.simulation.trace
-        there = [k for k, place in enumerate(self.steps(warp), start=1) if trace[place].line == line]
+        there = [
+            k for k, place in enumerate(self.steps(warp), start=1) if trace[place].line == line
+        ]
         return next((k for k in there if k > step), there[0] if there else None)
 
     def show(self, warp: int, step: int) -> dict[str, Any]:
         """Return a step of a warp for the panel; ``step`` counts from 1."""
         places = self.steps(warp)
         if not len(places):
-            return {"step": 0, "steps": 0, "line": 0, "words": f"Warp {warp} executes nothing.", "lanes": [], "accesses": [], "lines": []}
+            return {
+                "step": 0,
+                "steps": 0,
+                "line": 0,
+                "words": f"Warp {warp} executes nothing.",
+                "lanes": [],
+                "accesses": [],
+                "lines": [],
+            }
         trace = self.simulation.trace
         now = trace[places[step - 1]]
         lanes = [bool(now.active[warp] >> lane & 1) for lane in range(LANES)]
@@ -81,7 +98,10 @@ class Walk:
             "line": now.line,
             "words": f"Warp {warp} at line {now.line}: {_lanes_in_words(lanes, exist)}.",
             "lanes": [
-                {"state": "on" if on else "off" if there else "none", "title": _thread(warp * LANES + lane, self.simulation.block)}
+                {
+                    "state": "on" if on else "off" if there else "none",
+                    "title": _thread(warp * LANES + lane, self.simulation.block),
+                }
                 for lane, (on, there) in enumerate(zip(lanes, exist, strict=True))
             ],
             "accesses": self._accesses(now, warp, sum(lanes)),
@@ -92,9 +112,14 @@ class Walk:
         outside = {(f.line, f.array) for f in self.simulation.findings if f.kind == "bounds"}
         shown = [(access, show_access(access, warp)) for access in step.accesses]
         for access, found in shown:
-            missing = 0 if found is None else active - sum(sum(part["lanes"]) for part in found["parts"])
+            missing = (
+                0 if found is None else active - sum(sum(part["lanes"]) for part in found["parts"])
+            )
             if found is not None and missing and (step.line, access.array) in outside:
-                found["words"] += f"; {missing} active {_lanes(missing)} {'does' if missing == 1 else 'do'} not take part: see the finding"
+                found["words"] += (
+                    f"; {missing} active {_lanes(missing)} {'does' if missing == 1 else 'do'} not "
+                    "take part: see the finding"
+                )
                 found["good"] = False
         return [found for _, found in shown if found is not None]
 
@@ -150,7 +175,9 @@ _NTH = {2: "second", 3: "third"}  # of three lanes of a warp, the steps between 
 
 
 def show_access(access: StepAccess, warp: int) -> dict[str, Any] | None:
-    """Return an access of a step for the panel: its words, and the boxes that its lanes touch; None where the warp takes no part."""
+    """Return an access of a step for the panel: its words, and the boxes that its lanes touch; None
+    where the warp takes no part.
+    """
     elements = np.asarray(access.elements[warp * LANES : (warp + 1) * LANES], np.int64)
     active = elements >= 0
     if not active.any():
@@ -164,36 +191,62 @@ def show_access(access: StepAccess, warp: int) -> dict[str, Any] | None:
         words += f"; up to {together} lanes update the same element, one after the other"
     space = "shared memory" if shared else "device memory"
     return {
-        "title": f"{_VERBS[access.kind]} {access.array}, {size} bytes a lane, {space}".replace("1 bytes", "1 byte"),
+        "title": f"{_VERBS[access.kind]} {access.array}, {size} bytes a lane, {space}".replace(
+            "1 bytes", "1 byte"
+        ),
         "words": words,
         "good": good,
         "kind": "banks" if shared else "sectors",
         "parts": _bank_parts(pattern)
         if shared
-        else [{"title": "", "lanes": list(pattern.active), "columns": _sector_columns(pattern, elements)}],
+        else [
+            {
+                "title": "",
+                "lanes": list(pattern.active),
+                "columns": _sector_columns(pattern, elements),
+            }
+        ],
     }
 
 
 def _sectors_in_words(pattern: AccessPattern) -> tuple[str, bool]:
-    """Return the count in words, and whether fewer sectors could not hold as many bytes (the rule of the simulation's counts)."""
+    """Return the count in words, and whether fewer sectors could not hold as many bytes (the rule
+    of the simulation's counts).
+    """
     lanes, sectors = sum(pattern.active), pattern.sectors
     ideal = min(sectors, math.ceil(pattern.bytes_asked / _SECTOR_BYTES))
     count = f"{lanes} {_lanes(lanes)}, {sectors} sector{'s' if sectors != 1 else ''}"
-    return (f"{count}: ideal", True) if sectors == ideal else (f"{count}, where {ideal} would do", False)
+    return (
+        (f"{count}: ideal", True)
+        if sectors == ideal
+        else (f"{count}, where {ideal} would do", False)
+    )
 
 
 def _banks_in_words(pattern: AccessPattern) -> tuple[str, bool]:
     lanes, waves, ideal = sum(pattern.active), pattern.wavefronts, pattern.ideal_wavefronts
     passes = f"{waves} wavefront{'s' if waves != 1 else ''}"
     if pattern.conflict_ways <= 1:
-        one_word = lanes > 1 and len({a for a, on in zip(pattern.addresses, pattern.active, strict=True) if on}) == 1
-        return f"{lanes} {_lanes(lanes)}, {passes}: {'one word for all, a broadcast, ' if one_word else ''}no conflict", True
+        one_word = (
+            lanes > 1
+            and len({a for a, on in zip(pattern.addresses, pattern.active, strict=True) if on}) == 1
+        )
+        return (
+            f"{lanes} {_lanes(lanes)}, {passes}: "
+            f"{'one word for all, a broadcast, ' if one_word else ''}no conflict",
+            True,
+        )
     worst: list[int] = []
     for part in range(_parts_of(pattern)):
-        worst += [bank for bank, words in pattern.bank_lanes(part).items() if len(words) == pattern.conflict_ways and bank not in worst]
+        worst += [
+            bank
+            for bank, words in pattern.bank_lanes(part).items()
+            if len(words) == pattern.conflict_ways and bank not in worst
+        ]
     also = f" (as in {len(worst) - 1} more)" if len(worst) > 1 else ""
     return (
-        f"bank {min(worst)}{also}: {pattern.conflict_ways} words, {pattern.conflict_ways}-way conflict; {passes} instead of {ideal}",
+        f"bank {min(worst)}{also}: {pattern.conflict_ways} words, {pattern.conflict_ways}-way "
+        f"conflict; {passes} instead of {ideal}",
         False,
     )
 
@@ -203,7 +256,9 @@ def _parts_of(pattern: AccessPattern) -> int:
 
 
 def _sector_columns(pattern: AccessPattern, elements: np.ndarray) -> list[dict[str, Any]]:
-    """Return a column for each sector, ascending; its cells are the elements in it, each with the lanes that touch it."""
+    """Return a column for each sector, ascending; its cells are the elements in it, each with the
+    lanes that touch it.
+    """
     size = pattern.element_bytes
     each = _SECTOR_BYTES // size
     lanes_of: dict[int, list[int]] = {}
@@ -214,17 +269,25 @@ def _sector_columns(pattern: AccessPattern, elements: np.ndarray) -> list[dict[s
     before: int | None = None
     for sector in pattern.sector_lanes():
         first = sector * each
-        cells = [{"label": str(first + k), "lanes": lanes_of.get(first + k, [])} for k in range(each)]
-        columns.append({
-            "label": str(first), "gap": before is not None and sector != before + 1, "cells": cells,
-            "title": f"sector of elements {first} to {first + each - 1}",
-        })  # fmt: skip
+        cells = [
+            {"label": str(first + k), "lanes": lanes_of.get(first + k, [])} for k in range(each)
+        ]
+        columns.append(
+            {
+                "label": str(first),
+                "gap": before is not None and sector != before + 1,
+                "cells": cells,
+                "title": f"sector of elements {first} to {first + each - 1}",
+            }
+        )
         before = sector
     return columns
 
 
 def _bank_parts(pattern: AccessPattern) -> list[dict[str, Any]]:
-    """Return 32 columns, one for each bank, for each part of the warp that goes by itself; cells are the words, each with its lanes."""
+    """Return 32 columns, one for each bank, for each part of the warp that goes by itself; cells
+    are the words, each with its lanes.
+    """
     parts = []
     passes = _parts_of(pattern)
     for part in range(passes):
@@ -236,7 +299,8 @@ def _bank_parts(pattern: AccessPattern) -> list[dict[str, Any]]:
                 "gap": False,
                 "title": f"bank {bank}",
                 "cells": [
-                    {"label": _word_in_words(word, pattern.element_bytes), "lanes": list(who)} for word, who in found.get(bank, {}).items()
+                    {"label": _word_in_words(word, pattern.element_bytes), "lanes": list(who)}
+                    for word, who in found.get(bank, {}).items()
                 ],
             }
             for bank in range(LANES)
@@ -248,4 +312,8 @@ def _bank_parts(pattern: AccessPattern) -> list[dict[str, Any]]:
 
 def _word_in_words(word: int, size: int) -> str:
     first = word * _WORD_BYTES // size
-    return f"element {first}" if size >= _WORD_BYTES else f"elements {first} to {first + _WORD_BYTES // size - 1}"
+    return (
+        f"element {first}"
+        if size >= _WORD_BYTES
+        else f"elements {first} to {first + _WORD_BYTES // size - 1}"
+    )

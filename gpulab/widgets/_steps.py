@@ -1,4 +1,6 @@
-"""The training steps that the memory inspector offers: a model with its inputs, batch, optimizer, precision, checkpointing."""
+"""The training steps that the memory inspector offers: a model with its inputs, batch, optimizer,
+precision, checkpointing.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ class ModelChoice:
     @property
     def call(self) -> str:
         """The function and its arguments, as code."""
-        words = [*map(str, self.arguments), *(f"{name}={value}" for name, value in self.named.items())]
+        words = [
+            *map(str, self.arguments),
+            *(f"{name}={value}" for name, value in self.named.items()),
+        ]
         return f"{self.network}({', '.join(words)})"
 
     def make(self) -> Any:
@@ -69,11 +74,25 @@ class ModelChoice:
 
 
 MODELS: Mapping[str, ModelChoice] = {
-    "cnn": ModelChoice("CNN on 32 x 32 color images", "cnn", (3, 10), {"width": 32, "stages": 3}, (3, 32, 32)),
+    "cnn": ModelChoice(
+        "CNN on 32 x 32 color images", "cnn", (3, 10), {"width": 32, "stages": 3}, (3, 32, 32)
+    ),
     "mlp": ModelChoice("MLP, 3 x 1024 hidden", "mlp", (784, 1024, 10), {"depth": 3}, (784,)),
-    "transformer": ModelChoice("Transformer, 4 layers of 256", "transformer", (1000, 256, 8, 4), {"context": 128}, (128,), 1000),
+    "transformer": ModelChoice(
+        "Transformer, 4 layers of 256",
+        "transformer",
+        (1000, 256, 8, 4),
+        {"context": 128},
+        (128,),
+        1000,
+    ),
     "gpt2-small": ModelChoice(
-        "Transformer, GPT-2 small's size", "transformer", (50257, 768, 12, 12), {"context": 1024, "tied": True}, (1024,), 50257
+        "Transformer, GPT-2 small's size",
+        "transformer",
+        (50257, 768, 12, 12),
+        {"context": 1024, "tied": True},
+        (1024,),
+        50257,
     ),
 }
 
@@ -91,18 +110,32 @@ class StepChoice:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> StepChoice:
         """Return the step of an instrument's values."""
-        return cls(values["model"], values["batch"], values["optimizer"], values["precision"], values["checkpoint"])
+        return cls(
+            values["model"],
+            values["batch"],
+            values["optimizer"],
+            values["precision"],
+            values["checkpoint"],
+        )
 
     @property
     def words(self) -> str:
         """The step without its model, short enough for the label of a bar."""
-        return f"batch {self.batch}, {self.precision}, {self.optimizer}{', checkpointed' if self.checkpoint else ''}"
+        return (
+            f"batch {self.batch}, {self.precision}, "
+            f"{self.optimizer}{', checkpointed' if self.checkpoint else ''}"
+        )
 
     def _options(self) -> dict[str, Any]:
         import torch
 
         loss = None if MODELS[self.model].vocabulary else torch.nn.functional.cross_entropy
-        return {"loss": loss, "optimizer": self.optimizer, "precision": self.precision, "checkpoint": self.checkpoint}
+        return {
+            "loss": loss,
+            "optimizer": self.optimizer,
+            "precision": self.precision,
+            "checkpoint": self.checkpoint,
+        }
 
     def predict(self, progress: Progress, stop: Stop) -> Prediction:
         """Run ``gl.memory.predict``."""
@@ -120,10 +153,14 @@ class StepChoice:
         chosen = MODELS[self.model]
         x, y = chosen.batch(self.batch, device)
         model = chosen.make().to(device)
-        return memory.trace(model, x, targets=y, device=device, progress=progress, stop=stop, **self._options())
+        return memory.trace(
+            model, x, targets=y, device=device, progress=progress, stop=stop, **self._options()
+        )
 
     def code(self, function: str, device: str = "") -> str:
-        """Return the lines that call ``gl.memory.predict`` or ``trace`` and keep the result in ``p`` or ``t``."""
+        """Return the lines that call ``gl.memory.predict`` or ``trace`` and keep the result in
+        ``p`` or ``t``.
+        """
         chosen = MODELS[self.model]
         name = function[0]
         model = f"gl.networks.{chosen.call}"
@@ -132,11 +169,24 @@ class StepChoice:
             lines.append(f"model = {model}.to({device})")
         lines.append(chosen.batch_code(self.batch, device))
         given = "model" if function == "trace" else f"lambda: {model}"
-        options = {"optimizer": self.optimizer, "precision": self.precision, "checkpoint": self.checkpoint}
-        words = "".join(f", {key}={value!r}".replace("'", '"') for key, value in options.items() if (key, value) not in _USUAL)
+        options = {
+            "optimizer": self.optimizer,
+            "precision": self.precision,
+            "checkpoint": self.checkpoint,
+        }
+        words = "".join(
+            f", {key}={value!r}".replace("'", '"')
+            for key, value in options.items()
+            if (key, value) not in _USUAL
+        )
         loss = "" if chosen.vocabulary else ", loss=torch.nn.functional.cross_entropy"
         optimizer = ', optimizer="adam"' if function == "trace" and self.optimizer == "adam" else ""
-        return "\n".join([*lines, f"{name} = gl.memory.{function}({given}, x, targets=y{loss}{optimizer}{words})"])
+        return "\n".join(
+            [
+                *lines,
+                f"{name} = gl.memory.{function}({given}, x, targets=y{loss}{optimizer}{words})",
+            ]
+        )
 
 
 _USUAL = (("optimizer", "adam"), ("precision", "float32"), ("checkpoint", False))

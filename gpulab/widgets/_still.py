@@ -1,7 +1,8 @@
 """Wait for a notebook's instruments to finish, so that a static page can be made from their state.
 
-Used by ``gpulab html`` in the kernel that runs the notebook. If an instrument shows nothing before its button is pressed, the button is
-pressed once; work that takes too long is stopped, and the instrument shows what it has by then.
+Used by ``gpulab html`` in the kernel that runs the notebook. If an instrument shows nothing before
+its button is pressed, the button is pressed once; work that takes too long is stopped, and the
+instrument shows what it has by then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ _settled: set[str] = set()
 
 
 def settle(seconds: float = _LONGEST_SECONDS) -> None:
-    """Wait for the instruments made since the last call, run those that are empty, and send the state of each of their parts.
+    """Wait for the instruments made since the last call, run those that are empty, and send the
+    state of each of their parts.
 
     Parameters
     ----------
@@ -34,8 +36,8 @@ def settle(seconds: float = _LONGEST_SECONDS) -> None:
                 each.run()
                 _wait(each, seconds)
     for each in list(registry._instances.values()):
-        # A message that a thread sent after its cell was done is lost to whoever runs the notebook. (An Output's msg_id says where
-        # prints go; nbclient stumbles over one that was never set.)
+        # A message that a thread sent after its cell was done is lost to whoever runs the notebook.
+        # (An Output's msg_id says where prints go; nbclient stumbles over one that was never set.)
         each.send_state([key for key in each.keys if key != "msg_id"])
 
 

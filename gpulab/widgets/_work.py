@@ -1,7 +1,9 @@
-"""Long work outside the kernel's main thread: throttled progress, a stop request, and one measurement at a time.
+"""Long work outside the kernel's main thread: throttled progress, a stop request, and one
+measurement at a time.
 
-A loop in a button's callback blocks the kernel and cannot be stopped, and an exception in a thread is not shown in a
-notebook. So the work runs in a thread of its own, and the instrument receives its result or a sentence about its failure.
+A loop in a button's callback blocks the kernel and cannot be stopped, and an exception in a thread
+is not shown in a notebook. So the work runs in a thread of its own, and the instrument receives its
+result or a sentence about its failure.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from gpulab.errors import GpulabError, StoppedError
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
 
-# Progress is sent at most every tenth of a second: the eye sees no more, and each message costs the measured process time.
+# Progress is sent at most every tenth of a second: the eye sees no more, and each message costs the
+# measured process time.
 _PROGRESS_SECONDS = 0.1
 _WAIT_SECONDS = 0.05
 
@@ -45,26 +48,42 @@ class Job:
     """
 
     def __init__(
-        self, work: Callable[[Progress, Stop], Any], on_progress: Progress, on_end: Callable[[Any, str], None], exclusive: bool
+        self,
+        work: Callable[[Progress, Stop], Any],
+        on_progress: Progress,
+        on_end: Callable[[Any, str], None],
+        exclusive: bool,
     ) -> None:
-        self._work, self._on_progress, self._on_end, self._exclusive = work, on_progress, on_end, exclusive
+        self._work, self._on_progress, self._on_end, self._exclusive = (
+            work,
+            on_progress,
+            on_end,
+            exclusive,
+        )
         self._stop = threading.Event()
-        self._over = threading.Event()  # and not is_alive: an interrupted Thread.join of Python 3.11 calls a running thread ended
+        # and not is_alive: an interrupted Thread.join of Python 3.11 calls a running thread ended
+        self._over = threading.Event()
         self._last = 0.0
         self.traceback = ""
         self.stopped_empty = False  # stopped before there was anything to report
         self._thread = threading.Thread(target=self._main, name="gpulab-instrument", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; if the system cannot start one, the job ends at once with a sentence."""
+        """Start the thread; if the system cannot start one, the job ends at once with a
+        sentence.
+        """
         _RUNNING.add(self)
-        # Work may set PyTorch's threads for its time, as a diet does, and a thread that first asks for them then keeps that number.
-        if (ask := getattr(sys.modules.get("torch"), "get_num_threads", None)) is not None:  # another thread may be importing it
+        # Work may set PyTorch's threads for its time, as a diet does, and a thread that first asks
+        # for them then keeps that number. another thread may be importing it
+        if (ask := getattr(sys.modules.get("torch"), "get_num_threads", None)) is not None:
             ask()
         try:
             self._thread.start()
         except RuntimeError as error:  # a container's limit of processes counts threads too
-            sentence = f"The work could not start ({error}); expected room for one more thread. Shut down other kernels, and run again."
+            sentence = (
+                f"The work could not start ({error}); expected room for one more thread. Shut "
+                "down other kernels, and run again."
+            )
             self._finish(None, sentence)
 
     def stop(self) -> None:
@@ -79,7 +98,9 @@ class Job:
     def join(self, seconds: float | None = None) -> bool:
         """Wait, interruptibly, for the job to end; return whether it ended."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        while not self._over.wait(_WAIT_SECONDS) and (deadline is None or time.monotonic() < deadline):
+        while not self._over.wait(_WAIT_SECONDS) and (
+            deadline is None or time.monotonic() < deadline
+        ):
             pass
         return self._over.is_set()
 
@@ -100,7 +121,8 @@ class Job:
                 if self._exclusive:
                     _MEASURING.release()
         except BaseException as error:  # the thread's last line: what is not said here is lost
-            self.traceback = traceback.format_exc()  # text only: a kept traceback would keep its tensors alive
+            # text only: a kept traceback would keep its tensors alive
+            self.traceback = traceback.format_exc()
             self.stopped_empty = isinstance(error, StoppedError)
             sentence = in_one_sentence(error)
         finally:
@@ -117,7 +139,9 @@ class Job:
         while not _MEASURING.acquire(timeout=_WAIT_SECONDS):
             self._report(0.0, "Waiting: another instrument is measuring")
             if self._stop.is_set():
-                raise StoppedError("Stopped while waiting for another instrument; nothing was measured.")
+                raise StoppedError(
+                    "Stopped while waiting for another instrument; nothing was measured."
+                )
 
 
 def in_one_sentence(error: BaseException) -> str:
@@ -128,12 +152,15 @@ def in_one_sentence(error: BaseException) -> str:
     kind = type(error).__name__
     text = text if len(text) <= 240 else text[:240].rsplit(" ", 1)[0] + " ..."
     return (
-        f"{kind}{': ' + text if text else ''} (the kernel is still usable; change a control and run again, or read instrument.traceback)."
+        f"{kind}{': ' + text if text else ''} (the kernel is still usable; change a control "
+        "and run again, or read instrument.traceback)."
     )
 
 
 def stop_all(seconds: float = 2.0) -> None:
-    """Stop every job of this process; called when the interpreter exits, so that no thread uses unloaded libraries."""
+    """Stop every job of this process; called when the interpreter exits, so that no thread uses
+    unloaded libraries.
+    """
     jobs = list(_RUNNING)
     for job in jobs:
         job.stop()

@@ -15,12 +15,15 @@ from gpulab.widgets._work import Progress, Stop
 class MachineCard(Instrument):
     """Show processors, memories, accelerators, libraries, and problems with their remedies.
 
-    ``result`` is the ``Machine`` that ``gl.machine`` returned; the card calls it when it is made, and again at each Refresh.
+    ``result`` is the ``Machine`` that ``gl.machine`` returned; the card calls it when it is made,
+    and again at each Refresh.
     """
 
     title = "This machine"
     summary = "What the course can use here, what is wrong, and how to fix it."
-    actions: tuple[Action, ...] = (Action("refresh", "Refresh", "Look at the machine again.", measures=False),)
+    actions: tuple[Action, ...] = (
+        Action("refresh", "Refresh", "Look at the machine again.", measures=False),
+    )
 
     def __init__(self, **values: Any) -> None:
         self._first = devices.machine()
@@ -38,7 +41,9 @@ class MachineCard(Instrument):
             )
         ]
 
-    def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Machine:
+    def work(
+        self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop
+    ) -> Machine:
         """Run ``gl.machine``."""
         return devices.machine()
 
@@ -52,12 +57,19 @@ class MachineCard(Instrument):
         _, rows = m.table()
         severities = ("error: ", "warning: ")
         problems = [list(row) for row in rows if row[0].startswith(severities)]
-        others = [] if values["problems_only"] else [list(row) for row in rows if not row[0].startswith(severities)]
+        others = (
+            []
+            if values["problems_only"]
+            else [list(row) for row in rows if not row[0].startswith(severities)]
+        )
         figure = None if values["problems_only"] else figures.machine(m)
         count = len(problems)
         message = (
             "Nothing to fix."
             if count == 0
-            else f"{count} thing{'s' if count != 1 else ''} to fix: the first row{'s' if count != 1 else ''} of the table."
+            else f"{count} thing{'s' if count != 1 else ''} to fix: the first "
+            f"row{'s' if count != 1 else ''} of the table."
         )
-        return Drawing(figure, ("part", "result"), [*problems, *others], [m.evidence], message=message)
+        return Drawing(
+            figure, ("part", "result"), [*problems, *others], [m.evidence], message=message
+        )

@@ -1,4 +1,6 @@
-"""A number in two formats: flip its bits, step along the number line, and see the neighboring numbers."""
+"""A number in two formats: flip its bits, step along the number line, and see the neighboring
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _LARGEST = 1.7976931348623157e308
 
 
 class NumberFormats(Instrument):
-    """Type a number, step to its neighbors, or flip its bits; the second format shows the same number.
+    """Type a number, step to its neighbors, or flip its bits; the second format shows the same
+    number.
 
     ``number`` is what ``gl.precision.number`` returned for the controls.
 
@@ -38,31 +41,63 @@ class NumberFormats(Instrument):
     """
 
     title = "Number formats"
-    summary = "How a format represents a number: its bits, the numbers next to it, and the same number in another format."
+    summary = (
+        "How a format represents a number: its bits, the numbers next to it, and the same "
+        "number in another format."
+    )
     actions: tuple[Action, ...] = ()
 
     def make_controls(self) -> Sequence[Control]:
         """Return the two formats, the number, the steps away from it, and its bits."""
         names = [(name, _described(name)) for name in precision.formats()]
         return [
-            Choice(name="format", label="Format", options=names, default="float16", help="The format whose bits you can flip."),
-            Choice(name="beside", label="Beside it", options=[(_NONE, "nothing"), *names], default="bfloat16",
-                   help="A second format that shows the same number."),
-            NumberControl(name="value", label="Number", default=0.1, minimum=-_LARGEST, maximum=_LARGEST,
-                          suggestions=(0.1, 1.0, 2049.0, 70000.0, 3e-8, 1e-8), help="Any number; the format rounds it once."),
-            Slider(name="steps", label="Steps away", options=range(-_STEPS, _STEPS + 1), default=0,
-                   help="Move along the numbers of the format: each step leads to the next one."),
+            Choice(
+                name="format",
+                label="Format",
+                options=names,
+                default="float16",
+                help="The format whose bits you can flip.",
+            ),
+            Choice(
+                name="beside",
+                label="Beside it",
+                options=[(_NONE, "nothing"), *names],
+                default="bfloat16",
+                help="A second format that shows the same number.",
+            ),
+            NumberControl(
+                name="value",
+                label="Number",
+                default=0.1,
+                minimum=-_LARGEST,
+                maximum=_LARGEST,
+                suggestions=(0.1, 1.0, 2049.0, 70000.0, 3e-8, 1e-8),
+                help="Any number; the format rounds it once.",
+            ),
+            Slider(
+                name="steps",
+                label="Steps away",
+                options=range(-_STEPS, _STEPS + 1),
+                default=0,
+                help="Move along the numbers of the format: each step leads to the next one.",
+            ),
             self._bits_control("float16"),
-        ]  # fmt: skip
+        ]
 
     def _bits_control(self, name: str) -> Control:
         one = precision.format(name)
-        return Several(name="bits", label="Bits that are 1", options=[(k, _bit_name(one, k)) for k in range(one.bits)],
-                       default=(), help="Flip one: s is the sign, e the exponent, m the mantissa; the first bit of "
-                        "a field is the most significant.")  # fmt: skip
+        return Several(
+            name="bits",
+            label="Bits that are 1",
+            options=[(k, _bit_name(one, k)) for k in range(one.bits)],
+            default=(),
+            help="Flip one: s is the sign, e the exponent, m the mantissa; the first bit of "
+            "a field is the most significant.",
+        )
 
     def __init__(self, **values: Any) -> None:
-        self._special: int | None = None  # the bits of an infinity or nan, which no number field can hold
+        # the bits of an infinity or nan, which no number field can hold
+        self._special: int | None = None
         super().__init__(**values)
 
     def _assign(self, values: Mapping[str, Any]) -> None:
@@ -121,22 +156,41 @@ class NumberFormats(Instrument):
         for other in many[1:]:
             rows = [[*row, told] for row, (_, told) in zip(rows, other.table()[1], strict=True)]
         headers = ("", *(n.format.name for n in many))
-        return Drawing(figures.number_line(many), headers, rows, [first.evidence], message=" ".join(_sentence(n) for n in many))
+        return Drawing(
+            figures.number_line(many),
+            headers,
+            rows,
+            [first.evidence],
+            message=" ".join(_sentence(n) for n in many),
+        )
 
     def code_for(self, values: Mapping[str, Any]) -> str:
         """Return the calls that make the same numbers and the picture."""
         if self._special is not None:
-            made = f'n = gl.precision.number_from_bits("{self._number(values).bits}", "{values["format"]}")'
+            made = (
+                f'n = gl.precision.number_from_bits("{self._number(values).bits}", '
+                f'"{values["format"]}")'
+            )
         else:
             steps = f", steps={values['steps']}" if values["steps"] else ""
-            made = f'n = gl.precision.number({float(values["value"])!r}, "{values["format"]}"{steps})'
-        beside = "n" if values["beside"] == _NONE else f'[n, gl.precision.number(n.given, "{values["beside"]}")]'
+            made = (
+                f'n = gl.precision.number({float(values["value"])!r}, "{values["format"]}"{steps})'
+            )
+        beside = (
+            "n"
+            if values["beside"] == _NONE
+            else f'[n, gl.precision.number(n.given, "{values["beside"]}")]'
+        )
         return f"import gpulab as gl\n\n{made}\ngl.figures.number_line({beside})"
 
 
 def _described(name: str) -> str:
     one = precision.format(name)
-    fields = f"{one.exponent_bits} exponent, {one.mantissa_bits} mantissa bits" if one.kind == "float" else "whole numbers"
+    fields = (
+        f"{one.exponent_bits} exponent, {one.mantissa_bits} mantissa bits"
+        if one.kind == "float"
+        else "whole numbers"
+    )
     return f"{name}: {fields}"
 
 
@@ -157,6 +211,12 @@ def _sentence(n: Number) -> str:
     if n.kind == "infinite":
         return f"{n.format.name}: infinite; the largest number is {n.format.largest:.6g}."
     if n.held == 0 and n.given != 0:
-        return f"{n.format.name}: zero; the smallest number is {n.format.smallest_subnormal:.3g}, and half of it rounds to zero."
+        return (
+            f"{n.format.name}: zero; the smallest number is "
+            f"{n.format.smallest_subnormal:.3g}, and half of it rounds to zero."
+        )
     lost = n.relative_error
-    return f"{n.format.name}: {n.held:.10g}, {'exactly' if lost == 0 else f'a relative error of {lost:.2g}'}."
+    return (
+        f"{n.format.name}: {n.held:.10g}, "
+        f"{'exactly' if lost == 0 else f'a relative error of {lost:.2g}'}."
+    )

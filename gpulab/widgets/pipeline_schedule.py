@@ -1,4 +1,6 @@
-"""The modelled schedule of pipeline parallelism with sliders, and the same schedule on real ranks below it."""
+"""The modelled schedule of pipeline parallelism with sliders, and the same schedule on real ranks
+below it.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,22 @@ from gpulab.widgets._ranks import OnRanks
 from gpulab.widgets._work import Progress, Stop
 
 _SCHEDULES = (
-    ("split", "split by hand: the batch as a whole"), ("gpipe", "GPipe: all forwards, then all backwards"),
-    ("1f1b", "1F1B: a backward after each forward"), ("interleaved", "interleaved 1F1B: several parts per stage"),
-)  # fmt: skip
+    ("split", "split by hand: the batch as a whole"),
+    ("gpipe", "GPipe: all forwards, then all backwards"),
+    ("1f1b", "1F1B: a backward after each forward"),
+    ("interleaved", "interleaved 1F1B: several parts per stage"),
+)
 _STEPS = 3
 _MS = 1e-3
 
 
 class PipelineSchedule(OnRanks):
-    """Split a batch into microbatches and see when each stage waits; Measure runs the same schedule on real ranks.
+    """Split a batch into microbatches and see when each stage waits; Measure runs the same schedule
+    on real ranks.
 
-    (The pipeline that loads data for a training is ``PipelineTimeline``.) ``timetable`` is what ``gl.models.pipeline_schedule`` gives
-    for the controls, in milliseconds; ``result`` is what ``gl.parallel.run_schedule`` measured.
+    (The pipeline that loads data for a training is ``PipelineTimeline``.) ``timetable`` is what
+    ``gl.models.pipeline_schedule`` gives for the controls, in milliseconds; ``result`` is what
+    ``gl.parallel.run_schedule`` measured.
 
     Examples
     --------
@@ -37,30 +43,88 @@ class PipelineSchedule(OnRanks):
     """
 
     title = "Pipeline schedule"
-    summary = "A model split into stages, one per rank, and a batch in microbatches: when each stage works, and how large the bubble is."
+    summary = (
+        "A model split into stages, one per rank, and a batch in microbatches: when each "
+        "stage works, and how large the bubble is."
+    )
     actions: tuple[Action, ...] = (
-        Action("measure", "Measure on ranks", "Run each stage in a process; a pass computes a little, then sleeps until its time is over."),
+        Action(
+            "measure",
+            "Measure on ranks",
+            "Run each stage in a process; a pass computes a little, then sleeps until its time is "
+            "over.",
+        ),
     )
 
     def make_controls(self) -> Sequence[Control]:
-        """Return the schedule, the numbers of stages, parts and microbatches, then the times of passes and messages."""
+        """Return the schedule, the numbers of stages, parts and microbatches, then the times of
+        passes and messages.
+        """
         milliseconds = (5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0)
         return [
-            Choice(name="schedule", label="Schedule", options=_SCHEDULES, default="gpipe", help="The order in which a stage runs its "
-                   "passes."),
-            Slider(name="stages", label="Stages", options=(2, 3, 4, 6, 8), default=4, help="Parts of the model, one per rank."),
-            Slider(name="microbatches", label="Microbatches", options=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32), default=8, help="Parts of the "
-                   "batch. The interleaved schedule needs a multiple of the number of stages."),
-            Slider(name="chunks", label="Parts of the model per stage", options=(2, 3, 4), default=2, help="For the interleaved schedule: "
-                   "the batch passes through all stages this many times."),
-            Number(name="forward_ms", label="Forward pass", unit="ms", default=20.0, minimum=1, maximum=1000, suggestions=milliseconds,
-                   help="Of one microbatch through one stage."),
-            Number(name="backward_ms", label="Backward pass", unit="ms", default=40.0, minimum=1, maximum=1000, suggestions=milliseconds,
-                   help="About twice the forward pass: gradients of inputs and of weights."),
-            Number(name="transfer_ms", label="A message takes", unit="ms", default=0.0, minimum=0, maximum=1000,
-                   suggestions=(0.0, 1.0, 2.0, 5.0, 10.0, 20.0), shows_only=True, help="Used in the timetable; the formula does not "
-                   "include messages. In a measured run they take their real time."),
-        ]  # fmt: skip
+            Choice(
+                name="schedule",
+                label="Schedule",
+                options=_SCHEDULES,
+                default="gpipe",
+                help="The order in which a stage runs its passes.",
+            ),
+            Slider(
+                name="stages",
+                label="Stages",
+                options=(2, 3, 4, 6, 8),
+                default=4,
+                help="Parts of the model, one per rank.",
+            ),
+            Slider(
+                name="microbatches",
+                label="Microbatches",
+                options=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
+                default=8,
+                help="Parts of the "
+                "batch. The interleaved schedule needs a multiple of the number of stages.",
+            ),
+            Slider(
+                name="chunks",
+                label="Parts of the model per stage",
+                options=(2, 3, 4),
+                default=2,
+                help="For the interleaved schedule: "
+                "the batch passes through all stages this many times.",
+            ),
+            Number(
+                name="forward_ms",
+                label="Forward pass",
+                unit="ms",
+                default=20.0,
+                minimum=1,
+                maximum=1000,
+                suggestions=milliseconds,
+                help="Of one microbatch through one stage.",
+            ),
+            Number(
+                name="backward_ms",
+                label="Backward pass",
+                unit="ms",
+                default=40.0,
+                minimum=1,
+                maximum=1000,
+                suggestions=milliseconds,
+                help="About twice the forward pass: gradients of inputs and of weights.",
+            ),
+            Number(
+                name="transfer_ms",
+                label="A message takes",
+                unit="ms",
+                default=0.0,
+                minimum=0,
+                maximum=1000,
+                suggestions=(0.0, 1.0, 2.0, 5.0, 10.0, 20.0),
+                shows_only=True,
+                help="Used in the timetable; the formula does not "
+                "include messages. In a measured run they take their real time.",
+            ),
+        ]
 
     def on_screen(self, control: Control) -> bool:
         """Return whether the control applies to the schedule."""
@@ -79,8 +143,15 @@ class PipelineSchedule(OnRanks):
 
     def _model_arguments(self, values: Mapping[str, Any], scale: float) -> dict[str, Any]:
         """Return what ``gl.models.pipeline_schedule`` takes."""
-        given = {"stages": values["stages"], "microbatches": values["microbatches"], "schedule": values["schedule"]}
-        costs = {name: round(float(values[f"{name}_ms"]) * scale, 9) for name in ("forward", "backward", "transfer")}
+        given = {
+            "stages": values["stages"],
+            "microbatches": values["microbatches"],
+            "schedule": values["schedule"],
+        }
+        costs = {
+            name: round(float(values[f"{name}_ms"]) * scale, 9)
+            for name in ("forward", "backward", "transfer")
+        }
         if not costs["transfer"]:
             del costs["transfer"]
         return {**given, **costs, **self._chunks(values)}
@@ -90,13 +161,25 @@ class PipelineSchedule(OnRanks):
 
     def _run_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return what ``gl.parallel.run_schedule`` takes after the ranks."""
-        costs = {f"{name}_seconds": round(float(values[f"{name}_ms"]) * _MS, 9) for name in ("forward", "backward")}
-        return {"schedule": values["schedule"], "microbatches": values["microbatches"], **costs, **self._chunks(values)}
+        costs = {
+            f"{name}_seconds": round(float(values[f"{name}_ms"]) * _MS, 9)
+            for name in ("forward", "backward")
+        }
+        return {
+            "schedule": values["schedule"],
+            "microbatches": values["microbatches"],
+            **costs,
+            **self._chunks(values),
+        }
 
-    def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> ScheduleRun:
+    def work(
+        self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop
+    ) -> ScheduleRun:
         """Run ``gl.parallel.run_schedule`` on as many ranks as stages."""
         with self.ranks(values["stages"], progress, stop) as ranks:
-            return parallel.run_schedule(ranks, **self._run_arguments(values), steps=_STEPS, progress=progress, stop=stop)
+            return parallel.run_schedule(
+                ranks, **self._run_arguments(values), steps=_STEPS, progress=progress, stop=stop
+            )
 
     def _stale(self, action: str) -> bool:
         """The timetable is never old; a run that no longer fits it is not shown."""
@@ -108,7 +191,9 @@ class PipelineSchedule(OnRanks):
         return None if run is None or super()._stale("measure") else run
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
-        """Return the timetable, the matching run below it if there is one, and where the time goes."""
+        """Return the timetable, the matching run below it if there is one, and where the time
+        goes.
+        """
         try:
             timetable = self.timetable
         except InputError as error:
@@ -118,31 +203,51 @@ class PipelineSchedule(OnRanks):
             headers, rows = timetable.table()
             words = (headers[0], f"{headers[1]} (ms)", *headers[2:])
             figure = figures.pipeline_schedule(timetable, unit="ms")
-            return Drawing(figure, words, rows, [timetable.evidence], message=_sentence(timetable, "measure" in self.results))
+            return Drawing(
+                figure,
+                words,
+                rows,
+                [timetable.evidence],
+                message=_sentence(timetable, "measure" in self.results),
+            )
         in_seconds = models.pipeline_schedule(**self._model_arguments(values, _MS))
         headers, rows = run.table(in_seconds)
         return Drawing(
-            figures.pipeline_schedule(in_seconds, run), headers, rows, [run.evidence, in_seconds.evidence], run.notes,
+            figures.pipeline_schedule(in_seconds, run),
+            headers,
+            rows,
+            [run.evidence, in_seconds.evidence],
+            run.notes,
             _measured(in_seconds, run),
-        )  # fmt: skip
+        )
 
     def code_for(self, values: Mapping[str, Any]) -> str:
         """Return the timetable's call, or that of the run where one is shown."""
         if self._fresh is None:
-            return f'import gpulab as gl\n\n{self._timetable_code(values, 1.0)}gl.figures.pipeline_schedule(s, unit="ms")'
-        beside = self._timetable_code(values, _MS) if float(values["transfer_ms"]) else ""  # without messages the run has it
+            return (
+                "import gpulab as "
+                f"gl\n\n{self._timetable_code(values, 1.0)}gl.figures.pipeline_schedule(s, "
+                'unit="ms")'
+            )
+        # without messages the run has it
+        beside = self._timetable_code(values, _MS) if float(values["transfer_ms"]) else ""
         given = self._run_arguments(values)
         first = f'"{given.pop("schedule")}", {given.pop("microbatches")}'
-        words = "".join(f", {name}={value:.12g}" for name, value in given.items())  # all digits that the arguments are rounded to
+        # all digits that the arguments are rounded to
+        words = "".join(f", {name}={value:.12g}" for name, value in given.items())
         return (
             f"import gpulab as gl\n\nwith gl.parallel.cluster({values['stages']}) as ranks:\n"
-            f"    r = gl.parallel.run_schedule(ranks, {first}{words})\n{beside}gl.figures.pipeline_schedule({'s, r' if beside else 'r'})"
+            "    r = gl.parallel.run_schedule(ranks, "
+            f"{first}{words})\n{beside}gl.figures.pipeline_schedule({'s, r' if beside else 'r'})"
         )
 
     def _timetable_code(self, values: Mapping[str, Any], scale: float) -> str:
         given = self._model_arguments(values, scale)
-        first = f"{given.pop('stages')}, {given.pop('microbatches')}, {given.pop('schedule')!r}".replace("'", '"')
-        words = "".join(f", {name}={value:.12g}" for name, value in given.items())  # all digits that the arguments are rounded to
+        first = f"{given.pop('stages')}, {given.pop('microbatches')}, {given.pop('schedule')!r}".replace(
+            "'", '"'
+        )
+        # all digits that the arguments are rounded to
+        words = "".join(f", {name}={value:.12g}" for name, value in given.items())
         return f"s = gl.models.pipeline_schedule({first}{words})\n"
 
 
@@ -150,10 +255,19 @@ def _sentence(s: StageSchedule, moved: bool) -> str:
     """Return a description of the timetable."""
     formula = s.bubble_formula_ratio
     exact = formula is not None and abs(formula - s.bubble_ratio) < 5e-4
-    beside = f"as the formula {s.bubble_formula} gives" if exact else f"without messages {s.bubble_formula} gives {formula or 0:.1%}"
-    again = " The measured run had other settings: press Measure on ranks to run the present ones." if moved else ""
+    beside = (
+        f"as the formula {s.bubble_formula} gives"
+        if exact
+        else f"without messages {s.bubble_formula} gives {formula or 0:.1%}"
+    )
+    again = (
+        " The measured run had other settings: press Measure on ranks to run the present ones."
+        if moved
+        else ""
+    )
     return (
-        f"The stages wait {s.bubble_ratio:.1%} of the time, {beside}. The speed-up of {s.stages} stages over one is {s.speedup:.2f}x. "
+        f"The stages wait {s.bubble_ratio:.1%} of the time, {beside}. The speed-up of {s.stages} "
+        f"stages over one is {s.speedup:.2f}x. "
         f"A stage holds the activations of {_microbatches(max(s.held))} at most.{again}"
     )
 
@@ -165,9 +279,15 @@ def _microbatches(count: float) -> str:
 def _measured(s: StageSchedule, run: ScheduleRun) -> str:
     """Return a comparison of the measured run with the timetable."""
     more = 100 * (run.bubble_ratio - s.bubble_ratio)
-    messages = f"messages that do not take exactly {format_seconds(s.transfer)}" if s.transfer else "messages"
+    messages = (
+        f"messages that do not take exactly {format_seconds(s.transfer)}"
+        if s.transfer
+        else "messages"
+    )
     return (
-        f"In the measured run the stages wait {run.bubble_ratio:.1%} of the time; the timetable predicts {s.bubble_ratio:.1%}. The "
-        f"difference of {more:+.1f} points comes from {messages}, from starting passes and from other programs. "
+        f"In the measured run the stages wait {run.bubble_ratio:.1%} of the time; the timetable "
+        f"predicts {s.bubble_ratio:.1%}. The "
+        f"difference of {more:+.1f} points comes from {messages}, from starting passes and from "
+        "other programs. "
         f"A stage held {_microbatches(max(run.held))} at most."
     )

@@ -1,6 +1,7 @@
 """A prediction as a small form: the question, a number or choices, Save, and then the saved answer.
 
-The lessons do not depend on widgets; ``%load_ext gpulab`` registers ``render`` for their ``Prediction``.
+The lessons do not depend on widgets; ``%load_ext gpulab`` registers ``render`` for their
+``Prediction``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,14 @@ class PredictionPanel(Panel):
     def __init__(self, prediction: Prediction) -> None:
         self._prediction = prediction
         p = prediction
-        super().__init__(later=True, id=p.id, question=p.question, unit=p.unit, choices=list(p.choices), example=p.example)
+        super().__init__(
+            later=True,
+            id=p.id,
+            question=p.question,
+            unit=p.unit,
+            choices=list(p.choices),
+            example=p.example,
+        )
         self._unsubscribe = prediction.observe(self._follow)
         self._follow(prediction)
         self.on_msg(self._on_message)
@@ -44,7 +52,9 @@ class PredictionPanel(Panel):
         _cells.register(self)
 
     def submit(self, value: str | float) -> None:
-        """Keep an answer, as the Save button does; an answer that is refused is explained in one sentence."""
+        """Keep an answer, as the Save button does; an answer that is refused is explained in one
+        sentence.
+        """
         try:
             said = self._prediction.submit(value)
         except (GpulabError, OSError) as error:
@@ -57,13 +67,18 @@ class PredictionPanel(Panel):
         self._unsubscribe()
 
     def _follow(self, prediction: Prediction) -> None:
-        self.write(status=prediction.status, answered=prediction.answer is not None, revealed=prediction.revealed is not None)
+        self.write(
+            status=prediction.status,
+            answered=prediction.answer is not None,
+            revealed=prediction.revealed is not None,
+        )
 
     def _on_message(self, _: Any, content: Any, __: Any) -> None:
         try:
             if content.get("do") == "answer":
                 self.submit(str(content.get("value", "")))
-        except Exception as error:  # shown in the form: a callback's exception is shown nowhere else
+        except Exception as error:
+            # shown in the form: a callback's exception is shown nowhere else
             self.write(error=in_one_sentence(error))
         finally:
             self.send({"ack": True})

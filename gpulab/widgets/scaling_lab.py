@@ -1,4 +1,6 @@
-"""Scaling over ranks: measured points on real ranks, model curves with sliders, and recordings of machines with several GPUs."""
+"""Scaling over ranks: measured points on real ranks, model curves with sliders, and recordings of
+machines with several GPUs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ _QUANTITIES = (("speedup", "speed-up"), ("efficiency", "efficiency"), ("seconds"
 _MODES = (("strong", "strong: constant global batch"), ("weak", "weak: constant batch per rank"))
 _STAGES = ((False, "really"), (True, "as a timed wait"))
 _WAIT_SECONDS = 0.02
-_STEPS = tuple(float(f"{m}e{e}") for e in range(-3, 1) for m in (1, 2, 5))  # as one types them: 5 * 10.0**-6 is not 5e-6
+# as one types them: 5 * 10.0**-6 is not 5e-6
+_STEPS = tuple(float(f"{m}e{e}") for e in range(-3, 1) for m in (1, 2, 5))
 _BYTES = tuple(2**k for k in range(20, 41, 2))
 _LATENCIES = (0.0, *(float(f"{m}e{e}") for e in range(-6, -3) for m in (1, 2, 5)), 1e-3)
 _RATES = tuple(float(f"{m}e{e}") for e in range(8, 12) for m in (1, 2, 5))
@@ -31,9 +34,11 @@ _CURVE_POINTS = 48
 
 
 class ScalingLab(OnRanks):
-    """Show the speed-up of more ranks, and why it is less than their number; Measure runs training steps on real ranks.
+    """Show the speed-up of more ranks, and why it is less than their number; Measure runs training
+    steps on real ranks.
 
-    ``curves`` are the models of the controls; ``result`` is the ``ScalingResult`` of the newest measurement.
+    ``curves`` are the models of the controls; ``result`` is the ``ScalingResult`` of the newest
+    measurement.
 
     Examples
     --------
@@ -43,55 +48,166 @@ class ScalingLab(OnRanks):
     """
 
     title = "Scaling lab"
-    summary = "How much faster do more ranks train? Model curves with sliders, steps measured on this machine's ranks, recorded machines."
+    summary = (
+        "How much faster do more ranks train? Model curves with sliders, steps measured on "
+        "this machine's ranks, recorded machines."
+    )
     actions: tuple[Action, ...] = (
-        Action("measure", "Measure on ranks", "Start processes and time training steps on the first one, two ... of them, in turn."),
+        Action(
+            "measure",
+            "Measure on ranks",
+            "Start processes and time training steps on the first one, two ... of them, in turn.",
+        ),
     )
 
     def __init__(self, **values: Any) -> None:
         self._recorded: dict[tuple[str, str], ScalingResult | None] = {}
-        self._several: bool | None = None  # whether scaling over several accelerators was recorded anywhere; read once
+        # whether scaling over several accelerators was recorded anywhere; read once
+        self._several: bool | None = None
         super().__init__(**values)
 
     def make_controls(self) -> Sequence[Control]:
         """Return what is shown, what is measured, and the numbers of the models."""
         live: dict[str, Any] = {"shows_only": True}
-        machines = [(name, f"{recording.environment.device}") for name, recording in recordings.readable().items()]
-        names = [(name, model.words) for name, model in MODELS.items() if name != "large-transformer"]
+        machines = [
+            (name, f"{recording.environment.device}")
+            for name, recording in recordings.readable().items()
+        ]
+        names = [
+            (name, model.words) for name, model in MODELS.items() if name != "large-transformer"
+        ]
         return [
-            Choice(name="quantity", label="Show", options=_QUANTITIES, radio=True, help="Of one rank, over the number of ranks.", **live),
-            Choice(name="mode", label="Scaling", options=_MODES, radio=True, help="For both measurement and models; Amdahl's law "
-                   "describes strong scaling, Gustafson's law weak scaling."),
-            Several(name="laws", label="Model curves", options=_LAWS, default=("amdahl", "gustafson", "ring"), help="Each dashed, in a "
-                    "color of its own.", **live),
-            Slider(name="top", label="Up to ranks", options=[(t, f"{t:,}") for t in _TOPS], default=64, help="Of the curves.", **live),
-            Slider(name="serial_share", label="Serial share", options=[(s, f"{100 * s:g} %") for s in
-                   (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)], default=0.05, help="The share of the time on one rank "
-                   "that cannot be parallelized.", **live),
-            Choice(name="basis", label="Step and link", options=(("sliders", "from the sliders"), ("measured", "as measured here")),
-                   radio=True, help="For the model curves; measured values extend them far beyond this machine.", **live),
-            Slider(name="step_seconds", label="Step on one rank", options=[(s, format_seconds(s)) for s in _STEPS], default=0.1,
-                   help="Forward, backward and update.", **live),
-            Slider(name="parameter_bytes", label="Gradients", options=[(b, format_bytes(b)) for b in _BYTES], default=2**28,
-                   help="The payload of each step's all-reduce: the size of the model's parameters.", **live),
-            Slider(name="latency_seconds", label="Latency of a message", options=[(a, format_seconds(a)) for a in _LATENCIES],
-                   default=1e-5, help="A ring all-reduce over p ranks passes 2 (p - 1) messages one after another.", **live),
-            Slider(name="bandwidth_bytes_per_second", label="Bandwidth of a link", options=[(r, format_bytes_per_second(r)) for r in
-                   _RATES], default=2e10, help="Between two neighbors of the ring.", **live),
-            Slider(name="overlap", label="Overlap", options=[(o, f"{100 * o:g} %") for o in (0.0, 0.25, 0.5, 0.75, 1.0)], default=0.0,
-                   help="The share of the communication that can overlap with the backward pass, if there is enough time.", **live),
-            Choice(name="model", label="Measured model", options=names, help="Trained by DistributedDataParallel."),
-            Choice(name="waits", label="Ranks compute", options=_STAGES, radio=True, help="A timed wait needs no core, so only "
-                   "communication is measured; the result is labeled accordingly."),
-            Slider(name="ranks", label="Ranks to start", options=(1, 2, 3, 4), default=2, help="Each rank is a process of some hundred "
-                   "MiB. If there are more ranks than cores, they take turns."),
-            Choice(name="recorded", label="Recorded machine", options=[(_NONE, _NONE), *machines],
-                   help="Drawn with hollow markers.", **live),
-        ]  # fmt: skip
+            Choice(
+                name="quantity",
+                label="Show",
+                options=_QUANTITIES,
+                radio=True,
+                help="Of one rank, over the number of ranks.",
+                **live,
+            ),
+            Choice(
+                name="mode",
+                label="Scaling",
+                options=_MODES,
+                radio=True,
+                help="For both measurement and models; Amdahl's law "
+                "describes strong scaling, Gustafson's law weak scaling.",
+            ),
+            Several(
+                name="laws",
+                label="Model curves",
+                options=_LAWS,
+                default=("amdahl", "gustafson", "ring"),
+                help="Each dashed, in a color of its own.",
+                **live,
+            ),
+            Slider(
+                name="top",
+                label="Up to ranks",
+                options=[(t, f"{t:,}") for t in _TOPS],
+                default=64,
+                help="Of the curves.",
+                **live,
+            ),
+            Slider(
+                name="serial_share",
+                label="Serial share",
+                options=[
+                    (s, f"{100 * s:g} %")
+                    for s in (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+                ],
+                default=0.05,
+                help="The share of the time on one rank that cannot be parallelized.",
+                **live,
+            ),
+            Choice(
+                name="basis",
+                label="Step and link",
+                options=(("sliders", "from the sliders"), ("measured", "as measured here")),
+                radio=True,
+                help="For the model curves; measured values extend them far beyond this machine.",
+                **live,
+            ),
+            Slider(
+                name="step_seconds",
+                label="Step on one rank",
+                options=[(s, format_seconds(s)) for s in _STEPS],
+                default=0.1,
+                help="Forward, backward and update.",
+                **live,
+            ),
+            Slider(
+                name="parameter_bytes",
+                label="Gradients",
+                options=[(b, format_bytes(b)) for b in _BYTES],
+                default=2**28,
+                help="The payload of each step's all-reduce: the size of the model's parameters.",
+                **live,
+            ),
+            Slider(
+                name="latency_seconds",
+                label="Latency of a message",
+                options=[(a, format_seconds(a)) for a in _LATENCIES],
+                default=1e-5,
+                help="A ring all-reduce over p ranks passes 2 (p - 1) messages one after another.",
+                **live,
+            ),
+            Slider(
+                name="bandwidth_bytes_per_second",
+                label="Bandwidth of a link",
+                options=[(r, format_bytes_per_second(r)) for r in _RATES],
+                default=2e10,
+                help="Between two neighbors of the ring.",
+                **live,
+            ),
+            Slider(
+                name="overlap",
+                label="Overlap",
+                options=[(o, f"{100 * o:g} %") for o in (0.0, 0.25, 0.5, 0.75, 1.0)],
+                default=0.0,
+                help="The share of the communication that can overlap with the backward pass, "
+                "if there is enough time.",
+                **live,
+            ),
+            Choice(
+                name="model",
+                label="Measured model",
+                options=names,
+                help="Trained by DistributedDataParallel.",
+            ),
+            Choice(
+                name="waits",
+                label="Ranks compute",
+                options=_STAGES,
+                radio=True,
+                help="A timed wait needs no core, so only "
+                "communication is measured; the result is labeled accordingly.",
+            ),
+            Slider(
+                name="ranks",
+                label="Ranks to start",
+                options=(1, 2, 3, 4),
+                default=2,
+                help="Each rank is a process of some hundred "
+                "MiB. If there are more ranks than cores, they take turns.",
+            ),
+            Choice(
+                name="recorded",
+                label="Recorded machine",
+                options=[(_NONE, _NONE), *machines],
+                help="Drawn with hollow markers.",
+                **live,
+            ),
+        ]
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether a control applies: the sliders of step and link only if a curve depends on them."""
-        ring, sliders = "ring" in self.values["laws"], self.values["basis"] == "sliders" or self._live_link is None
+        """Return whether a control applies: the sliders of step and link only if a curve depends on
+        them.
+        """
+        ring, sliders = (
+            "ring" in self.values["laws"],
+            self.values["basis"] == "sliders" or self._live_link is None,
+        )
         if control.name in ("step_seconds", "basis"):
             return bool(_made_of_step(self.values)) and (sliders or control.name == "basis")
         if control.name in ("parameter_bytes", "latency_seconds", "bandwidth_bytes_per_second"):
@@ -100,20 +216,31 @@ class ScalingLab(OnRanks):
 
     # The work.
 
-    def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> ScalingResult:
+    def work(
+        self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop
+    ) -> ScalingResult:
         """Run ``gl.parallel.scaling`` on the chosen number of ranks."""
         with self.ranks(values["ranks"], progress, stop) as ranks:
-            return parallel.scaling(ranks, values["model"], **_options(values), progress=progress, stop=stop)
+            return parallel.scaling(
+                ranks, values["model"], **_options(values), progress=progress, stop=stop
+            )
 
     # What is shown.
 
     @property
     def _live_link(self) -> tuple[float, int, float, float] | None:
-        """One rank's step, the gradients' bytes and the link, as measured here; None where they were not."""
+        """One rank's step, the gradients' bytes and the link, as measured here; None where they
+        were not.
+        """
         r: ScalingResult | None = self.results.get("measure")
         if r is None or r.latency_seconds is None or r.bandwidth_bytes_per_second is None:
             return None
-        return r.at(1).median_seconds, r.parameter_bytes, r.latency_seconds, r.bandwidth_bytes_per_second
+        return (
+            r.at(1).median_seconds,
+            r.parameter_bytes,
+            r.latency_seconds,
+            r.bandwidth_bytes_per_second,
+        )
 
     @property
     def curves(self) -> list[ScalingCurve]:
@@ -138,10 +265,20 @@ class ScalingLab(OnRanks):
 
     def _ring_arguments(self, values: Mapping[str, Any]) -> tuple[float, float, float, float]:
         live = self._live_link if values["basis"] == "measured" else None
-        return live or tuple(values[name] for name in ("step_seconds", "parameter_bytes", "latency_seconds", "bandwidth_bytes_per_second"))
+        return live or tuple(
+            values[name]
+            for name in (
+                "step_seconds",
+                "parameter_bytes",
+                "latency_seconds",
+                "bandwidth_bytes_per_second",
+            )
+        )
 
     def _far(self, values: Mapping[str, Any]) -> ScalingResult | None:
-        """Return the recorded machine's scaling; kept, since reading it takes longer than a redraw may."""
+        """Return the recorded machine's scaling; kept, since reading it takes longer than a redraw
+        may.
+        """
         key = (values["recorded"], values["mode"])
         if key[0] == _NONE:
             return None
@@ -168,16 +305,25 @@ class ScalingLab(OnRanks):
         if values["recorded"] != _NONE and far is None:
             words.append(f"Scaling on {values['recorded']}: not recorded yet.")
         elif values["recorded"] == _NONE:
-            words.append("Scaling over several GPUs: not recorded yet." if not self._any_recorded() else "")
+            words.append(
+                "Scaling over several GPUs: not recorded yet." if not self._any_recorded() else ""
+            )
         headers, rows = _table(shown, curves, values["top"])
         evidence = [r.evidence for r in shown] + [c.evidence for c in curves]
         notes = [note for r in shown for note in r.notes]
         return Drawing(
-            figures.scaling(shown, curves, values["quantity"]), headers, rows, evidence, notes, " ".join(w for w in words if w)
-        )  # fmt: skip
+            figures.scaling(shown, curves, values["quantity"]),
+            headers,
+            rows,
+            evidence,
+            notes,
+            " ".join(w for w in words if w),
+        )
 
     def _any_recorded(self) -> bool:
-        """Return whether some machine with an accelerator has recorded scaling over more than one rank."""
+        """Return whether some machine with an accelerator has recorded scaling over more than one
+        rank.
+        """
         if self._several is None:
             self._several = any(
                 entry.params["ranks"] != 1
@@ -192,29 +338,43 @@ class ScalingLab(OnRanks):
     def code_for(self, values: Mapping[str, Any]) -> str:
         """Return the models' calls, the measurement and the picture."""
         live: ScalingResult | None = self.results.get("measure")
-        lines = ["import gpulab as gl", "", f"ranks = [2**k for k in range({values['top'].bit_length()})]"]
+        lines = [
+            "import gpulab as gl",
+            "",
+            f"ranks = [2**k for k in range({values['top'].bit_length()})]",
+        ]
         step, share = self._ring_arguments(values), values["serial_share"]
         calls = {
             "amdahl": f"gl.models.amdahl({share:g}, ranks, seconds={step[0]:.10g})",
             "gustafson": f"gl.models.gustafson({share:g}, ranks, seconds={step[0]:.10g})",
-            "ring": f'gl.models.scaling({", ".join(f"{v:.10g}" for v in step)}, ranks, mode="{values["mode"]}", '
+            "ring": f"gl.models.scaling({', '.join(f'{v:.10g}' for v in step)}, ranks, "
+            f'mode="{values["mode"]}", '
             f"overlap={values['overlap']:g}, serial_share={share:g})",
         }
         lines += ["curves = [", *(f"    {calls[law]}," for law in values["laws"]), "]"]
         shown = []
         if live is not None:
-            options = "".join(f", {name}={_quoted(value)}" for name, value in _options(values).items())
-            lines.append(f's = gl.parallel.scaling({values["ranks"]}, "{values["model"]}"{options})')
+            options = "".join(
+                f", {name}={_quoted(value)}" for name, value in _options(values).items()
+            )
+            lines.append(
+                f's = gl.parallel.scaling({values["ranks"]}, "{values["model"]}"{options})'
+            )
             shown.append("s")
         if self._far(values) is not None:
-            lines.append(f'far = gl.parallel.recorded_scaling(gl.recordings.load("{values["recorded"]}"), mode="{values["mode"]}")')
+            lines.append(
+                f'far = gl.parallel.recorded_scaling(gl.recordings.load("{values["recorded"]}"), '
+                f'mode="{values["mode"]}")'
+            )
             shown.append("far")
         quantity = "" if values["quantity"] == "speedup" else f', "{values["quantity"]}"'
         return "\n".join([*lines, f"gl.figures.scaling([{', '.join(shown)}], curves{quantity})"])
 
 
 def _made_of_step(values: Mapping[str, Any]) -> str:
-    """Return which of the curves depend on the step of one rank, in words, or "": in seconds all do."""
+    """Return which of the curves depend on the step of one rank, in words, or "": in seconds all
+    do.
+    """
     if "ring" in values["laws"]:
         return "the curve with communication uses"
     return "the model curves use" if values["laws"] and values["quantity"] == "seconds" else ""
@@ -230,8 +390,12 @@ def _quoted(value: Any) -> str:
 
 
 def _ranks_up_to(top: int) -> list[int]:
-    """Return whole numbers from 1 to ``top``, evenly spaced on a log scale, the powers of two among them."""
-    return sorted({*(round(top ** (k / _CURVE_POINTS)) for k in range(_CURVE_POINTS + 1)), *_powers(top)})
+    """Return whole numbers from 1 to ``top``, evenly spaced on a log scale, the powers of two among
+    them.
+    """
+    return sorted(
+        {*(round(top ** (k / _CURVE_POINTS)) for k in range(_CURVE_POINTS + 1)), *_powers(top)}
+    )
 
 
 def _powers(top: int) -> list[int]:
@@ -243,7 +407,10 @@ def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:
     if ring is None:
         return []
     last = ring.points[-1]
-    words = f"With communication, {top:,} ranks have a speed-up of {format_ratio(last.speedup)} over one, an efficiency of"
+    words = (
+        f"With communication, {top:,} ranks have a speed-up of {format_ratio(last.speedup)} "
+        "over one, an efficiency of"
+    )
     words += f" {100 * last.efficiency:.3g} %"
     share = last.exposed_seconds / last.seconds
     words += f"; {100 * share:.3g} % of a step is spent waiting for gradients."
@@ -254,15 +421,21 @@ def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:
 
 
 def _alone(far: ScalingResult) -> str:
-    """Return what a machine recorded that has one processor: the step and the gradients, for the sliders."""
+    """Return what a machine recorded that has one processor: the step and the gradients, for the
+    sliders.
+    """
     (point,) = far.points
     return (
-        f"{far.environment.device} was recorded with {point.ranks} rank{'s' if point.ranks > 1 else ''}: "
-        f"{format_seconds(point.median_seconds)} per step, {format_bytes(far.parameter_bytes)} of gradients. More ranks: not recorded yet."
+        f"{far.environment.device} was recorded with {point.ranks} "
+        f"rank{'s' if point.ranks > 1 else ''}: "
+        f"{format_seconds(point.median_seconds)} per step, {format_bytes(far.parameter_bytes)} of "
+        "gradients. More ranks: not recorded yet."
     )
 
 
-def _table(shown: Sequence[ScalingResult], curves: Sequence[ScalingCurve], top: int) -> tuple[Sequence[str], list[Sequence[str | Badge]]]:
+def _table(
+    shown: Sequence[ScalingResult], curves: Sequence[ScalingCurve], top: int
+) -> tuple[Sequence[str], list[Sequence[str | Badge]]]:
     """Return a row a number of ranks: what was measured and recorded, then what each model says."""
     counts = sorted({*_powers(top), *(p.ranks for r in shown for p in r.points)})
     headers = ["ranks"]
@@ -277,7 +450,11 @@ def _table(shown: Sequence[ScalingResult], curves: Sequence[ScalingCurve], top: 
             row += ["", ""] if p is None else [format_seconds(p.median_seconds), _speedup(p)]
         for c in curves:
             point = next((p for p in c.points if p.ranks == count), None)
-            row.append("" if point is None else f"{format_ratio(point.speedup)} ({100 * point.efficiency:.3g}%)")
+            row.append(
+                ""
+                if point is None
+                else f"{format_ratio(point.speedup)} ({100 * point.efficiency:.3g}%)"
+            )
         rows.append(row)
     return headers, rows
 
@@ -285,5 +462,9 @@ def _table(shown: Sequence[ScalingResult], curves: Sequence[ScalingCurve], top: 
 def _speedup(p: Any) -> str:
     if p.speedup is None:
         return ""
-    span = "(no interval)" if p.speedup_interval is None else "[" + ", ".join(map(format_ratio, p.speedup_interval)) + "]"
+    span = (
+        "(no interval)"
+        if p.speedup_interval is None
+        else "[" + ", ".join(map(format_ratio, p.speedup_interval)) + "]"
+    )
     return f"{format_ratio(p.speedup)} {span}"

@@ -1,4 +1,6 @@
-"""A kernel in the SIMT microscope: its lines with their counts, and the steps of one warp, lane by lane."""
+"""A kernel in the SIMT microscope: its lines with their counts, and the steps of one warp, lane by
+lane.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ class SimtMicroscope(Instrument):
     Parameters
     ----------
     kernel : callable or str, optional
-        A kernel as ``gpulab.kernels.simulate`` takes it, or the name of one of the microscope's own (``example_names()``).
-        By default the first of these is shown.
+        A kernel as ``gpulab.kernels.simulate`` takes it, or the name of one of the microscope's own
+        (``example_names()``). By default the first of these is shown.
     grid, block : int or tuple of up to 3 int, optional
         Blocks of the grid and threads of a block; required for your own kernel.
     *args : ndarray or number
@@ -38,28 +40,48 @@ class SimtMicroscope(Instrument):
     dynamic_shared_bytes : int
         As for ``simulate``.
     **values
-        Initial values of controls: ``block_number`` (the block that is followed), ``warp``, ``step`` (from 1).
+        Initial values of controls: ``block_number`` (the block that is followed), ``warp``,
+        ``step`` (from 1).
 
     Notes
     -----
-    Edit the kernel in its own cell and run that; then press Run here (or call ``run()``), which reads the newest function of that name.
-    ``load`` opens another kernel, launch or arguments.
+    Edit the kernel in its own cell and run that; then press Run here (or call ``run()``), which
+    reads the newest function of that name. ``load`` opens another kernel, launch or arguments.
 
     Examples
     --------
     >>> m = SimtMicroscope("transpose_tiled", step=6)
     >>> m.words[1]
-    'load from tile, 4 bytes a lane, shared memory: bank 0: 32 words, 32-way conflict; 32 wavefronts instead of 1'
+    'load from tile, 4 bytes a lane, shared memory: bank 0: 32 words, 32-way conflict; 32 wavefronts
+    instead of 1'
     """
 
     title = "SIMT microscope"
-    summary = "One kernel, warp by warp: what each line executes and moves, and which lanes, sectors and banks each step uses."
-    actions: tuple[Action, ...] = (Action("run", "Run", "Read the kernel again and run it on fresh copies of its arrays.", measures=False),)
+    summary = (
+        "One kernel, warp by warp: what each line executes and moves, and which lanes, "
+        "sectors and banks each step uses."
+    )
+    actions: tuple[Action, ...] = (
+        Action(
+            "run",
+            "Run",
+            "Read the kernel again and run it on fresh copies of its arrays.",
+            measures=False,
+        ),
+    )
 
-    _follows: bool  # of a kernel of the learner's: whether its name stood for it when it was given, so that Run may read the newest one
+    # of a kernel of the learner's: whether its name stood for it when it was given, so that Run may
+    # read the newest one
+    _follows: bool
 
     def __init__(
-        self, kernel: Any = None, grid: Any = None, block: Any = None, *args: Any, dynamic_shared_bytes: int = 0, **values: Any
+        self,
+        kernel: Any = None,
+        grid: Any = None,
+        block: Any = None,
+        *args: Any,
+        dynamic_shared_bytes: int = 0,
+        **values: Any,
     ) -> None:
         self._own: Launch | None = None
         if isinstance(kernel, str):
@@ -72,7 +94,8 @@ class SimtMicroscope(Instrument):
         self._examples: dict[str, Launch] = {}
         self._outputs: Mapping[str, np.ndarray] = {}
         self._walk: Walk | None = None
-        self._found: tuple[Walk, Mapping[str, np.ndarray]] | None = None  # what the work leaves for ``ended``
+        # what the work leaves for ``ended``
+        self._found: tuple[Walk, Mapping[str, np.ndarray]] | None = None
         self._rows: Sequence[Sequence[str]] = ()
         self._again: object = None  # another one with each wish to run the same thing once more
         self._tried: tuple[Any, ...] | None = None
@@ -87,8 +110,15 @@ class SimtMicroscope(Instrument):
     # Controls.
 
     def make_controls(self) -> Sequence[Control]:
-        """Return the kernel, the block and the warp that are followed; the step has its own buttons below them."""
-        return [self._kernel_control(), self._block_control(), self._warp_control(), self._step_control()]
+        """Return the kernel, the block and the warp that are followed; the step has its own buttons
+        below them.
+        """
+        return [
+            self._kernel_control(),
+            self._block_control(),
+            self._warp_control(),
+            self._step_control(),
+        ]
 
     def _kernel_control(self) -> Control:
         own = [(_OWN, f"{self._own.name} (yours)")] if self._own else []
@@ -96,24 +126,47 @@ class SimtMicroscope(Instrument):
         words = (
             "Edit your kernel in its own cell, run that cell, and press Run here."
             if self._own
-            else "The code at the end is the kernel's cell: copy it, change it, and open it in the microscope as the last line shows."
+            else "The code at the end is the kernel's cell: copy it, change it, and open it in "
+            "the microscope as the last line shows."
         )
         return Choice(name="kernel", label="Kernel", options=options, help=words)
 
     def _block_control(self) -> Control:
         most = self.launch.blocks - 1
-        words = f"The block to follow, 0 to {most:,}, where x varies fastest; the counts are summed over all blocks."
-        return Number(name="block_number", label="Block", default=0, minimum=0, maximum=most, integer=True, help=words)
+        words = (
+            f"The block to follow, 0 to {most:,}, where x varies fastest; the counts are "
+            "summed over all blocks."
+        )
+        return Number(
+            name="block_number",
+            label="Block",
+            default=0,
+            minimum=0,
+            maximum=most,
+            integer=True,
+            help=words,
+        )
 
     def _warp_control(self) -> Control:
         threads = min(self.launch.threads, 1024)  # a larger block is refused by the simulation
-        options = [(w, f"{w}: threads {LANES * w} to {min(LANES * w + LANES, threads) - 1}") for w in range(warps_of((threads,)))]
+        options = [
+            (w, f"{w}: threads {LANES * w} to {min(LANES * w + LANES, threads) - 1}")
+            for w in range(warps_of((threads,)))
+        ]
         words = "The warp to follow: 32 threads with consecutive numbers."
         return Choice(name="warp", label="Warp", options=options, help=words, shows_only=True)
 
     def _step_control(self) -> Control:
         most = len(self._walk.steps(self._shown_warp)) if self._walk is not None else 0
-        return Number(name="step", label="Step", default=1, minimum=1, maximum=max(most, 1), integer=True, shows_only=True)
+        return Number(
+            name="step",
+            label="Step",
+            default=1,
+            minimum=1,
+            maximum=max(most, 1),
+            integer=True,
+            shows_only=True,
+        )
 
     def in_panel(self, control: Control) -> bool:
         """Return whether a control is in the panel on top; the step has its own slider below it."""
@@ -130,7 +183,9 @@ class SimtMicroscope(Instrument):
 
     @property
     def _shown_warp(self) -> int:
-        """The chosen warp, or the last one that the result has: for a moment a new kernel's controls stand over the old result."""
+        """The chosen warp, or the last one that the result has: for a moment a new kernel's
+        controls stand over the old result.
+        """
         assert self._walk is not None
         return min(int(self.values["warp"]), self._walk.warps - 1)
 
@@ -149,7 +204,13 @@ class SimtMicroscope(Instrument):
     @property
     def launch(self) -> Launch:
         """The kernel in the microscope, with its launch."""
-        name = self.values["kernel"] if hasattr(self, "values") else _OWN if self._own else next(iter(EXAMPLES))
+        name = (
+            self.values["kernel"]
+            if hasattr(self, "values")
+            else _OWN
+            if self._own
+            else next(iter(EXAMPLES))
+        )
         if name == _OWN:
             assert self._own is not None
             return self._own
@@ -208,11 +269,17 @@ class SimtMicroscope(Instrument):
         """A description of the picture: the lanes, then each access of the step."""
         self.wait()
         position = self._microscope.position
-        return [position["words"], *(f"{a['title']}: {a['words']}" for a in position["accesses"])] if position else []
+        return (
+            [position["words"], *(f"{a['title']}: {a['words']}" for a in position["accesses"])]
+            if position
+            else []
+        )
 
     @property
     def outputs(self) -> Mapping[str, np.ndarray]:
-        """The arrays after the kernel, by the names of its parameters. They are copies; your arrays are unchanged."""
+        """The arrays after the kernel, by the names of its parameters. They are copies; your arrays
+        are unchanged.
+        """
         self.wait()
         return self._outputs
 
@@ -226,13 +293,28 @@ class SimtMicroscope(Instrument):
         """
         self.wait()
         with self._lock:
-            step = None if self._walk is None else self._walk.next_at(self._shown_warp, self.step, line)
+            step = (
+                None
+                if self._walk is None
+                else self._walk.next_at(self._shown_warp, self.step, line)
+            )
         if step is None:
-            raise InputError(f"Warp {self.warp} never executes line {shown(line)}; expected one of its lines. Choose another line or warp.")
+            raise InputError(
+                f"Warp {self.warp} never executes line {shown(line)}; expected one of its lines. "
+                "Choose another line or warp."
+            )
         self.set(step=step)
 
-    def load(self, kernel: Any, grid: Any = None, block: Any = None, *args: Any, dynamic_shared_bytes: int | None = None) -> None:
-        """Open a kernel in the microscope and run it; grid, block and arguments that are not given stay as before.
+    def load(
+        self,
+        kernel: Any,
+        grid: Any = None,
+        block: Any = None,
+        *args: Any,
+        dynamic_shared_bytes: int | None = None,
+    ) -> None:
+        """Open a kernel in the microscope and run it; grid, block and arguments that are not given
+        stay as before.
 
         Raises
         ------
@@ -242,9 +324,16 @@ class SimtMicroscope(Instrument):
         with self._lock:
             before = self._own
             if before is not None:
-                grid, block = before.grid if grid is None else grid, before.block if block is None else block
+                grid, block = (
+                    before.grid if grid is None else grid,
+                    before.block if block is None else block,
+                )
                 args = args or before.arguments
-                dynamic_shared_bytes = before.dynamic_shared_bytes if dynamic_shared_bytes is None else dynamic_shared_bytes
+                dynamic_shared_bytes = (
+                    before.dynamic_shared_bytes
+                    if dynamic_shared_bytes is None
+                    else dynamic_shared_bytes
+                )
             self._own = Launch(kernel, grid, block, args, dynamic_shared_bytes or 0)
             self._follows = self._own.newest() is self._own
             self.controls["kernel"] = self._kernel_control()
@@ -265,8 +354,18 @@ class SimtMicroscope(Instrument):
         """Set controls by name, as the mouse would; another kernel or block is run at once."""
         if "step" in values or "warp" in values:
             if values.keys() & {"kernel", "block_number"}:
-                self.set(**{name: value for name, value in values.items() if name in ("kernel", "block_number")})
-                values = {name: value for name, value in values.items() if name not in ("kernel", "block_number")}
+                self.set(
+                    **{
+                        name: value
+                        for name, value in values.items()
+                        if name in ("kernel", "block_number")
+                    }
+                )
+                values = {
+                    name: value
+                    for name, value in values.items()
+                    if name not in ("kernel", "block_number")
+                }
             self.wait()
         self._apply(values)
 
@@ -302,19 +401,30 @@ class SimtMicroscope(Instrument):
 
     # The work.
 
-    def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Simulation:
-        """Run ``gl.kernels.simulate`` for the present controls; if they change meanwhile, start again."""
+    def work(
+        self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop
+    ) -> Simulation:
+        """Run ``gl.kernels.simulate`` for the present controls; if they change meanwhile, start
+        again.
+        """
         while True:
             with self._lock:
                 wanted = self._tried = self._wanted()
                 launch, number = self.launch, self.values["block_number"]
             try:
-                return self._simulate(launch, number, progress, lambda wanted=wanted: stop() or self._wanted() != wanted)  # type: ignore[misc]
+                return self._simulate(
+                    launch,
+                    number,
+                    progress,
+                    lambda wanted=wanted: stop() or self._wanted() != wanted,  # type: ignore[misc]
+                )
             except StoppedError:
                 if stop():
                     raise
 
-    def _simulate(self, launch: Launch, block_number: int, progress: Progress, stop: Stop) -> Simulation:
+    def _simulate(
+        self, launch: Launch, block_number: int, progress: Progress, stop: Stop
+    ) -> Simulation:
         begun = time.monotonic()
         name, reached = launch.name, 0.0
 
@@ -330,12 +440,25 @@ class SimtMicroscope(Instrument):
 
         arguments = launch.copies()
         s = kernels.simulate(
-            launch.kernel, launch.grid, launch.block, *arguments, dynamic_shared_bytes=launch.dynamic_shared_bytes, trace=block_number,
-            stop=now_and_then, progress=batch_done,
-        )  # fmt: skip
+            launch.kernel,
+            launch.grid,
+            launch.block,
+            *arguments,
+            dynamic_shared_bytes=launch.dynamic_shared_bytes,
+            trace=block_number,
+            stop=now_and_then,
+            progress=batch_done,
+        )
         if stop():
             raise StoppedError(f"{name}: stopped.")
-        self._found = Walk(s), {n: np.asarray(a) for n, a in zip(launch.parameters, arguments, strict=False) if np.ndim(a)}
+        self._found = (
+            Walk(s),
+            {
+                n: np.asarray(a)
+                for n, a in zip(launch.parameters, arguments, strict=False)
+                if np.ndim(a)
+            },
+        )
         return s
 
     def ended(self, action: str) -> None:
@@ -343,14 +466,17 @@ class SimtMicroscope(Instrument):
         if self._found is not None:
             self._walk, self._outputs = self._found
             self._microscope.write(
-                source=show_source(self._walk.simulation), label=f"Source of {self._walk.simulation.kernel} with its counts"
+                source=show_source(self._walk.simulation),
+                label=f"Source of {self._walk.simulation.kernel} with its counts",
             )
             self._rows = table_of(self._walk.simulation, self._outputs)
         self.replace_control(self._warp_control())
         self.replace_control(self._step_control())
 
     def failed(self, action: str) -> None:
-        """Remove the old result from the screen: it belongs to another kernel, or to an older version of this one."""
+        """Remove the old result from the screen: it belongs to another kernel, or to an older
+        version of this one.
+        """
         self.results.clear()
         self._walk, self._outputs, self._rows = None, {}, ()
         self.replace_control(self._step_control())
@@ -372,32 +498,53 @@ class SimtMicroscope(Instrument):
             self._place = None
             self._microscope.write(source=[], position={})
             return Drawing(
-                message="Nothing to show: choose another kernel, or press Run." if self._working is None else "The simulation is running."
+                message="Nothing to show: choose another kernel, or press Run."
+                if self._working is None
+                else "The simulation is running."
             )
         s, warp = self._walk.simulation, self._shown_warp
         steps = self._walk.steps(warp)
         self._place = int(steps[min(values["step"], len(steps)) - 1]) if len(steps) else None
-        self._microscope.write(position=self._walk.show(warp, min(values["step"], max(len(steps), 1))))
+        self._microscope.write(
+            position=self._walk.show(warp, min(values["step"], max(len(steps), 1)))
+        )
         headers = ("", "count", "meaning")
         return Drawing(None, headers, self._rows, [s.evidence], (), verdict(s))
 
     def _set_from_panel(self, name: str, raw: Any) -> None:
-        """Leave out a step that the browser sent before it heard of a shorter walk: the slider has no field that a refusal could mark."""
-        if name == "step" and isinstance(raw, int) and raw > cast("Number", self.controls["step"]).maximum:
+        """Leave out a step that the browser sent before it heard of a shorter walk: the slider has
+        no field that a refusal could mark.
+        """
+        if (
+            name == "step"
+            and isinstance(raw, int)
+            and raw > cast("Number", self.controls["step"]).maximum
+        ):
             return
         super()._set_from_panel(name, raw)
 
     def _on_step(self, _: Any, content: Any, __: Any) -> None:
-        """Handle what the browser sent from the step's own controls; nothing that arrives here may end the instrument."""
+        """Handle what the browser sent from the step's own controls; nothing that arrives here may
+        end the instrument.
+        """
         with self._lock:
             try:
                 if content.get("do") == "set":
-                    self._take(content, [(content.get("name"), content.get("raw"), content.get("seq"))])
-                elif content.get("do") == "line" and self._is_new(content, "step", content.get("seq")):
-                    step = None if self._walk is None else self._walk.next_at(self._shown_warp, self.step, content.get("line"))
+                    self._take(
+                        content, [(content.get("name"), content.get("raw"), content.get("seq"))]
+                    )
+                elif content.get("do") == "line" and self._is_new(
+                    content, "step", content.get("seq")
+                ):
+                    step = (
+                        None
+                        if self._walk is None
+                        else self._walk.next_at(self._shown_warp, self.step, content.get("line"))
+                    )
                     if step is not None:
                         self._apply({"step": step})
-            except Exception as error:  # shown inside the instrument: a callback's exception is shown nowhere else
+            except Exception as error:
+                # shown inside the instrument: a callback's exception is shown nowhere else
                 self._panel.write(error=in_one_sentence(error), error_control="")
             finally:
                 self._microscope.send(acknowledged(content))
@@ -411,15 +558,29 @@ class SimtMicroscope(Instrument):
     def code_for(self, values: Mapping[str, Any]) -> str:
         """Return the call of ``gl.kernels.simulate`` and the step that is shown."""
         launch, number, place = self.launch, values["block_number"], self._place
-        dynamic = f", dynamic_shared_bytes={launch.dynamic_shared_bytes}" if launch.dynamic_shared_bytes else ""
+        dynamic = (
+            f", dynamic_shared_bytes={launch.dynamic_shared_bytes}"
+            if launch.dynamic_shared_bytes
+            else ""
+        )
         call = f"s = gl.kernels.simulate({launch.code()}{dynamic}, trace={number})"
         if values["kernel"] == _OWN:
             numpy = "import numpy as np\n\n" if "np." in launch.code() else ""
-            head = f"{numpy}import gpulab as gl\n\n# Arrays change in place here, as on a GPU; the microscope works on copies.\n"
+            head = (
+                f"{numpy}import gpulab as gl\n\n# Arrays change in place here, as on a GPU; "
+                "the microscope works on copies.\n"
+            )
         else:
             head = EXAMPLES[values["kernel"]].cell
         first = LANES * values["warp"]
         lanes = f"list(a.elements[{first}:{first + LANES}])"
-        step = "" if place is None else f"\nstep = s.trace[{place}]\nprint(step.line, [(a.array, a.kind, {lanes}) for a in step.accesses])"
-        again = f"\n# The same in the microscope: gl.widgets.SimtMicroscope({launch.code()}{dynamic})"
+        step = (
+            ""
+            if place is None
+            else f"\nstep = s.trace[{place}]\nprint(step.line, [(a.array, a.kind, {lanes}) for "
+            "a in step.accesses])"
+        )
+        again = (
+            f"\n# The same in the microscope: gl.widgets.SimtMicroscope({launch.code()}{dynamic})"
+        )
         return f"{head}{call}\nprint(s.listing()){step}{again}"

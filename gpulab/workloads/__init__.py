@@ -1,6 +1,8 @@
-"""The catalogue: named operations with inputs, FLOPs and bytes. One registry serves instruments, recordings and benchmarks.
+"""The catalogue: named operations with inputs, FLOPs and bytes. One registry serves instruments,
+recordings and benchmarks.
 
-``names()`` lists the entries, ``get(name)`` returns one, and calling it with a size gives a ``Workload``:
+``names()`` lists the entries, ``get(name)`` returns one, and calling it with a size gives a
+``Workload``:
 
 >>> from gpulab import workloads
 >>> w = workloads.get("matmul")(n=64)
@@ -12,10 +14,11 @@ True
 
 What is counted
 ---------------
-FLOPs: every addition, multiplication, comparison and elementary function (exp, erf, division, square root) of the formula
-counts one, a multiply-add two; each entry's ``counts`` has its formula. Attention and the training steps count matrix
-products and convolutions only, as the literature does. Bytes are the compulsory traffic: each input read once, each
-output written once; repeated reads and memory that an implementation keeps between operators are not counted.
+FLOPs: every addition, multiplication, comparison and elementary function (exp, erf, division,
+square root) of the formula counts one, a multiply-add two; each entry's ``counts`` has its formula.
+Attention and the training steps count matrix products and convolutions only, as the literature
+does. Bytes are the compulsory traffic: each input read once, each output written once; repeated
+reads and memory that an implementation keeps between operators are not counted.
 
 Adding a workload takes ten lines in one place, here or in your own module::
 
@@ -34,9 +37,10 @@ Adding a workload takes ten lines in one place, here or in your own module::
         )
     )
 
-``inputs`` are drawn on the CPU in float32 and then converted and moved, so they have the same values on every device. The
-default check computes some rows (entries along the first dimension) again in float64; an entry whose rows depend on
-each other provides its own ``difference``. See ``WorkloadSpec`` for the rest.
+``inputs`` are drawn on the CPU in float32 and then converted and moved, so they have the same
+values on every device. The default check computes some rows (entries along the first dimension)
+again in float64; an entry whose rows depend on each other provides its own ``difference``. See
+``WorkloadSpec`` for the rest.
 """
 
 import importlib
@@ -46,6 +50,7 @@ from gpulab.workloads._registry import Workload, WorkloadSpec, get, names, regis
 
 __all__ = ["Workload", "WorkloadSpec", "draw", "get", "names", "register"]
 
-# Each catalogue module registers its entries when it is imported; the order is the order of ``names()``.
+# Each catalogue module registers its entries when it is imported; the order is the order of
+# ``names()``.
 for _module in ("_dense", "_elementwise", "_rows", "_irregular", "_convolution", "_training"):
     importlib.import_module(f"{__name__}.{_module}")

@@ -20,7 +20,9 @@ def _matmul_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> flo
         return math.inf
     index = _checks.pick(w, 64, w.n)
     columns = _checks.rows(b.T, index).T
-    return _checks.relative_difference(_checks.rows(result, index)[:, index], _checks.rows(a, index) @ columns)
+    return _checks.relative_difference(
+        _checks.rows(result, index)[:, index], _checks.rows(a, index) @ columns
+    )
 
 
 def _linear(x: Any, weight: Any, bias: Any) -> Any:
@@ -31,7 +33,11 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
 
 def _linear_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
     features = w.params["features"]
-    return draw.normal(g, w.n, features), draw.normal(g, features, features, scale=features**-0.5), draw.normal(g, features)
+    return (
+        draw.normal(g, w.n, features),
+        draw.normal(g, features, features, scale=features**-0.5),
+        draw.normal(g, features),
+    )
 
 
 def _attention(q: Any, k: Any, v: Any) -> Any:
@@ -64,8 +70,9 @@ def _solve(a: Any, b: Any) -> Any:
 def _solve_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     """Refine the result in float64 until it has converged: the distance that it moved is its error.
 
-    ``draw.well_conditioned`` is 4 sqrt(n) I + G with singular values of G up to about 2 sqrt(n), so each Richardson step
-    halves the error: 14 steps leave less than 0.01 % of it, at 2 n^2 FLOPs each instead of n^3 in all.
+    ``draw.well_conditioned`` is 4 sqrt(n) I + G with singular values of G up to about 2 sqrt(n), so
+    each Richardson step halves the error: 14 steps leave less than 0.01 % of it, at 2 n^2 FLOPs
+    each instead of n^3 in all.
     """
     a, b = (_checks.reference_copy(x) for x in inputs)
     if not _checks.is_tensor(result) or result.shape != b.shape:
@@ -103,10 +110,14 @@ register(
         sizes=(1, 4, 16, 64, 256, 1024, 4096),
         function=_linear,
         flops=lambda w: 2 * w.n * w.params["features"] ** 2 + w.n * w.params["features"],
-        nbytes=lambda w: (2 * w.n * w.params["features"] + w.params["features"] ** 2 + w.params["features"]) * w.itemsize,
+        nbytes=lambda w: (
+            (2 * w.n * w.params["features"] + w.params["features"] ** 2 + w.params["features"])
+            * w.itemsize
+        ),
         make_inputs=_linear_inputs,
         params={"features": 2048},
-        counts="2 n f^2 FLOPs and n f for the bias, with f features in and out; batch and weights read, batch written",
+        counts="2 n f^2 FLOPs and n f for the bias, with f features in and out; batch and "
+        "weights read, batch written",
         difference=_checks.by_rows((0,)),
         sum_length=lambda w: w.params["features"],
         matrix="matmul",
@@ -124,12 +135,19 @@ register(
         nbytes=lambda w: 4 * math.prod(_attention_shape(w)) * w.itemsize,
         make_inputs=lambda w, g: tuple(draw.normal(g, *_attention_shape(w)) for _ in range(3)),
         params={"batch": 2, "heads": 8, "head_width": 64},
-        counts="4 b h n^2 d FLOPs: both matrix products, without the softmax between them; q, k, v read, the result written",
+        counts="4 b h n^2 d FLOPs: both matrix products, without the softmax between them; q, k, "
+        "v read, the result written",
         difference=_attention_difference,
         sum_length=lambda w: w.n,
         matrix="matmul",
         # PyTorch's plain path keeps the n x n scores; the fused ones do not.
-        memory=lambda w: (4 * w.params["head_width"] + 2 * w.n) * w.params["batch"] * w.params["heads"] * w.n * w.itemsize,
+        memory=lambda w: (
+            (4 * w.params["head_width"] + 2 * w.n)
+            * w.params["batch"]
+            * w.params["heads"]
+            * w.n
+            * w.itemsize
+        ),
     )
 )
 
@@ -144,7 +162,8 @@ register(
         nbytes=lambda w: (w.n**2 + 2 * w.n) * w.itemsize,
         make_inputs=lambda w, g: (draw.well_conditioned(g, w.n), draw.normal(g, w.n)),
         dtypes=("float32", "float64"),
-        counts="2/3 n^3 FLOPs for the LU factors and 2 n^2 for the substitutions; matrix and right side read, solution written",
+        counts="2/3 n^3 FLOPs for the LU factors and 2 n^2 for the substitutions; matrix and "
+        "right side read, solution written",
         difference=_solve_difference,
         sum_length=lambda w: w.n,
         memory=lambda w: 3 * w.n**2 * w.itemsize,

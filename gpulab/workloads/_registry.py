@@ -12,9 +12,12 @@ from gpulab._given import is_whole
 from gpulab.errors import InputError, shown
 from gpulab.workloads import _checks, _fits
 
-ITEMSIZE: Mapping[str, int] = MappingProxyType({"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2})
+ITEMSIZE: Mapping[str, int] = MappingProxyType(
+    {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+)
 
-# The largest size parameter: beyond it no machine holds the inputs, and Python's integers would not turn into floats.
+# The largest size parameter: beyond it no machine holds the inputs, and Python's integers would not
+# turn into floats.
 LARGEST_SIZE = 2**40
 
 
@@ -42,8 +45,14 @@ class Workload:
 
     @property
     def label(self) -> str:
-        """The label that tables show, such as "matmul n=1024 float32"; parameters only where they are not the defaults."""
-        changed = "".join(f" {key}={value}" for key, value in self.params.items() if value != self.spec.params[key])
+        """The label that tables show, such as "matmul n=1024 float32"; parameters only where they
+        are not the defaults.
+        """
+        changed = "".join(
+            f" {key}={value}"
+            for key, value in self.params.items()
+            if value != self.spec.params[key]
+        )
         return f"{self.name} n={self.n} {self.dtype}{changed}"
 
     @property
@@ -53,22 +62,30 @@ class Workload:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of one call, by ``spec.counts``; 0.0 where an operation only moves or compares."""
+        """Floating-point operations of one call, by ``spec.counts``; 0.0 where an operation only
+        moves or compares.
+        """
         return float(self.spec.flops(self))
 
     @property
     def nbytes(self) -> float:
-        """Compulsory memory traffic of one call in bytes: each input read once, each output written once."""
+        """Compulsory memory traffic of one call in bytes: each input read once, each output written
+        once.
+        """
         return float(self.spec.nbytes(self))
 
     @property
     def working_set_bytes(self) -> float:
-        """Bytes of distinct memory that one call touches at least: the cache level that holds it bounds the rate."""
+        """Bytes of distinct memory that one call touches at least: the cache level that holds it
+        bounds the rate.
+        """
         return self.nbytes
 
     @property
     def memory_bytes(self) -> float:
-        """Bytes of device memory that inputs, result and intermediate storage take together, estimated."""
+        """Bytes of device memory that inputs, result and intermediate storage take together,
+        estimated.
+        """
         return float(self.spec.memory(self)) if self.spec.memory is not None else self.nbytes
 
     @property
@@ -79,14 +96,16 @@ class Workload:
     def arithmetic_on(self, device: Any) -> str:
         """Return the fastest number format that the settings permit on a device.
 
-        "tf32" for matrix products and convolutions of float32 where PyTorch may use it (CUDA; convolutions by
-        default), else ``arithmetic_dtype``.
+        "tf32" for matrix products and convolutions of float32 where PyTorch may use it (CUDA;
+        convolutions by default), else ``arithmetic_dtype``.
         """
         return "tf32" if _fits.tf32_permitted(self, device) else self.dtype
 
     @property
     def tolerance(self) -> float:
-        """The max|a - reference| / max|reference| that the dtype allows: some roundings of its format and of its sums."""
+        """The max|a - reference| / max|reference| that the dtype allows: some roundings of its
+        format and of its sums.
+        """
         return _checks.tolerance(self)
 
     def check(self, device: Any = "cpu") -> None:
@@ -105,7 +124,8 @@ class Workload:
         self.check_fits(device)
 
     def check_fits(self, device: Any = "cpu") -> None:
-        """Return normally if the workload fits into the memory that is free on a device, and its inputs into the host's.
+        """Return normally if the workload fits into the memory that is free on a device, and its
+        inputs into the host's.
 
         Raises
         ------
@@ -134,7 +154,8 @@ class Workload:
         return self.spec.function(*inputs)
 
     def difference(self, result: Any, inputs: tuple[Any, ...]) -> float:
-        """Return max|result - reference| / max|reference| against a float64 reference of sampled rows or elements.
+        """Return max|result - reference| / max|reference| against a float64 reference of sampled
+        rows or elements.
 
         Infinite where the result has another shape or values that are not finite.
         """
@@ -208,25 +229,37 @@ class WorkloadSpec:
         Raises
         ------
         InputError
-            If the size is not a positive whole number, or a dtype or parameter is not one of the entry's.
+            If the size is not a positive whole number, or a dtype or parameter is not one of the
+            entry's.
         """
         size = self.sizes[len(self.sizes) // 2] if n is None else _whole(self.name, "n", n)
         for key in params:
             if key not in self.params:
                 known = ", ".join(self.params) or "none"
-                raise InputError(f"{self.name}: there is no parameter {shown(key)}; expected one of: {known}.{_nearest(key, self.params)}")
-        given = {key: _whole(self.name, key, params.get(key, default)) for key, default in self.params.items()}
+                raise InputError(
+                    f"{self.name}: there is no parameter {shown(key)}; expected one of: "
+                    f"{known}.{_nearest(key, self.params)}"
+                )
+        given = {
+            key: _whole(self.name, key, params.get(key, default))
+            for key, default in self.params.items()
+        }
         workload = Workload(self.name, self._dtype(dtype), size, MappingProxyType(given), self)
         workload.flops, workload.nbytes  # noqa: B018  (counting finds parameters that do not go together)
         return workload
 
     def _dtype(self, dtype: Any) -> str:
         """Return the name of a dtype that is given as text or as torch's or numpy's own object."""
-        named = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+        named = (
+            dtype
+            if isinstance(dtype, str)
+            else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+        )
         text = (named if isinstance(named, str) else shown(dtype)).removeprefix("torch.")
         if text not in self.dtypes:
             raise InputError(
-                f"{self.name}: dtype {shown(text)} is not supported; expected one of: {', '.join(self.dtypes)}."
+                f"{self.name}: dtype {shown(text)} is not supported; expected one of: "
+                f"{', '.join(self.dtypes)}."
                 f"{_nearest(text, self.dtypes)}"
             )
         return text
@@ -235,7 +268,8 @@ class WorkloadSpec:
 def _whole(workload: str, name: str, value: Any) -> int:
     if not is_whole(value) or not 1 <= value <= LARGEST_SIZE:
         raise InputError(
-            f"{workload}: {name} is {shown(value, 40)}; expected a whole number from 1 to 2**40. Pass for example {name}=1024."
+            f"{workload}: {name} is {shown(value, 40)}; expected a whole number from 1 to 2**40. "
+            f"Pass for example {name}=1024."
         )
     return int(value)
 
@@ -249,19 +283,25 @@ _REGISTRY: dict[str, WorkloadSpec] = {}
 
 
 def register(spec: WorkloadSpec) -> WorkloadSpec:
-    """Add an entry to the catalogue (in place of one of the same name, so that a cell can run twice) and return it.
+    """Add an entry to the catalogue (in place of one of the same name, so that a cell can run
+    twice) and return it.
 
     Raises
     ------
     InputError
-        If the entry has no sizes, sizes that do not ascend, or a dtype that the catalogue does not know.
+        If the entry has no sizes, sizes that do not ascend, or a dtype that the catalogue does not
+        know.
     """
     if not spec.sizes or list(spec.sizes) != sorted(set(spec.sizes)):
-        raise InputError(f"register: workload {spec.name!r} has the sizes {spec.sizes}; expected at least one, in ascending order.")
+        raise InputError(
+            f"register: workload {spec.name!r} has the sizes {spec.sizes}; expected at least one, "
+            "in ascending order."
+        )
     unknown = [dtype for dtype in spec.dtypes if dtype not in ITEMSIZE]
     if unknown or not spec.dtypes:
         raise InputError(
-            f"register: workload {spec.name!r} has the dtypes {spec.dtypes}; expected a selection from: {', '.join(ITEMSIZE)}."
+            f"register: workload {spec.name!r} has the dtypes {spec.dtypes}; expected a selection "
+            f"from: {', '.join(ITEMSIZE)}."
         )
     for size in spec.sizes:
         _whole(spec.name, "a size", size)
@@ -295,7 +335,8 @@ def get(name: str) -> WorkloadSpec:
     """
     if not isinstance(name, str) or name not in _REGISTRY:
         raise InputError(
-            f"get: workload {shown(name)} is not in the catalogue; expected one of: {', '.join(_REGISTRY)}."
+            f"get: workload {shown(name)} is not in the catalogue; expected one of: "
+            f"{', '.join(_REGISTRY)}."
             f"{_nearest(name if isinstance(name, str) else '', _REGISTRY)}"
         )
     return _REGISTRY[name]

@@ -38,13 +38,15 @@ register(
         function=_sum,
         flops=lambda w: w.n - 1,
         nbytes=lambda w: (w.n + 1) * w.itemsize,
-        # Positive values: the sum of values around zero may lie near zero, where a relative difference says nothing.
+        # Positive values: the sum of values around zero may lie near zero, where a relative
+        # difference says nothing.
         make_inputs=lambda w, g: (draw.uniform(g, w.n),),
         # No float16: the sum of 131,072 such values is beyond its largest number.
         dtypes=("float32", "float64", "bfloat16"),
         counts="n - 1 FLOPs; one array read, one number written",
         difference=_checks.difference_of_all,
-        # PyTorch sums in cascades and GPUs in trees: no partial sum has more than about sqrt(n) terms.
+        # PyTorch sums in cascades and GPUs in trees: no partial sum has more than about sqrt(n)
+        # terms.
         sum_length=lambda w: math.sqrt(w.n),
     )
 )
@@ -60,7 +62,8 @@ register(
         nbytes=lambda w: 2 * w.n * _width(w) * w.itemsize,
         make_inputs=lambda w, g: (draw.normal(g, w.n, _width(w)),),
         params={"width": 1024},
-        counts="5 FLOPs an element (maximum, subtraction, exponential, sum, division); one array read, one written",
+        counts="5 FLOPs an element (maximum, subtraction, exponential, sum, division); one array "
+        "read, one written",
         sum_length=_width,
     )
 )
@@ -74,9 +77,14 @@ register(
         function=_layer_norm,
         flops=lambda w: 7 * w.n * _width(w),
         nbytes=lambda w: (2 * w.n * _width(w) + 2 * _width(w)) * w.itemsize,
-        make_inputs=lambda w, g: (draw.normal(g, w.n, _width(w)), draw.uniform(g, _width(w)), draw.normal(g, _width(w))),
+        make_inputs=lambda w, g: (
+            draw.normal(g, w.n, _width(w)),
+            draw.uniform(g, _width(w)),
+            draw.normal(g, _width(w)),
+        ),
         params={"width": 1024},
-        counts="7 FLOPs an element (mean, subtraction, square, sum, division, scale, shift); array, scale and shift read, array written",
+        counts="7 FLOPs an element (mean, subtraction, square, sum, division, scale, shift); "
+        "array, scale and shift read, array written",
         difference=_checks.by_rows((0,)),
         sum_length=_width,
     )

@@ -1,7 +1,7 @@
 """Training steps of the small real networks: forward, loss, backward, optimizer.
 
-The learning rate is zero, so each call does the whole work of a step on the same numbers, and the loss and the gradients
-can be checked after any number of calls.
+The learning rate is zero, so each call does the whole work of a step on the same numbers, and the
+loss and the gradients can be checked after any number of calls.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from gpulab.workloads._registry import Workload, WorkloadSpec, register
 _CLASSES, _IMAGE_CHANNELS, _STAGES = 10, 3, 2
 _VOCABULARY, _CONTEXT, _HEADS = 1000, 128, 4
 
-# A ReLU or a maximum that rounding tips over changes a gradient by parts in a thousand; a wrong gradient is further off.
+# A ReLU or a maximum that rounding tips over changes a gradient by parts in a thousand; a wrong
+# gradient is further off.
 _GRADIENT_LIMIT = 0.05
 
-# Above this many FLOPs the float64 reference of a step leaves the backward pass out, a third of the work.
+# Above this many FLOPs the float64 reference of a step leaves the backward pass out, a third of the
+# work.
 _REFERENCE_FLOPS = 3e11
 
 
@@ -61,16 +63,19 @@ def _run(step: TrainingStep, x: Any, y: Any) -> Any:
 
 
 def _reference_model(model: Any) -> Any:
-    """Return a float64 copy without gradients, on the model's device where that can be faster than the CPU (it must have float64)."""
+    """Return a float64 copy without gradients, on the model's device where that can be faster than
+    the CPU (it must have float64).
+    """
     device = next(model.parameters()).device
     return copy.deepcopy(model).to(device if device.type == "cuda" else "cpu").double()
 
 
 def _difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
-    """Compare the loss with that of a float64 copy of the model, and the gradients of the last step where they are 5 % off.
+    """Compare the loss with that of a float64 copy of the model, and the gradients of the last step
+    where they are 5 % off.
 
-    In bfloat16 the loss alone: through ten layers with batch norm, gradients of single images differ by 20 %, and a limit
-    as wide as that would find no fault.
+    In bfloat16 the loss alone: through ten layers with batch norm, gradients of single images
+    differ by 20 %, and a limit as wide as that would find no fault.
     """
     step, x, y = inputs
     if not _checks.is_tensor(result) or result.dim() != 0:
@@ -79,7 +84,9 @@ def _difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     device = next(model.parameters()).device
     images = x.is_floating_point()
     loss = step.loss(model, x.to(device).double() if images else x.to(device), y.to(device))
-    worst = _checks.relative_difference(_checks.reference_copy(result), _checks.reference_copy(loss))
+    worst = _checks.relative_difference(
+        _checks.reference_copy(result), _checks.reference_copy(loss)
+    )
     if w.flops > _REFERENCE_FLOPS or w.dtype == "bfloat16":
         return worst
     loss.backward()
@@ -93,8 +100,12 @@ def _difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     return worst
 
 
-def _made(build: Callable[[], Any], loss: Callable[[Any, Any, Any], Any], generator: Any) -> TrainingStep:
-    """Return a step whose model's weights come from the generator, leaving torch's global one as it was."""
+def _made(
+    build: Callable[[], Any], loss: Callable[[Any, Any, Any], Any], generator: Any
+) -> TrainingStep:
+    """Return a step whose model's weights come from the generator, leaving torch's global one as it
+    was.
+    """
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -113,7 +124,11 @@ def _language_loss(model: Any, x: Any, y: Any) -> Any:
 
 
 def _cnn_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
-    step = _made(lambda: networks.cnn(_IMAGE_CHANNELS, _CLASSES, w.params["width"], _STAGES), _classification_loss, g)
+    step = _made(
+        lambda: networks.cnn(_IMAGE_CHANNELS, _CLASSES, w.params["width"], _STAGES),
+        _classification_loss,
+        g,
+    )
     side = w.params["side"]
     return step, draw.normal(g, w.n, _IMAGE_CHANNELS, side, side), draw.integers(g, _CLASSES, w.n)
 
@@ -137,7 +152,11 @@ def _cnn_flops(w: Workload) -> float:
 
 def _cnn_parameters(w: Workload) -> int:
     last = _cnn_layers(w)[-1][2]
-    return sum(9 * source * wide + 2 * wide for _, source, wide in _cnn_layers(w)) + last * _CLASSES + _CLASSES
+    return (
+        sum(9 * source * wide + 2 * wide for _, source, wide in _cnn_layers(w))
+        + last * _CLASSES
+        + _CLASSES
+    )
 
 
 def _cnn_batch_bytes(w: Workload) -> float:
@@ -145,18 +164,32 @@ def _cnn_batch_bytes(w: Workload) -> float:
 
 
 def _cnn_memory(w: Workload) -> float:
-    """Weights, gradients and two moments; each convolution's and norm's output kept, and 1.5 times that at work backward."""
+    """Weights, gradients and two moments; each convolution's and norm's output kept, and 1.5 times
+    that at work backward.
+    """
     activations = sum(2 * side**2 * wide for side, _, wide in _cnn_layers(w))
-    return 4 * _cnn_parameters(w) * w.itemsize + _cnn_batch_bytes(w) + 2.5 * w.n * activations * w.itemsize
+    return (
+        4 * _cnn_parameters(w) * w.itemsize
+        + _cnn_batch_bytes(w)
+        + 2.5 * w.n * activations * w.itemsize
+    )
 
 
 def _transformer_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
-    build = lambda: networks.transformer(_VOCABULARY, w.params["width"], _HEADS, w.params["layers"], context=_CONTEXT)  # noqa: E731
-    return _made(build, _language_loss, g), draw.integers(g, _VOCABULARY, w.n, _CONTEXT), draw.integers(g, _VOCABULARY, w.n, _CONTEXT)
+    build = lambda: networks.transformer(  # noqa: E731
+        _VOCABULARY, w.params["width"], _HEADS, w.params["layers"], context=_CONTEXT
+    )
+    return (
+        _made(build, _language_loss, g),
+        draw.integers(g, _VOCABULARY, w.n, _CONTEXT),
+        draw.integers(g, _VOCABULARY, w.n, _CONTEXT),
+    )
 
 
 def _transformer_flops(w: Workload) -> float:
-    """Forward, and twice that backward: 12 width^2 weights a layer and the head for each token, and the attention products."""
+    """Forward, and twice that backward: 12 width^2 weights a layer and the head for each token, and
+    the attention products.
+    """
     width, layers = w.params["width"], w.params["layers"]
     products = 2 * _CONTEXT * (12 * width**2 * layers + _VOCABULARY * width)
     return 3 * w.n * (products + 4 * _CONTEXT**2 * width * layers)
@@ -168,12 +201,17 @@ def _transformer_parameters(w: Workload) -> int:
 
 
 def _transformer_memory(w: Workload) -> float:
-    """Weights, gradients and two moments; about 20 widths a token and layer kept, and four rows of scores a token."""
+    """Weights, gradients and two moments; about 20 widths a token and layer kept, and four rows of
+    scores a token.
+    """
     kept = 20 * w.params["width"] * w.params["layers"] + 4 * _VOCABULARY
     return 4 * _transformer_parameters(w) * w.itemsize + 1.25 * w.n * _CONTEXT * kept * w.itemsize
 
 
-_STEP_BYTES = "the batch, the weights and Adam's two moments read, weights and moments written; activations not counted"
+_STEP_BYTES = (
+    "the batch, the weights and Adam's two moments read, weights and moments written; "
+    "activations not counted"
+)
 
 register(
     WorkloadSpec(
@@ -187,7 +225,8 @@ register(
         make_inputs=_cnn_inputs,
         dtypes=("float32", "float64", "bfloat16"),
         params={"side": 32, "width": 32},
-        counts=f"FLOPs of convolutions and the head, forward and twice that backward, without the gradient of the images; {_STEP_BYTES}",
+        counts="FLOPs of convolutions and the head, forward and twice that backward, without "
+        f"the gradient of the images; {_STEP_BYTES}",
         difference=_difference,
         sum_length=lambda w: w.n * w.params["side"] ** 2,
         matrix="convolution",
@@ -207,7 +246,8 @@ register(
         make_inputs=_transformer_inputs,
         dtypes=("float32", "float64", "bfloat16"),
         params={"width": 256, "layers": 4},
-        counts=f"FLOPs of matrix products (attention's in full), forward and twice that backward; {_STEP_BYTES}",
+        counts="FLOPs of matrix products (attention's in full), forward and twice that "
+        f"backward; {_STEP_BYTES}",
         difference=_difference,
         sum_length=lambda w: w.n * _CONTEXT,
         matrix="matmul",

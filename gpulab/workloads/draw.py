@@ -1,4 +1,5 @@
-"""Seeded random tensors for the inputs of workloads; made on the CPU, so that every device gets the same values.
+"""Seeded random tensors for the inputs of workloads; made on the CPU, so that every device gets the
+same values.
 
 Floating-point values are drawn in float32; the registry converts them to the workload's dtype.
 """
@@ -10,7 +11,8 @@ from typing import Any
 
 
 def normal(generator: Any, *shape: int, scale: float = 1.0) -> Any:
-    """Return standard normal values times ``scale``, float32 of ``shape``, from a ``torch.Generator`` of the CPU.
+    """Return standard normal values times ``scale``, float32 of ``shape``, from a
+    ``torch.Generator`` of the CPU.
 
     Examples
     --------
@@ -52,10 +54,12 @@ def integers(generator: Any, below: int, *shape: int) -> Any:
 
 
 def well_conditioned(generator: Any, n: int) -> Any:
-    """Return a random matrix whose condition number stays near 2 at every size, float32 of shape (n, n).
+    """Return a random matrix whose condition number stays near 2 at every size, float32 of shape
+    (n, n).
 
-    Normal entries plus ``4 sqrt(n)`` on the diagonal: the normal part has singular values up to about ``2 sqrt(n)``,
-    so those of the sum lie between ``2 sqrt(n)`` and ``6 sqrt(n)``; drawn ones reach from about 2.7 to 5.5 times ``sqrt(n)``.
+    Normal entries plus ``4 sqrt(n)`` on the diagonal: the normal part has singular values up to
+    about ``2 sqrt(n)``, so those of the sum lie between ``2 sqrt(n)`` and ``6 sqrt(n)``; drawn ones
+    reach from about 2.7 to 5.5 times ``sqrt(n)``.
 
     Examples
     --------

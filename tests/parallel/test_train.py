@@ -131,9 +131,16 @@ def test_memory_is_what_was_predicted(
     late = 1.5 * ACTIVATIONS if strategy == "sequence" else 4096
     for report in result_of(strategy).reports:
         predicted = parallel.predict_ranks(
-            whole, x, x, strategy=strategy, ranks=2, rank=report.rank, microbatches=2, loss=loss,
+            whole,
+            x,
+            x,
+            strategy=strategy,
+            ranks=2,
+            rank=report.rank,
+            microbatches=2,
+            loss=loss,
             bucket_bytes=16 * 2**10,
-        )  # fmt: skip
+        )
         assert predicted.peak_bytes == pytest.approx(report.peak_bytes, rel=0.05, abs=late)
         for category in ("parameters", "optimizer", "gradients", "activations"):
             real = report.peak_by_category.get(category, 0)

@@ -1,4 +1,6 @@
-"""Compile CUDA C++ without a GPU: the figures of each kernel, the code, and errors shown at their line."""
+"""Compile CUDA C++ without a GPU: the figures of each kernel, the code, and errors shown at their
+line.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,20 @@ LONGEST_SOURCE = 1_000_000
 _OURS = re.compile(r"--?(gpu-architecture|arch|dlto|ptx|cubin|gen-opt-lto)\b")
 
 
-def compile_cuda(source: str, arch: str = "sm_90", options: Sequence[str] = (), *, names: Sequence[str] = ()) -> CompiledModule:
-    """Compile CUDA C++ for any GPU, also one that is not in this machine, and return the resources that each kernel needs.
+def compile_cuda(
+    source: str, arch: str = "sm_90", options: Sequence[str] = (), *, names: Sequence[str] = ()
+) -> CompiledModule:
+    """Compile CUDA C++ for any GPU, also one that is not in this machine, and return the resources
+    that each kernel needs.
 
     Parameters
     ----------
     source : str
-        CUDA C++ with at least one ``__global__`` function; CUDA's own headers can be included where they are installed.
+        CUDA C++ with at least one ``__global__`` function; CUDA's own headers can be included where
+        they are installed.
     arch : str
-        The GPU's architecture, such as "sm_90", or its compute capability, such as "9.0"; from 7.5 to what the compiler knows.
+        The GPU's architecture, such as "sm_90", or its compute capability, such as "9.0"; from 7.5
+        to what the compiler knows.
     options : sequence of str
         For NVRTC, such as ``"-use_fast_math"``, ``"-maxrregcount=32"``, ``"-DTILE=16"``.
     names : sequence of str
@@ -34,7 +41,8 @@ def compile_cuda(source: str, arch: str = "sm_90", options: Sequence[str] = (), 
     Returns
     -------
     CompiledModule
-        ``.kernels[name]`` has registers and bytes; ``.ptx``, ``.cubin``, ``.sass`` the code. Results are cached by arguments.
+        ``.kernels[name]`` has registers and bytes; ``.ptx``, ``.cubin``, ``.sass`` the code.
+        Results are cached by arguments.
 
     Raises
     ------
@@ -47,22 +55,29 @@ def compile_cuda(source: str, arch: str = "sm_90", options: Sequence[str] = (), 
 
     Notes
     -----
-    Source: NVRTC and ``ptxas -v``; registers, shared memory and arguments are those in the machine code's ``.nv.info``, spills those
-    of the assembler's log. docs.nvidia.com/cuda/nvrtc, docs.nvidia.com/cuda/cuda-binary-utilities.
+    Source: NVRTC and ``ptxas -v``; registers, shared memory and arguments are those in the machine
+    code's ``.nv.info``, spills those of the assembler's log. docs.nvidia.com/cuda/nvrtc,
+    docs.nvidia.com/cuda/cuda-binary-utilities.
 
     Examples
     --------
     >>> import gpulab as gl
-    >>> made = gl.kernels.compile_cuda('extern "C" __global__ void k(float* x) { __shared__ float a[1024]; a[threadIdx.x] = x[0]; '
+    >>> made = gl.kernels.compile_cuda('extern "C" __global__ void k(float* x) { __shared__ float
+    a[1024]; a[threadIdx.x] = x[0]; '
     ...                                '__syncthreads(); x[1] = a[5]; }')
     >>> made.kernels["k"].shared_bytes, made.kernels["k"].spill_bytes
     (4096, 0)
     """
-    text, given, asked = checked_source(source), checked_texts("options", options), checked_texts("names", names)
+    text, given, asked = (
+        checked_source(source),
+        checked_texts("options", options),
+        checked_texts("names", names),
+    )
     for option in given:
         if _OURS.match(option):
             raise InputError(
-                f"compile_cuda: options has {option!r}, which compile_cuda decides itself; expected options such as '-use_fast_math'. "
+                f"compile_cuda: options has {option!r}, which compile_cuda decides itself; "
+                "expected options such as '-use_fast_math'. "
                 'Pass arch="sm_80" for another GPU.'
             )
     return _compiled(text, checked_arch(arch), given, asked)
@@ -78,11 +93,17 @@ def checked_arch(arch: object) -> str:
     """
     known = _nvrtc.architectures()
     words = str(arch).strip().lower()
-    found = re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)([af]?)", words) if isinstance(arch, (str, float)) or is_whole(arch) else None
+    found = (
+        re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)([af]?)", words)
+        if isinstance(arch, (str, float)) or is_whole(arch)
+        else None
+    )
     if found is None or int(found[1] + found[2]) not in known:
         raise InputError(
-            f"compile_cuda: arch={shown(arch)} is not one that NVRTC {_nvrtc.version()} compiles for; expected one of "
-            f"{', '.join(f'sm_{number}' for number in known)}. Take the newest that is not newer than your GPU."
+            f"compile_cuda: arch={shown(arch)} is not one that NVRTC {_nvrtc.version()} compiles "
+            "for; expected one of "
+            f"{', '.join(f'sm_{number}' for number in known)}. Take the newest that is not newer "
+            "than your GPU."
         )
     return f"sm_{found[1]}{found[2]}{found[3]}"
 
@@ -98,20 +119,33 @@ def checked_source(source: object) -> str:
         If it is empty or holds a NUL or half a character.
     """
     if not isinstance(source, str):
-        raise InputError(f"compile_cuda: source is {kind_of(source)}; expected text. Pass the CUDA C++ as a string.")
+        raise InputError(
+            f"compile_cuda: source is {kind_of(source)}; expected text. Pass the CUDA C++ as a "
+            "string."
+        )
     if len(source) > LONGEST_SOURCE:
         raise InputError(
-            f"compile_cuda: the source has {len(source):,} characters; expected at most {LONGEST_SOURCE:,}, which already take minutes. "
+            f"compile_cuda: the source has {len(source):,} characters; expected at most "
+            f"{LONGEST_SOURCE:,}, which already take minutes. "
             "Compile its parts one at a time."
         )
     if not source.strip():
-        raise CompileError("compile_cuda: the source is empty; expected CUDA C++ with a __global__ function. Write one.")
+        raise CompileError(
+            "compile_cuda: the source is empty; expected CUDA C++ with a __global__ function. "
+            "Write one."
+        )
     bad = re.search("[\0\ud800-\udfff]", source)
     if bad:
         line, column = _names.place(source, bad.start())
         what = "a NUL character" if bad.group() == "\0" else "half a character (a lone surrogate)"
-        raise CompileError(f"compile_cuda: line {line}, column {column}: the source holds {what}; expected text. Delete it.", line, column)
-    return source.replace("\r\n", "\n").replace("\r", "\n")  # so that lines count as the compiler counts them
+        raise CompileError(
+            f"compile_cuda: line {line}, column {column}: the source holds {what}; expected text. "
+            "Delete it.",
+            line,
+            column,
+        )
+    # so that lines count as the compiler counts them
+    return source.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def checked_texts(which: str, values: object) -> tuple[str, ...]:
@@ -122,27 +156,47 @@ def checked_texts(which: str, values: object) -> tuple[str, ...]:
     InputError
         If it is not a list, or one of its entries is not text that the compiler can read.
     """
-    if isinstance(values, str) or not isinstance(values, Sequence) or not all(isinstance(value, str) for value in values):
+    if (
+        isinstance(values, str)
+        or not isinstance(values, Sequence)
+        or not all(isinstance(value, str) for value in values)
+    ):
         example = '["-use_fast_math"]' if which == "options" else '["tile<16>"]'
-        raise InputError(f"compile_cuda: {which}={shown(values)}; expected a list of texts. Pass {which}={example}.")
+        raise InputError(
+            f"compile_cuda: {which}={shown(values)}; expected a list of texts. Pass "
+            f"{which}={example}."
+        )
     for value in values:
         if not value.strip() or "\0" in value or not value.isprintable():
-            raise InputError(f"compile_cuda: {which} has {shown(value)}; expected words that the compiler can read. Fix or remove it.")
+            raise InputError(
+                f"compile_cuda: {which} has {shown(value)}; expected words that the compiler can "
+                "read. Fix or remove it."
+            )
     return tuple(values)
 
 
 @functools.lru_cache
-def _compiled(source: str, arch: str, options: tuple[str, ...], names: tuple[str, ...]) -> CompiledModule:
+def _compiled(
+    source: str, arch: str, options: tuple[str, ...], names: tuple[str, ...]
+) -> CompiledModule:
     folders = [f"-I{folder}" for folder in _libraries.include_folders()]
     flags = (f"--gpu-architecture={arch}", "--ptxas-options=-v", *options, *folders)
     output = _nvrtc.compile_program(source, flags, names)
     if output.code != _nvrtc.SUCCESS:
         raise _faults.fault(source, arch, flags, names, output)
     return module(
-        output.cubin, facts_of(output.cubin, arch, output.log, source, output.symbols),
-        arch=arch, language="CUDA C++", source=source, options=options, names=names, ptx=output.ptx, log=output.log,
-        warnings=_log.warnings(output.log), compiler=f"NVRTC {_release(output.ptx)}",
-    )  # fmt: skip
+        output.cubin,
+        facts_of(output.cubin, arch, output.log, source, output.symbols),
+        arch=arch,
+        language="CUDA C++",
+        source=source,
+        options=options,
+        names=names,
+        ptx=output.ptx,
+        log=output.log,
+        warnings=_log.warnings(output.log),
+        compiler=f"NVRTC {_release(output.ptx)}",
+    )
 
 
 def _release(ptx: str) -> str:
@@ -151,7 +205,9 @@ def _release(ptx: str) -> str:
     return found.group(1) if found else _nvrtc.version()
 
 
-def facts_of(cubin: bytes, arch: str, log: str, source: str, asked: Sequence[tuple[str, str]] = ()) -> Mapping[str, KernelFacts]:
+def facts_of(
+    cubin: bytes, arch: str, log: str, source: str, asked: Sequence[tuple[str, str]] = ()
+) -> Mapping[str, KernelFacts]:
     """Put the file's and the log's facts of each kernel together, in the order of the source.
 
     Raises
@@ -166,21 +222,38 @@ def facts_of(cubin: bytes, arch: str, log: str, source: str, asked: Sequence[tup
     for kernel in kernels:
         if kernel.symbol not in used:
             raise CompileError(
-                f"compile_cuda: the assembler's log has no entry for {shown_as[kernel.symbol]}; expected its registers and spills. Leave "
+                f"compile_cuda: the assembler's log has no entry for {shown_as[kernel.symbol]}; "
+                "expected its registers and spills. Leave "
                 "out options that silence it.",
                 log=log,
             )
         usage, name = used[kernel.symbol], shown_as[kernel.symbol]
-        where = _names.kernel_place(source, name) if not name.endswith(")") else None  # overloads: a text search cannot tell them apart
+        # overloads: a text search cannot tell them apart
+        where = _names.kernel_place(source, name) if not name.endswith(")") else None
         found.append(
             KernelFacts(
-                name=name, symbol=kernel.symbol, line=where[0] if where else None,
-                registers=usage.registers if kernel.registers is None else kernel.registers, shared_bytes=kernel.shared_bytes,
-                stack_bytes=usage.stack_bytes, spill_store_bytes=usage.spill_store_bytes, spill_load_bytes=usage.spill_load_bytes,
-                constant_bytes=constant_bytes, parameter_bytes=kernel.parameter_bytes, barriers=usage.barriers,
-                max_threads=kernel.max_threads, code_bytes=kernel.code_bytes,
+                name=name,
+                symbol=kernel.symbol,
+                line=where[0] if where else None,
+                registers=usage.registers if kernel.registers is None else kernel.registers,
+                shared_bytes=kernel.shared_bytes,
+                stack_bytes=usage.stack_bytes,
+                spill_store_bytes=usage.spill_store_bytes,
+                spill_load_bytes=usage.spill_load_bytes,
+                constant_bytes=constant_bytes,
+                parameter_bytes=kernel.parameter_bytes,
+                barriers=usage.barriers,
+                max_threads=kernel.max_threads,
+                code_bytes=kernel.code_bytes,
             )
-        )  # fmt: skip
+        )
     order = [name for name, _ in asked]
-    found.sort(key=lambda k: (k.line is None, k.line or 0, order.index(k.name) if k.name in order else len(order), k.name))
+    found.sort(
+        key=lambda k: (
+            k.line is None,
+            k.line or 0,
+            order.index(k.name) if k.name in order else len(order),
+            k.name,
+        )
+    )
     return {facts.name: facts for facts in found}

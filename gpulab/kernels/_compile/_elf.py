@@ -1,7 +1,9 @@
-"""Read what a CUBIN says about its kernels: an ELF file whose ``.nv.info`` sections hold the facts that the driver launches by.
+"""Read what a CUBIN says about its kernels: an ELF file whose ``.nv.info`` sections hold the facts
+that the driver launches by.
 
-Only the few attributes that the course shows are read. Their numbers are those that ``cuobjdump -elf`` prints with these names:
-EIATTR_MAX_THREADS 0x05, EIATTR_REQNTID 0x10, EIATTR_CBANK_PARAM_SIZE 0x19, EIATTR_REGCOUNT 0x2f.
+Only the few attributes that the course shows are read. Their numbers are those that ``cuobjdump
+-elf`` prints with these names: EIATTR_MAX_THREADS 0x05, EIATTR_REQNTID 0x10,
+EIATTR_CBANK_PARAM_SIZE 0x19, EIATTR_REGCOUNT 0x2f.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ from dataclasses import dataclass
 from gpulab.errors import CompileError
 
 _MAX_THREADS, _REQUIRED_THREADS, _PARAMETER_BYTES, _REGISTERS = 0x05, 0x10, 0x19, 0x2F
-# The form of an attribute that is a size and that many bytes; the others hold nothing, a byte or two bytes.
+# The form of an attribute that is a size and that many bytes; the others hold nothing, a byte or
+# two bytes.
 _SIZED = 4
 _NOBITS = 8
 _ENTRY = 0x10  # STO_CUDA_ENTRY in a symbol's st_other: a kernel, not a device function
-# The system reserves 1 KB of shared memory of each block (CUDA C++ Programming Guide, "Shared Memory"). The size of a kernel's section
-# contains it from compute capability 9.0: seen in the files of NVRTC 13.0 for all twelve architectures beside the assembler's own figure.
+# The system reserves 1 KB of shared memory of each block (CUDA C++ Programming Guide, "Shared
+# Memory"). The size of a kernel's section contains it from compute capability 9.0: seen in the
+# files of NVRTC 13.0 for all twelve architectures beside the assembler's own figure.
 _RESERVED_FROM, _RESERVED_BYTES = 90, 1024
 
 
@@ -54,7 +58,10 @@ def sections(cubin: bytes) -> list[Section]:
         If the bytes are not such a file.
     """
     if len(cubin) < 64 or cubin[:6] != b"\x7fELF\x02\x01":
-        raise CompileError(f"cubin: {len(cubin)} bytes that are not an NVIDIA ELF file; expected machine code. Compile the source again.")
+        raise CompileError(
+            f"cubin: {len(cubin)} bytes that are not an NVIDIA ELF file; expected machine code. "
+            "Compile the source again."
+        )
     (start,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
     heads = [struct.unpack_from("<IIQQQQIIQQ", cubin, start + i * size) for i in range(count)]
@@ -89,12 +96,17 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _by_symbol(data: bytes, wanted: int, names: list[tuple[str, int]]) -> dict[str, int]:
     """The values of an attribute that is stored as (symbol, value)."""
-    pairs = [struct.unpack_from("<II", value) for attribute, value in _attributes(data) if attribute == wanted]
+    pairs = [
+        struct.unpack_from("<II", value)
+        for attribute, value in _attributes(data)
+        if attribute == wanted
+    ]
     return {names[symbol][0]: value for symbol, value in pairs}
 
 
 def read(cubin: bytes, arch: str) -> tuple[list[KernelInFile], int]:
-    """Return the kernels of a CUBIN for an architecture such as "sm_90", and the bytes of the module's own ``__constant__`` memory.
+    """Return the kernels of a CUBIN for an architecture such as "sm_90", and the bytes of the
+    module's own ``__constant__`` memory.
 
     Raises
     ------
@@ -109,7 +121,11 @@ def read(cubin: bytes, arch: str) -> tuple[list[KernelInFile], int]:
     reserved = _RESERVED_BYTES if int(re.sub(r"\D", "", arch)) >= _RESERVED_FROM else 0
     kernels = []
     for symbol in (name for name, other in names if other & _ENTRY and f".text.{name}" in by_name):
-        own = dict(_attributes(by_name[f".nv.info.{symbol}"].data)) if f".nv.info.{symbol}" in by_name else {}
+        own = (
+            dict(_attributes(by_name[f".nv.info.{symbol}"].data))
+            if f".nv.info.{symbol}" in by_name
+            else {}
+        )
         threads = own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS)
         block = by_name.get(f".nv.shared.{symbol}")
         kernels.append(
@@ -117,7 +133,9 @@ def read(cubin: bytes, arch: str) -> tuple[list[KernelInFile], int]:
                 symbol=symbol,
                 registers=registers.get(symbol),
                 shared_bytes=max(0, block.size - reserved) if block is not None else 0,
-                parameter_bytes=struct.unpack("<H", own[_PARAMETER_BYTES])[0] if _PARAMETER_BYTES in own else 0,
+                parameter_bytes=struct.unpack("<H", own[_PARAMETER_BYTES])[0]
+                if _PARAMETER_BYTES in own
+                else 0,
                 max_threads=_product(threads) if threads else None,
                 code_bytes=by_name[f".text.{symbol}"].size,
             )

@@ -1,4 +1,5 @@
-"""Turn LTO-IR into machine code through NVIDIA's nvJitLink and ctypes, as numba-cuda does for a launch. No GPU, no driver.
+"""Turn LTO-IR into machine code through NVIDIA's nvJitLink and ctypes, as numba-cuda does for a
+launch. No GPU, no driver.
 
 Source: nvJitLink's reference, CUDA 13.0 (https://docs.nvidia.com/cuda/nvjitlink).
 """
@@ -38,7 +39,8 @@ def _text(handle: ctypes.c_void_p, what: str) -> bytes:
 
 
 def link(ltoir: bytes, arch: str, options: Sequence[str] = ()) -> tuple[bytes, str, str]:
-    """Return (machine code, the PTX between, the assembler's log) of a piece of LTO-IR, optimized as numba-cuda's own launches are.
+    """Return (machine code, the PTX between, the assembler's log) of a piece of LTO-IR, optimized
+    as numba-cuda's own launches are.
 
     Raises
     ------
@@ -55,16 +57,24 @@ def link(ltoir: bytes, arch: str, options: Sequence[str] = ()) -> tuple[bytes, s
 def _linked(ltoir: bytes, arch: str, options: Sequence[str], what: str) -> tuple[bytes, str]:
     linker, handle = library(), ctypes.c_void_p()
     flags = [f"-arch={arch}", *options]
-    code = linker.nvJitLinkCreate(ctypes.byref(handle), len(flags), (ctypes.c_char_p * len(flags))(*[flag.encode() for flag in flags]))
+    code = linker.nvJitLinkCreate(
+        ctypes.byref(handle),
+        len(flags),
+        (ctypes.c_char_p * len(flags))(*[flag.encode() for flag in flags]),
+    )
     try:
         if code == 0:
             code = linker.nvJitLinkAddData(handle, _LTOIR, ltoir, len(ltoir), b"kernel.ltoir")
         if code == 0:
             code = linker.nvJitLinkComplete(handle)
-        log = "\n".join(_text(handle, name).rstrip(b"\0").decode(errors="replace").strip() for name in ("ErrorLog", "InfoLog")).strip()
+        log = "\n".join(
+            _text(handle, name).rstrip(b"\0").decode(errors="replace").strip()
+            for name in ("ErrorLog", "InfoLog")
+        ).strip()
         if code != 0:
             raise CompileError(
-                f"compile_python: the assembler refused the code for {arch} ({message_of(log, 300) or f'error {code}'}); expected "
+                f"compile_python: the assembler refused the code for {arch} "
+                f"({message_of(log, 300) or f'error {code}'}); expected "
                 "fewer bytes or another arch. Fix the kernel and run it again.",
                 log=log,
             )

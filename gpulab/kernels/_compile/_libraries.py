@@ -1,7 +1,9 @@
-"""Where NVIDIA's compiler libraries, tools and headers are: pip's wheels first, then conda's folders, then an installed toolkit.
+"""Where NVIDIA's compiler libraries, tools and headers are: pip's wheels first, then conda's
+folders, then an installed toolkit.
 
-Nothing is imported or loaded to find them, and no GPU or driver is needed. The layouts are those of the wheels for CUDA 12 and 13
-on Linux and Windows, of conda-forge's packages, and of NVIDIA's own installer.
+Nothing is imported or loaded to find them, and no GPU or driver is needed. The layouts are those of
+the wheels for CUDA 12 and 13 on Linux and Windows, of conda-forge's packages, and of NVIDIA's own
+installer.
 """
 
 from __future__ import annotations
@@ -34,9 +36,21 @@ _SUBFOLDERS = (
     "targets/x86_64-linux/lib",
     "targets/sbsa-linux/lib",
 )
-_INCLUDES = ("include", "Library/include", "targets/x86_64-linux/include", "targets/sbsa-linux/include")
+_INCLUDES = (
+    "include",
+    "Library/include",
+    "targets/x86_64-linux/include",
+    "targets/sbsa-linux/include",
+)
 # CUDA 12's wheels have one folder for each library; CUDA 13's share one, nvidia/cu13.
-_FOLDERS_OF_CUDA_12 = ("cuda_nvrtc", "nvjitlink", "cuda_runtime", "cuda_cccl", "cuda_nvcc", "cuda_nvdisasm")
+_FOLDERS_OF_CUDA_12 = (
+    "cuda_nvrtc",
+    "nvjitlink",
+    "cuda_runtime",
+    "cuda_cccl",
+    "cuda_nvcc",
+    "cuda_nvdisasm",
+)
 
 
 def _version(path: Path) -> tuple[int, ...]:
@@ -44,7 +58,9 @@ def _version(path: Path) -> tuple[int, ...]:
 
 
 def roots() -> Iterator[Path]:
-    """Yield the folders that may hold CUDA's ``lib``, ``bin`` and ``include``, the preferred first."""
+    """Yield the folders that may hold CUDA's ``lib``, ``bin`` and ``include``, the preferred
+    first.
+    """
     spec = importlib.util.find_spec("nvidia")
     for place in spec.submodule_search_locations or () if spec is not None else ():
         yield from sorted(Path(place).glob("cu[0-9]*"), key=_version, reverse=True)
@@ -57,8 +73,14 @@ def roots() -> Iterator[Path]:
 
 
 def find_library(name: str) -> Path | None:
-    """Return the file of ``nvrtc`` or ``nvJitLink``, the newest of the first folder that has one; None if there is none."""
-    pattern, form = (f"{name}64_*.dll", rf"{name}64_\d+_\d+\.dll") if _WINDOWS else (f"lib{name}.so.*", rf"lib{name}\.so\.[\d.]+")
+    """Return the file of ``nvrtc`` or ``nvJitLink``, the newest of the first folder that has one;
+    None if there is none.
+    """
+    pattern, form = (
+        (f"{name}64_*.dll", rf"{name}64_\d+_\d+\.dll")
+        if _WINDOWS
+        else (f"lib{name}.so.*", rf"lib{name}\.so\.[\d.]+")
+    )
     if _WINDOWS and name == "nvJitLink":
         pattern, form = f"{name}_*.dll", rf"{name}_\d+_\d+\.dll"
     for root in roots():
@@ -80,28 +102,53 @@ def find_tool(name: str) -> Path | None:
 
 
 def include_folders() -> list[Path]:
-    """Return the folders with CUDA's own headers (``cuda_fp16.h``, ``mma.h``; ``cuda/std`` and ``nv`` of CCCL) that are installed."""
+    """Return the folders with CUDA's own headers (``cuda_fp16.h``, ``mma.h``; ``cuda/std`` and
+    ``nv`` of CCCL) that are installed.
+    """
     nvrtc = find_library("nvrtc")
     toolkit = next(filter(None, map(_wheels, nvrtc.parents)), "") if nvrtc else ""
     found = {root: folders for root in roots() if (folders := _headers_of(root))}
 
     def rank(root: Path) -> tuple[bool, bool]:
-        return not any((folder / "cuda_fp16.h").is_file() for folder in found[root]), _wheels(root) != toolkit
+        return not any((folder / "cuda_fp16.h").is_file() for folder in found[root]), _wheels(
+            root
+        ) != toolkit
 
-    # One toolkit's headers only, the compiler's if they are there, since those of two versions do not fit together; but its wheels may lie
-    # in two environments.
+    # One toolkit's headers only, the compiler's if they are there, since those of two versions do
+    # not fit together; but its wheels may lie in two environments.
     best = sorted(found, key=rank)
-    return [folder for root in best if root == best[0] or _wheels(root) == _wheels(best[0]) != "" for folder in found[root]]
+    return [
+        folder
+        for root in best
+        if root == best[0] or _wheels(root) == _wheels(best[0]) != ""
+        for folder in found[root]
+    ]
 
 
 def _wheels(root: Path) -> str:
-    """Return the toolkit of which pip's wheels fill a folder, such as "cu13"; "" of any other folder."""
-    return "" if root.parent.name != "nvidia" else "cu12" if root.name in _FOLDERS_OF_CUDA_12 else root.name
+    """Return the toolkit of which pip's wheels fill a folder, such as "cu13"; "" of any other
+    folder.
+    """
+    return (
+        ""
+        if root.parent.name != "nvidia"
+        else "cu12"
+        if root.name in _FOLDERS_OF_CUDA_12
+        else root.name
+    )
 
 
 def _headers_of(root: Path) -> list[Path]:
-    folders = [root / below for below in _INCLUDES if any((root / below / name).exists() for name in ("cuda_fp16.h", "crt", "nv/target"))]
-    return folders + [root / below / "cccl" for below in _INCLUDES if (root / below / "cccl" / "nv" / "target").is_file()]
+    folders = [
+        root / below
+        for below in _INCLUDES
+        if any((root / below / name).exists() for name in ("cuda_fp16.h", "crt", "nv/target"))
+    ]
+    return folders + [
+        root / below / "cccl"
+        for below in _INCLUDES
+        if (root / below / "cccl" / "nv" / "target").is_file()
+    ]
 
 
 def missing(name: str) -> MissingLibraryError:
@@ -109,9 +156,13 @@ def missing(name: str) -> MissingLibraryError:
     what, wheel = _WHEELS[name]
     library = f"{what} by NVIDIA's {name} library, which"
     if sys.platform == "darwin":
-        return MissingLibraryError(f"{library} has no macOS build; expected Linux or Windows, with or without a GPU. Run this cell there.")
+        return MissingLibraryError(
+            f"{library} has no macOS build; expected Linux or Windows, with or without a GPU. Run "
+            "this cell there."
+        )
     return MissingLibraryError(
-        f"{library} is not installed here; it needs no GPU. Run {pip_command(f'install {wheel}')}, then run the cell again."
+        f"{library} is not installed here; it needs no GPU. Run {pip_command(f'install {wheel}')}, "
+        "then run the cell again."
     )
 
 
@@ -129,7 +180,9 @@ def load(name: str) -> Any:
     try:
         if _WINDOWS:
             os.add_dll_directory(str(path.parent))  # type: ignore[attr-defined,unused-ignore]
-        else:  # NVRTC opens its builtins by bare name, which the loader only knows once they are loaded
+        else:
+            # NVRTC opens its builtins by bare name, which the loader only knows once they are
+            # loaded
             for beside in sorted(path.parent.glob(f"lib{name}-builtins.so.*")):
                 ctypes.CDLL(str(beside))
         return ctypes.CDLL(str(path))

@@ -1,8 +1,9 @@
-"""The names of kernels: from the mangled ones in machine code to what the source says, and where it says it.
+"""The names of kernels: from the mangled ones in machine code to what the source says, and where it
+says it.
 
-C++ decorates a name with its types (``_Z4tileILi16EEvPf``). The platform's C++ library undoes that where there is one; elsewhere the
-plain name is read off, which is enough to tell kernels apart unless they are instances of one template.
-Source: Itanium C++ ABI, section 5.1 "External Names".
+C++ decorates a name with its types (``_Z4tileILi16EEvPf``). The platform's C++ library undoes that
+where there is one; elsewhere the plain name is read off, which is enough to tell kernels apart
+unless they are instances of one template. Source: Itanium C++ ABI, section 5.1 "External Names".
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-_COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
+_COMMENT_OR_TEXT = re.compile(
+    r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL
+)
 
 
 @functools.cache
@@ -28,7 +31,8 @@ def _demangler() -> Any:
 
 
 def demangled(symbol: str) -> str:
-    """Return what the C++ library makes of a name; the plain name where there is no such library; the name itself if it is not C++.
+    """Return what the C++ library makes of a name; the plain name where there is no such library;
+    the name itself if it is not C++.
 
     Examples
     --------
@@ -99,12 +103,16 @@ def shown_names(symbols: Iterable[str], asked: Iterable[tuple[str, str]] = ()) -
 
 
 def blanked(source: str) -> str:
-    """Return the source with comments and literals turned into blanks, every character at its place."""
+    """Return the source with comments and literals turned into blanks, every character at its
+    place.
+    """
     return _COMMENT_OR_TEXT.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), source)
 
 
 def line_of(source: str, pattern: str) -> tuple[int, int] | None:
-    """Return (line, column), from 1, of the first match of a regular expression outside comments; None if there is none."""
+    """Return (line, column), from 1, of the first match of a regular expression outside comments;
+    None if there is none.
+    """
     found = re.search(pattern, blanked(source))
     return place(source, found.start()) if found else None
 
@@ -116,5 +124,7 @@ def place(source: str, at: int) -> tuple[int, int]:
 
 def kernel_place(source: str, name: str) -> tuple[int, int] | None:
     """Return (line, column) of a kernel's name in its definition; None where a macro made it."""
-    plain = re.escape(re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split("::")[-1])
+    plain = re.escape(
+        re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split("::")[-1]
+    )
     return line_of(source, rf"(?<=[\s*&)])\b{plain}(?=\s*\()") or line_of(source, rf"\b{plain}\b")

@@ -1,8 +1,10 @@
-"""The process that compiles Python kernels with numba-cuda; started by ``_python.py``, run as a file, and free of gpulab.
+"""The process that compiles Python kernels with numba-cuda; started by ``_python.py``, run as a
+file, and free of gpulab.
 
-A process of its own, because numba-cuda decides at import whether it is the simulator, asks for a GPU where a device function is typed,
-and takes seconds to start; so the learner's process neither imports nor patches it. It reads one pickled request after another from its
-standard input and answers each on its standard output, until the input ends.
+A process of its own, because numba-cuda decides at import whether it is the simulator, asks for a
+GPU where a device function is typed, and takes seconds to start; so the learner's process neither
+imports nor patches it. It reads one pickled request after another from its standard input and
+answers each on its standard output, until the input ends.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def _write(stream: BinaryIO, answer: Any) -> None:
 
 
 class Builder:
-    """Makes the functions of one request; their texts lie in the request's folder, so that Numba's messages can quote them."""
+    """Makes the functions of one request; their texts lie in the request's folder, so that Numba's
+    messages can quote them.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,8 +52,13 @@ class Builder:
         file.write_text("\n" * (data["line"] - 1) + data["source"], encoding="utf-8")
         code = marshal.loads(data["code"]).replace(co_filename=str(file))
         names: dict[str, Any] = {"__builtins__": __builtins__, "__name__": "kernel"}
-        closure = tuple(types.CellType(self.value(value)) if value is not None else types.CellType() for value in data["closure"])
-        made = types.FunctionType(code, names, data["name"], tuple(map(self.value, data["defaults"])) or None, closure)
+        closure = tuple(
+            types.CellType(self.value(value)) if value is not None else types.CellType()
+            for value in data["closure"]
+        )
+        made = types.FunctionType(
+            code, names, data["name"], tuple(map(self.value, data["defaults"])) or None, closure
+        )
         self.made.setdefault(data["number"], made)
         names.update({name: self.value(value) for name, value in data["globals"].items()})
         return made
@@ -74,7 +83,9 @@ class Builder:
         data, options = content
         if "again" in data:
             return self.made[data["again"]]
-        options = {name: option for name, option in options.items() if name in ("inline", "fastmath")}
+        options = {
+            name: option for name, option in options.items() if name in ("inline", "fastmath")
+        }
         self.made[data["number"]] = made = cuda.jit(device=True, **options)(self.function(data))
         return made
 
@@ -85,7 +96,11 @@ def _type(described: tuple[str, Any]) -> Any:
 
     kind, content = described
     if kind == "tuple":
-        return numba.types.Tuple([_type(item) for item in content]) if content else numba.types.Tuple(())
+        return (
+            numba.types.Tuple([_type(item) for item in content])
+            if content
+            else numba.types.Tuple(())
+        )
     if kind == "array":
         dtype, dimensions, layout = content
         return numba.types.Array(numba.from_dtype(np.dtype(dtype)), dimensions, layout)
@@ -99,7 +114,8 @@ def _compile(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     from numba import cuda
     from numba.cuda import dispatcher
 
-    if not hasattr(np, "row_stack"):  # numba-cuda 0.30 names this alias, which NumPy 2.5 no longer has
+    # numba-cuda 0.30 names this alias, which NumPy 2.5 no longer has
+    if not hasattr(np, "row_stack"):
         setattr(np, "row_stack", np.vstack)  # noqa: B010 - the type checker knows that it is not there
 
     capability = request["capability"]
@@ -109,9 +125,25 @@ def _compile(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     signature = request["signature"]
     if signature is None:
         signature = numba.void(*[_type(argument) for argument in request["arguments"]])
-    options = {name: value for name, value in request["options"].items() if name in ("fastmath", "launch_bounds")}
-    ltoir, _ = cuda.compile(kernel, signature, device=False, abi="numba", cc=capability, output="ltoir", lineinfo=True, **options)
-    return {"ltoir": ltoir, "compiler": f"numba-cuda {numba_cuda.__version__}, Numba {numba.__version__}"}
+    options = {
+        name: value
+        for name, value in request["options"].items()
+        if name in ("fastmath", "launch_bounds")
+    }
+    ltoir, _ = cuda.compile(
+        kernel,
+        signature,
+        device=False,
+        abi="numba",
+        cc=capability,
+        output="ltoir",
+        lineinfo=True,
+        **options,
+    )
+    return {
+        "ltoir": ltoir,
+        "compiler": f"numba-cuda {numba_cuda.__version__}, Numba {numba.__version__}",
+    }
 
 
 def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -119,7 +151,8 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         return _compile(request, folder)
     except ModuleNotFoundError as error:
         return {"missing": error.name or "", "message": str(error)}
-    except BaseException as error:  # whatever Numba raises is an answer; only the end of the input ends this process
+    except BaseException as error:
+        # whatever Numba raises is an answer; only the end of the input ends this process
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         text = _ANSI.sub("", str(error))

@@ -1,4 +1,6 @@
-"""Ask the helper process that holds NVIDIA's compiler libraries; the learner's own process never loads them."""
+"""Ask the helper process that holds NVIDIA's compiler libraries; the learner's own process never
+loads them.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,33 @@ from gpulab.kernels._compile import _jitlink, _libraries, _nvrtc_library
 from gpulab.kernels._compile._nvrtc_library import FILE, INVALID_OPTION, SUCCESS, Output
 from gpulab.kernels._compile._worker import Worker
 
-__all__ = ["FILE", "INVALID_OPTION", "SUCCESS", "Output", "architectures", "compile_program", "link", "serve", "version"]
+__all__ = [
+    "FILE",
+    "INVALID_OPTION",
+    "SUCCESS",
+    "Output",
+    "architectures",
+    "compile_program",
+    "link",
+    "serve",
+    "version",
+]
 
 # What is no text, such as a Path that a learner put there, Python passes over.
-_PATH = ascii([str(Path(gpulab.__file__).parent.parent), *(place for place in sys.path if isinstance(place, str))])
-_worker = Worker("compile_cuda", ["-c", f"import sys; sys.path[:] = {_PATH}; from gpulab.kernels._compile._nvrtc import serve; serve()"])
+_PATH = ascii(
+    [
+        str(Path(gpulab.__file__).parent.parent),
+        *(place for place in sys.path if isinstance(place, str)),
+    ]
+)
+_worker = Worker(
+    "compile_cuda",
+    [
+        "-c",
+        f"import sys; sys.path[:] = {_PATH}; from gpulab.kernels._compile._nvrtc import serve; "
+        "serve()",
+    ],
+)
 
 
 def _asked(function: str, *arguments: Any) -> Any:
@@ -58,7 +82,8 @@ def architectures() -> tuple[int, ...]:
 
 
 def compile_program(source: str, options: Sequence[str], names: Sequence[str] = ()) -> Output:
-    """Compile a source whose text and options hold no NUL; what the compiler refuses is in the output's code.
+    """Compile a source whose text and options hold no NUL; what the compiler refuses is in the
+    output's code.
 
     Raises
     ------
@@ -87,11 +112,14 @@ def link(ltoir: bytes, arch: str, options: Sequence[str] = ()) -> tuple[bytes, s
 
 def serve() -> None:
     """Answer requests until the input ends; the helper process runs this."""
-    os.environ["CUDA_CACHE_DISABLE"] = "1"  # what NVRTC takes from its cache on disk comes without the assembler's log
+    # what NVRTC takes from its cache on disk comes without the assembler's log
+    os.environ["CUDA_CACHE_DISABLE"] = "1"
     functions: dict[str, Callable[..., Any]] = {
-        "version": _nvrtc_library.version, "architectures": _nvrtc_library.architectures,
-        "compile_program": _nvrtc_library.compile_program, "link": _jitlink.link,
-    }  # fmt: skip
+        "version": _nvrtc_library.version,
+        "architectures": _nvrtc_library.architectures,
+        "compile_program": _nvrtc_library.compile_program,
+        "link": _jitlink.link,
+    }
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not mix with the answers
     while len(head := asked.read(8)) == 8:

@@ -1,8 +1,10 @@
-"""NVIDIA's run-time compiler NVRTC through ctypes: CUDA C++ in, PTX, machine code and the compilers' words out. No GPU, no driver.
+"""NVIDIA's run-time compiler NVRTC through ctypes: CUDA C++ in, PTX, machine code and the
+compilers' words out. No GPU, no driver.
 
 Only the helper process loads it (``_nvrtc.py`` asks there).
 
-Source: NVRTC's reference, CUDA 13.0 (https://docs.nvidia.com/cuda/nvrtc): nvrtcCompileProgram, nvrtcGetCUBIN, nvrtcGetLoweredName.
+Source: NVRTC's reference, CUDA 13.0 (https://docs.nvidia.com/cuda/nvrtc): nvrtcCompileProgram,
+nvrtcGetCUBIN, nvrtcGetLoweredName.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ FILE = "kernel.cu"
 
 @dataclass(frozen=True)
 class Output:
-    """What one run of the compiler gave; ``symbols`` maps each asked name to the name in the machine code."""
+    """What one run of the compiler gave; ``symbols`` maps each asked name to the name in the
+    machine code.
+    """
 
     code: int
     log: str
@@ -66,7 +70,10 @@ def architectures() -> tuple[int, ...]:
 def _text(program: ctypes.c_void_p, what: str) -> bytes:
     """One of the compiler's outputs, by the name in NVRTC's functions; empty if there is none."""
     size = ctypes.c_size_t()
-    if getattr(library(), f"nvrtcGet{what}Size")(program, ctypes.byref(size)) != SUCCESS or not size.value:
+    if (
+        getattr(library(), f"nvrtcGet{what}Size")(program, ctypes.byref(size)) != SUCCESS
+        or not size.value
+    ):
         return b""
     buffer = ctypes.create_string_buffer(size.value)
     getattr(library(), f"nvrtcGet{what}")(program, buffer)
@@ -80,9 +87,13 @@ def _lowered(program: ctypes.c_void_p, name: str) -> str:
 
 
 def compile_program(source: str, options: Sequence[str], names: Sequence[str] = ()) -> Output:
-    """Compile a source whose text and options hold no NUL; raise nothing for what the compiler refuses."""
+    """Compile a source whose text and options hold no NUL; raise nothing for what the compiler
+    refuses.
+    """
     nvrtc, program = library(), ctypes.c_void_p()
-    code = nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), FILE.encode(), 0, None, None)
+    code = nvrtc.nvrtcCreateProgram(
+        ctypes.byref(program), source.encode(), FILE.encode(), 0, None, None
+    )
     if code != SUCCESS:
         return Output(code, nvrtc.nvrtcGetErrorString(code).decode())
     try:

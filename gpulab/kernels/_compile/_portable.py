@@ -1,8 +1,10 @@
-"""Make a Python kernel into plain data that another process can compile: its code, and what its names stand for.
+"""Make a Python kernel into plain data that another process can compile: its code, and what its
+names stand for.
 
-A kernel leans on names of its module or cell: ``cuda``, ``float32``, ``TILE``, a device function. Each is sent as a number or array, as
-the name of a module, or as a function of its own; so the kernel may come from a notebook, may be wrapped by ``cuda.jit`` or not, and its
-``cuda`` may be Numba's, Numba's simulator's or gpulab's own.
+A kernel leans on names of its module or cell: ``cuda``, ``float32``, ``TILE``, a device function.
+Each is sent as a number or array, as the name of a module, or as a function of its own; so the
+kernel may come from a notebook, may be wrapped by ``cuda.jit`` or not, and its ``cuda`` may be
+Numba's, Numba's simulator's or gpulab's own.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def function_of(kernel: object, who: str) -> types.FunctionType:
     plain = getattr(kernel, "py_func", None) or getattr(kernel, "fn", None) or kernel
     if not isinstance(plain, types.FunctionType):
         raise InputError(
-            f"{who}: kernel={shown(kernel)}; expected a Python function, plain or wrapped by cuda.jit. Pass the function itself."
+            f"{who}: kernel={shown(kernel)}; expected a Python function, plain or wrapped by "
+            "cuda.jit. Pass the function itself."
         )
     return plain
 
@@ -56,14 +59,18 @@ def options_of(kernel: object) -> dict[str, Any]:
 
 
 def portable(
-    function: types.FunctionType, who: str, seen: dict[int, int] | None = None, callers: tuple[types.FunctionType, ...] = ()
+    function: types.FunctionType,
+    who: str,
+    seen: dict[int, int] | None = None,
+    callers: tuple[types.FunctionType, ...] = (),
 ) -> dict[str, Any]:
     """Return a function as plain data; one that was already met is only named by its number.
 
     Raises
     ------
     CompileError
-        If it depends on something that is not a number, array, module or function, or calls itself, directly or through others.
+        If it depends on something that is not a number, array, module or function, or calls itself,
+        directly or through others.
     """
     seen = {} if seen is None else seen
     if id(function) in seen:
@@ -71,15 +78,25 @@ def portable(
     seen[id(function)] = number = len(seen)
     code, closure = function.__code__, inspect.getclosurevars(function)
     path = (*callers, function)
-    inner = {name: _value(name, value, path, who, seen) for name, value in closure.nonlocals.items()}
+    inner = {
+        name: _value(name, value, path, who, seen) for name, value in closure.nonlocals.items()
+    }
     loaded = sorted({name for name in _global_names(code) if name in function.__globals__})
     outer = {name: _value(name, function.__globals__[name], path, who, seen) for name in loaded}
     last = code.co_varnames[code.co_argcount - len(function.__defaults__ or ()) : code.co_argcount]
     return {
-        "number": number, "code": marshal.dumps(code), "name": function.__name__, "globals": outer,
-        "closure": [inner.get(name) for name in code.co_freevars], "source": source_of(function), "line": code.co_firstlineno,
-        "defaults": [_value(name, value, path, who, seen) for name, value in zip(last, function.__defaults__ or (), strict=True)],
-    }  # fmt: skip
+        "number": number,
+        "code": marshal.dumps(code),
+        "name": function.__name__,
+        "globals": outer,
+        "closure": [inner.get(name) for name in code.co_freevars],
+        "source": source_of(function),
+        "line": code.co_firstlineno,
+        "defaults": [
+            _value(name, value, path, who, seen)
+            for name, value in zip(last, function.__defaults__ or (), strict=True)
+        ],
+    }
 
 
 def _global_names(code: types.CodeType) -> Iterator[str]:
@@ -108,17 +125,29 @@ def _home(value: object) -> str:
 
 
 def _within(home: str, *packages: str) -> bool:
-    """Return whether a module is one of these or of their parts; a learner's ``math_helpers`` is no part of ``math``."""
+    """Return whether a module is one of these or of their parts; a learner's ``math_helpers`` is no
+    part of ``math``.
+    """
     return any(home == package or home.startswith(f"{package}.") for package in packages)
 
 
-def recursion(name: str, called: types.FunctionType, function: types.FunctionType) -> tuple[str, int | None]:
-    """Return what is said of a function that reaches itself by a name that ``function`` reads, and the line of that."""
+def recursion(
+    name: str, called: types.FunctionType, function: types.FunctionType
+) -> tuple[str, int | None]:
+    """Return what is said of a function that reaches itself by a name that ``function`` reads, and
+    the line of that.
+    """
     line = line_of_name(function.__code__, name)
-    return f"line {line}: {called.__name__} calls itself; recursion is not supported. Write it as a loop.", line
+    return (
+        f"line {line}: {called.__name__} calls itself; recursion is not supported. Write it as a "
+        "loop.",
+        line,
+    )
 
 
-def _value(name: str, value: Any, path: tuple[types.FunctionType, ...], who: str, seen: dict[int, int]) -> Value:
+def _value(
+    name: str, value: Any, path: tuple[types.FunctionType, ...], who: str, seen: dict[int, int]
+) -> Value:
     home, function = _home(value), path[-1]
 
     def called(plain: types.FunctionType, options: dict[str, Any]) -> Value:
@@ -127,7 +156,9 @@ def _value(name: str, value: Any, path: tuple[types.FunctionType, ...], who: str
             raise CompileError(f"{who}: {said}", line)
         return "function", (portable(plain, who, seen, path), options)
 
-    if isinstance(value, types.FunctionType) and not _within(home, "gpulab", "numba", "numba_cuda", "numpy", "math"):
+    if isinstance(value, types.FunctionType) and not _within(
+        home, "gpulab", "numba", "numba_cuda", "numpy", "math"
+    ):
         return called(value, {})
     if hasattr(value, "py_func") and isinstance(value.py_func, types.FunctionType):
         return called(value.py_func, options_of(value))
@@ -136,9 +167,12 @@ def _value(name: str, value: Any, path: tuple[types.FunctionType, ...], who: str
     if isinstance(value, types.ModuleType):
         stands_in = _within(home, "numba.cuda", "numba_cuda", "gpulab.kernels")
         return "module", "numba.cuda" if stands_in else home
-    if isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(isinstance(item, (*_PLAIN, tuple)) for item in value)):
+    if isinstance(value, _PLAIN) or (
+        isinstance(value, tuple) and all(isinstance(item, (*_PLAIN, tuple)) for item in value)
+    ):
         return "value", pickle.dumps(value)
-    if getattr(value, "is_gpulab_cuda", False) is True:  # gpulab's own cuda, where Numba is not imported here
+    # gpulab's own cuda, where Numba is not imported here
+    if getattr(value, "is_gpulab_cuda", False) is True:
         return ("numba", value.path[1:]) if value.path else ("module", "numba.cuda")
     if _within(home, "numba", "numba_cuda"):
         plain = getattr(value, "__name__", None) or getattr(value, "name", None) or name
@@ -147,14 +181,16 @@ def _value(name: str, value: Any, path: tuple[types.FunctionType, ...], who: str
         return "value", pickle.dumps(value)
     line = function.__code__.co_firstlineno
     raise CompileError(
-        f"{who}: line {line}: {function.__name__} uses {name!r}, which is {kind_of(value)}; expected numbers, arrays, modules and "
+        f"{who}: line {line}: {function.__name__} uses {name!r}, which is {kind_of(value)}; "
+        "expected numbers, arrays, modules and "
         "functions. Pass it as an argument of the kernel.",
         line,
     )
 
 
 def described(argument: Any, who: str) -> Value:
-    """Return an argument's type: what matters for compiling is the kind of number, the dimensions and the layout, not the values.
+    """Return an argument's type: what matters for compiling is the kind of number, the dimensions
+    and the layout, not the values.
 
     Raises
     ------
@@ -166,27 +202,42 @@ def described(argument: Any, who: str) -> Value:
     if isinstance(argument, np.generic):
         return "scalar", argument.dtype
     if isinstance(argument, (bool, int, float, complex)):  # as Numba has it: int64, float64
-        return "scalar", np.dtype(next(kind for kind in (bool, int, float, complex) if isinstance(argument, kind)))
+        return "scalar", np.dtype(
+            next(kind for kind in (bool, int, float, complex) if isinstance(argument, kind))
+        )
     if hasattr(argument, "detach") and getattr(argument, "requires_grad", False):
-        argument = argument.detach()  # PyTorch does not tell where the elements of a tensor are that autograd watches
+        # PyTorch does not tell where the elements of a tensor are that autograd watches
+        argument = argument.detach()
     interface = getattr(argument, "__cuda_array_interface__", None)
     if isinstance(interface, dict):
         dtype, shape = np.dtype(interface["typestr"]), interface["shape"]
         if hasattr(argument, "detach") and not shape:  # a tensor that launch sends as a number
             return "scalar", dtype
-        return "array", (dtype, len(shape), _layout(shape, interface.get("strides"), dtype.itemsize))
+        return "array", (
+            dtype,
+            len(shape),
+            _layout(shape, interface.get("strides"), dtype.itemsize),
+        )
     try:
         array = argument if isinstance(argument, np.ndarray) else np.asarray(argument.detach())
     except (AttributeError, TypeError, RuntimeError, ValueError):
         raise InputError(
-            f"{who}: an argument is {kind_of(argument)}; expected examples of what the kernel is launched with: arrays, numbers, "
+            f"{who}: an argument is {kind_of(argument)}; expected examples of what the kernel is "
+            "launched with: arrays, numbers, "
             'tuples of them. Pass one, or signature="void(float32[::1], int32)".'
         ) from None
     if array.dtype.kind not in "biufc" and array.dtype.names is None:
-        raise InputError(f"{who}: an array has dtype {array.dtype}; expected numbers. Convert it, for example to float32.")
+        raise InputError(
+            f"{who}: an array has dtype {array.dtype}; expected numbers. Convert it, for example "
+            "to float32."
+        )
     if not array.ndim:  # a number, as simulate and launch have it
         return "scalar", array.dtype
-    return "array", (array.dtype, array.ndim, _layout(array.shape, array.strides, array.dtype.itemsize))
+    return "array", (
+        array.dtype,
+        array.ndim,
+        _layout(array.shape, array.strides, array.dtype.itemsize),
+    )
 
 
 def _layout(shape: tuple[int, ...], strides: tuple[int, ...] | None, itemsize: int) -> str:

@@ -1,4 +1,6 @@
-"""Machine code as text, through NVIDIA's disassembler ``nvdisasm``, which is a program of its own."""
+"""Machine code as text, through NVIDIA's disassembler ``nvdisasm``, which is a program of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def disassembled(cubin: bytes, *options: str) -> str:
     tool = _libraries.find_tool("nvdisasm")
     if tool is None:
         raise MissingLibraryError(
-            "sass: NVIDIA's nvdisasm is not installed here, so the machine code cannot be shown as text; it needs no GPU. "
+            "sass: NVIDIA's nvdisasm is not installed here, so the machine code cannot be shown as "
+            "text; it needs no GPU. "
             f"Run {pip_command('install nvidia-cuda-nvdisasm')} and run the cell again."
         )
     with TemporaryFolder("sass") as folder:
@@ -42,26 +45,38 @@ def disassembled(cubin: bytes, *options: str) -> str:
         file.write_bytes(cubin)
         command = [str(tool), "-c", *options, str(file)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True, errors="replace")
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=True,
+                errors="replace",
+            )
         except subprocess.CalledProcessError as error:
             raise CompileError(
-                f"sass: {tool.name} cannot read this code ({message_of(error.stderr)}); expected code of its own release or "
+                f"sass: {tool.name} cannot read this code ({message_of(error.stderr)}); expected "
+                "code of its own release or "
                 f"older. Run {pip_command('install --upgrade nvidia-cuda-nvdisasm')}.",
                 log=error.stderr,
             ) from error
         except (OSError, subprocess.TimeoutExpired) as error:
             raise CompileError(
-                f"sass: {tool} did not run ({message_of(error)}); expected NVIDIA's disassembler for this system."
+                f"sass: {tool} did not run ({message_of(error)}); expected NVIDIA's disassembler "
+                "for this system."
             ) from error
     return done.stdout
 
 
 def by_line(module: CompiledModule, kernel: KernelFacts) -> dict[int, tuple[str, ...]]:
     """Return the instructions of one kernel by the line of the source that they come from."""
-    if module.language == "CUDA C++":  # the lines are asked for only here: they would fill the PTX with marks
+    # the lines are asked for only here: they would fill the PTX with marks
+    if module.language == "CUDA C++":
         from gpulab.kernels._compile._cuda import compile_cuda
 
-        module = compile_cuda(module.source, module.arch, (*module.options, "-lineinfo"), names=module.names)
+        module = compile_cuda(
+            module.source, module.arch, (*module.options, "-lineinfo"), names=module.names
+        )
     text = disassembled(module.cubin, "-g")
     own = text.partition(f".text.{kernel.symbol}:")[2].partition("//---------------------")[0]
     found: dict[int, list[str]] = {}

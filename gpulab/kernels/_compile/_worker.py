@@ -1,7 +1,9 @@
-"""A helper process that compiles: started on first use, kept for the next request, ended with the session or by an interrupt.
+"""A helper process that compiles: started on first use, kept for the next request, ended with the
+session or by an interrupt.
 
-Compilers run there and not in the learner's process, because a source can end a compiler (NVRTC dies of 10,000 open brackets on a thread),
-because an interrupt must end the work and not wait for it, and because the process may hold another version of the same library.
+Compilers run there and not in the learner's process, because a source can end a compiler (NVRTC
+dies of 10,000 open brackets on a thread), because an interrupt must end the work and not wait for
+it, and because the process may hold another version of the same library.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from gpulab.errors import CompileError, message_of
 
 
 class Worker:
-    """One process that answers pickled requests on its standard input, one after another, on its standard output.
+    """One process that answers pickled requests on its standard input, one after another, on its
+    standard output.
 
     Parameters
     ----------
@@ -41,7 +44,8 @@ class Worker:
         atexit.register(self.close)
 
     def ask(self, request: Any) -> Any:
-        """Return the answer to a request; an interrupt ends the process, and the next request starts another.
+        """Return the answer to a request; an interrupt ends the process, and the next request
+        starts another.
 
         Raises
         ------
@@ -62,7 +66,8 @@ class Worker:
             said = self._last_words()
             self._stop()
         raise CompileError(
-            f"{self.who}: the compiler's process ended ({said}); expected code or an error. Nest the source less deeply or make it "
+            f"{self.who}: the compiler's process ended ({said}); expected code or an error. Nest "
+            "the source less deeply or make it "
             "smaller, and run it again."
         )
 
@@ -79,20 +84,29 @@ class Worker:
         asked.write(struct.pack("<Q", len(data)) + data)
         asked.flush()
         head = answers.read(8)
-        return (pickle.loads(answers.read(struct.unpack("<Q", head)[0])),) if len(head) == 8 else None
+        return (
+            (pickle.loads(answers.read(struct.unpack("<Q", head)[0])),) if len(head) == 8 else None
+        )
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._owner != os.getpid():
             self._process = None  # this is a fork: the process belongs to the parent
         if self._process is None or self._process.poll() is not None:
-            environment = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
+            environment = {
+                name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"
+            }
             environment["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-            # A session of its own, so that an interrupt typed at a terminal reaches only the learner's process.
+            # A session of its own, so that an interrupt typed at a terminal reaches only the
+            # learner's process.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", *self.command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment,
+                [sys.executable, "-P", *self.command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=environment,
                 start_new_session=True,
-            )  # fmt: skip
+            )
             self._owner = os.getpid()
         return self._process
 

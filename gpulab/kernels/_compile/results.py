@@ -1,4 +1,6 @@
-"""What a compiler made of a source: its kernels' figures, and the code itself in each of its forms."""
+"""What a compiler made of a source: its kernels' figures, and the code itself in each of its
+forms.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,15 @@ class KernelFacts(Result):
     registers : int
         32-bit registers of each thread, at most 255.
     shared_bytes : int
-        Static shared memory of each block. A launch's dynamic shared memory, and the 1,024 bytes that the system reserves from
-        compute capability 8.0 on, are not included.
+        Static shared memory of each block. A launch's dynamic shared memory, and the 1,024 bytes
+        that the system reserves from compute capability 8.0 on, are not included.
     stack_bytes : int
-        Local memory of each thread for arrays, calls and spills together; it is in the GPU's main memory, behind the caches.
+        Local memory of each thread for arrays, calls and spills together; it is in the GPU's main
+        memory, behind the caches.
     spill_store_bytes, spill_load_bytes : int
-        Bytes that the compiler's own stores and loads move because the registers did not suffice, counted once for each such
-        instruction in the code (a loop runs it again); with those of the functions that it calls.
+        Bytes that the compiler's own stores and loads move because the registers did not suffice,
+        counted once for each such instruction in the code (a loop runs it again); with those of the
+        functions that it calls.
     constant_bytes : int
         ``__constant__`` variables of the whole source, which all its kernels share.
     parameter_bytes : int
@@ -39,7 +43,8 @@ class KernelFacts(Result):
     barriers : int
         How many of the 16 barriers of a block it uses.
     max_threads : int or None
-        The most threads of a block that the source declares (``__launch_bounds__``); None if it declares none.
+        The most threads of a block that the source declares (``__launch_bounds__``); None if it
+        declares none.
     code_bytes : int
         Machine code; one instruction is 16 bytes from compute capability 7.0.
     """
@@ -66,7 +71,8 @@ class KernelFacts(Result):
 
 @dataclass(frozen=True, repr=False)
 class CompiledModule(Result):
-    """One compiled source: the figures of its kernels, and the code as PTX, as machine code and as SASS.
+    """One compiled source: the figures of its kernels, and the code as PTX, as machine code and as
+    SASS.
 
     Attributes
     ----------
@@ -108,12 +114,16 @@ class CompiledModule(Result):
 
     @property
     def cubin(self) -> bytes:
-        """The machine code: an ELF file that the driver, ``nvdisasm`` and ``cupy.RawModule`` load."""
+        """The machine code: an ELF file that the driver, ``nvdisasm`` and ``cupy.RawModule``
+        load.
+        """
         return base64.b64decode(self.cubin_base64)
 
     @property
     def sass(self) -> str:
-        """The machine code as text, through NVIDIA's ``nvdisasm``; where that is not installed, one comment that says so."""
+        """The machine code as text, through NVIDIA's ``nvdisasm``; where that is not installed, one
+        comment that says so.
+        """
         from gpulab.kernels._compile._sass import disassembled
 
         try:
@@ -132,8 +142,9 @@ class CompiledModule(Result):
         Returns
         -------
         dict
-            Line, from 1 -> its instructions in the order of the code. An optimizing compiler moves and merges work, so a line may
-            own few or none; instructions that belong to no source line (those of a header) are left out.
+            Line, from 1 -> its instructions in the order of the code. An optimizing compiler moves
+            and merges work, so a line may own few or none; instructions that belong to no source
+            line (those of a header) are left out.
 
         Raises
         ------
@@ -151,19 +162,30 @@ class CompiledModule(Result):
             return next(iter(self.kernels.values()))
         if name is None or name not in self.kernels:
             raise InputError(
-                f"sass_lines: {'no name' if name is None else shown(name)} was given; expected one of {', '.join(self.kernels)}. Pass it."
+                f"sass_lines: {'no name' if name is None else shown(name)} was given; expected one "
+                f"of {', '.join(self.kernels)}. Pass it."
             )
         return self.kernels[name]
 
     def __repr__(self) -> str:
-        parts = [f"{name}: {k.registers} registers, {format_bytes(k.shared_bytes)} shared" for name, k in self.kernels.items()]
+        parts = [
+            f"{name}: {k.registers} registers, {format_bytes(k.shared_bytes)} shared"
+            for name, k in self.kernels.items()
+        ]
         return f"<CompiledModule for {self.arch}; {'; '.join(parts)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return a row for each kernel, with what decides how many blocks fit on an SM, and one for each warning."""
+        """Return a row for each kernel, with what decides how many blocks fit on an SM, and one for
+        each warning.
+        """
         headers = ("kernel", "registers (a thread)", "spilled", "shared (a block)", "code")
         rows = [
-            (name, str(k.registers), *map(format_bytes, (k.spill_bytes, k.shared_bytes, k.code_bytes))) for name, k in self.kernels.items()
+            (
+                name,
+                str(k.registers),
+                *map(format_bytes, (k.spill_bytes, k.shared_bytes, k.code_bytes)),
+            )
+            for name, k in self.kernels.items()
         ]
         blank = [""] * (len(headers) - 2)
         return headers, [*rows, *(("warning", text, *blank) for text in self.warnings)]
@@ -180,12 +202,14 @@ def module(cubin: bytes, facts: Mapping[str, KernelFacts], **others: object) -> 
     arch, compiler, log = str(others["arch"]), str(others["compiler"]), str(others["log"])
     if not facts:
         raise CompileError(
-            "compile_cuda: the source produced no kernel; expected a __global__ function, and templates only by name. Write one, or "
+            "compile_cuda: the source produced no kernel; expected a __global__ function, and "
+            "templates only by name. Write one, or "
             'name the instances of a template: names=["kernel<16>"].',
             log=log,
         )
     evidence = Evidence.modelled(
-        assumptions=f"the program ships machine code for {arch} made by this compiler; another version may allocate differently",
+        assumptions=f"the program ships machine code for {arch} made by this compiler; another "
+        "version may allocate differently",
         source=f"{compiler}, run here for {arch}: its log and the machine code's own header",
         known_error="none in the registers of 44 kernels on an H200"
         if others["language"] == "Python"

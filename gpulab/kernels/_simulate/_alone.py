@@ -1,8 +1,11 @@
-"""Run the lanes of a loop one after the other when only few are active: NumPy's overhead for each statement then costs more than the lanes.
+"""Run the lanes of a loop one after the other when only few are active: NumPy's overhead for each
+statement then costs more than the lanes.
 
-If lanes only compute, read memory that is not written, and use arrays of their own, each gets the same values as in lockstep. The counts
-of lockstep follow from the iterations that each lane took: lanes are together when they are in the same iteration of all enclosing loops.
-Arithmetic in which Python differs from numba, and everything that would be a finding, an error or a trace, is left to lockstep.
+If lanes only compute, read memory that is not written, and use arrays of their own, each gets the
+same values as in lockstep. The counts of lockstep follow from the iterations that each lane took:
+lanes are together when they are in the same iteration of all enclosing loops. Arithmetic in which
+Python differs from numba, and everything that would be a finding, an error or a trace, is left to
+lockstep.
 """
 
 from __future__ import annotations
@@ -25,18 +28,31 @@ if TYPE_CHECKING:
     from gpulab.kernels._simulate._expressions import Expression, Translator
     from gpulab.kernels._simulate._frame import Frame
 
-# Lanes up to which Python, one lane after the other, is faster than NumPy (measured: about 100), and the turns in lockstep before that,
-# since a short loop is not worth the change.
+# Lanes up to which Python, one lane after the other, is faster than NumPy (measured: about 100),
+# and the turns in lockstep before that, since a short loop is not worth the change.
 MOST_LANES, _TURNS_BEFORE, _TURNS_BEFORE_NESTED = 96, 3, 0
-# Turns in one go: what is logged of them has to fit into memory, and work without end must be noticed.
+# Turns in one go: what is logged of them has to fit into memory, and work without end must be
+# noticed.
 _FUEL = 1 << 11
-# The largest absolute values of integers between statements that are tried, so that nothing on the way leaves 64 bits.
+# The largest absolute values of integers between statements that are tried, so that nothing on the
+# way leaves 64 bits.
 _MOST = (1 << 60, 1 << 31, 1 << 20)
 _PROGRAMS_KEPT, _TRIES = 32, 4
-# Turns of a lane that are worth the change, and the most turns in lockstep before it is tried again (measured: it costs some 10).
+# Turns of a lane that are worth the change, and the most turns in lockstep before it is tried again
+# (measured: it costs some 10).
 _WORTH_TURNS, _LONGEST_WAIT = 10, 40
 _MOST_LOOKED_AT = 1 << 18  # elements of an array whose largest one is looked for
-_SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.If, ast.While, ast.For, ast.Break, ast.Continue, ast.Pass)
+_SIMPLE = (
+    ast.Assign,
+    ast.AugAssign,
+    ast.AnnAssign,
+    ast.If,
+    ast.While,
+    ast.For,
+    ast.Break,
+    ast.Continue,
+    ast.Pass,
+)
 
 
 class _BailError(Exception):
@@ -66,13 +82,20 @@ class Alone:
     """A loop that lanes may run alone."""
 
     def __init__(
-        self, node: ast.While | ast.For, names: set[str], fixed: dict[int, tuple[str, Expression]], joined: Sequence[ast.Name] = (),
+        self,
+        node: ast.While | ast.For,
+        names: set[str],
+        fixed: dict[int, tuple[str, Expression]],
+        joined: Sequence[ast.Name] = (),
         followed: frozenset[str] = frozenset(),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.node, self._names, self._fixed = node, names, fixed
         self._joined = joined  # assignments in it that meet others
-        self._followed = followed  # what it gives a value, and some read after it may find without one
-        nested = any(isinstance(part, (ast.While, ast.For)) for part in ast.walk(node) if part is not node)
+        # what it gives a value, and some read after it may find without one
+        self._followed = followed
+        nested = any(
+            isinstance(part, (ast.While, ast.For)) for part in ast.walk(node) if part is not node
+        )
         self.turns_before = _TURNS_BEFORE_NESTED if nested else _TURNS_BEFORE
         self._waited = self._wait = 0
         self._texts: dict[Any, _Text | None] = {}
@@ -83,18 +106,23 @@ class Alone:
         return self
 
     def suits(self, frame: Frame, mask: Mask) -> bool:
-        """Return whether lanes are few, and their variables would be different in each block in lockstep as well.
+        """Return whether lanes are few, and their variables would be different in each block in
+        lockstep as well.
 
-        Where few turns were left the last time, some more are left to lockstep first: the change costs as much as a few turns.
+        Where few turns were left the last time, some more are left to lockstep first: the change
+        costs as much as a few turns.
         """
-        one_block = mask.batch.blocks == 1 or (mask.array is not None and len(mask.array) > 1 and mask is not frame.live)
+        one_block = mask.batch.blocks == 1 or (
+            mask.array is not None and len(mask.array) > 1 and mask is not frame.live
+        )
         if not one_block or mask.lanes > MOST_LANES:
             return False
         self._waited += 1
         return self._waited > self._wait
 
     def run(self, frame: Frame, mask: Mask, items: Any = None) -> tuple[Mask | None, int]:
-        """Run the loop in the lanes of a mask; return the lanes that must go on in lockstep, and after how many items of a ``for``.
+        """Run the loop in the lanes of a mask; return the lanes that must go on in lockstep, and
+        after how many items of a ``for``.
 
         ``items`` is a range, or a list with one for each lane.
         """
@@ -107,9 +135,20 @@ class Alone:
             try:
                 some = items
                 if items is not None:
-                    some = [one[done : done + _FUEL] for one in (items if isinstance(items, list) else [items] * going.lanes)]
+                    some = [
+                        one[done : done + _FUEL]
+                        for one in (items if isinstance(items, list) else [items] * going.lanes)
+                    ]
                 more = self._turns(frame, going, some, items, done)
-            except (Refused, _BailError, TypeError, IndexError, ZeroDivisionError, ValueError, OverflowError):
+            except (
+                Refused,
+                _BailError,
+                TypeError,
+                IndexError,
+                ZeroDivisionError,
+                ValueError,
+                OverflowError,
+            ):
                 failures[id(self)] = failures.get(id(self), 0) + 1
                 return going, done
             if more is None:
@@ -121,12 +160,18 @@ class Alone:
             going = _those(going, more)
         return None, done
 
-    def _turns(self, frame: Frame, mask: Mask, some: Any, items: Any, done: int) -> list[bool] | None:
-        """Run so many turns; return which lanes go on, or None where the statements would be too many."""
+    def _turns(
+        self, frame: Frame, mask: Mask, some: Any, items: Any, done: int
+    ) -> list[bool] | None:
+        """Run so many turns; return which lanes go on, or None where the statements would be too
+        many.
+        """
         lanes = mask.flat
         new = self._followed - frame.variables.keys()
         if any(mask.without(frame.given.get(name)) is not None for name in self._followed - new):
-            raise Refused  # some of the lanes have a value of others: what they give themselves would not be told from it
+            # some of the lanes have a value of others: what they give themselves would not be told
+            # from it
+            raise Refused
         text, columns = self._bound(frame, mask, len(lanes))
         logs = Logs(len(text.loops), len(text.sites))
         lane = text.make(_bail, *logs.parts())
@@ -138,9 +183,13 @@ class Alone:
             every = items if isinstance(items, list) else [items] * len(lanes)
             last = [done + _FUEL >= len(one) for one in every]
         more, rows = [], []
-        for number, given in enumerate(zip(*columns, strict=True) if columns else [()] * len(lanes)):
+        for number, given in enumerate(
+            zip(*columns, strict=True) if columns else [()] * len(lanes)
+        ):
             logs.begin()
-            goes_on, values = lane(*given, *[array[number] for array in arrays], _FUEL, some[number], last[number])
+            goes_on, values = lane(
+                *given, *[array[number] for array in arrays], _FUEL, some[number], last[number]
+            )
             more.append(goes_on)
             rows.append(values)
         if not account(frame.machine, text.loops, text.sites, logs, mask, frame.variables):
@@ -148,18 +197,24 @@ class Alone:
         self._keep(frame, mask, text, rows, arrays)
         for number, name in enumerate(text.types):
             if name in new:
-                frame.given[name] = union(frame.given.get(name), _those(mask, [row[number] is not None for row in rows]))
-        for joined in self._joined:  # whether a lane came to it or not: numba's types do not hang on that
+                frame.given[name] = union(
+                    frame.given.get(name), _those(mask, [row[number] is not None for row in rows])
+                )
+        # whether a lane came to it or not: numba's types do not hang on that
+        for joined in self._joined:
             if joined.id in text.types:
                 frame.machine.launch.integers.note(joined, np.zeros((), text.types[joined.id]))
         short = sum(map(len, logs.codes)) < _WORTH_TURNS * len(lanes)
         self._wait = min(2 * self._wait + _WORTH_TURNS // 2, _LONGEST_WAIT) if short else 0
         return more
 
-    # -- before -------------------------------------------------------------------------------------------------------------------
+    # -- before
+    # -------------------------------------------------------------------------------------------------------------------
 
     def _bound(self, frame: Frame, mask: Mask, lanes: int) -> tuple[_Text, list[list[Any]]]:
-        """Return the text for what the names hold now, and the values of its parameters in each lane."""
+        """Return the text for what the names hold now, and the values of its parameters in each
+        lane.
+        """
         values, views = self._held(frame)
         fixed: dict[int, Any] = {}
         for number, (name, expression) in self._fixed.items():
@@ -169,14 +224,29 @@ class Alone:
             fixed[number] = held if held.ndim == 0 else name
             if held.ndim:
                 values[name] = held
-        largest = {name: _largest(frame.machine.launch.largest, view) for name, view in views.items()}
+        largest = {
+            name: _largest(frame.machine.launch.largest, view) for name, view in views.items()
+        }
         key = (
             tuple((name, held.dtype) for name, held in values.items()),
-            tuple((name, view.store.space, view.store.tracker is None, view.dtype, view.shape, view.strides, view.offset is START)
-                  for name, view in views.items()),
+            tuple(
+                (
+                    name,
+                    view.store.space,
+                    view.store.tracker is None,
+                    view.dtype,
+                    view.shape,
+                    view.strides,
+                    view.offset is START,
+                )
+                for name, view in views.items()
+            ),
             tuple(largest.values()),
-            tuple((number, held if isinstance(held, str) else (held.dtype, held.item())) for number, held in fixed.items()),
-        )  # fmt: skip
+            tuple(
+                (number, held if isinstance(held, str) else (held.dtype, held.item()))
+                for number, held in fixed.items()
+            ),
+        )
         if key not in self._texts:
             if len(self._texts) >= _PROGRAMS_KEPT:
                 self._texts.clear()
@@ -187,7 +257,10 @@ class Alone:
         columns = []
         for name in text.parameters:
             held = values[name]
-            if held.dtype == INT and not -text.most <= int(held.min()) <= int(held.max()) <= text.most:
+            if (
+                held.dtype == INT
+                and not -text.most <= int(held.min()) <= int(held.max()) <= text.most
+            ):
                 raise Refused
             columns.append(mask.selected(held).tolist() if held.ndim else [held.item()] * lanes)
         return text, columns
@@ -209,24 +282,44 @@ class Alone:
             raise Refused  # two names of one array
         return values, views
 
-    def _write(self, values: dict[str, Any], views: dict[str, View], fixed: dict[int, Any], largest: dict[str, int]) -> _Text | None:
+    def _write(
+        self,
+        values: dict[str, Any],
+        views: dict[str, View],
+        fixed: dict[int, Any],
+        largest: dict[str, int],
+    ) -> _Text | None:
         parameters = list(values)
         for most in _MOST:
-            writer = LaneWriter({name: held.dtype for name, held in values.items()}, views, fixed, largest, most)
+            writer = LaneWriter(
+                {name: held.dtype for name, held in values.items()}, views, fixed, largest, most
+            )
             try:
                 text = writer.root(self.node, parameters)
             except Refused:
                 continue
             names: dict[str, Any] = {}
             exec(compile(text, f"<{self.node.lineno}>", "exec"), names)
-            return _Text(names["make"], most, writer.loops, writer.sites, parameters, writer.types, writer.arrays, writer.stored,
-                         writer.assigned)  # fmt: skip
+            return _Text(
+                names["make"],
+                most,
+                writer.loops,
+                writer.sites,
+                parameters,
+                writer.types,
+                writer.arrays,
+                writer.stored,
+                writer.assigned,
+            )
         return None
 
-    # -- after --------------------------------------------------------------------------------------------------------------------
+    # -- after
+    # --------------------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _keep(frame: Frame, mask: Mask, text: _Text, rows: list[tuple[Any, ...]], arrays: list[Any]) -> None:
+    def _keep(
+        frame: Frame, mask: Mask, text: _Text, rows: list[tuple[Any, ...]], arrays: list[Any]
+    ) -> None:
         """Give the variables and the local arrays what the lanes left there."""
         batch, lanes = mask.batch, mask.flat
         columns = dict(zip(text.types, zip(*rows, strict=True), strict=True))
@@ -236,8 +329,11 @@ class Alone:
                 continue
             dtype, old = text.types[name], frame.variables.get(name)
             held = np.zeros((), dtype) if old is None else old
-            full = np.array(np.broadcast_to(held, (batch.blocks, batch.width)), order="C")  # else reshape(-1) may be a copy
-            full.reshape(-1)[lanes] = [0 if value is None else value for value in left] if None in left else left
+            # else reshape(-1) may be a copy
+            full = np.array(np.broadcast_to(held, (batch.blocks, batch.width)), order="C")
+            full.reshape(-1)[lanes] = (
+                [0 if value is None else value for value in left] if None in left else left
+            )
             frame.variables[name] = full
         for name, lists in zip(text.arrays, arrays, strict=True):
             if name in text.stored:
@@ -245,8 +341,12 @@ class Alone:
                 data.reshape(len(data), -1)[:, lanes] = np.array(lists, dtype=data.dtype).T
 
 
-def alone_of(node: ast.While | ast.For, translator: Translator, joined: Collection[Any] = ()) -> Alone | None:
-    """Return the loop for lanes alone, or None where its statements or calls are none that a lane can run alone."""
+def alone_of(
+    node: ast.While | ast.For, translator: Translator, joined: Collection[Any] = ()
+) -> Alone | None:
+    """Return the loop for lanes alone, or None where its statements or calls are none that a lane
+    can run alone.
+    """
     names: set[str] = set()
     fixed: dict[int, tuple[str, Expression]] = {}
 
@@ -269,28 +369,50 @@ def alone_of(node: ast.While | ast.For, translator: Translator, joined: Collecti
         return None
     if any(part in translator.unsure for part in ast.walk(node)):
         return None  # which lanes have given it a value is seen in lockstep
-    stored = [part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
+    stored = [
+        part
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+    ]
     followed = frozenset(part.id for part in stored) & translator.followed
     return Alone(node, names, fixed, [part for part in stored if part in joined], followed)
 
 
 def _is_fixed(node: ast.expr, translator: Translator) -> bool:
-    """Return whether an expression has one value throughout a loop that makes no arrays: sizes, places, and names from outside."""
+    """Return whether an expression has one value throughout a loop that makes no arrays: sizes,
+    places, and names from outside.
+    """
     if isinstance(node, ast.Name):
         return node.id not in translator.local
     if isinstance(node, ast.Attribute):
         return node.attr not in ("real", "imag")  # of a number, which the loop may change
     if isinstance(node, ast.Subscript):
-        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape" and isinstance(node.slice, ast.Constant)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len" and len(node.args) == 1:
+        return (
+            isinstance(node.value, ast.Attribute)
+            and node.value.attr == "shape"
+            and isinstance(node.slice, ast.Constant)
+        )
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "len"
+        and len(node.args) == 1
+    ):
         return isinstance(node.args[0], ast.Name) and node.args[0].id in translator.local
     return False
 
 
 def _largest(known: dict[int, int], view: View) -> int:
-    """Return a bound, one of ``_MOST``, of the integers in memory that nobody writes; 2**63 where it is not known."""
+    """Return a bound, one of ``_MOST``, of the integers in memory that nobody writes; 2**63 where
+    it is not known.
+    """
     store = view.store
-    if store.space != "global" or store.tracker is not None or store.dtype != INT or not 0 < store.elements <= _MOST_LOOKED_AT:
+    if (
+        store.space != "global"
+        or store.tracker is not None
+        or store.dtype != INT
+        or not 0 < store.elements <= _MOST_LOOKED_AT
+    ):
         return 1 << 63
     if id(store) not in known:
         largest = max(-int(store.data.min()), int(store.data.max()))
@@ -299,7 +421,9 @@ def _largest(known: dict[int, int], view: View) -> int:
 
 
 def _lists(view: View, lanes: np.ndarray) -> Any:
-    """Return what an array holds, for each lane: its own elements, or those of memory that nobody writes."""
+    """Return what an array holds, for each lane: its own elements, or those of memory that nobody
+    writes.
+    """
     data = view.store.data
     if view.store.space == "local":
         return data.reshape(len(data), -1)[:, lanes].T.tolist()

@@ -1,7 +1,8 @@
 """The counts of lockstep for a loop that each lane ran alone, from the log of its iterations.
 
-Lanes of a warp execute a statement together if they are in the same iteration of every enclosing loop. Iterations are mapped to rows:
-those of the outermost loop are numbered consecutively, and each has as many rows for its inner loops as the lane with the most iterations.
+Lanes of a warp execute a statement together if they are in the same iteration of every enclosing
+loop. Iterations are mapped to rows: those of the outermost loop are numbered consecutively, and
+each has as many rows for its inner loops as the lane with the most iterations.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class Logs:
-    """What the lanes log: for each loop the codes of the turns, where each run of the loop began, and in which turn of the loop around."""
+    """What the lanes log: for each loop the codes of the turns, where each run of the loop began,
+    and in which turn of the loop around.
+    """
 
     def __init__(self, loops: int, sites: int) -> None:
         self.codes: list[list[int]] = [[] for _ in range(loops)]
@@ -42,7 +45,9 @@ class Logs:
 
 @dataclass
 class _Rows:
-    """The turns of one loop: of each, its code, its row, and its lane (the place in the list of lanes)."""
+    """The turns of one loop: of each, its code, its row, and its lane (the place in the list of
+    lanes).
+    """
 
     codes: np.ndarray
     rows: np.ndarray
@@ -58,17 +63,28 @@ def _rows_of(logs: Logs, loops: list[Turns]) -> list[_Rows]:
         if turns.parent is None:
             begins, lanes = np.zeros(len(starts), dtype=np.int64), np.arange(len(starts))
         else:
-            outer, around = found[turns.parent.number], np.array(logs.around[turns.number], dtype=np.int64)
+            outer, around = (
+                found[turns.parent.number],
+                np.array(logs.around[turns.number], dtype=np.int64),
+            )
             rows, lanes = outer.rows[around], outer.lanes[around]
             longest = np.zeros(int(rows.max()) + 2 if len(rows) else 1, dtype=np.int64)
             np.maximum.at(longest, rows + 1, lengths)
             begins = np.cumsum(longest)[rows]
-        found.append(_Rows(codes, np.repeat(begins - starts, lengths) + np.arange(len(codes)), np.repeat(lanes, lengths)))
+        found.append(
+            _Rows(
+                codes,
+                np.repeat(begins - starts, lengths) + np.arange(len(codes)),
+                np.repeat(lanes, lengths),
+            )
+        )
     return found
 
 
 class _Groups:
-    """Of one loop, for each code: in which rows which warps have a lane that took this way, and how many lanes did."""
+    """Of one loop, for each code: in which rows which warps have a lane that took this way, and how
+    many lanes did.
+    """
 
     def __init__(self, turns: _Rows, warps: np.ndarray, count: int) -> None:
         self._shape = (int(turns.rows.max()) + 1 if len(turns.rows) else 0, count)
@@ -103,8 +119,17 @@ class _Counted:
     divergent: int
 
 
-def account(machine: Machine, loops: list[Turns], sites: list[Site], logs: Logs, mask: Mask, variables: dict[str, Any]) -> bool:
-    """Count what the lanes did; return False, with nothing counted, where that would be too many statements."""
+def account(
+    machine: Machine,
+    loops: list[Turns],
+    sites: list[Site],
+    logs: Logs,
+    mask: Mask,
+    variables: dict[str, Any],
+) -> bool:
+    """Count what the lanes did; return False, with nothing counted, where that would be too many
+    statements.
+    """
     turns = _rows_of(logs, loops)
     warps, slots = np.unique(mask.flat // WARP, return_inverse=True)
     found: list[_Counted] = []
@@ -115,12 +140,18 @@ def account(machine: Machine, loops: list[Turns], sites: list[Site], logs: Logs,
         groups = _Groups(log, slots, len(warps))
         for line, codes, tests in _statements(loop, list(groups.lanes)):
             here = groups.here(codes)
-            steps += int(np.count_nonzero(here.any(axis=1))) if len(warps) > 1 else int(np.count_nonzero(here))
+            steps += (
+                int(np.count_nonzero(here.any(axis=1)))
+                if len(warps) > 1
+                else int(np.count_nonzero(here))
+            )
             both = 0
             if tests is not None and tests[0] and tests[1]:
                 both = int(np.count_nonzero(groups.here(tests[0]) & groups.here(tests[1])))
             lanes = sum(groups.lanes[code] for code in codes)
-            found.append(_Counted(line, int(np.count_nonzero(here)), lanes, tests is not None, both))
+            found.append(
+                _Counted(line, int(np.count_nonzero(here)), lanes, tests is not None, both)
+            )
     launch = machine.launch
     if launch.steps + steps > launch.max_steps:
         return False
@@ -133,7 +164,15 @@ def account(machine: Machine, loops: list[Turns], sites: list[Site], logs: Logs,
             counts.divergent_branches += part.divergent
     for site, loads in zip(sites, logs.loads, strict=True):
         if loads:
-            _loaded(machine, site, np.array(loads, dtype=np.int64), turns[site.turns.number], slots, mask, variables)
+            _loaded(
+                machine,
+                site,
+                np.array(loads, dtype=np.int64),
+                turns[site.turns.number],
+                slots,
+                mask,
+                variables,
+            )
     machine.steps(loops[0].line, steps)
     return True
 
@@ -142,9 +181,13 @@ _Tests = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _statements(loop: Turns, codes: list[int]) -> list[tuple[int, tuple[int, ...], _Tests | None]]:
-    """Return of each statement its line, the codes with which it was executed, and for a test those of yes and of no."""
+    """Return of each statement its line, the codes with which it was executed, and for a test those
+    of yes and of no.
+    """
     taken = tuple(code for code in codes if code)
-    found: list[tuple[int, tuple[int, ...], _Tests | None]] = [(loop.line, tuple(codes), (taken, tuple(c for c in codes if not c)))]
+    found: list[tuple[int, tuple[int, ...], _Tests | None]] = [
+        (loop.line, tuple(codes), (taken, tuple(c for c in codes if not c)))
+    ]
     executed: dict[int, tuple[int, list[int]]] = {}
     tests: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for code in taken:
@@ -155,12 +198,24 @@ def _statements(loop: Turns, codes: list[int]) -> list[tuple[int, tuple[int, ...
             tests[id(node)][0 if yes else 1].append(code)
     for number, (line, several) in executed.items():
         asked_of = tests.get(number)
-        found.append((line, tuple(several), None if asked_of is None else (tuple(asked_of[0]), tuple(asked_of[1]))))
+        found.append(
+            (
+                line,
+                tuple(several),
+                None if asked_of is None else (tuple(asked_of[0]), tuple(asked_of[1])),
+            )
+        )
     return found
 
 
 def _loaded(
-    machine: Machine, site: Site, loads: np.ndarray, turns: _Rows, slots: np.ndarray, mask: Mask, variables: dict[str, Any]
+    machine: Machine,
+    site: Site,
+    loads: np.ndarray,
+    turns: _Rows,
+    slots: np.ndarray,
+    mask: Mask,
+    variables: dict[str, Any],
 ) -> None:
     """Count the requests of a load: one for each row and warp."""
     elements, where = loads & ((1 << ELEMENT_BITS) - 1), loads >> ELEMENT_BITS

@@ -1,8 +1,9 @@
 """Write a loop as Python for one lane, where that is exactly what the lane does in lockstep.
 
-What could leave 64 bits is asked at each assignment. Whatever else comes up calls ``bail`` or is ``Refused`` here. The text keeps a log:
-for each turn of a loop a code of the ways that the lane took (0: the test failed; else bit 0, and a bit for each ``if`` that was true),
-for each access of global memory the element and the turn.
+What could leave 64 bits is asked at each assignment. Whatever else comes up calls ``bail`` or is
+``Refused`` here. The text keeps a log: for each turn of a loop a code of the ways that the lane
+took (0: the test failed; else bit 0, and a bit for each ``if`` that was true), for each access of
+global memory the element and the turn.
 """
 
 from __future__ import annotations
@@ -13,27 +14,54 @@ import numpy as np
 
 from gpulab.kernels._simulate._alone_values import INT, Refused, Turns, Value, ValueWriter
 
-# Turns of a loop within others in one go, and turns of all lanes; the ways through one turn, as bits.
+# Turns of a loop within others in one go, and turns of all lanes; the ways through one turn, as
+# bits.
 _MOST_TURNS, _MOST_LOGGED, _MOST_BITS = 1 << 12, 1 << 17, 40
 
 
 class LaneWriter(ValueWriter):
     """Writes the function of one lane."""
 
-    # -- statements ---------------------------------------------------------------------------------------------------------------
+    # -- statements
+    # ---------------------------------------------------------------------------------------------------------------
 
     def root(self, node: ast.While | ast.For, parameters: list[str]) -> str:
         """Return the text of ``make(bail, ...)``, which returns the lane's function."""
         self._counts = _counts(node)
         self._loop(node, 2)
         names = ", ".join(f"v_{name}" for name in self.types)
-        logs = ", ".join([f"L{loop.number}, P{loop.number}, S{loop.number}, N{loop.number}" for loop in self.loops]
-                         + [f"X{n}" for n in range(len(self.sites))] + [f"A_{name}" for name in self.arrays])  # fmt: skip
-        fresh = "; ".join(f"v_{name} = None" for name in self.types if name not in parameters) or "pass"
-        given = ", ".join([*(f"v_{name}" for name in parameters), *(f"A_{n}" for n in self.arrays), "fuel", "items", "last"])
+        logs = ", ".join(
+            [
+                f"L{loop.number}, P{loop.number}, S{loop.number}, N{loop.number}"
+                for loop in self.loops
+            ]
+            + [f"X{n}" for n in range(len(self.sites))]
+            + [f"A_{name}" for name in self.arrays]
+        )
+        fresh = (
+            "; ".join(f"v_{name} = None" for name in self.types if name not in parameters) or "pass"
+        )
+        given = ", ".join(
+            [
+                *(f"v_{name}" for name in parameters),
+                *(f"A_{n}" for n in self.arrays),
+                "fuel",
+                "items",
+                "last",
+            ]
+        )
         shared = ", ".join(part for part in logs.split(", ") if not part.startswith("A_"))
-        return "\n".join([f"def make(bail, {shared}):", f" def lane({given}):", f"  {fresh}", "  more = False", *self.lines,
-                          f"  return more, ({names}{',' if names else ''})", " return lane"])  # fmt: skip
+        return "\n".join(
+            [
+                f"def make(bail, {shared}):",
+                f" def lane({given}):",
+                f"  {fresh}",
+                "  more = False",
+                *self.lines,
+                f"  return more, ({names}{',' if names else ''})",
+                " return lane",
+            ]
+        )
 
     def _line(self, indent: int, text: str) -> None:
         self.lines.append(" " * indent + text)
@@ -81,7 +109,11 @@ class LaneWriter(ValueWriter):
         return f"P{turns.number}({'1' if turns.all_alike else f'p{turns.number}'})"
 
     def _range(self, node: ast.For) -> str:
-        if not isinstance(node.iter, ast.Call) or not isinstance(node.iter.func, ast.Name) or node.iter.func.id != "range":
+        if (
+            not isinstance(node.iter, ast.Call)
+            or not isinstance(node.iter.func, ast.Name)
+            or node.iter.func.id != "range"
+        ):
             raise Refused
         values = [self.value(argument) for argument in node.iter.args]
         if node.iter.keywords or not all(value.dtype == INT for value in values):
@@ -93,7 +125,11 @@ class LaneWriter(ValueWriter):
         for node in nodes:
             if isinstance(node, (ast.Break, ast.Continue)):
                 assert self._turns is not None
-                self._line(indent, f"{self._log(self._turns)}; {'break' if isinstance(node, ast.Break) else 'continue'}")
+                self._line(
+                    indent,
+                    f"{self._log(self._turns)}; "
+                    f"{'break' if isinstance(node, ast.Break) else 'continue'}",
+                )
                 return False
             if isinstance(node, ast.If):
                 if not self._if(node, indent):
@@ -128,7 +164,9 @@ class LaneWriter(ValueWriter):
 
     def _simple(self, node: ast.stmt, indent: int) -> None:
         if isinstance(node, ast.AugAssign):
-            value = self._operation(node.op, self.value(self._as_load(node.target)), self.value(node.value))
+            value = self._operation(
+                node.op, self.value(self._as_load(node.target)), self.value(node.value)
+            )
             self._store(node.target, value, indent)
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
             self._store(node.target, self.value(node.value), indent)
@@ -190,8 +228,13 @@ class LaneWriter(ValueWriter):
             self.assigned.append(name)
 
     def _only_counts(self, name: str) -> bool:
-        """Return whether a variable changes by so little in each turn that it need not be asked how large it is."""
-        return name in self._counts and self._counts[name] * (_MOST_LOGGED + _MOST_TURNS) <= self.most >> 3
+        """Return whether a variable changes by so little in each turn that it need not be asked how
+        large it is.
+        """
+        return (
+            name in self._counts
+            and self._counts[name] * (_MOST_LOGGED + _MOST_TURNS) <= self.most >> 3
+        )
 
 
 def _counts(node: ast.AST) -> dict[str, int]:
@@ -200,9 +243,17 @@ def _counts(node: ast.AST) -> dict[str, int]:
     counted: set[int] = set()
     for part in ast.walk(node):
         match part:
-            case ast.AugAssign(target=ast.Name(id=name), op=ast.Add() | ast.Sub(), value=ast.Constant(value=int(amount))):
+            case ast.AugAssign(
+                target=ast.Name(id=name),
+                op=ast.Add() | ast.Sub(),
+                value=ast.Constant(value=int(amount)),
+            ):
                 counted.add(id(part.target))
                 found[name] = found.get(name, 0) + abs(amount)
-    stored = {part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    stored = {
+        part
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+    }
     others = {part.id for part in stored if id(part) not in counted}
     return {name: amount for name, amount in found.items() if name not in others}

@@ -1,7 +1,9 @@
-"""Write the expressions of a loop as Python for one lane: their text, their type, and how large an integer may be.
+"""Write the expressions of a loop as Python for one lane: their text, their type, and how large an
+integer may be.
 
-Only what Python's numbers compute as numba's types do: signed integers, float64, truth values, float32 that is moved or compared. No
-integer on the way leaves 64 bits as long as those in variables are at most ``most``; whatever is loaded is asked, and calls ``bail``.
+Only what Python's numbers compute as numba's types do: signed integers, float64, truth values,
+float32 that is moved or compared. No integer on the way leaves 64 bits as long as those in
+variables are at most ``most``; whatever is loaded is asked, and calls ``bail``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from gpulab.kernels._simulate._memory import START, View
 INT, FLOAT, SINGLE, BOOL = _types.INT, _types.FLOAT, _types.SINGLE, _types.BOOL
 ELEMENT_BITS = 40  # the bits in which a logged access keeps its element
 _EXACT = 1 << 53  # integers up to there are float64 as well
-_COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+_COMPARISONS = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
 
 
 class Refused(Exception):  # noqa: N818 - no error: the loop runs in lockstep then
@@ -48,7 +57,13 @@ class Turns:
         self._walk(self.node.body, code, *found)
         return found
 
-    def _walk(self, nodes: list[ast.stmt], code: int, done: list[ast.stmt], tests: list[tuple[ast.If, bool]]) -> bool:
+    def _walk(
+        self,
+        nodes: list[ast.stmt],
+        code: int,
+        done: list[ast.stmt],
+        tests: list[tuple[ast.If, bool]],
+    ) -> bool:
         for node in nodes:
             if isinstance(node, (ast.While, ast.For, ast.Pass)):
                 continue
@@ -89,13 +104,25 @@ class Value:
 class ValueWriter:
     """Writes expressions; ``types`` and ``views`` are what the names hold when the loop begins.
 
-    ``fixed`` has what expressions are throughout the loop (a number, or the name of a parameter), ``largest`` what arrays hold at most.
+    ``fixed`` has what expressions are throughout the loop (a number, or the name of a parameter),
+    ``largest`` what arrays hold at most.
     """
 
     def __init__(
-        self, types: dict[str, np.dtype], views: dict[str, View], fixed: dict[int, Any], largest: dict[str, int], most: int
+        self,
+        types: dict[str, np.dtype],
+        views: dict[str, View],
+        fixed: dict[int, Any],
+        largest: dict[str, int],
+        most: int,
     ) -> None:
-        self.types, self.views, self.fixed, self.largest, self.most = dict(types), views, fixed, largest, most
+        self.types, self.views, self.fixed, self.largest, self.most = (
+            dict(types),
+            views,
+            fixed,
+            largest,
+            most,
+        )
         self.known = set(types)  # names that surely have a value here
         self.lines: list[str] = []
         self.loops: list[Turns] = []
@@ -107,11 +134,16 @@ class ValueWriter:
         self._temporaries = 0
         self._counts: dict[str, int] = {}
 
-    # -- arrays -------------------------------------------------------------------------------------------------------------------
+    # -- arrays
+    # -------------------------------------------------------------------------------------------------------------------
 
     def _view(self, name: str) -> View:
         view = self.views.get(name)
-        if view is None or view.offset is not START or not all(isinstance(extent, np.integer) for extent in view.shape):
+        if (
+            view is None
+            or view.offset is not START
+            or not all(isinstance(extent, np.integer) for extent in view.shape)
+        ):
             raise Refused
         if view.dtype.kind not in "ifb" or view.dtype.itemsize > 8 or view.dtype == np.float16:
             raise Refused
@@ -120,19 +152,28 @@ class ValueWriter:
         return view
 
     def _place(self, view: View, node: ast.Subscript) -> str:
-        """Return the text of the element that an index means; out of bounds is a finding, which lockstep makes."""
+        """Return the text of the element that an index means; out of bounds is a finding, which
+        lockstep makes.
+        """
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if len(parts) != view.ndim:
             raise Refused
         found = []
         for part, extent, stride in zip(parts, view.shape, view.strides, strict=True):
             index = self.value(part)
-            if not index.is_integer or isinstance(part, ast.UnaryOp):  # a[-1] is counted from the end
+            # a[-1] is counted from the end
+            if not index.is_integer or isinstance(part, ast.UnaryOp):
                 raise Refused
             name = self._temporary()
-            text, first = (index.text, index.text) if index.text.isidentifier() else (name, f"({name} := {index.text})")
+            text, first = (
+                (index.text, index.text)
+                if index.text.isidentifier()
+                else (name, f"({name} := {index.text})")
+            )
             # Beyond the end of all that is stored, Python says so itself.
-            below = "" if view.ndim == 1 and int(extent) == view.store.elements else f" < {int(extent)}"
+            below = (
+                "" if view.ndim == 1 and int(extent) == view.store.elements else f" < {int(extent)}"
+            )
             text = f"({text} if 0 <= {first}{below} else bail())"
             found.append(text if stride == 1 else f"{text} * {stride}")
         return " + ".join(found)
@@ -147,23 +188,36 @@ class ValueWriter:
             assert self._turns is not None
             index, site, turns = self._temporary(), len(self.sites), self._turns
             self.sites.append(Site(name, node.lineno, turns))
-            turn = f"b{turns.number} + n{turns.number}" if isinstance(turns.node, ast.While) else f"len(L{turns.number})"
+            turn = (
+                f"b{turns.number} + n{turns.number}"
+                if isinstance(turns.node, ast.While)
+                else f"len(L{turns.number})"
+            )
             place = f"X{site}({turn} << {ELEMENT_BITS} | ({index} := {place})) or {index}"
         elif store.space not in ("local", "constant"):
             raise Refused
         text = f"A_{name}[{place}]"
         if view.dtype != INT:
-            return Value(text, view.dtype, 2 ** (8 * view.dtype.itemsize - 1) if view.dtype.kind == "i" else 1)
+            return Value(
+                text,
+                view.dtype,
+                2 ** (8 * view.dtype.itemsize - 1) if view.dtype.kind == "i" else 1,
+            )
         if self.largest.get(name, 1 << 63) <= self.most:
             return Value(text, INT, self.most)
         value = self._temporary()
-        return Value(f"({value} if {-self.most} <= ({value} := {text}) <= {self.most} else bail())", INT, self.most)
+        return Value(
+            f"({value} if {-self.most} <= ({value} := {text}) <= {self.most} else bail())",
+            INT,
+            self.most,
+        )
 
     def _temporary(self) -> str:
         self._temporaries += 1
         return f"t{self._temporaries}"
 
-    # -- expressions --------------------------------------------------------------------------------------------------------------
+    # -- expressions
+    # --------------------------------------------------------------------------------------------------------------
 
     def _truth(self, node: ast.expr) -> str:
         return self.value(node).text  # a number is true where it is not 0, nan too, in both
@@ -178,20 +232,32 @@ class ValueWriter:
     def _value(self, node: ast.expr) -> Value:
         if id(node) in self.fixed:
             return self._fixed(self.fixed[id(node)])
-        write: Callable[[Any], Value] = getattr(self, f"_{type(node).__name__.lower()}", self._refuse)
+        write: Callable[[Any], Value] = getattr(
+            self, f"_{type(node).__name__.lower()}", self._refuse
+        )
         return write(node)
 
     def _refuse(self, node: ast.expr) -> Value:
         raise Refused
 
     def _constant(self, node: ast.Constant) -> Value:
-        return self._number(_types.constant(node.value)) if isinstance(node.value, (bool, int, float)) else self._refuse(node)
+        return (
+            self._number(_types.constant(node.value))
+            if isinstance(node.value, (bool, int, float))
+            else self._refuse(node)
+        )
 
     def _name(self, node: ast.Name) -> Value:
         if node.id not in self.known or node.id in self.views:
             raise Refused
         dtype = self.types[node.id]
-        bound = self.most + (self.most >> 3) if dtype == INT else 2 ** (8 * dtype.itemsize - 1) if dtype.kind == "i" else 1
+        bound = (
+            self.most + (self.most >> 3)
+            if dtype == INT
+            else 2 ** (8 * dtype.itemsize - 1)
+            if dtype.kind == "i"
+            else 1
+        )
         return Value(f"v_{node.id}", dtype, bound)
 
     def _binop(self, node: ast.BinOp) -> Value:
@@ -201,20 +267,38 @@ class ValueWriter:
         parts = [self.value(part) for part in node.values]
         if any(part.dtype != BOOL for part in parts):
             raise Refused
-        return Value("(" + (" and " if isinstance(node.op, ast.And) else " or ").join(part.text for part in parts) + ")", BOOL, 1)
+        return Value(
+            "("
+            + (" and " if isinstance(node.op, ast.And) else " or ").join(
+                part.text for part in parts
+            )
+            + ")",
+            BOOL,
+            1,
+        )
 
     def _ifexp(self, node: ast.IfExp) -> Value:
         yes, no = self.value(node.body), self.value(node.orelse)
         if yes.dtype != no.dtype:
             raise Refused
-        return Value(f"({yes.text} if {self._truth(node.test)} else {no.text})", yes.dtype, max(yes.bound, no.bound))
+        return Value(
+            f"({yes.text} if {self._truth(node.test)} else {no.text})",
+            yes.dtype,
+            max(yes.bound, no.bound),
+        )
 
     def _fixed(self, found: Any) -> Value:
-        return Value(f"v_{found}", self.types[found], self.most) if isinstance(found, str) else self._number(found)
+        return (
+            Value(f"v_{found}", self.types[found], self.most)
+            if isinstance(found, str)
+            else self._number(found)
+        )
 
     def _number(self, value: Any) -> Value:
         plain = value.item()
-        if value.dtype not in (INT, FLOAT, SINGLE, BOOL) or (isinstance(plain, float) and not math.isfinite(plain)):
+        if value.dtype not in (INT, FLOAT, SINGLE, BOOL) or (
+            isinstance(plain, float) and not math.isfinite(plain)
+        ):
             raise Refused
         return Value(f"({plain!r})", value.dtype, abs(int(plain)) if value.dtype == INT else 1)
 
@@ -226,7 +310,9 @@ class ValueWriter:
         kinds = {a.dtype.kind, b.dtype.kind}
         if symbol is None or not kinds <= {"i", "f"}:
             raise Refused
-        if _types.arithmetic_type(a.dtype, b.dtype) != FLOAT or any(v.is_integer and v.bound > _EXACT for v in (a, b)):
+        if _types.arithmetic_type(a.dtype, b.dtype) != FLOAT or any(
+            v.is_integer and v.bound > _EXACT for v in (a, b)
+        ):
             raise Refused
         return Value(f"({a.text} {symbol} {b.text})", FLOAT)
 
@@ -236,11 +322,21 @@ class ValueWriter:
         divisor = int(written) if written.isdigit() else 1
         quotient = m // divisor + 1 if divisor > 1 else m
         symbol, bound = {
-            ast.Add: ("+", m + n), ast.Sub: ("-", m + n), ast.Mult: ("*", m * n), ast.FloorDiv: ("//", quotient), ast.Mod: ("%", n),
-            ast.BitAnd: ("&", 2 * max(m, n) + 1), ast.BitOr: ("|", 2 * max(m, n) + 1), ast.BitXor: ("^", 2 * max(m, n) + 1),
-            ast.RShift: (">>", m), ast.LShift: ("<<", m << min(n, 64)), ast.Div: ("/", 0),
-        }.get(type(op), ("", 0))  # fmt: skip
-        if not symbol or (isinstance(op, (ast.LShift, ast.RShift)) and not (written.isdigit() and n < 63)):
+            ast.Add: ("+", m + n),
+            ast.Sub: ("-", m + n),
+            ast.Mult: ("*", m * n),
+            ast.FloorDiv: ("//", quotient),
+            ast.Mod: ("%", n),
+            ast.BitAnd: ("&", 2 * max(m, n) + 1),
+            ast.BitOr: ("|", 2 * max(m, n) + 1),
+            ast.BitXor: ("^", 2 * max(m, n) + 1),
+            ast.RShift: (">>", m),
+            ast.LShift: ("<<", m << min(n, 64)),
+            ast.Div: ("/", 0),
+        }.get(type(op), ("", 0))
+        if not symbol or (
+            isinstance(op, (ast.LShift, ast.RShift)) and not (written.isdigit() and n < 63)
+        ):
             raise Refused
         if isinstance(op, ast.Div):
             if max(m, n) > _EXACT:
@@ -260,7 +356,10 @@ class ValueWriter:
 
     def _compare(self, node: ast.Compare) -> Value:
         values = [self.value(part) for part in (node.left, *node.comparators)]
-        if any(type(op) not in _COMPARISONS for op in node.ops) or len({v.dtype.kind for v in values}) != 1:
+        if (
+            any(type(op) not in _COMPARISONS for op in node.ops)
+            or len({v.dtype.kind for v in values}) != 1
+        ):
             raise Refused
         text = values[0].text
         for op, value in zip(node.ops, values[1:], strict=True):
@@ -268,7 +367,12 @@ class ValueWriter:
         return Value(f"({text})", BOOL, 1)
 
     def _call(self, node: ast.Call) -> Value:
-        if not isinstance(node.func, ast.Name) or node.func.id not in ("min", "max", "abs") or node.keywords or not node.args:
+        if (
+            not isinstance(node.func, ast.Name)
+            or node.func.id not in ("min", "max", "abs")
+            or node.keywords
+            or not node.args
+        ):
             raise Refused
         values = [self.value(argument) for argument in node.args]
         if len({value.dtype for value in values}) != 1 or values[0].dtype not in (INT, FLOAT):
@@ -277,12 +381,19 @@ class ValueWriter:
             raise Refused
         if len(values) == 2 and values[0].dtype == FLOAT:
             return self._of_floats(node.func.id, *values)
-        return Value(f"{node.func.id}({', '.join(v.text for v in values)})", values[0].dtype, max(v.bound for v in values))
+        return Value(
+            f"{node.func.id}({', '.join(v.text for v in values)})",
+            values[0].dtype,
+            max(v.bound for v in values),
+        )
 
     def _of_floats(self, name: str, left: Value, right: Value) -> Value:
         """Return CUDA's fmin or fmax: the other one where one is nan, and -0.0 is below 0.0."""
         a, b = self._temporary(), self._temporary()
         beyond, zero = (">", f"-(-{a} - {b})") if name == "min" else ("<", f"{a} + {b}")
         alike = f"{b} if {a} != {a} else {a} if {a} or {b} != {b} else {zero}"
-        text = f"{b} if ({a} := {left.text}) {beyond} ({b} := {right.text}) else {a} if {b} {beyond} {a} else {alike}"
+        text = (
+            f"{b} if ({a} := {left.text}) {beyond} ({b} := {right.text}) else {a} if {b} "
+            f"{beyond} {a} else {alike}"
+        )
         return Value(f"({text})", FLOAT)

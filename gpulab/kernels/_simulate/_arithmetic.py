@@ -1,4 +1,6 @@
-"""The arithmetic functions that a kernel may call: of math, NumPy and Python, and cuda's of bits."""
+"""The arithmetic functions that a kernel may call: of math, NumPy and Python, and cuda's of
+bits.
+"""
 
 from __future__ import annotations
 
@@ -25,46 +27,123 @@ def _torch_function(name: str) -> Callable[[Any], Any]:
     def apply(value: Any) -> Any:
         import torch
 
-        found = getattr(torch.special, name)(torch.from_numpy(np.ascontiguousarray(value).reshape(-1))).numpy().reshape(np.shape(value))
+        found = (
+            getattr(torch.special, name)(torch.from_numpy(np.ascontiguousarray(value).reshape(-1)))
+            .numpy()
+            .reshape(np.shape(value))
+        )
         return found[()]
 
     return apply
 
 
 def _gamma(value: Any) -> Any:
-    """Return the gamma function, where it has no value as CUDA's ``tgamma``: nan below 0, infinity with its sign at 0."""
+    """Return the gamma function, where it has no value as CUDA's ``tgamma``: nan below 0, infinity
+    with its sign at 0.
+    """
     exact = np.asarray(value, dtype=np.float64)
     size, whole = np.exp(_torch_function("gammaln")(exact)), np.floor(exact)
-    found: Any = np.where((exact > 0) | (whole % 2 == 0), size, -size)  # its sign changes at each whole number below 0
-    found = np.where(exact == 0, np.copysign(np.inf, exact), np.where((exact < 0) & (exact == whole), np.nan, found))
+    # its sign changes at each whole number below 0
+    found: Any = np.where((exact > 0) | (whole % 2 == 0), size, -size)
+    found = np.where(
+        exact == 0,
+        np.copysign(np.inf, exact),
+        np.where((exact < 0) & (exact == whole), np.nan, found),
+    )
     return found.astype(value.dtype)[()]
 
 
 _UNARY: dict[str, Callable[[Any], Any]] = {
-    **{name: getattr(np, name) for name in (
-        "sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "ceil", "floor", "trunc",
-        "fabs", "exp2", "cbrt", "radians", "degrees")},
-    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-    "arcsin": np.arcsin, "arccos": np.arccos, "arctan": np.arctan, "arcsinh": np.arcsinh, "arccosh": np.arccosh, "arctanh": np.arctanh,
-    "erf": _torch_function("erf"), "erfc": _torch_function("erfc"), "lgamma": _torch_function("gammaln"),
+    **{
+        name: getattr(np, name)
+        for name in (
+            "sqrt",
+            "exp",
+            "expm1",
+            "log",
+            "log2",
+            "log10",
+            "log1p",
+            "sin",
+            "cos",
+            "tan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "ceil",
+            "floor",
+            "trunc",
+            "fabs",
+            "exp2",
+            "cbrt",
+            "radians",
+            "degrees",
+        )
+    },
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "arcsin": np.arcsin,
+    "arccos": np.arccos,
+    "arctan": np.arctan,
+    "arcsinh": np.arcsinh,
+    "arccosh": np.arccosh,
+    "arctanh": np.arctanh,
+    "erf": _torch_function("erf"),
+    "erfc": _torch_function("erfc"),
+    "lgamma": _torch_function("gammaln"),
     "gamma": _gamma,
-}  # fmt: skip
+}
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "atan2": np.arctan2, "arctan2": np.arctan2, "hypot": np.hypot, "copysign": np.copysign, "fmod": np.fmod, "pow": np.power,
-    "power": np.power, "float_power": np.power,
-}  # fmt: skip
+    "atan2": np.arctan2,
+    "arctan2": np.arctan2,
+    "hypot": np.hypot,
+    "copysign": np.copysign,
+    "fmod": np.fmod,
+    "pow": np.power,
+    "power": np.power,
+    "float_power": np.power,
+}
 _FLOATS = (_types.SINGLE, _types.FLOAT)
 _INT32 = np.dtype(np.int32)
-_TESTS: dict[str, Callable[[Any], Any]] = {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}
+_TESTS: dict[str, Callable[[Any], Any]] = {
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "isfinite": np.isfinite,
+}
 
-# Functions of NumPy and math for which numba-cuda has no code, and what stands for them on a GPU. Source: numba-cuda 0.30, ufunc_db in
-# ufuncs.py and Math_unary in typing/mathdecl.py.
+# Functions of NumPy and math for which numba-cuda has no code, and what stands for them on a GPU.
+# Source: numba-cuda 0.30, ufunc_db in ufuncs.py and Math_unary in typing/mathdecl.py.
 WITHOUT_CODE = {
-    **{f"np.{name}": f"math.{name}" for name in (
-        "sqrt", "exp", "expm1", "log1p", "ceil", "floor", "trunc", "fabs", "exp2", "copysign", "fmod", "isinf", "isfinite")},
+    **{
+        f"np.{name}": f"math.{name}"
+        for name in (
+            "sqrt",
+            "exp",
+            "expm1",
+            "log1p",
+            "ceil",
+            "floor",
+            "trunc",
+            "fabs",
+            "exp2",
+            "copysign",
+            "fmod",
+            "isinf",
+            "isfinite",
+        )
+    },
     "math.cbrt": "cuda.cbrt",
-    "np.cbrt": "cuda.cbrt", "np.abs": "abs", "np.absolute": "abs", "np.power": "**", "np.pow": "**", "np.float_power": "**",
-}  # fmt: skip
+    "np.cbrt": "cuda.cbrt",
+    "np.abs": "abs",
+    "np.absolute": "abs",
+    "np.power": "**",
+    "np.pow": "**",
+    "np.float_power": "**",
+}
 
 
 def _register_arithmetic() -> None:
@@ -74,7 +153,10 @@ def _register_arithmetic() -> None:
             **{name: functools.partial(_binary, ufunc=ufunc) for name, ufunc in _BINARY.items()},
             **{name: functools.partial(_test, test=test) for name, test in _TESTS.items()},
         }
-        FUNCTIONS.update({f"{prefix}.{name}": make for name, make in makers.items() if hasattr(module, name)})  # math has no arcsin
+        # math has no arcsin
+        FUNCTIONS.update(
+            {f"{prefix}.{name}": make for name, make in makers.items() if hasattr(module, name)}
+        )
     FUNCTIONS["cuda.cbrt"] = functools.partial(_unary, ufunc=np.cbrt)
 
 
@@ -86,7 +168,14 @@ def _unary(call: Call, ufunc: Callable[[Any], Any]) -> Expression:
         if found.dtype.kind == "c":
             raise call.fail(f"{call.name} takes real numbers")
         of_numpy = call.name.startswith("np.")
-        return ufunc(_types.cast(found, _types.ufunc_type((found.dtype,), True) if of_numpy else _types.float_type(found.dtype)))
+        return ufunc(
+            _types.cast(
+                found,
+                _types.ufunc_type((found.dtype,), True)
+                if of_numpy
+                else _types.float_type(found.dtype),
+            )
+        )
 
     return run
 
@@ -98,7 +187,9 @@ def _binary(call: Call, ufunc: Callable[[Any, Any], Any]) -> Expression:
     def run(frame: Frame, mask: Mask) -> Any:
         a, b = left(frame, mask), right(frame, mask)
         if ufunc in (np.fmod, np.copysign, np.power):
-            dtype = _types.float_pair_type(a.dtype, b.dtype if exponent is None else exponent, ufunc is np.power)
+            dtype = _types.float_pair_type(
+                a.dtype, b.dtype if exponent is None else exponent, ufunc is np.power
+            )
         elif call.name.startswith("np."):
             dtype = _types.ufunc_type((a.dtype, b.dtype), True)
         else:
@@ -191,7 +282,9 @@ def _complex(call: Call) -> Expression:
 
     def run(frame: Frame, mask: Mask) -> Any:
         given = [part(frame, mask) for part in parts]
-        dtype = np.dtype(np.complex64 if all(value.dtype == _types.SINGLE for value in given) else np.complex128)
+        dtype = np.dtype(
+            np.complex64 if all(value.dtype == _types.SINGLE for value in given) else np.complex128
+        )
         if any(value.dtype == _types.BOOL for value in given):
             raise call.fail("complex takes no truth value; expected a number")
         if len(given) == 1:
@@ -199,7 +292,8 @@ def _complex(call: Call) -> Expression:
         if any(value.dtype.kind == "c" for value in given):
             raise call.fail("complex takes two real numbers")
         found = np.empty(np.broadcast_shapes(*map(np.shape, given)), dtype)
-        found.real, found.imag = given  # a sum with 1j times the second one would make a nan of infinity
+        # a sum with 1j times the second one would make a nan of infinity
+        found.real, found.imag = given
         return found[()]
 
     return run
@@ -225,7 +319,9 @@ def _selp(call: Call) -> Expression:
     def run(frame: Frame, mask: Mask) -> Any:
         x, y = a(frame, mask), b(frame, mask)
         dtype = _types.unified(x.dtype, y.dtype)
-        chosen: Any = np.where(_types.truth(test(frame, mask)), _types.cast(x, dtype), _types.cast(y, dtype))
+        chosen: Any = np.where(
+            _types.truth(test(frame, mask)), _types.cast(x, dtype), _types.cast(y, dtype)
+        )
         return chosen[()]
 
     return run
@@ -239,7 +335,9 @@ def _bits_of(value: Any) -> Any:
 
 
 def _reversed_bits(value: Any) -> Any:
-    """Return 64 bits of a uint64, and the low 32 of all other types, int64 too: numba-cuda's brev knows uint32 and uint64 alone."""
+    """Return 64 bits of a uint64, and the low 32 of all other types, int64 too: numba-cuda's brev
+    knows uint32 and uint64 alone.
+    """
     bits = _bits_of(value)
     if value.dtype != _types.UINT:
         bits = value.astype(np.uint32)
@@ -272,7 +370,9 @@ def _first_set(value: Any) -> Any:
     if bits.dtype.itemsize < 4:
         raise TypeError
     lowest = bits & (~bits + bits.dtype.type(1))
-    found: Any = np.where(bits == 0, 0, np.bitwise_count(lowest - bits.dtype.type(1)).astype(np.int64) + 1)
+    found: Any = np.where(
+        bits == 0, 0, np.bitwise_count(lowest - bits.dtype.type(1)).astype(np.int64) + 1
+    )
     return found.astype(np.uint32)[()]
 
 

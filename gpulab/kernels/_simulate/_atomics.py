@@ -26,11 +26,16 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "xor": np.bitwise_xor,
     "exch": lambda old, new: new,
     "inc": lambda old, limit: np.where(old >= limit, 0, old + 1).astype(old.dtype),
-    "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - 1).astype(old.dtype),
+    "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - 1).astype(
+        old.dtype
+    ),
 }
 _WHOLE, _UNSIGNED = ("int32", "uint32", "int64", "uint64"), ("uint32", "uint64")
-# The element types for which numba-cuda has each; those that are not here take floats as well. Source: numba-cuda 0.30, cudadecl.py.
-_INTEGERS_ONLY = dict.fromkeys(("and_", "or_", "xor", "exch", "cas", "compare_and_swap"), _WHOLE) | dict.fromkeys(("inc", "dec"), _UNSIGNED)
+# The element types for which numba-cuda has each; those that are not here take floats as well.
+# Source: numba-cuda 0.30, cudadecl.py.
+_INTEGERS_ONLY = dict.fromkeys(
+    ("and_", "or_", "xor", "exch", "cas", "compare_and_swap"), _WHOLE
+) | dict.fromkeys(("inc", "dec"), _UNSIGNED)
 _FEW = 8  # lanes at one place that take their turns one by one
 _SCANS = ("add", "min", "max", "nanmin", "nanmax", "and_", "or_", "xor")
 
@@ -40,8 +45,12 @@ def types_of(operation: str) -> tuple[str, ...]:
     return _INTEGERS_ONLY.get(operation, (*_WHOLE, "float32", "float64"))
 
 
-def apply(operation: str, store: Store, where: Any, values: list[Any], mask: Mask, wanted: bool) -> Any:
-    """Update the places and return the old value of each lane (0 in lanes that take no part), or None where nobody wants it."""
+def apply(
+    operation: str, store: Store, where: Any, values: list[Any], mask: Mask, wanted: bool
+) -> Any:
+    """Update the places and return the old value of each lane (0 in lanes that take no part), or
+    None where nobody wants it.
+    """
     batch = mask.batch
     places = store.flat(where, mask)
     given = [mask.selected(_types.cast(value, store.dtype)) for value in values]
@@ -49,8 +58,15 @@ def apply(operation: str, store: Store, where: Any, values: list[Any], mask: Mas
     if operation == "sub":
         operation, given = "add", [np.negative(given[0])]
     if operation in ("min", "max") and store.dtype.kind == "f":
-        # A nan is not taken, and one that is there stays. Source: numba-cuda 0.30, ir_numba_atomic_minmax_template in cudadrv/nvvm.py.
-        given = [np.where(np.isnan(given[0]), store.dtype.type(np.inf if operation == "min" else -np.inf), given[0])]
+        # A nan is not taken, and one that is there stays. Source: numba-cuda 0.30,
+        # ir_numba_atomic_minmax_template in cudadrv/nvvm.py.
+        given = [
+            np.where(
+                np.isnan(given[0]),
+                store.dtype.type(np.inf if operation == "min" else -np.inf),
+                given[0],
+            )
+        ]
     if not wanted and operation in _SCANS:
         OPERATIONS[operation].at(data, places, given[0])  # type: ignore[attr-defined]
         return None
@@ -60,7 +76,9 @@ def apply(operation: str, store: Store, where: Any, values: list[Any], mask: Mas
     return out.reshape(batch.blocks, batch.width)
 
 
-def _in_order(operation: str, data: np.ndarray, places: np.ndarray, given: list[np.ndarray]) -> np.ndarray:
+def _in_order(
+    operation: str, data: np.ndarray, places: np.ndarray, given: list[np.ndarray]
+) -> np.ndarray:
     """Update ``data`` at the places, one lane after the other, and return what each found there."""
     order = np.argsort(places, kind="stable")
     sorted_places = places[order]
@@ -69,7 +87,8 @@ def _in_order(operation: str, data: np.ndarray, places: np.ndarray, given: list[
     starts = np.flatnonzero(begins)
     lengths = np.diff(np.append(starts, len(order)))
     old = np.empty(len(order), dtype=data.dtype)
-    if operation == "add" and data.dtype.kind == "f":  # what is lost depends on what was summed before
+    # what is lost depends on what was summed before
+    if operation == "add" and data.dtype.kind == "f":
         many = lengths > _FEW
         for start, length in zip(starts[many].tolist(), lengths[many].tolist(), strict=True):
             lanes = order[start : start + length]
@@ -98,9 +117,16 @@ def _in_order(operation: str, data: np.ndarray, places: np.ndarray, given: list[
 
 
 def _scanned(
-    operation: str, data: np.ndarray, places: np.ndarray, values: np.ndarray, starts: np.ndarray, lengths: np.ndarray
+    operation: str,
+    data: np.ndarray,
+    places: np.ndarray,
+    values: np.ndarray,
+    starts: np.ndarray,
+    lengths: np.ndarray,
 ) -> np.ndarray:
-    """Return the old value of each lane, sorted by place, by a segmented scan of doubling steps; update ``data``."""
+    """Return the old value of each lane, sorted by place, by a segmented scan of doubling steps;
+    update ``data``.
+    """
     combine = OPERATIONS[operation]
     position = np.arange(len(places)) - np.repeat(starts, lengths)
     running = values.copy()

@@ -1,4 +1,6 @@
-"""From an index to a place in memory: whether each lane's index is within bounds, and which element it means."""
+"""From an index to a place in memory: whether each lane's index is within bounds, and which element
+it means.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,17 @@ if TYPE_CHECKING:
     from gpulab.kernels._simulate._machine import Machine
 
 _UNSIGNED = np.dtype(np.uint64)  # an int64 below 0 is larger than any extent there
-# How many indices are remembered: as many as a statement or two use, so that variables find theirs again.
+# How many indices are remembered: as many as a statement or two use, so that variables find theirs
+# again.
 _REMEMBERED = 16
 # Larger ones are not: to look again costs less than memory that is kept from being used again.
 _MOST_REMEMBERED = 1 << 14
 
 
 class Known:
-    """The places that indices in use were found to mean, so that a variable that indexes many accesses is looked at once."""
+    """The places that indices in use were found to mean, so that a variable that indexes many
+    accesses is looked at once.
+    """
 
     __slots__ = ("_found",)
 
@@ -30,11 +35,17 @@ class Known:
     def place(self, index: np.ndarray, extent: Any, stride: int, mask: Mask) -> Any:
         """Return what was found for an index (in all lanes, or in these), or None."""
         known = self._found.get((id(index), extent, stride))
-        if known is None or known[0] is not index or (known[1] is not None and known[1] is not mask):
+        if (
+            known is None
+            or known[0] is not index
+            or (known[1] is not None and known[1] is not mask)
+        ):
             return None
         return known[2]
 
-    def remember(self, index: np.ndarray, extent: Any, stride: int, mask: Mask | None, place: Any) -> None:
+    def remember(
+        self, index: np.ndarray, extent: Any, stride: int, mask: Mask | None, place: Any
+    ) -> None:
         """Keep what was found; ``mask`` is None where it holds for any lanes."""
         if index.size > _MOST_REMEMBERED:
             return
@@ -44,9 +55,17 @@ class Known:
 
 
 def locate(
-    machine: Machine, view: View, indices: tuple[Any, ...], mask: Mask, line: int, verb: str, from_end: tuple[bool, ...]
+    machine: Machine,
+    view: View,
+    indices: tuple[Any, ...],
+    mask: Mask,
+    line: int,
+    verb: str,
+    from_end: tuple[bool, ...],
 ) -> tuple[Any, Mask | None]:
-    """Return the places in the store that an index means, 0 where it is out of bounds, and the lanes that are within."""
+    """Return the places in the store that an index means, 0 where it is out of bounds, and the
+    lanes that are within.
+    """
     where = view.offset
     inside = mask
     for axis, index in enumerate(indices):
@@ -72,9 +91,18 @@ def locate(
 
 
 def _place(
-    machine: Machine, view: View, indices: tuple[Any, ...], axis: int, index: np.ndarray, mask: Mask, line: int, verb: str
+    machine: Machine,
+    view: View,
+    indices: tuple[Any, ...],
+    axis: int,
+    index: np.ndarray,
+    mask: Mask,
+    line: int,
+    verb: str,
 ) -> tuple[Any, Mask | None]:
-    """Return index times stride, and the lanes that are within; remember it, unless there is something to report."""
+    """Return index times stride, and the lanes that are within; remember it, unless there is
+    something to report.
+    """
     extent, stride = view.shape[axis], view.strides[axis]
     rest: Mask | None = mask
     safe = index
@@ -90,9 +118,18 @@ def _place(
 
 
 def _outside(
-    machine: Machine, view: View, indices: tuple[Any, ...], axis: int, index: Any, mask: Mask, line: int, verb: str
+    machine: Machine,
+    view: View,
+    indices: tuple[Any, ...],
+    axis: int,
+    index: Any,
+    mask: Mask,
+    line: int,
+    verb: str,
 ) -> tuple[Any, Mask | None]:
-    """Report the lanes whose index is out of bounds; return an index that is not, and the lanes that remain."""
+    """Report the lanes whose index is out of bounds; return an index that is not, and the lanes
+    that remain.
+    """
     extent = view.shape[axis]
     bad = np.atleast_2d((index < 0) | (index >= extent))
     outside, rest = mask.split(bad)
@@ -106,16 +143,34 @@ def _outside(
     return np.where(bad, np.int64(0), index), rest
 
 
-def _report(machine: Machine, view: View, indices: tuple[Any, ...], index: Any, outside: Mask, line: int, verb: str) -> None:
+def _report(
+    machine: Machine,
+    view: View,
+    indices: tuple[Any, ...],
+    index: Any,
+    outside: Mask,
+    line: int,
+    verb: str,
+) -> None:
     row, lane = (int(part) for part in divmod(outside.flat[0], machine.batch.width))
     shown = tuple(int(_of_lane(i, row, lane)) for i in indices)
-    wrapped = "; numba would count it from the end, CUDA C++ would access memory before the array" if _of_lane(index, row, lane) < 0 else ""
+    wrapped = (
+        "; numba would count it from the end, CUDA C++ would access memory before the array"
+        if _of_lane(index, row, lane) < 0
+        else ""
+    )
     shape = tuple(int(_of_lane(n, row, lane)) for n in view.shape)
     machine.found(
-        "bounds", line, view.store.name, shown, (machine.thread(row, lane),), outside.lanes,
-        f"the index {shown[0] if len(shown) == 1 else shown} to {verb} is out of bounds for {view.store.name}, "
+        "bounds",
+        line,
+        view.store.name,
+        shown,
+        (machine.thread(row, lane),),
+        outside.lanes,
+        f"the index {shown[0] if len(shown) == 1 else shown} to {verb} is out of bounds for "
+        f"{view.store.name}, "
         f"whose shape is {shape[0] if len(shape) == 1 else shape}{wrapped}",
-    )  # fmt: skip
+    )
 
 
 def _of_lane(value: Any, row: int, lane: int) -> Any:

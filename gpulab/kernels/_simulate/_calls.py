@@ -1,4 +1,6 @@
-"""The calls of cuda: where a thread is, arrays, barriers, shuffles, votes, atomics. Each is translated by a function of a ``Call``."""
+"""The calls of cuda: where a thread is, arrays, barriers, shuffles, votes, atomics. Each is
+translated by a function of a ``Call``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from gpulab.kernels._simulate._accesses import update
 from gpulab.kernels._simulate._geometry import Batch, Mask
 from gpulab.kernels._simulate._indices import index_of
 from gpulab.kernels._simulate._machine import Machine
-from gpulab.kernels._simulate._memory import START, View, cannot_be_written, constant_view, forget, local_view
+from gpulab.kernels._simulate._memory import (
+    START,
+    View,
+    cannot_be_written,
+    constant_view,
+    forget,
+    local_view,
+)
 from gpulab.kernels._simulate._names import dtype_of
 from gpulab.kernels._simulate._operators import written_number
 from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call, makes
@@ -26,16 +35,19 @@ if TYPE_CHECKING:
     from gpulab.kernels._simulate._frame import Frame
 
 
-# Shared memory that a kernel may ask for in its text. Source: CUDA C++ Programming Guide 13.0, on compute capability 8.x and later: kernels
-# that rely on more than 48 KB of a block must use dynamic shared memory.
+# Shared memory that a kernel may ask for in its text. Source: CUDA C++ Programming Guide 13.0, on
+# compute capability 8.x and later: kernels that rely on more than 48 KB of a block must use dynamic
+# shared memory.
 _MOST_STATIC_BYTES = 48 * 1024
-# Local memory of a thread. Source: CUDA C++ Programming Guide 13.0, technical specifications per compute capability.
+# Local memory of a thread. Source: CUDA C++ Programming Guide 13.0, technical specifications per
+# compute capability.
 _MOST_LOCAL_BYTES = 512 * 1024
 # The types that numba-cuda shuffles. Source: numba-cuda 0.30, shfl_sync_intrinsic in intrinsics.py.
 _SHUFFLED = ("int32", "int64", "float32", "float64")
 
 
-# -- where a thread is --------------------------------------------------------------------------------------------------------------
+# -- where a thread is
+# --------------------------------------------------------------------------------------------------------------
 
 
 def _register_places() -> None:
@@ -45,7 +57,9 @@ def _register_places() -> None:
     for axis, letter in enumerate("xyz"):
         INTRINSICS[f"cuda.threadIdx.{letter}"] = place(lambda batch, i: batch.thread_index[i], axis)
         INTRINSICS[f"cuda.blockIdx.{letter}"] = place(lambda batch, i: batch.block_index[i], axis)
-        INTRINSICS[f"cuda.blockDim.{letter}"] = place(lambda batch, i: np.int64(batch.block[i]), axis)
+        INTRINSICS[f"cuda.blockDim.{letter}"] = place(
+            lambda batch, i: np.int64(batch.block[i]), axis
+        )
         INTRINSICS[f"cuda.gridDim.{letter}"] = place(lambda batch, i: np.int64(batch.grid[i]), axis)
 
 
@@ -70,10 +84,13 @@ def _grid(call: Call) -> Expression:
     of_axis = _grid_index if call.name == "cuda.grid" else _grid_size
     if dimensions == 1:
         return lambda frame, mask: of_axis(frame.machine.batch, 0)
-    return lambda frame, mask: tuple(of_axis(frame.machine.batch, axis) for axis in range(dimensions))
+    return lambda frame, mask: tuple(
+        of_axis(frame.machine.batch, axis) for axis in range(dimensions)
+    )
 
 
-# -- arrays -------------------------------------------------------------------------------------------------------------------------
+# -- arrays
+# -------------------------------------------------------------------------------------------------------------------------
 
 
 def _shape_and_type(call: Call) -> tuple[tuple[int, ...], np.dtype]:
@@ -81,16 +98,29 @@ def _shape_and_type(call: Call) -> tuple[tuple[int, ...], np.dtype]:
     shape = call.translator.number(shape_node)
     shape = tuple(shape) if isinstance(shape, tuple) else (shape,)
     if not shape or not all(is_whole(n) and n >= 0 for n in shape):
-        raise call.fail("the shape of an array in a kernel must be a constant: numbers, or names of numbers defined outside the kernel")
-    if any(isinstance(part, ast.BinOp) and written_number(part) is None for part in ast.walk(shape_node)):
+        raise call.fail(
+            "the shape of an array in a kernel must be a constant: numbers, or names of numbers "
+            "defined outside the kernel"
+        )
+    if any(
+        isinstance(part, ast.BinOp) and written_number(part) is None
+        for part in ast.walk(shape_node)
+    ):
         call.translator.program.notes.append(
-            f"line {call.line}: numba-cuda takes no arithmetic in the shape `{ast.unparse(shape_node)}`. "
+            f"line {call.line}: numba-cuda takes no arithmetic in the shape "
+            f"`{ast.unparse(shape_node)}`. "
             "For a GPU, give its value a name outside the kernel."
         )
-    found = type_node.value if isinstance(type_node, ast.Constant) else call.translator.static(type_node)
+    found = (
+        type_node.value
+        if isinstance(type_node, ast.Constant)
+        else call.translator.static(type_node)
+    )
     dtype = dtype_of(found)
     if dtype is None:
-        raise call.fail(f"`{ast.unparse(type_node)}` is not an element type; expected one such as float32")
+        raise call.fail(
+            f"`{ast.unparse(type_node)}` is not an element type; expected one such as float32"
+        )
     return tuple(int(n) for n in shape), dtype
 
 
@@ -98,7 +128,10 @@ def _shape_and_type(call: Call) -> tuple[tuple[int, ...], np.dtype]:
 def _shared_array(call: Call) -> Expression:
     shape, dtype = _shape_and_type(call)
     if 0 in shape and shape != (0,):
-        raise call.fail("a shared array needs elements; its shape (0,) means the dynamic shared memory of the launch")
+        raise call.fail(
+            "a shared array needs elements; its shape (0,) means the dynamic shared memory of the "
+            "launch"
+        )
     if shape == (0,):
         call.translator.program.dynamic_sizes.add(dtype.itemsize)
     else:
@@ -111,10 +144,14 @@ def _shared_array(call: Call) -> Expression:
 def _count_static(call: Call, nbytes: int) -> None:
     """Note where the arrays of a fixed shape become more than a compiler allots to a block."""
     program = call.translator.program
-    before, program.static_shared_bytes = program.static_shared_bytes, program.static_shared_bytes + nbytes
+    before, program.static_shared_bytes = (
+        program.static_shared_bytes,
+        program.static_shared_bytes + nbytes,
+    )
     if before <= _MOST_STATIC_BYTES < program.static_shared_bytes:
         program.notes.append(
-            f"line {call.line}: the shared arrays up to here take {program.static_shared_bytes:,} bytes, and a GPU's compiler refuses more "
+            f"line {call.line}: the shared arrays up to here take {program.static_shared_bytes:,} "
+            "bytes, and a GPU's compiler refuses more "
             f"than {_MOST_STATIC_BYTES:,} of a fixed shape. For a GPU, make them smaller."
         )
 
@@ -127,7 +164,8 @@ def _local_array(call: Call) -> Expression:
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes > _MOST_LOCAL_BYTES:
         raise call.fail(
-            f"each thread asks for {nbytes:,} bytes of local memory; expected at most {_MOST_LOCAL_BYTES:,}. Make the array smaller"
+            f"each thread asks for {nbytes:,} bytes of local memory; expected at most "
+            f"{_MOST_LOCAL_BYTES:,}. Make the array smaller"
         )
     call.translator.program.local_bytes += nbytes
     name, node = call.assigned_to or "local array", id(call.node)
@@ -136,7 +174,8 @@ def _local_array(call: Call) -> Expression:
         view = frame.arrays.get(node)
         if view is None:
             view = frame.arrays[node] = local_view(name, shape, dtype, frame.machine.batch)
-        else:  # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
+        else:
+            # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
             forget(view.store, mask)
         return view
 
@@ -148,7 +187,9 @@ def _constant_array(call: Call) -> Expression:
     (node,) = call.arguments(1)
     found = call.translator.static(node)
     if not isinstance(found, np.ndarray):
-        raise call.fail("cuda.const.array_like takes a NumPy array of numbers from outside the kernel")
+        raise call.fail(
+            "cuda.const.array_like takes a NumPy array of numbers from outside the kernel"
+        )
     view = constant_view(call.assigned_to or ast.unparse(node), found)
     return lambda frame, mask: view
 
@@ -168,7 +209,8 @@ def _len(call: Call) -> Expression:
     return run
 
 
-# -- what lanes do together ---------------------------------------------------------------------------------------------------------
+# -- what lanes do together
+# ---------------------------------------------------------------------------------------------------------
 
 
 @makes("cuda.syncthreads", "cuda.syncthreads_count", "cuda.syncthreads_and", "cuda.syncthreads_or")
@@ -189,12 +231,16 @@ def _syncthreads(call: Call) -> Expression:
 def _asked(call: Call, machine: Machine, value: Any) -> Any:
     """Return what is true of the value that a barrier's vote is given: of its low 32 bits.
 
-    Source: numba-cuda 0.30, _syncthreads_predicate in intrinsics.py, which takes integers alone, as int32.
+    Source: numba-cuda 0.30, _syncthreads_predicate in intrinsics.py, which takes integers alone, as
+    int32.
     """
     if value.dtype.kind not in "iub":
         raise call.fail(f"{call.name} takes an integer; this one is of {value.dtype}")
     if value.dtype == _types.BOOL:
-        note = f"line {call.line}: numba-cuda takes no truth value in {call.name}. For a GPU, make an integer of it: int32(...)."
+        note = (
+            f"line {call.line}: numba-cuda takes no truth value in {call.name}. For a GPU, "
+            "make an integer of it: int32(...)."
+        )
         machine.launch.notes.add((call.line, note))
     return _types.truth(value if value.dtype.itemsize <= 4 else value.astype(np.int32))
 
@@ -203,7 +249,9 @@ def _asked(call: Call, machine: Machine, value: Any) -> Any:
 def _syncwarp(call: Call) -> Expression:
     members = call.numbers(0, 1, ("membermask",))
     call.translator.program.names_lanes |= bool(members)
-    return lambda frame, mask: _warp.synchronise(frame.machine, members[0](frame, mask) if members else None, mask, call.line)
+    return lambda frame, mask: _warp.synchronise(
+        frame.machine, members[0](frame, mask) if members else None, mask, call.line
+    )
 
 
 @makes("cuda.threadfence", "cuda.threadfence_block", "cuda.threadfence_system")
@@ -229,7 +277,9 @@ def _activemask(call: Call) -> Expression:
 @makes("cuda.lanemask_lt")
 def _lanemask_lt(call: Call) -> Expression:
     call.arguments(0)
-    return lambda frame, mask: ((np.int64(1) << (frame.machine.batch.linear_thread % 32)) - 1).astype(np.uint32)
+    return lambda frame, mask: (
+        (np.int64(1) << (frame.machine.batch.linear_thread % 32)) - 1
+    ).astype(np.uint32)
 
 
 def _register_warp() -> None:
@@ -248,7 +298,9 @@ def _shuffle(call: Call, kind: str) -> Expression:
     def run(frame: Frame, mask: Mask) -> Any:
         named, given = members(frame, mask), value(frame, mask)
         if given.dtype.name not in _SHUFFLED:
-            raise call.fail(f"{call.name} takes values of {', '.join(_SHUFFLED)}; this one is of {given.dtype}")
+            raise call.fail(
+                f"{call.name} takes values of {', '.join(_SHUFFLED)}; this one is of {given.dtype}"
+            )
         return _warp.shuffle(frame.machine, kind, named, given, lane(frame, mask), mask, call.line)
 
     return run
@@ -260,7 +312,9 @@ def _vote(call: Call, kind: str) -> Expression:
     def run(frame: Frame, mask: Mask) -> Any:
         named, given = members(frame, mask), value(frame, mask)
         if given.dtype.kind not in "iub":
-            raise call.fail(f"{call.name} takes a truth value or an integer; this one is of {given.dtype}")
+            raise call.fail(
+                f"{call.name} takes a truth value or an integer; this one is of {given.dtype}"
+            )
         return _warp.vote(frame.machine, kind, named, given, mask, call.line)
 
     return run
@@ -268,7 +322,9 @@ def _vote(call: Call, kind: str) -> Expression:
 
 def _match_any(call: Call) -> Expression:
     members, value = call.numbers(2)
-    return lambda frame, mask: _warp.match_any(frame.machine, members(frame, mask), value(frame, mask), mask, call.line)
+    return lambda frame, mask: _warp.match_any(
+        frame.machine, members(frame, mask), value(frame, mask), mask, call.line
+    )
 
 
 def _atomic(call: Call, operation: str) -> Expression:
@@ -284,7 +340,10 @@ def _atomic(call: Call, operation: str) -> Expression:
     def run(frame: Frame, mask: Mask) -> Any:
         view = array(frame, mask)
         if view.dtype.name not in takes:
-            raise call.fail(f"{call.name} takes arrays of {', '.join(takes)}; {view.store.name} has {view.dtype}")
+            raise call.fail(
+                f"{call.name} takes arrays of {', '.join(takes)}; {view.store.name} has "
+                f"{view.dtype}"
+            )
         if view.store.space == "constant":
             raise call.fail(cannot_be_written(view))
         places, from_end = ((START,), (False,)) if index is None else index(frame, mask)

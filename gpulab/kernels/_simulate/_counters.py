@@ -1,8 +1,9 @@
 """What each source line executed and moved.
 
-The rules, which make counts comparable: one request for each warp and executed access; a repeated load is not merged; a branch is a
-test of ``if``, ``while`` or ``for`` by one warp, and conditional expressions and ``and``/``or`` are none; local arrays and constants are
-not counted; an 8-byte access to shared memory goes by half-warps; an atomic is one request.
+The rules, which make counts comparable: one request for each warp and executed access; a repeated
+load is not merged; a branch is a test of ``if``, ``while`` or ``for`` by one warp, and conditional
+expressions and ``and``/``or`` are none; local arrays and constants are not counted; an 8-byte
+access to shared memory goes by half-warps; an atomic is one request.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ class Access:
     bytes_requested: int = 0
 
 
-# What is to be counted waits and is counted together, so that NumPy's cost for each call is shared. Accesses: until they hold so much
-# memory, in words of 8 bytes; more would save nothing. Statements: until so many lanes, or statements, were executed.
+# What is to be counted waits and is counted together, so that NumPy's cost for each call is shared.
+# Accesses: until they hold so much memory, in words of 8 bytes; more would save nothing.
+# Statements: until so many lanes, or statements, were executed.
 _WORDS_TOGETHER = 1 << 14
 _LANES_TOGETHER = 1 << 20
 _STATEMENTS_TOGETHER = 64
@@ -58,7 +60,9 @@ class Counters:
     accesses: dict[tuple[int, str, str, str], Access] = field(default_factory=dict)
     executed: list[tuple[int, Mask]] = field(default_factory=list)
     tested: list[tuple[int, Mask, Mask | None, Mask | None]] = field(default_factory=list)
-    _accessed: dict[tuple[int, Store, str, _Shape, _Shape], list[tuple[_Elements, Mask]]] = field(default_factory=dict)
+    _accessed: dict[tuple[int, Store, str, _Shape, _Shape], list[tuple[_Elements, Mask]]] = field(
+        default_factory=dict
+    )
     _accessed_words: int = 0
 
     def line(self, number: int) -> Line:
@@ -69,7 +73,9 @@ class Counters:
         return found
 
     def access(self, line: int, store: Store, kind: str, elements: _Elements, mask: Mask) -> None:
-        """Count an access of the lanes to elements, shape () or (B or 1, T or 1), of global or shared memory."""
+        """Count an access of the lanes to elements, shape () or (B or 1, T or 1), of global or
+        shared memory.
+        """
         shape = elements.shape
         if not shape or shape[1] == 1:
             shape = ()
@@ -82,8 +88,12 @@ class Counters:
         if self._accessed_words >= _WORDS_TOGETHER:
             self.settle_accesses()
 
-    def requests(self, line: int, store: Store, kind: str, elements: np.ndarray, active: np.ndarray) -> None:
-        """Count accesses of global memory at once: of each warp the element of each lane and which lanes take part, shape (n, 32)."""
+    def requests(
+        self, line: int, store: Store, kind: str, elements: np.ndarray, active: np.ndarray
+    ) -> None:
+        """Count accesses of global memory at once: of each warp the element of each lane and which
+        lanes take part, shape (n, 32).
+        """
         found = self.accesses.setdefault((line, store.name, store.space, kind), Access())
         self.line(line)
         size, lanes = store.dtype.itemsize, np.count_nonzero(active, axis=1)
@@ -99,9 +109,13 @@ class Counters:
         return min(_STATEMENTS_TOGETHER, 1 + _LANES_TOGETHER // lanes)
 
     def settle_statements(self) -> None:
-        """Count the statements and tests that wait; to be asked at the end of each batch of blocks as well."""
+        """Count the statements and tests that wait; to be asked at the end of each batch of blocks
+        as well.
+        """
         masks = {id(mask): mask for _, mask in self.executed}
-        masks.update((id(mask), mask) for _, *several in self.tested for mask in several if mask is not None)
+        masks.update(
+            (id(mask), mask) for _, *several in self.tested for mask in several if mask is not None
+        )
         count_warps(masks.values())
         counts = {number: (mask.warps, mask.lanes) for number, mask in masks.items()}
         for number, mask in self.executed:
@@ -112,7 +126,8 @@ class Counters:
             line, warps = self.line(number), counts[id(mask)][0]
             line.branches += warps
             if yes is not None and no is not None:
-                line.divergent_branches += counts[id(yes)][0] + counts[id(no)][0] - warps  # those that went both ways
+                # those that went both ways
+                line.divergent_branches += counts[id(yes)][0] + counts[id(no)][0] - warps
         self.executed.clear()
         self.tested.clear()
 
@@ -126,8 +141,16 @@ class Counters:
         self._accessed_words = 0
 
 
-def _count(found: Access, shared: bool, accesses: list[tuple[_Elements, Mask]], element_bytes: int, alike: bool) -> None:
-    """Count accesses whose elements and masks have the same shapes; ``alike`` where all lanes of a block access one element."""
+def _count(
+    found: Access,
+    shared: bool,
+    accesses: list[tuple[_Elements, Mask]],
+    element_bytes: int,
+    alike: bool,
+) -> None:
+    """Count accesses whose elements and masks have the same shapes; ``alike`` where all lanes of a
+    block access one element.
+    """
     count_warps(mask for _, mask in accesses)
     warps, lanes = sum(mask.warps for _, mask in accesses), sum(mask.lanes for _, mask in accesses)
     found.requests += warps
@@ -150,7 +173,11 @@ def _count(found: Access, shared: bool, accesses: list[tuple[_Elements, Mask]], 
     if shared:
         found.wavefronts += total(shared_wavefronts(addresses, active, element_bytes))
         # Without any conflict there is one for each part of a warp that takes part.
-        parts = np.ones((len(addresses), passes), dtype=bool) if active is None else active.reshape(len(addresses) * passes, -1).any(axis=1)
+        parts = (
+            np.ones((len(addresses), passes), dtype=bool)
+            if active is None
+            else active.reshape(len(addresses) * passes, -1).any(axis=1)
+        )
         found.ideal_wavefronts += total(np.asarray(parts))
         return
     sectors = sectors_per_request(addresses, active, element_bytes)
@@ -159,15 +186,28 @@ def _count(found: Access, shared: bool, accesses: list[tuple[_Elements, Mask]], 
     found.ideal_sectors += total(np.minimum(sectors, -(-each * element_bytes // SECTOR_BYTES)))
 
 
-def _by_warp(accesses: list[tuple[_Elements, Mask]], element_bytes: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Return the addresses by warp, the active lanes by warp, and how many times the warps of each access stand for others alike."""
+def _by_warp(
+    accesses: list[tuple[_Elements, Mask]], element_bytes: int
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Return the addresses by warp, the active lanes by warp, and how many times the warps of each
+    access stand for others alike.
+    """
     batch, first = accesses[0][1].batch, accesses[0][1].array
     elements = _together([np.atleast_2d(elements) for elements, _ in accesses])
     addresses = elements * np.int64(element_bytes)
-    if first is not None and elements.shape[1] == 1 and first.shape[1] == 1:  # the same pattern in each block that takes part
+    # the same pattern in each block that takes part
+    if first is not None and elements.shape[1] == 1 and first.shape[1] == 1:
         times = np.array([mask.lanes // batch.width for _, mask in accesses])
-        return np.broadcast_to(addresses, (len(accesses), 1, batch.width)).reshape(-1, WARP), None, times
-    active = None if first is None else _together([mask.array for _, mask in accesses if mask.array is not None])
+        return (
+            np.broadcast_to(addresses, (len(accesses), 1, batch.width)).reshape(-1, WARP),
+            None,
+            times,
+        )
+    active = (
+        None
+        if first is None
+        else _together([mask.array for _, mask in accesses if mask.array is not None])
+    )
     blocks = max(elements.shape[1], 1 if active is None else active.shape[1])
     shape = (len(accesses), blocks, batch.width)
     return (

@@ -42,19 +42,25 @@ Expression = Callable[["Frame", Mask], Any]
 class Translator:
     """Translates the expressions of one function."""
 
-    def __init__(self, source: Source, program: Program, local: set[str], unsure: set[ast.Name]) -> None:
+    def __init__(
+        self, source: Source, program: Program, local: set[str], unsure: set[ast.Name]
+    ) -> None:
         self.source, self.program, self.local = source, program, local
-        self.unsure, self.followed = unsure, {node.id for node in unsure}  # reads that may find no value, and the variables read so
+        # reads that may find no value, and the variables read so
+        self.unsure, self.followed = unsure, {node.id for node in unsure}
         self._assigned_to: str | None = None
 
     def fail(self, message: str, node: ast.AST) -> KernelError:
         """Return the error for a node."""
         return self.source.error(message, getattr(node, "lineno", self.source.tree.lineno))
 
-    # -- names and constants --------------------------------------------------------------------------------------------------
+    # -- names and constants
+    # --------------------------------------------------------------------------------------------------
 
     def static(self, node: ast.expr) -> Any:
-        """Return the object that a name, or a dotted one, stands for outside of the kernel; ``_UNKNOWN`` where it is no such name."""
+        """Return the object that a name, or a dotted one, stands for outside of the kernel;
+        ``_UNKNOWN`` where it is no such name.
+        """
         if isinstance(node, ast.Name) and node.id not in self.local:
             try:
                 return known_object(self.program.outside(self.source, node.id))
@@ -73,13 +79,18 @@ class Translator:
         return _UNKNOWN
 
     def number(self, node: ast.expr) -> Any:
-        """Return the number (or tuple) that an expression is before the kernel runs, or ``_UNKNOWN``."""
+        """Return the number (or tuple) that an expression is before the kernel runs, or
+        ``_UNKNOWN``.
+        """
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Tuple):
             items = tuple(self.number(part) for part in node.elts)
             return _UNKNOWN if _UNKNOWN in items else items
-        if isinstance(node, (ast.BinOp, ast.UnaryOp)) and (written := written_number(node)) is not None:
+        if (
+            isinstance(node, (ast.BinOp, ast.UnaryOp))
+            and (written := written_number(node)) is not None
+        ):
             return written
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             value = self.number(node.operand)
@@ -90,25 +101,33 @@ class Translator:
                 return _UNKNOWN
             try:
                 return _PLAIN[type(node.op)](left, right)
-            except (TypeError, ValueError, ArithmeticError):  # by 0, of float bits, by a negative shift: the kernel itself meets it
+            except (TypeError, ValueError, ArithmeticError):
+                # by 0, of float bits, by a negative shift: the kernel itself meets it
                 return _UNKNOWN
         found = self.static(node)
-        return found if isinstance(found, (int, float, np.integer, np.floating, tuple)) else _UNKNOWN
+        return (
+            found if isinstance(found, (int, float, np.integer, np.floating, tuple)) else _UNKNOWN
+        )
 
     def is_place(self, node: ast.expr) -> bool:
-        """Return whether an expression is where a thread is, or a variable that is given that alone: int32 in numba, int64 here."""
+        """Return whether an expression is where a thread is, or a variable that is given that
+        alone: int32 in numba, int64 here.
+        """
         given = given_once(node, self.source) or node
         found = self.static(given) if isinstance(given, ast.Attribute) else None
         return isinstance(found, Intrinsic) and found.name in INTRINSICS
 
-    # -- expressions ----------------------------------------------------------------------------------------------------------
+    # -- expressions
+    # ----------------------------------------------------------------------------------------------------------
 
     def expression(self, node: ast.expr, assigned_to: str | None = None) -> Expression:
         """Return the closure of an expression; ``assigned_to`` names an array that it may make."""
         self._assigned_to = assigned_to
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
-            raise self.fail(f"{_WORDS.get(type(node), type(node).__name__)} is not supported in a kernel", node)
+            raise self.fail(
+                f"{_WORDS.get(type(node), type(node).__name__)} is not supported in a kernel", node
+            )
         made: Expression = method(node)
         return made
 
@@ -133,7 +152,9 @@ class Translator:
         def run(frame: Frame, mask: Mask) -> View:
             found = value(frame, mask)
             if not isinstance(found, View):
-                raise self.fail(f"`{ast.unparse(node)}` is not an array; expected one before the index", node)
+                raise self.fail(
+                    f"`{ast.unparse(node)}` is not an array; expected one before the index", node
+                )
             return found
 
         return run
@@ -145,11 +166,15 @@ class Translator:
         try:
             value = _types.constant(number)
         except TypeError as error:
-            raise self.fail(f"{error} is not supported in a kernel; expected a number", node) from error
+            raise self.fail(
+                f"{error} is not supported in a kernel; expected a number", node
+            ) from error
         return lambda frame, mask: value
 
     def _name(self, node: ast.Name) -> Expression:
-        return self.variable(node) if node.id in self.local else self._outer(self.static(node), node)
+        return (
+            self.variable(node) if node.id in self.local else self._outer(self.static(node), node)
+        )
 
     def variable(self, node: ast.Name) -> Expression:
         """Return the closure of a variable's value, or of what ``x += 1`` adds to."""
@@ -159,7 +184,9 @@ class Translator:
             try:
                 return frame.variables[name]
             except KeyError:
-                raise self.fail(f"the variable {name} is used before it has a value", node) from None
+                raise self.fail(
+                    f"the variable {name} is used before it has a value", node
+                ) from None
 
         def run_unsure(frame: Frame, mask: Mask) -> Any:
             value = run(frame, mask)
@@ -176,9 +203,15 @@ class Translator:
         """Return the closure of an object from outside of the kernel."""
         if isinstance(found, Intrinsic):
             if f"{found.name}.x" in INTRINSICS:
-                raise self.fail(f"`{ast.unparse(node)}` has three parts; expected `.x`, `.y` or `.z` of it, written out", node)
+                raise self.fail(
+                    f"`{ast.unparse(node)}` has three parts; expected `.x`, `.y` or `.z` of it, "
+                    "written out",
+                    node,
+                )
             if found.name not in INTRINSICS:
-                raise self.fail(f"`{ast.unparse(node)}` is not a value; expected a call of it", node)
+                raise self.fail(
+                    f"`{ast.unparse(node)}` is not a value; expected a call of it", node
+                )
             intrinsic = INTRINSICS[found.name]
             return lambda frame, mask: intrinsic(frame.machine)
         if isinstance(found, np.ndarray):
@@ -190,7 +223,9 @@ class Translator:
         try:
             value = _types.constant(found)
         except TypeError:
-            raise self.fail(f"`{ast.unparse(node)}` is not a number, array or tuple that a kernel can use", node) from None
+            raise self.fail(
+                f"`{ast.unparse(node)}` is not a number, array or tuple that a kernel can use", node
+            ) from None
         return lambda frame, mask: value
 
     def _attribute(self, node: ast.Attribute) -> Expression:
@@ -205,7 +240,8 @@ class Translator:
                 if name == "shape":
                     return owner.shape
                 if name == "size":
-                    return functools.reduce(operator.mul, owner.shape, np.int64(1))  # of a slice it may differ between lanes
+                    # of a slice it may differ between lanes
+                    return functools.reduce(operator.mul, owner.shape, np.int64(1))
                 if name == "ndim":
                     return np.int64(owner.ndim)
             elif isinstance(owner, (np.ndarray, np.generic)) and name in ("real", "imag"):
@@ -236,8 +272,16 @@ class Translator:
         written = written_number(node)
         if written is not None:
             return self._literal(written, node)
-        left, right, apply = self.expression(node.left), self.expression(node.right), self.operator(node.op, node)
-        if isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant) and isinstance(node.right.value, int):
+        left, right, apply = (
+            self.expression(node.left),
+            self.expression(node.right),
+            self.operator(node.op, node),
+        )
+        if (
+            isinstance(node.op, ast.Pow)
+            and isinstance(node.right, ast.Constant)
+            and isinstance(node.right.value, int)
+        ):
             exponent = node.right.value  # numba multiplies: the type stays that of the base
             if 0 <= exponent <= 64:
 
@@ -273,19 +317,23 @@ class Translator:
         rest = []
         for op, right in zip(node.ops, node.comparators, strict=True):
             if type(op) not in COMPARISONS:
-                raise self.fail(f"the comparison {type(op).__name__} is not supported in a kernel", node)
+                raise self.fail(
+                    f"the comparison {type(op).__name__} is not supported in a kernel", node
+                )
             rest.append((COMPARISONS[type(op)], self.expression(right), self._is_plain(right)))
 
         def run(frame: Frame, mask: Mask) -> Any:
             left, result, going = first(frame, mask), None, mask
             for apply, expression, plain in rest:
-                if result is not None and not plain:  # as after an ``and``: only the lanes for which all held so far go on
+                # as after an ``and``: only the lanes for which all held so far go on
+                if result is not None and not plain:
                     yes, _ = going.split(result)
                     if yes is None:
                         return result
                     going = yes
                 right = expression(frame, going)
-                if isinstance(left, View) or isinstance(right, View):  # NumPy would call them unequal
+                # NumPy would call them unequal
+                if isinstance(left, View) or isinstance(right, View):
                     raise self.fail(not_numbers(left, right), node)
                 try:
                     now = apply(left, right)
@@ -306,7 +354,9 @@ class Translator:
             found = expression(frame, mask)
             if not isinstance(found, (np.ndarray, np.generic)):
                 raise self.fail(
-                    f"`{'and' if is_and else 'or'}` does not take {kind_of_value(found)}; expected a number or a truth value", node
+                    f"`{'and' if is_and else 'or'}` does not take {kind_of_value(found)}; expected "
+                    "a number or a truth value",
+                    node,
                 )
             return found
 
@@ -315,8 +365,13 @@ class Translator:
             for part, plain in parts[1:]:
                 truth = _types.truth(value)
                 if plain and value is truth and isinstance(truth, np.ndarray):
-                    # Nobody sees who computes it, so that the lanes that do not ask for it need not be told apart.
-                    asked = np.count_nonzero(truth) > 0 if is_and else np.count_nonzero(truth) < truth.size
+                    # Nobody sees who computes it, so that the lanes that do not ask for it need not
+                    # be told apart.
+                    asked = (
+                        np.count_nonzero(truth) > 0
+                        if is_and
+                        else np.count_nonzero(truth) < truth.size
+                    )
                     other = number(part, frame, mask) if asked else value
                     if other.dtype is _types.BOOL:
                         value = combine(value, other)
@@ -331,7 +386,11 @@ class Translator:
         return run
 
     def _ifexp(self, node: ast.IfExp) -> Expression:
-        test, body, orelse = self.condition(node.test), self.expression(node.body), self.expression(node.orelse)
+        test, body, orelse = (
+            self.condition(node.test),
+            self.expression(node.body),
+            self.expression(node.orelse),
+        )
 
         def run(frame: Frame, mask: Mask) -> Any:
             yes, no = mask.split(test(frame, mask))
@@ -346,14 +405,26 @@ class Translator:
 
         return run
 
-    # -- arrays ---------------------------------------------------------------------------------------------------------------
+    # -- arrays
+    # ---------------------------------------------------------------------------------------------------------------
 
-    def index(self, node: ast.expr) -> Callable[[Frame, Mask], tuple[tuple[Any, ...], tuple[bool, ...]]]:
-        """Return the closure of an index: its parts, and which were written as a negative number (counted from the end)."""
+    def index(
+        self, node: ast.expr
+    ) -> Callable[[Frame, Mask], tuple[tuple[Any, ...], tuple[bool, ...]]]:
+        """Return the closure of an index: its parts, and which were written as a negative number
+        (counted from the end).
+        """
         nodes = node.elts if isinstance(node, ast.Tuple) else [node]
-        parts = [self._slice(part) if isinstance(part, ast.Slice) else self.expression(part) for part in nodes]
-        constants = [_UNKNOWN if isinstance(part, ast.Slice) else self.number(part) for part in nodes]
-        negative = tuple(isinstance(constant, (int, np.integer)) and bool(constant < 0) for constant in constants)
+        parts = [
+            self._slice(part) if isinstance(part, ast.Slice) else self.expression(part)
+            for part in nodes
+        ]
+        constants = [
+            _UNKNOWN if isinstance(part, ast.Slice) else self.number(part) for part in nodes
+        ]
+        negative = tuple(
+            isinstance(constant, (int, np.integer)) and bool(constant < 0) for constant in constants
+        )
 
         def run_one(frame: Frame, mask: Mask) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
             value = parts[0](frame, mask)
@@ -366,23 +437,39 @@ class Translator:
             values = [part(frame, mask) for part in parts]
             if tuple not in map(type, values):
                 return tuple(values), negative
-            found: list[tuple[Any, bool]] = []  # an index that was made before: a tuple in a variable
+            # an index that was made before: a tuple in a variable
+            found: list[tuple[Any, bool]] = []
             for value, from_end in zip(values, negative, strict=True):
-                found.extend((v, False) for v in value) if isinstance(value, tuple) else found.append((value, from_end))
+                found.extend((v, False) for v in value) if isinstance(
+                    value, tuple
+                ) else found.append((value, from_end))
             return tuple(value for value, _ in found), tuple(from_end for _, from_end in found)
 
         return run
 
     def _slice(self, node: ast.Slice) -> Expression:
-        if node.step is not None and not (isinstance(node.step, ast.Constant) and node.step.value in (None, 1)):
+        if node.step is not None and not (
+            isinstance(node.step, ast.Constant) and node.step.value in (None, 1)
+        ):
             raise self.fail("a slice with a step is not supported in a kernel", node)
         nothing: Expression = lambda frame, mask: None  # noqa: E731
-        start, stop = (nothing if limit is None else self.expression(limit) for limit in (node.lower, node.upper))
+        start, stop = (
+            nothing if limit is None else self.expression(limit)
+            for limit in (node.lower, node.upper)
+        )
         return lambda frame, mask: Slice(start(frame, mask), stop(frame, mask))
 
     def _subscript(self, node: ast.Subscript) -> Expression:
-        value, index, line, source = self.expression(node.value), self.index(node.slice), node.lineno, self.source
-        sliced = any(isinstance(part, ast.Slice) for part in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]))
+        value, index, line, source = (
+            self.expression(node.value),
+            self.index(node.slice),
+            node.lineno,
+            self.source,
+        )
+        sliced = any(
+            isinstance(part, ast.Slice)
+            for part in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])
+        )
         constant = is_constant(node.slice, source, lambda part: self.number(part) is not _UNKNOWN)
         fail = lambda message: self.fail(message, node)  # noqa: E731
 
@@ -392,18 +479,28 @@ class Translator:
             if isinstance(owner, tuple):
                 return item_of(owner, places, mask, constant, fail)
             if not isinstance(owner, View):
-                raise self.fail(f"`{ast.unparse(node.value)}` is not an array; expected one before the index", node)
+                raise self.fail(
+                    f"`{ast.unparse(node.value)}` is not an array; expected one before the index",
+                    node,
+                )
             if sliced or len(places) < owner.ndim:
                 return part_of(frame, mask, owner, places, from_end, source, line)
-            return load(frame.machine, owner, index_of(owner, places, source, line), mask, line, from_end)
+            return load(
+                frame.machine, owner, index_of(owner, places, source, line), mask, line, from_end
+            )
 
         return run
 
-    # -- calls ----------------------------------------------------------------------------------------------------------------
+    # -- calls
+    # ----------------------------------------------------------------------------------------------------------------
 
     def range_of(self, node: ast.expr) -> list[Expression] | None:
         """Return the limits of ``range(...)``, or None where the expression is something else."""
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id in self.local:
+        if (
+            not isinstance(node, ast.Call)
+            or not isinstance(node.func, ast.Name)
+            or node.func.id in self.local
+        ):
             return None
         if self.static(node.func) != Intrinsic("range"):
             return None
@@ -412,7 +509,9 @@ class Translator:
         return [self.expression(argument) for argument in node.args]
 
     def called(self, node: ast.Call) -> Any:
-        """Return what a call calls: an ``Intrinsic``, a NumPy type, a Python function, or ``_UNKNOWN``."""
+        """Return what a call calls: an ``Intrinsic``, a NumPy type, a Python function, or
+        ``_UNKNOWN``.
+        """
         found = self.static(node.func)
         if found is _UNKNOWN or isinstance(found, Intrinsic):
             return found
@@ -429,7 +528,10 @@ class Translator:
                 raise self.fail(f"`{words}` is not supported in a kernel", node)
             if found.name in _arithmetic.WITHOUT_CODE:
                 instead = _arithmetic.WITHOUT_CODE[found.name]
-                note = f"line {node.lineno}: numba-cuda has no code for {found.name} in a kernel. For a GPU, write {instead}."
+                note = (
+                    f"line {node.lineno}: numba-cuda has no code for {found.name} in a "
+                    f"kernel. For a GPU, write {instead}."
+                )
                 if note not in self.program.notes:
                     self.program.notes.append(note)
             if found.name.startswith("cuda.syncwarp"):
@@ -440,23 +542,36 @@ class Translator:
         if isinstance(found, np.dtype):
             if len(node.args) != 1 or node.keywords:
                 raise self.fail(f"{words} takes one number", node)
-            if words == "float" and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
+            if (
+                words == "float"
+                and isinstance(node.args[0], ast.Constant)
+                and isinstance(node.args[0].value, str)
+            ):
                 return self._float_of_text(node.args[0].value, node)
             value = self.expression(node.args[0])
-            keeps = {"int": "iu", "float": "f"}.get(words, "")  # Python's own int and float leave narrower types as they are
+            # Python's own int and float leave narrower types as they are
+            keeps = {"int": "iu", "float": "f"}.get(words, "")
             return lambda frame, mask: self._cast(value(frame, mask), found, node, keeps)
         if found is _UNKNOWN or not callable(found) or not hasattr(found, "__code__"):
             raise self.fail(
-                f"`{words}` is not supported in a kernel; expected a function of cuda, math, or a Python function of yours", node
+                f"`{words}` is not supported in a kernel; expected a function of cuda, math, or a "
+                "Python function of yours",
+                node,
             )
         if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
             raise self.fail("a device function takes its arguments by position", node)
         function = self.program.device_function(found, self.source, node.lineno)
         if len(node.args) != len(function.source.parameters):
-            raise self.fail(f"{words} takes {plural(len(function.source.parameters), 'argument')} and gets {len(node.args)}", node)
+            raise self.fail(
+                f"{words} takes {plural(len(function.source.parameters), 'argument')} and gets "
+                f"{len(node.args)}",
+                node,
+            )
         self.program.calls[id(node)] = function.source
         arguments = [self.expression(argument) for argument in node.args]
-        return lambda frame, mask: function.call(frame.machine, [argument(frame, mask) for argument in arguments], mask)
+        return lambda frame, mask: function.call(
+            frame.machine, [argument(frame, mask) for argument in arguments], mask
+        )
 
     _call = call
 
@@ -465,14 +580,18 @@ class Translator:
         try:
             return self._literal(float(text), node)
         except ValueError as error:
-            raise self.fail(f"float({shown(text)}) is not a number; expected one such as float('inf')", node) from error
+            raise self.fail(
+                f"float({shown(text)}) is not a number; expected one such as float('inf')", node
+            ) from error
 
     def _cast(self, value: Any, dtype: np.dtype, node: ast.AST, keeps: str) -> Any:
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in keeps:
             return value
         if keeps == "f" and getattr(value, "dtype", None) == _types.BOOL:
             raise self.fail("float() takes no truth value; expected a number", node)
-        if not isinstance(value, (np.ndarray, np.generic)) or (value.dtype.kind == "c" and dtype.kind != "c"):
+        if not isinstance(value, (np.ndarray, np.generic)) or (
+            value.dtype.kind == "c" and dtype.kind != "c"
+        ):
             raise self.fail(f"{dtype} can be made of a real number only", node)
         return _types.cast(value, dtype)
 
@@ -484,13 +603,27 @@ class _Unknown:
 _UNKNOWN = _Unknown()
 _NUMBERS = (int, float, np.integer, np.floating)
 _PLAIN: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.LShift: operator.lshift,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.LShift: operator.lshift,
+}
 _WORDS: dict[type, str] = {
-    ast.ListComp: "a list comprehension", ast.List: "a list", ast.Dict: "a dictionary", ast.Set: "a set", ast.Lambda: "a lambda",
-    ast.JoinedStr: "a formatted string", ast.Yield: "yield", ast.YieldFrom: "yield", ast.Await: "await", ast.GeneratorExp: "a generator",
-    ast.NamedExpr: "an assignment inside an expression", ast.Starred: "a starred expression", ast.Slice: "a slice here",
-}  # fmt: skip
+    ast.ListComp: "a list comprehension",
+    ast.List: "a list",
+    ast.Dict: "a dictionary",
+    ast.Set: "a set",
+    ast.Lambda: "a lambda",
+    ast.JoinedStr: "a formatted string",
+    ast.Yield: "yield",
+    ast.YieldFrom: "yield",
+    ast.Await: "await",
+    ast.GeneratorExp: "a generator",
+    ast.NamedExpr: "an assignment inside an expression",
+    ast.Starred: "a starred expression",
+    ast.Slice: "a slice here",
+}
 
 
 def _chosen(where: Mask, mask: Mask, value: Any, other: Any) -> Any:

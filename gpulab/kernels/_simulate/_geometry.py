@@ -1,7 +1,8 @@
 """The lanes of the blocks that run together, and masks over them.
 
-A lane value has shape (B or 1, T or 1): B blocks of a batch, T threads of a block, filled up to whole warps. What does not depend on
-the block, or not on the thread, keeps a 1 there; NumPy's broadcasting does the rest.
+A lane value has shape (B or 1, T or 1): B blocks of a batch, T threads of a block, filled up to
+whole warps. What does not depend on the block, or not on the thread, keeps a 1 there; NumPy's
+broadcasting does the rest.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Batch:
     @cached_property
     def thread_numbers(self) -> np.ndarray:
         """Return the numbers of all lanes of these blocks, counted through the grid: int32."""
-        return np.arange(self.first * self.width, (self.first + self.blocks) * self.width, dtype=np.int32)
+        return np.arange(
+            self.first * self.width, (self.first + self.blocks) * self.width, dtype=np.int32
+        )
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -75,7 +78,9 @@ class Batch:
     def thread_index(self) -> tuple[np.ndarray | np.int64, ...]:
         """Return ``threadIdx`` along each axis; one number where the block has one thread there."""
         return tuple(
-            np.int64(0) if extent == 1 else self.linear_thread // math.prod(self.block[:axis]) % extent
+            np.int64(0)
+            if extent == 1
+            else self.linear_thread // math.prod(self.block[:axis]) % extent
             for axis, extent in enumerate(self.block)
         )
 
@@ -88,12 +93,19 @@ class Batch:
         if self.grid[axis] == 1:
             return np.int64(0)
         index: np.ndarray = self.linear_block // math.prod(self.grid[:axis]) % self.grid[axis]
-        return np.int64(index[0, 0]) if index[0, 0] == index[-1, 0] and (index == index[0, 0]).all() else index
+        return (
+            np.int64(index[0, 0])
+            if index[0, 0] == index[-1, 0] and (index == index[0, 0]).all()
+            else index
+        )
 
     @cached_property
     def grid_index(self) -> tuple[np.ndarray | np.int64, ...]:
         """Return ``blockIdx * blockDim + threadIdx`` along each axis."""
-        return tuple(self.block_index[axis] * np.int64(self.block[axis]) + self.thread_index[axis] for axis in range(3))
+        return tuple(
+            self.block_index[axis] * np.int64(self.block[axis]) + self.thread_index[axis]
+            for axis in range(3)
+        )
 
     def place_of_thread(self, lane: int) -> Extent:
         """Return a lane's ``threadIdx`` (x, y, z)."""
@@ -118,7 +130,8 @@ def _place(number: int, extent: Extent) -> Extent:
 class Mask:
     """The lanes that execute: ``array`` has shape (B or 1, T or 1), or is None where all lanes do.
 
-    Never without any lane: no lanes at all are None in place of a mask. What follows from the array is found when first asked for.
+    Never without any lane: no lanes at all are None in place of a mask. What follows from the array
+    is found when first asked for.
     """
 
     __slots__ = ("_bits", "_flat", "_true", "_warps", "array", "batch")
@@ -183,12 +196,16 @@ class Mask:
                 self._flat = self.batch.every_lane
             else:
                 shape = (self.batch.blocks, self.batch.width)
-                full = self.array if self.array.shape == shape else np.broadcast_to(self.array, shape)
+                full = (
+                    self.array if self.array.shape == shape else np.broadcast_to(self.array, shape)
+                )
                 self._flat = full.reshape(-1).nonzero()[0]
         return self._flat
 
     def split(self, condition: np.ndarray | np.bool_ | bool) -> tuple[Mask | None, Mask | None]:
-        """Return the lanes where the condition holds and those where it does not; None for no lanes, self for all of them."""
+        """Return the lanes where the condition holds and those where it does not; None for no
+        lanes, self for all of them.
+        """
         if not isinstance(condition, np.ndarray) or condition.size == 1:
             return (self, None) if condition else (None, self)
         here = self.array
@@ -226,7 +243,11 @@ class Mask:
         batch = self.batch
         if value.size == batch.blocks * batch.width:
             return value.reshape(-1) if self.array is None else value.reshape(-1).take(self.flat)
-        return value[0].take(self.flat % batch.width) if len(value) == 1 else value[:, 0].take(self.flat // batch.width)
+        return (
+            value[0].take(self.flat % batch.width)
+            if len(value) == 1
+            else value[:, 0].take(self.flat // batch.width)
+        )
 
 
 def count_warps(masks: Iterable[Mask]) -> None:
@@ -241,8 +262,13 @@ def count_warps(masks: Iterable[Mask]) -> None:
             for mask in group.values():
                 mask._warps = mask.lanes // WARP
             continue
-        bits = np.packbits(np.concatenate([mask.array for mask in group.values() if mask.array is not None]), axis=1).view(np.uint32)
-        counts = np.count_nonzero(bits.reshape(len(group), -1), axis=1) * (batch.blocks if shape[0] == 1 else 1)
+        bits = np.packbits(
+            np.concatenate([mask.array for mask in group.values() if mask.array is not None]),
+            axis=1,
+        ).view(np.uint32)
+        counts = np.count_nonzero(bits.reshape(len(group), -1), axis=1) * (
+            batch.blocks if shape[0] == 1 else 1
+        )
         for mask, count in zip(group.values(), counts.tolist(), strict=True):
             mask._warps = count
 

@@ -1,15 +1,18 @@
 """Who touched each word last, and whether two threads' accesses are ordered.
 
-Two accesses of one word race when two threads make them, at least one writes, not both are atomic, and nothing orders them. Threads of
-one block are ordered by ``syncthreads``, lanes of one warp also by ``syncwarp``. Threads of different blocks are ordered only by the way of
-the last block: one writes, calls ``threadfence``, and then an atomic; the other calls an atomic later. (Fences and atomics count for the
-whole block here.) Two plain writes of the same value are not reported: the memory is the same in either order.
+Two accesses of one word race when two threads make them, at least one writes, not both are atomic,
+and nothing orders them. Threads of one block are ordered by ``syncthreads``, lanes of one warp also
+by ``syncwarp``. Threads of different blocks are ordered only by the way of the last block: one
+writes, calls ``threadfence``, and then an atomic; the other calls an atomic later. (Fences and
+atomics count for the whole block here.) Two plain writes of the same value are not reported: the
+memory is the same in either order.
 
-For each word two witnesses of each kind (plain writes, atomics, plain reads) are kept: the last thread that did so, and one more that
-differs from it as much as possible: of another block, else of another warp, else another lane. Whoever touches the word next is unordered
-with one of the two, if it is unordered with any thread since the last barrier; only where ``syncwarp`` names some lanes of a warp, others
-that were witnesses are asked as well (``_forgotten``). An array is ``quiet``, without witnesses, as long as its
-``Owners`` tell that nothing can race there.
+For each word two witnesses of each kind (plain writes, atomics, plain reads) are kept: the last
+thread that did so, and one more that differs from it as much as possible: of another block, else of
+another warp, else another lane. Whoever touches the word next is unordered with one of the two, if
+it is unordered with any thread since the last barrier; only where ``syncwarp`` names some lanes of
+a warp, others that were witnesses are asked as well (``_forgotten``). An array is ``quiet``,
+without witnesses, as long as its ``Owners`` tell that nothing can race there.
 """
 
 from __future__ import annotations
@@ -41,19 +44,23 @@ class Conflict:
 
 # One witness of one word: thread, epoch, line, event. Sixteen bytes, moved as one complex number.
 _FIELDS, _PACKED = np.dtype(np.int32), np.dtype(np.complex128)
-# What a word takes where blocks differ: two witnesses of each of three kinds, two owners, and whether it is written.
+# What a word takes where blocks differ: two witnesses of each of three kinds, two owners, and
+# whether it is written.
 BYTES_OF_A_WORD = 3 * 2 * _PACKED.itemsize + 2 * np.dtype(np.int32).itemsize + 1
 
 
 class _Witnesses:
-    """For each word, the last thread that accessed it in one way and another one, each with its moment."""
+    """For each word, the last thread that accessed it in one way and another one, each with its
+    moment.
+    """
 
     __slots__ = ("forgotten", "kept", "packed", "words")
 
     def __init__(self, words: int, forgotten: Forgotten | None) -> None:
         self.words = words
         self.forgotten = forgotten  # None where two witnesses tell all
-        self.packed = np.empty((2, 0), dtype=_PACKED)  # made when first needed: most arrays know one kind of access
+        # made when first needed: most arrays know one kind of access
+        self.packed = np.empty((2, 0), dtype=_PACKED)
         self.kept = 0  # how many witnesses any word has
 
     def make(self) -> None:
@@ -65,7 +72,10 @@ class _Witnesses:
 
     def copy_rows(self, times: int) -> _Witnesses:
         """Return the same for so many rows of words."""
-        new = _Witnesses(self.words * times, None if self.forgotten is None else self.forgotten.copy_rows(self.words, times))
+        new = _Witnesses(
+            self.words * times,
+            None if self.forgotten is None else self.forgotten.copy_rows(self.words, times),
+        )
         new.packed, new.kept = np.tile(self.packed, (1, times)), self.kept
         return new
 
@@ -88,9 +98,13 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 class Tracker:
-    """The words of one array. ``across_blocks`` for global memory: threads are numbered through the grid, the words serve all blocks."""
+    """The words of one array. ``across_blocks`` for global memory: threads are numbered through the
+    grid, the words serve all blocks.
+    """
 
-    def __init__(self, words: int, width: int, across_blocks: bool, events: bool, names_lanes: bool = False) -> None:
+    def __init__(
+        self, words: int, width: int, across_blocks: bool, events: bool, names_lanes: bool = False
+    ) -> None:
         self.words, self.width, self.across_blocks = words, width, across_blocks
         self.rows = 1
         self.barriers: WarpBarriers | None = None
@@ -99,7 +113,10 @@ class Tracker:
         self.quiet = True
         self._owners = Owners(words)
         self._epoch: Flat | int = -1
-        self._witnesses = {kind: _Witnesses(words, Forgotten() if names_lanes else None) for kind in ("store", "atomic", "load")}
+        self._witnesses = {
+            kind: _Witnesses(words, Forgotten() if names_lanes else None)
+            for kind in ("store", "atomic", "load")
+        }
         # Which words of shared memory have a value; None once all have, and for global memory.
         self._written: np.ndarray | None = None if across_blocks else np.zeros(words, dtype=bool)
 
@@ -112,13 +129,17 @@ class Tracker:
         return self
 
     def split(self, rows: int) -> None:
-        """Keep the words of so many blocks apart from here on (shared memory whose blocks have been alike so far)."""
+        """Keep the words of so many blocks apart from here on (shared memory whose blocks have been
+        alike so far).
+        """
         if self.rows == rows:
             return
         self._look_closely()
         self.rows = rows
         self._owners = Owners(self.words * rows)
-        self._witnesses = {kind: witnesses.copy_rows(rows) for kind, witnesses in self._witnesses.items()}
+        self._witnesses = {
+            kind: witnesses.copy_rows(rows) for kind, witnesses in self._witnesses.items()
+        }
         if self._written is not None:
             self._written = np.tile(self._written, rows)
 
@@ -126,8 +147,12 @@ class Tracker:
         """Note a read; return a conflict with a write or an atomic before it."""
         return self._access("load", lanes, moment, ("store", "atomic"), None)
 
-    def write(self, lanes: Lanes, moment: Moment, unchanged: Callable[[Flat], Flat]) -> Conflict | None:
-        """Note a write; return a conflict with an access before it. ``unchanged(lanes)`` tells where the value is already there."""
+    def write(
+        self, lanes: Lanes, moment: Moment, unchanged: Callable[[Flat], Flat]
+    ) -> Conflict | None:
+        """Note a write; return a conflict with an access before it. ``unchanged(lanes)`` tells
+        where the value is already there.
+        """
         found = self._access("store", lanes, moment, ("store", "atomic", "load"), unchanged)
         self._now_written(lanes.words)
         return found
@@ -139,13 +164,24 @@ class Tracker:
         return found
 
     def _access(
-        self, kind: str, lanes: Lanes, moment: Moment, others: tuple[str, ...], unchanged: Callable[[Flat], Flat] | None
+        self,
+        kind: str,
+        lanes: Lanes,
+        moment: Moment,
+        others: tuple[str, ...],
+        unchanged: Callable[[Flat], Flat] | None,
     ) -> Conflict | None:
         if self._passes(kind, lanes, moment):
             return None
         found = None
         for other in others:
-            found = self._conflict(self._witnesses[other], lanes.words, lanes.threads, moment, unchanged if other == "store" else None)
+            found = self._conflict(
+                self._witnesses[other],
+                lanes.words,
+                lanes.threads,
+                moment,
+                unchanged if other == "store" else None,
+            )
             if found is not None:
                 break
         self._record(self._witnesses[kind], lanes.words, lanes.threads, moment)
@@ -178,7 +214,9 @@ class Tracker:
             self._written[words] = True
 
     def clash(self, lanes: Lanes, differs: Callable[[Flat], Flat], line: int) -> Conflict | None:
-        """Return two lanes that wrote one word in the same instruction, with different values; to be asked after ``write``."""
+        """Return two lanes that wrote one word in the same instruction, with different values; to
+        be asked after ``write``.
+        """
         if self.quiet:
             return None
         threads = lanes.threads
@@ -201,12 +239,21 @@ class Tracker:
         return (~self._written.take(words)).nonzero()[0]
 
     def _conflict(
-        self, witnesses: _Witnesses, words: Flat, threads: Flat, moment: Moment, unchanged: Callable[[Flat], Flat] | None
+        self,
+        witnesses: _Witnesses,
+        words: Flat,
+        threads: Flat,
+        moment: Moment,
+        unchanged: Callable[[Flat], Flat] | None,
     ) -> Conflict | None:
         for which in range(witnesses.kept):
             fields = witnesses.of(which, words)
             others = fields[:, 0]
-            unordered = (fields[:, 1] == moment.epoch) if not self.across_blocks else self._not_ordered(fields, threads, moment)
+            unordered = (
+                (fields[:, 1] == moment.epoch)
+                if not self.across_blocks
+                else self._not_ordered(fields, threads, moment)
+            )
             unordered &= others != threads
             if not unordered.any():
                 continue
@@ -220,28 +267,61 @@ class Tracker:
                 lanes = lanes[~unchanged(lanes)]
             if len(lanes):
                 first = int(lanes[0])
-                return Conflict(first, int(threads[first]), int(others[first]), int(fields[first, 2]), len(lanes))
-        return self._forgotten_conflict(witnesses.forgotten, words, threads, moment, unchanged) if witnesses.forgotten is not None else None
+                return Conflict(
+                    first,
+                    int(threads[first]),
+                    int(others[first]),
+                    int(fields[first, 2]),
+                    len(lanes),
+                )
+        return (
+            self._forgotten_conflict(witnesses.forgotten, words, threads, moment, unchanged)
+            if witnesses.forgotten is not None
+            else None
+        )
 
     def _forgotten_conflict(
-        self, forgotten: Forgotten, words: Flat, threads: Flat, moment: Moment, unchanged: Callable[[Flat], Flat] | None
+        self,
+        forgotten: Forgotten,
+        words: Flat,
+        threads: Flat,
+        moment: Moment,
+        unchanged: Callable[[Flat], Flat] | None,
     ) -> Conflict | None:
-        """Return a conflict with a lane of the same warp that is no witness any more; both witnesses are ordered before the access."""
+        """Return a conflict with a lane of the same warp that is no witness any more; both
+        witnesses are ordered before the access.
+        """
         lanes, fields = forgotten.of(words)
         epoch = moment.epoch[lanes] if isinstance(moment.epoch, np.ndarray) else moment.epoch
         others = fields[:, 0]
-        unordered = np.flatnonzero((fields[:, 1] == epoch) & (others // WARP == threads[lanes] // WARP) & (others != threads[lanes]))
-        unordered = unordered[~self._by_warp_barrier(fields[unordered], words[lanes[unordered]], threads[lanes[unordered]])]
+        unordered = np.flatnonzero(
+            (fields[:, 1] == epoch)
+            & (others // WARP == threads[lanes] // WARP)
+            & (others != threads[lanes])
+        )
+        unordered = unordered[
+            ~self._by_warp_barrier(
+                fields[unordered], words[lanes[unordered]], threads[lanes[unordered]]
+            )
+        ]
         if len(unordered) and unchanged is not None:
             unordered = unordered[~unchanged(lanes[unordered])]
         if not len(unordered):
             return None
         first, fields = int(lanes[unordered[0]]), fields[unordered[0]]
-        return Conflict(first, int(threads[first]), int(fields[0]), int(fields[2]), len(np.unique(lanes[unordered])))
+        return Conflict(
+            first,
+            int(threads[first]),
+            int(fields[0]),
+            int(fields[2]),
+            len(np.unique(lanes[unordered])),
+        )
 
     def _not_ordered(self, fields: Flat, threads: Flat, moment: Moment) -> Flat:
         """Return where the witness is of another block, or of this one since its last barrier."""
-        found: Flat = (fields[:, 1] == moment.epoch) | (fields[:, 0] // self.width != threads // self.width)
+        found: Flat = (fields[:, 1] == moment.epoch) | (
+            fields[:, 0] // self.width != threads // self.width
+        )
         return found
 
     def _by_warp_barrier(self, fields: Flat, words: Flat, threads: Flat) -> Flat:
@@ -259,11 +339,15 @@ class Tracker:
         found = np.zeros(len(threads), dtype=bool)
         found[same] = since[same] < barriers.last_full[row[same], warp[same]]
         left = np.flatnonzero(same & ~found)
-        found[left] = barriers.ordered(row[left], warp[left], others[left] % WARP, since[left], lane[left])
+        found[left] = barriers.ordered(
+            row[left], warp[left], others[left] % WARP, since[left], lane[left]
+        )
         return found
 
     def _rank(self, fields: Flat, threads: Flat, moment: Moment) -> Flat:
-        """Return how far a witness is from the thread: 3 another block, 2 another warp, 1 another lane, 0 none, itself, or long ordered."""
+        """Return how far a witness is from the thread: 3 another block, 2 another warp, 1 another
+        lane, 0 none, itself, or long ordered.
+        """
         others = fields[:, 0]
         rank = 1 + (others // WARP != threads // WARP)
         fresh = fields[:, 1] == moment.epoch
@@ -285,22 +369,33 @@ class Tracker:
                 if witnesses.kept > 1:
                     move &= rank >= self._rank(witnesses.of(1, words), threads, moment)
                 if witnesses.forgotten is not None:
-                    witnesses.forgotten.add(words, np.where(move[:, None], witnesses.of(1, words), last))
+                    witnesses.forgotten.add(
+                        words, np.where(move[:, None], witnesses.of(1, words), last)
+                    )
                 moved = np.flatnonzero(move)
                 witnesses.packed[1][words[moved]] = last[moved].reshape(-1).view(_PACKED)
                 witnesses.kept = 2
         packed = _moment_fields(threads, moment).reshape(-1).view(_PACKED)
         witnesses.packed[0][words] = packed
         winner = witnesses.of(0, words)[:, 0]
-        # The last lane is kept as the last witness; here from the end, so that the first lane stays as the other.
+        # The last lane is kept as the last witness; here from the end, so that the first lane stays
+        # as the other.
         lost = np.flatnonzero(winner != threads)[::-1]
         if len(lost):
             self._record_lost(witnesses, packed, words, threads, winner, lost, moment)
 
     def _record_lost(
-        self, witnesses: _Witnesses, packed: Flat, words: Flat, threads: Flat, winner: Flat, lost: Flat, moment: Moment
+        self,
+        witnesses: _Witnesses,
+        packed: Flat,
+        words: Flat,
+        threads: Flat,
+        winner: Flat,
+        lost: Flat,
+        moment: Moment,
     ) -> None:
-        """Keep, of several lanes that accessed one word at once, one more beside the last: the farther, the later written.
+        """Keep, of several lanes that accessed one word at once, one more beside the last: the
+        farther, the later written.
 
         A witness from before that is farther from the last one than any of them stays.
         """
@@ -310,7 +405,9 @@ class Tracker:
         if self.across_blocks:
             apart = np.where(winner[lost] // self.width != threads[lost] // self.width, 3, apart)
         epoch = moment.epoch[lost] if isinstance(moment.epoch, np.ndarray) else moment.epoch
-        before = self._rank(witnesses.of(1, words[lost]), winner[lost], moment._replace(epoch=epoch))
+        before = self._rank(
+            witnesses.of(1, words[lost]), winner[lost], moment._replace(epoch=epoch)
+        )
         stays = before > apart
         if witnesses.forgotten is not None:
             witnesses.forgotten.add(words[lost[~stays]], witnesses.of(1, words[lost[~stays]]))

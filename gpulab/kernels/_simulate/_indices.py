@@ -30,7 +30,9 @@ def index_of(view: View, places: tuple[Any, ...], source: Source, line: int) -> 
     """Return the indices of one element as int64."""
     if len(places) != len(view.shape):
         raise source.error(
-            f"{view.store.name} has {plural(view.ndim, 'dimension')} and the index has {len(places)}; expected one index for each", line
+            f"{view.store.name} has {plural(view.ndim, 'dimension')} and the index has "
+            f"{len(places)}; expected one index for each",
+            line,
         )
     if len(places) == 1:
         return (integer(places[0], source, line),)
@@ -43,16 +45,36 @@ def integer(place: Any, source: Source, line: int) -> Any:
         return place
     if not isinstance(place, (np.ndarray, np.generic)) or place.dtype.kind not in "iu":
         if isinstance(place, Slice):
-            raise source.error("a slice is used where one element is written; expected an index. Write a loop over the elements", line)
+            raise source.error(
+                "a slice is used where one element is written; expected an index. Write a loop "
+                "over the elements",
+                line,
+            )
         kind = getattr(place, "dtype", type(place).__name__)
-        raise source.error(f"an index is of type {kind}; expected an integer. Wrap it in int(...)", line)
+        raise source.error(
+            f"an index is of type {kind}; expected an integer. Wrap it in int(...)", line
+        )
     return _types.cast(place, _types.INT)
 
 
-def part_of(frame: Frame, mask: Mask, view: View, places: tuple[Any, ...], from_end: tuple[bool, ...], source: Source, line: int) -> View:
-    """Return a row, a block or a slice of an array: a view of the same memory, without elements in lanes that are out of bounds."""
+def part_of(
+    frame: Frame,
+    mask: Mask,
+    view: View,
+    places: tuple[Any, ...],
+    from_end: tuple[bool, ...],
+    source: Source,
+    line: int,
+) -> View:
+    """Return a row, a block or a slice of an array: a view of the same memory, without elements in
+    lanes that are out of bounds.
+    """
     if len(places) > view.ndim:
-        raise source.error(f"{view.store.name} has {plural(view.ndim, 'dimension')} and the index has {len(places)}; expected fewer", line)
+        raise source.error(
+            f"{view.store.name} has {plural(view.ndim, 'dimension')} and the index has "
+            f"{len(places)}; expected fewer",
+            line,
+        )
     offset, shape, strides = view.offset, [], []
     within: Mask | None = mask
     for axis, place in enumerate(places):
@@ -67,7 +89,15 @@ def part_of(frame: Frame, mask: Mask, view: View, places: tuple[Any, ...], from_
             strides.append(stride)
         elif within is not None:
             one = View(view.store, START, (extent,), (1,))
-            where, within = locate(frame.machine, one, (integer(place, source, line),), within, line, "take a part at", (from_end[axis],))
+            where, within = locate(
+                frame.machine,
+                one,
+                (integer(place, source, line),),
+                within,
+                line,
+                "take a part at",
+                (from_end[axis],),
+            )
             offset = offset + (where if within is not None else np.int64(0)) * np.int64(stride)
     shape.extend(view.shape[len(places) :])
     strides.extend(view.strides[len(places) :])

@@ -1,12 +1,16 @@
-"""Control flow of a variable: which of its assignments may reach the same read, and which reads may come before any assignment.
+"""Control flow of a variable: which of its assignments may reach the same read, and which reads may
+come before any assignment.
 
-Where one of several assignments may have given a variable its value, numba has one type for all of them.
+Where one of several assignments may have given a variable its value, numba has one type for all of
+them.
 
-The microscope's variables have the type of what ran. That differs in what a learner sees where a uint64 meets a signed integer: both
-become a float64 in numba, which holds 53 bits and has no bits to shift. Such variables are noted. Assignments that follow each other
-without a branch or a loop do not meet; numba keeps them apart as well.
+The microscope's variables have the type of what ran. That differs in what a learner sees where a
+uint64 meets a signed integer: both become a float64 in numba, which holds 53 bits and has no bits
+to shift. Such variables are noted. Assignments that follow each other without a branch or a loop do
+not meet; numba keeps them apart as well.
 
-Whether a read is really reached without a value is known only when the kernel runs and its lanes take a path.
+Whether a read is really reached without a value is known only when the kernel runs and its lanes
+take a path.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ import numpy as np
 from gpulab.kernels._simulate._types import INT, UINT
 
 Given = ast.Name | ast.arg  # an assignment of a variable, or a parameter
-State = dict[str, frozenset[Given | None]]  # which may have given each variable its value; None: nobody yet
+# which may have given each variable its value; None: nobody yet
+State = dict[str, frozenset[Given | None]]
 Meeting = tuple[str, str, frozenset[Given]]  # of a function, a variable
 
 
@@ -29,8 +34,9 @@ Meeting = tuple[str, str, frozenset[Given]]  # of a function, a variable
 class Ways:
     """What the ways through a function say of its variables.
 
-    ``meetings`` are the variables that are read where one of several assignments may have given their value, with those; ``unsure`` the
-    reads that some way leads to without a value (for ``x += 1`` its target).
+    ``meetings`` are the variables that are read where one of several assignments may have given
+    their value, with those; ``unsure`` the reads that some way leads to without a value (for ``x +=
+    1`` its target).
     """
 
     meetings: set[Meeting]
@@ -40,15 +46,23 @@ class Ways:
 def ways_of(tree: ast.FunctionDef) -> Ways:
     """Return what the ways through a function say of its variables."""
     reader = _Reader(tree.name)
-    given = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    given = {
+        part.id
+        for part in ast.walk(tree)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+    }
     state: State = {name: frozenset([None]) for name in given}
-    reader.block(tree.body, state | {argument.arg: frozenset([argument]) for argument in tree.args.args})
+    reader.block(
+        tree.body, state | {argument.arg: frozenset([argument]) for argument in tree.args.args}
+    )
     return Ways(reader.found, reader.unsure)
 
 
 @dataclass(frozen=True)
 class Integers:
-    """The assignments that gave a signed integer, and those that gave a uint64: narrower unsigned ones fit into an int64."""
+    """The assignments that gave a signed integer, and those that gave a uint64: narrower unsigned
+    ones fit into an int64.
+    """
 
     signed: set[Given] = field(default_factory=set)
     unsigned: set[Given] = field(default_factory=set)
@@ -68,7 +82,9 @@ def notes_of(meetings: Iterable[Meeting], integers: Integers) -> set[tuple[int, 
     pairs: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for function, name, given in meetings:
         signed, unsigned = given & integers.signed, given & integers.unsigned
-        pairs.setdefault((function, name), set()).update((a.lineno, b.lineno) for a in signed for b in unsigned if a is not b)
+        pairs.setdefault((function, name), set()).update(
+            (a.lineno, b.lineno) for a in signed for b in unsigned if a is not b
+        )
     return {_note(name, found) for (_, name), found in pairs.items() if found}
 
 
@@ -76,7 +92,8 @@ def _note(name: str, pairs: set[tuple[int, int]]) -> tuple[int, str]:
     lines, other = sorted({line for line, _ in pairs}), min(other for _, other in pairs)
     where = f"line {lines[0]}" if len(lines) == 1 else f"lines {', '.join(map(str, lines))}"
     return lines[0], (
-        f"{where}: {name} is a signed integer here and a uint64 in line {other}. numba-cuda makes one variable of both, a float64, which "
+        f"{where}: {name} is a signed integer here and a uint64 in line {other}. numba-cuda makes "
+        "one variable of both, a float64, which "
         "has 53 bits. For a GPU, assign uint64(...) each time."
     )
 
@@ -86,7 +103,10 @@ def _joined(states: Iterable[State | None]) -> State | None:
     ways = [state for state in states if state is not None]
     if not ways:
         return None
-    return {name: frozenset[Given | None]().union(*(way.get(name, ()) for way in ways)) for name in {name for way in ways for name in way}}
+    return {
+        name: frozenset[Given | None]().union(*(way.get(name, ()) for way in ways))
+        for name in {name for way in ways for name in way}
+    }
 
 
 class _Reader:
@@ -132,7 +152,9 @@ class _Reader:
             self._continued.append([])
             if isinstance(node, ast.While):
                 self._read(node.test, now)
-            after = self.block(node.body, self._given(node.target, now) if isinstance(node, ast.For) else now)
+            after = self.block(
+                node.body, self._given(node.target, now) if isinstance(node, ast.For) else now
+            )
             left, again = self._broken.pop(), _joined([before, after, *self._continued.pop()])
             assert again is not None
             if again == now:
@@ -155,6 +177,8 @@ class _Reader:
     @staticmethod
     def _given(node: ast.AST, state: State) -> State:
         stored: State = {
-            part.id: frozenset([part]) for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+            part.id: frozenset([part])
+            for part in ast.walk(node)
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
         }
         return {**state, **stored}

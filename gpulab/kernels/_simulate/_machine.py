@@ -1,4 +1,6 @@
-"""The state of the blocks that run together: what they executed, where their barriers stand, their shared memory, what was found."""
+"""The state of the blocks that run together: what they executed, where their barriers stand, their
+shared memory, what was found.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ from gpulab.kernels._simulate.report import Finding, Step, StepAccess, Thread
 
 # How many sets of lanes are remembered, for variables that index several accesses.
 _REMEMBERED = 8
-# A finding that is found again counts as so many statements: it takes as long (measured: 0.2 to 0.4 ms against 0.01 to 0.02), so that
-# a loop without end that races is refused about as soon as one that does not.
+# A finding that is found again counts as so many statements: it takes as long (measured: 0.2 to 0.4
+# ms against 0.01 to 0.02), so that a loop without end that races is refused about as soon as one
+# that does not.
 _WORK_OF_A_FINDING = 16
 
 
@@ -52,10 +55,12 @@ class Launch:
     max_trace_steps: int = 100_000
     trace_cut: bool = False
     stop: Callable[[], None] | None = None
-    largest: dict[int, int] = field(default_factory=dict)  # what arrays that nobody writes hold at most, by store
+    # what arrays that nobody writes hold at most, by store
+    largest: dict[int, int] = field(default_factory=dict)
     notes: set[tuple[int, str]] = field(default_factory=set)  # by line: what a run alone tells
     integers: Integers = field(default_factory=Integers)  # what assignments that meet others gave
-    left_to_lockstep: dict[int, int] = field(default_factory=dict)  # loops whose lanes could not run alone, and how often in a row
+    # loops whose lanes could not run alone, and how often in a row
+    left_to_lockstep: dict[int, int] = field(default_factory=dict)
 
     def text_of(self, line: int) -> str:
         """Return a line of the kernel or of a device function."""
@@ -75,12 +80,17 @@ class Machine:
         self.shared_bytes = 0
         self.dynamic: list[View] = []
         self._dynamic_bytes = np.empty((batch.blocks, 0), dtype=np.uint8)
-        self.barriers = WarpBarriers(batch.blocks, batch.warps, batch.first) if launch.uses_warp_barriers else None
+        self.barriers = (
+            WarpBarriers(batch.blocks, batch.warps, batch.first)
+            if launch.uses_warp_barriers
+            else None
+        )
         self.known = Known()
         self._lanes: dict[tuple[int, int, int], tuple[Any, Lanes]] = {}
         self._recording = False
 
-    # -- statements ---------------------------------------------------------------------------------------------------------------
+    # -- statements
+    # ---------------------------------------------------------------------------------------------------------------
 
     def step(self, line: int, mask: Mask) -> None:
         """Count a statement, and stop work without end."""
@@ -105,19 +115,30 @@ class Machine:
         return yes, no
 
     def _look(self, line: int) -> None:
-        """Count what was executed; stop work without end, or where somebody asks for it; say when to look again."""
+        """Count what was executed; stop work without end, or where somebody asks for it; say when
+        to look again.
+        """
         launch = self.launch
         if launch.steps > launch.max_steps:
-            again = f" (each repetition of a race or another finding counts as {_WORK_OF_A_FINDING})" if launch.repeated else ""
+            again = (
+                f" (each repetition of a race or another finding counts as {_WORK_OF_A_FINDING})"
+                if launch.repeated
+                else ""
+            )
             raise launch.source.error(
-                f"the kernel was still running after {launch.max_steps:,} statements of whole batches{again}; "
-                "expected it to end. Look for a loop whose condition stays true, or pass a larger max_steps",
+                f"the kernel was still running after {launch.max_steps:,} statements of whole "
+                f"batches{again}; "
+                "expected it to end. Look for a loop whose condition stays true, or pass a larger "
+                "max_steps",
                 line,
             )
         if launch.stop is not None:
             launch.stop()
         self.counters.settle_statements()
-        launch.next_look = min(launch.max_steps, launch.steps + self.counters.patience(self.batch.blocks * self.batch.width))
+        launch.next_look = min(
+            launch.max_steps,
+            launch.steps + self.counters.patience(self.batch.blocks * self.batch.width),
+        )
 
     def _trace(self, line: int, mask: Mask) -> None:
         row = self._traced_row()
@@ -136,11 +157,15 @@ class Machine:
             return
         elements = np.broadcast_to(places[row if len(places) > 1 else 0], (self.batch.width,))
         if mask.array is not None:
-            active = np.broadcast_to(mask.array[row if len(mask.array) > 1 else 0], (self.batch.width,))
+            active = np.broadcast_to(
+                mask.array[row if len(mask.array) > 1 else 0], (self.batch.width,)
+            )
             if not active.any():
                 return
             elements = np.where(active, elements, -1)
-        self.launch.trace[-1].accesses.append(StepAccess(store.name, store.space, kind, store.dtype.itemsize, elements.copy()))
+        self.launch.trace[-1].accesses.append(
+            StepAccess(store.name, store.space, kind, store.dtype.itemsize, elements.copy())
+        )
 
     def _traced_row(self) -> int | None:
         block = self.launch.traced_block
@@ -157,7 +182,9 @@ class Machine:
         return rest
 
     def barrier(self, mask: Mask, line: int) -> None:
-        """Let the lanes arrive at ``syncthreads``: all threads of a block that have not exited must."""
+        """Let the lanes arrive at ``syncthreads``: all threads of a block that have not exited
+        must.
+        """
         waiting = self.alive
         arrived = mask.blocks
         if mask is not waiting and (missing := waiting.without(mask)) is not None:
@@ -170,17 +197,25 @@ class Machine:
         else:
             self.split_shared()
             self.epoch = np.where(arrived, np.int64(self.launch.epoch), self.epoch)
-        self.counters.line(line).barriers += int(np.count_nonzero(arrived)) * (self.batch.blocks if len(arrived) == 1 else 1)
+        self.counters.line(line).barriers += int(np.count_nonzero(arrived)) * (
+            self.batch.blocks if len(arrived) == 1 else 1
+        )
 
     def _divergent_barrier(self, mask: Mask, missing: Mask, absent: np.ndarray, line: int) -> None:
         row = int(np.argmax(np.broadcast_to(absent, (self.batch.blocks, 1))[:, 0]))
         here, away = self._first_lane(mask, row), self._first_lane(missing, row)
         blocks = int(np.count_nonzero(absent)) * (self.batch.blocks if len(absent) == 1 else 1)
         self.found(
-            "barrier", line, "", (), (self.thread(row, here), self.thread(row, away)), blocks,
-            "not all threads of the block reach this barrier: of the two named here, only the first does. "
+            "barrier",
+            line,
+            "",
+            (),
+            (self.thread(row, here), self.thread(row, away)),
+            blocks,
+            "not all threads of the block reach this barrier: of the two named here, only the "
+            "first does. "
             "On a GPU the block would hang, or continue with wrong data",
-        )  # fmt: skip
+        )
 
     def _first_lane(self, mask: Mask, row: int) -> int:
         if mask.array is None:
@@ -188,22 +223,43 @@ class Machine:
         lanes = mask.array[row if len(mask.array) > 1 else 0]
         return int(np.argmax(lanes))
 
-    # -- findings -----------------------------------------------------------------------------------------------------------------
+    # -- findings
+    # -----------------------------------------------------------------------------------------------------------------
 
     def thread(self, row: int, lane: int) -> Thread:
         """Return a lane of a block of this batch as a learner would name it."""
-        return Thread(self.batch.place_of_block(self.batch.first + row), self.batch.place_of_thread(lane))
+        return Thread(
+            self.batch.place_of_block(self.batch.first + row), self.batch.place_of_thread(lane)
+        )
 
-    def found(self, kind: str, line: int, array: str, index: tuple[int, ...], threads: tuple[Thread, ...], count: int, text: str,
-              other_line: int | None = None) -> None:  # fmt: skip
+    def found(
+        self,
+        kind: str,
+        line: int,
+        array: str,
+        index: tuple[int, ...],
+        threads: tuple[Thread, ...],
+        count: int,
+        text: str,
+        other_line: int | None = None,
+    ) -> None:
         """Keep a finding; the same one in another batch or step is counted, not repeated."""
         if not self.found_again(kind, line, array, count, other_line):
             self.launch.findings[kind, line, other_line, array] = Finding(
-                kind=kind, line=line, code=self.launch.text_of(line), array=array, index=index, threads=threads, count=count,
-                message=text, other_line=other_line,
-            )  # fmt: skip
+                kind=kind,
+                line=line,
+                code=self.launch.text_of(line),
+                array=array,
+                index=index,
+                threads=threads,
+                count=count,
+                message=text,
+                other_line=other_line,
+            )
 
-    def found_again(self, kind: str, line: int, array: str, count: int, other_line: int | None = None) -> bool:
+    def found_again(
+        self, kind: str, line: int, array: str, count: int, other_line: int | None = None
+    ) -> bool:
         """Count so many more cases of a finding that is known; return whether it is."""
         key = (kind, line, other_line, array)
         known = self.launch.findings.get(key)
@@ -214,10 +270,15 @@ class Machine:
         self.launch.repeated += 1
         return True
 
-    # -- memory -------------------------------------------------------------------------------------------------------------------
+    # -- memory
+    # -------------------------------------------------------------------------------------------------------------------
 
-    def new_shared(self, node: int, name: str, shape: tuple[int, ...], dtype: np.dtype, line: int) -> View:
-        """Return the block's shared array of this place in the source; ``shape`` (0,) is the dynamic one."""
+    def new_shared(
+        self, node: int, name: str, shape: tuple[int, ...], dtype: np.dtype, line: int
+    ) -> View:
+        """Return the block's shared array of this place in the source; ``shape`` (0,) is the
+        dynamic one.
+        """
         if shape == (0,):
             return self._dynamic(name, dtype, line)
         view = self.shared.get(node)
@@ -228,7 +289,9 @@ class Machine:
         return view
 
     def _new_tracker(self, words: int) -> Tracker:
-        tracker = Tracker(words, self.batch.width, False, self.launch.uses_warp_barriers, self.launch.names_lanes).serve(self.barriers)
+        tracker = Tracker(
+            words, self.batch.width, False, self.launch.uses_warp_barriers, self.launch.names_lanes
+        ).serve(self.barriers)
         if isinstance(self.epoch, np.ndarray):
             tracker.split(self.batch.blocks)
         return tracker
@@ -237,15 +300,18 @@ class Machine:
         self.shared_bytes += nbytes
         if self.shared_bytes > self.launch.shared_limit:
             raise self.launch.source.error(
-                f"the block asks for {self.shared_bytes:,} bytes of shared memory; expected at most {self.launch.shared_limit:,}. "
+                f"the block asks for {self.shared_bytes:,} bytes of shared memory; expected at "
+                f"most {self.launch.shared_limit:,}. "
                 "Make the shared arrays smaller",
                 line,
             )
 
     def _dynamic(self, name: str, dtype: np.dtype, line: int) -> View:
-        """Return dynamic shared memory as an array: all such arrays begin at the same byte, and share the words that are looked at.
+        """Return dynamic shared memory as an array: all such arrays begin at the same byte, and
+        share the words that are looked at.
 
-        Source: numba-cuda, "Dynamic shared memory"; CUDA Programming Guide, on ``extern __shared__`` arrays.
+        Source: numba-cuda, "Dynamic shared memory"; CUDA Programming Guide, on ``extern
+        __shared__`` arrays.
         """
         nbytes = self.launch.dynamic_bytes
         for view in self.dynamic:
@@ -253,7 +319,9 @@ class Machine:
                 return view
         if not self.dynamic:
             self._more_shared(nbytes, line)
-            self._dynamic_bytes = shared_view(name, (-(-nbytes // 16) * 16,), np.dtype("uint8"), self.batch).store.data
+            self._dynamic_bytes = shared_view(
+                name, (-(-nbytes // 16) * 16,), np.dtype("uint8"), self.batch
+            ).store.data
         elements = nbytes // dtype.itemsize
         store = Store(name, "shared", self._dynamic_bytes.view(dtype), elements)
         store.words = dtype.itemsize // self.launch.dynamic_word
@@ -264,15 +332,21 @@ class Machine:
         return view
 
     def split_shared(self) -> None:
-        """From here on blocks differ in what they did: keep the hazards of shared memory apart for each."""
+        """From here on blocks differ in what they did: keep the hazards of shared memory apart for
+        each.
+        """
         for view in [*self.shared.values(), *self.dynamic]:
             view.store.tracker.split(self.batch.blocks)
 
     def lanes_of(self, store: Store, where: Any, mask: Mask) -> Lanes:
-        """Return the lanes that access places of a tracked store: of one block, while all do alike in their shared memory."""
+        """Return the lanes that access places of a tracked store: of one block, while all do alike
+        in their shared memory.
+        """
         tracker, words = store.tracker, 0
         if store.space == "shared":
-            alike = (where.size == 1 or len(where) == 1) and (mask.array is None or len(mask.array) == 1)
+            alike = (where.size == 1 or len(where) == 1) and (
+                mask.array is None or len(mask.array) == 1
+            )
             if not alike:
                 tracker.split(self.batch.blocks)
             words = tracker.words if tracker.rows > 1 else -1
@@ -287,7 +361,9 @@ class Machine:
         return lanes
 
     def publish(self, mask: Mask) -> None:
-        """Let the lanes' blocks call an atomic on global memory, which publishes what they fenced."""
+        """Let the lanes' blocks call an atomic on global memory, which publishes what they
+        fenced.
+        """
         if self.launch.fences is not None:
             self.launch.event += 1
             self.launch.fences.atomic(self._blocks_of(mask), self.launch.event)

@@ -37,15 +37,23 @@ COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def _widened(value: Any) -> Any:
-    return value if value.dtype.kind in "fc" else _types.cast(value, _types.arithmetic_type(value.dtype, value.dtype))
+    return (
+        value
+        if value.dtype.kind in "fc"
+        else _types.cast(value, _types.arithmetic_type(value.dtype, value.dtype))
+    )
 
 
 UNARY: dict[type, Callable[[Any], Any]] = {
     # Of narrow integers in their own width, and widened then.
-    ast.USub: lambda value: _widened(np.negative(value)) if value.dtype.kind != "b" else np.negative(_widened(value)),
+    ast.USub: lambda value: (
+        _widened(np.negative(value)) if value.dtype.kind != "b" else np.negative(_widened(value))
+    ),
     ast.UAdd: _widened,
     ast.Not: lambda value: ~_types.truth(value),
-    ast.Invert: lambda value: np.invert(value) if value.dtype.kind == "b" else _widened(np.invert(value)),
+    ast.Invert: lambda value: (
+        np.invert(value) if value.dtype.kind == "b" else _widened(np.invert(value))
+    ),
 }
 
 
@@ -56,9 +64,11 @@ def power_of_constant(base: Any, exponent: int) -> Any:
 
 
 def written_number(node: ast.expr) -> Any:
-    """Return the number that Python makes of numbers and operators alone, such as ``10 ** -6``, or None.
+    """Return the number that Python makes of numbers and operators alone, such as ``10 ** -6``, or
+    None.
 
-    Python does so when it compiles the function, with numbers of any size, so that numba sees the result alone, in its own type.
+    Python does so when it compiles the function, with numbers of any size, so that numba sees the
+    result alone, in its own type.
     """
     parts = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
     numbers = [part.value for part in parts if isinstance(part, ast.Constant)]
@@ -66,8 +76,13 @@ def written_number(node: ast.expr) -> Any:
         return None
     if not all(isinstance(part, (ast.Constant, ast.BinOp, ast.UnaryOp)) for part in parts):
         return None
-    found = [step for step in dis.get_instructions(compile(ast.Expression(node), "<number>", "eval")) if step.opname not in _FRAME]
-    return found[0].argval if len(found) == 1 else None  # more steps where it is left to the program: 1 // 0, 2 ** 1000
+    found = [
+        step
+        for step in dis.get_instructions(compile(ast.Expression(node), "<number>", "eval"))
+        if step.opname not in _FRAME
+    ]
+    # more steps where it is left to the program: 1 // 0, 2 ** 1000
+    return found[0].argval if len(found) == 1 else None
 
 
 _FRAME = ("RESUME", "RETURN_VALUE")  # what stands around a value
@@ -76,7 +91,10 @@ _FRAME = ("RESUME", "RETURN_VALUE")  # what stands around a value
 def not_numbers(*values: Any) -> str:
     """Return what is wrong with operands that an operator does not take."""
     kinds = [kind_of_value(value) for value in values]
-    return f"the operation does not take {' and '.join(kinds)}; expected numbers that it is defined for"
+    return (
+        f"the operation does not take {' and '.join(kinds)}; expected numbers that it is "
+        "defined for"
+    )
 
 
 def kind_of_value(value: Any) -> str:
@@ -88,10 +106,20 @@ def kind_of_value(value: Any) -> str:
     return "nothing" if value is None else str(getattr(value, "dtype", type(value).__name__))
 
 
-_PLAIN_PARTS = (ast.Name, ast.Constant, ast.Attribute, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare)
+_PLAIN_PARTS = (
+    ast.Name,
+    ast.Constant,
+    ast.Attribute,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.BoolOp,
+    ast.Compare,
+)
 
 
 def is_plain(node: ast.expr) -> bool:
-    """Return whether an expression only computes: no access, no call, nothing that depends on which lanes are here."""
+    """Return whether an expression only computes: no access, no call, nothing that depends on which
+    lanes are here.
+    """
     parts = [part for part in ast.walk(node) if isinstance(part, (ast.expr, ast.Pow))]
     return all(isinstance(part, _PLAIN_PARTS) for part in parts)

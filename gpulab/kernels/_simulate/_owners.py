@@ -1,6 +1,8 @@
-"""A cheap test that most accesses pass: while each word belongs to one thread, or is never written, no two accesses can race.
+"""A cheap test that most accesses pass: while each word belongs to one thread, or is never written,
+no two accesses can race.
 
-Accesses that pass are only recorded. When one does not pass, the recorded ones go to the witnesses in ``_hazards`` for the exact test.
+Accesses that pass are only recorded. When one does not pass, the recorded ones go to the witnesses
+in ``_hazards`` for the exact test.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ _MOST_NOTED = 1 << 21
 
 
 class Owners:
-    """The accesses of one array since the owners were last forgotten, and which thread reads or writes each word."""
+    """The accesses of one array since the owners were last forgotten, and which thread reads or
+    writes each word.
+    """
 
     def __init__(self, words: int) -> None:
         self.words = words
         self.noted: list[tuple[str, Lanes, Moment]] = []
         self._noted_lanes = 0
-        self._readers, self._writers = (np.empty(0, dtype=np.int32) for _ in range(2))  # made when first needed
+        # made when first needed
+        self._readers, self._writers = (np.empty(0, dtype=np.int32) for _ in range(2))
         self._forget()
 
     def _forget(self) -> None:
@@ -67,7 +72,9 @@ class Owners:
         return not np.count_nonzero((owners != lanes.threads) & (owners != NOBODY))
 
     def _takes(self, lanes: Lanes) -> bool:
-        """Return whether all words that lanes write are their own, each lane's another one; they belong to them then."""
+        """Return whether all words that lanes write are their own, each lane's another one; they
+        belong to them then.
+        """
         if "store" not in self._kinds:
             self._writers = self._nobodies(self._writers)
         for readers in self._new_readers:

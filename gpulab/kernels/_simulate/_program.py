@@ -1,6 +1,8 @@
-"""A kernel's translation with the device functions that it calls, kept for the next simulation as long as it is what the text says.
+"""A kernel's translation with the device functions that it calls, kept for the next simulation as
+long as it is what the text says.
 
-Unlike a compiler's, it is never stale: the text, and every object that the functions name from outside, is looked at again each time.
+Unlike a compiler's, it is never stale: the text, and every object that the functions name from
+outside, is looked at again each time.
 """
 
 from __future__ import annotations
@@ -33,18 +35,25 @@ class Function:
         program.meetings |= ways.meetings
         joined = {node for _, _, given in ways.meetings for node in given}
         self.joined_parameters = [node for node in source.tree.args.args if node in joined]
-        self.body = StatementTranslator(source, program, joined, ways.unsure).block(source.tree.body)
+        self.body = StatementTranslator(source, program, joined, ways.unsure).block(
+            source.tree.body
+        )
 
-    def call(self, machine: Machine, arguments: list[Any], mask: Mask, is_kernel: bool = False) -> Any:
+    def call(
+        self, machine: Machine, arguments: list[Any], mask: Mask, is_kernel: bool = False
+    ) -> Any:
         """Run the function in the lanes of a mask and return its value."""
-        frame = Frame(machine, dict(zip(self.source.parameters, arguments, strict=True)), mask, is_kernel)
+        frame = Frame(
+            machine, dict(zip(self.source.parameters, arguments, strict=True)), mask, is_kernel
+        )
         for node in self.joined_parameters:
             machine.launch.integers.note(node, frame.variables[node.arg])
         left = self.body(frame, mask)
         if frame.result is not None and (left is not None or frame.gave_nothing):
             name = self.source.name
             raise self.source.error(
-                f"some threads return a value from {name} and others return none; expected a value from each. Write a `return` with a "
+                f"some threads return a value from {name} and others return none; expected a value "
+                "from each. Write a `return` with a "
                 "value at each of its ends",
                 self.source.tree.lineno,
             )
@@ -64,11 +73,16 @@ class Program:
         self.notes: list[str] = []
         self.meetings: set[Meeting] = set()
         self.sources: list[Source] = [self.source]
-        self.calls: dict[int, Source] = {}  # the device function that a call calls, by the id of its node
+        # the device function that a call calls, by the id of its node
+        self.calls: dict[int, Source] = {}
         self.atomics: set[int] = set()  # the calls of atomics
-        self._outside: list[tuple[Source, str, Any, Any]] = []  # names that were looked up, and what they stood for
-        # None while it is being translated. Known weakly: the translation of a kernel must not keep the kernel itself.
-        self._functions: dict[weakref.ref[types.FunctionType], Function | None] = {weakref.ref(plain_function(function)): None}
+        # names that were looked up, and what they stood for
+        self._outside: list[tuple[Source, str, Any, Any]] = []
+        # None while it is being translated. Known weakly: the translation of a kernel must not keep
+        # the kernel itself.
+        self._functions: dict[weakref.ref[types.FunctionType], Function | None] = {
+            weakref.ref(plain_function(function)): None
+        }
         self.kernel = Function(self.source, self)
 
     @cached_property
@@ -102,7 +116,9 @@ class Program:
                 return False
         return True
 
-    def device_function(self, python_function: types.FunctionType, source: Source, line: int) -> Function:
+    def device_function(
+        self, python_function: types.FunctionType, source: Source, line: int
+    ) -> Function:
         """Return a device function's translation.
 
         Raises
@@ -114,7 +130,11 @@ class Program:
         if key in self._functions:
             found = self._functions[key]
             if found is None:
-                raise source.error(f"{python_function.__name__} calls itself; recursion is not supported. Write it as a loop", line)
+                raise source.error(
+                    f"{python_function.__name__} calls itself; recursion is not supported. Write "
+                    "it as a loop",
+                    line,
+                )
             return found
         self._functions[key] = None
         try:
@@ -132,16 +152,25 @@ class Program:
         if inner.filename == self.source.filename:
             return
         files = [s.filename for s in self.sources]
-        offset = next((s.offset for s in self.sources if s.filename == inner.filename), _OTHER_FILE * len(set(files)))
+        offset = next(
+            (s.offset for s in self.sources if s.filename == inner.filename),
+            _OTHER_FILE * len(set(files)),
+        )
         inner.renumber(offset)
-        note = f"lines from {offset + 1:,} on are those of {inner.filename}, counted from its first line"
+        note = (
+            f"lines from {offset + 1:,} on are those of {inner.filename}, counted from its "
+            "first line"
+        )
         if note not in self.notes:
             self.notes.append(note)
 
 
 def _marks(found: Any) -> Any:
-    """Return what may change in an object that stays the same one, as far as a translation depends on it."""
-    if isinstance(found, np.ndarray):  # one that is not contiguous was copied, so that what it holds counts as well
+    """Return what may change in an object that stays the same one, as far as a translation depends
+    on it.
+    """
+    # one that is not contiguous was copied, so that what it holds counts as well
+    if isinstance(found, np.ndarray):
         return found.__array_interface__ if found.flags.c_contiguous else object()
     if isinstance(found, tuple):
         return [_marks(part) for part in found]
@@ -158,7 +187,8 @@ def program_of(kernel: Any) -> Program:
     Raises
     ------
     KernelError
-        If it is not a Python function, its text cannot be found, or it uses something that cannot be simulated.
+        If it is not a Python function, its text cannot be found, or it uses something that cannot
+        be simulated.
     """
     function = plain_function(kernel)
     if not isinstance(function, types.FunctionType):

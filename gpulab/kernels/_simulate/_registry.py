@@ -1,4 +1,6 @@
-"""What a call in a kernel's text is to those who translate it, and the table in which they are found by name."""
+"""What a call in a kernel's text is to those who translate it, and the table in which they are
+found by name.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Call:
         """Return the error that names its line."""
         return self.translator.fail(message, self.node)
 
-    def arguments(self, least: int, most: int | None = None, names: tuple[str, ...] = ()) -> list[ast.expr]:
+    def arguments(
+        self, least: int, most: int | None = None, names: tuple[str, ...] = ()
+    ) -> list[ast.expr]:
         """Return the argument nodes, those given by name in their place."""
         most = least if most is None else most
         found = list(self.node.args)
@@ -46,12 +50,18 @@ class Call:
         for name in names[len(found) :]:
             if name in by_name:
                 found.append(by_name.pop(name))
-        if by_name or not least <= len(found) <= most or any(isinstance(a, ast.Starred) for a in found):
+        if (
+            by_name
+            or not least <= len(found) <= most
+            or any(isinstance(a, ast.Starred) for a in found)
+        ):
             wanted = plural(least, "argument") if least == most else f"{least} to {most} arguments"
             raise self.fail(f"{self.name} takes {wanted}")
         return found
 
-    def numbers(self, least: int, most: int | None = None, names: tuple[str, ...] = ()) -> list[Expression]:
+    def numbers(
+        self, least: int, most: int | None = None, names: tuple[str, ...] = ()
+    ) -> list[Expression]:
         """Return the arguments as closures that give numbers."""
         return [self.numeric(node) for node in self.arguments(least, most, names)]
 

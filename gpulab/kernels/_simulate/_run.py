@@ -24,27 +24,36 @@ from gpulab.kernels._simulate._source import Source
 from gpulab.kernels._simulate.report import ArrayAccess, Counts, Simulation
 from gpulab.units import plural
 
-# Threads of a block, and blocks of a grid. Source: CUDA Programming Guide 13.0, technical specifications per compute capability.
+# Threads of a block, and blocks of a grid. Source: CUDA Programming Guide 13.0, technical
+# specifications per compute capability.
 MOST_THREADS = 1024
 _MOST_BLOCK = (1024, 1024, 64)
 _MOST_GRID = (2**31 - 1, 65535, 65535)
-# Shared memory that a block may ask for where it asks for the most (compute capability 9.0 and 10.0).
+# Shared memory that a block may ask for where it asks for the most (compute capability 9.0 and
+# 10.0).
 MOST_SHARED_BYTES = 227 * 1024
-# Lanes of a launch: a kernel of three lines then takes some seconds, and arrays with an element for each thread a gigabyte.
+# Lanes of a launch: a kernel of three lines then takes some seconds, and arrays with an element for
+# each thread a gigabyte.
 _MOST_LANES = 1 << 28
-# Lanes that run together: enough that NumPy's own cost per call does not count, few enough for the caches.
+# Lanes that run together: enough that NumPy's own cost per call does not count, few enough for the
+# caches.
 _LANES_AT_ONCE = 1 << 18
-# What the shared and local arrays of these lanes take at most, with what is kept of each shared element to find hazards: kernels with an
-# element or two for each thread stay far below, and a machine of 4 GiB has room for it.
+# What the shared and local arrays of these lanes take at most, with what is kept of each shared
+# element to find hazards: kernels with an element or two for each thread stay far below, and a
+# machine of 4 GiB has room for it.
 _BYTES_AT_ONCE = 1 << 28
-# Freed memory goes back to the system once more lies free than twice the largest block that was freed, and must then be asked for again
-# page by page. A large block that is freed untouched raises that bar, which makes batches of many lanes up to 1.5 times as fast.
-# Source: mallopt(3) of glibc, M_MMAP_THRESHOLD; elsewhere it does nothing.
+# Freed memory goes back to the system once more lies free than twice the largest block that was
+# freed, and must then be asked for again page by page. A large block that is freed untouched raises
+# that bar, which makes batches of many lanes up to 1.5 times as fast. Source: mallopt(3) of glibc,
+# M_MMAP_THRESHOLD; elsewhere it does nothing.
 _BYTES_TO_KEEP = 1 << 24
 _KINDS = "biufc"
 
 # A test holds this against the comparison that is committed.
-KNOWN_ERROR = "502 of 528 counters of 44 kernels are those of an NVIDIA H200; what its compiler saves is not seen (docs/measurements.md)"
+KNOWN_ERROR = (
+    "502 of 528 counters of 44 kernels are those of an NVIDIA H200; what its compiler saves "
+    "is not seen (docs/measurements.md)"
+)
 
 
 def simulate(
@@ -58,7 +67,8 @@ def simulate(
     stop: Callable[[], None] | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> Simulation:
-    """Run a Python kernel as warps in lockstep; count its work and memory traffic, and find its errors.
+    """Run a Python kernel as warps in lockstep; count its work and memory traffic, and find its
+    errors.
 
     Parameters
     ----------
@@ -67,13 +77,16 @@ def simulate(
     grid, block : int or tuple of up to 3 int
         Blocks of the grid and threads of a block, x first. A block has at most 1,024 threads.
     *args : ndarray or number
-        The kernel's arguments. Arrays are NumPy's (or CPU tensors), contiguous in C order, and change in place, as on a GPU.
+        The kernel's arguments. Arrays are NumPy's (or CPU tensors), contiguous in C order, and
+        change in place, as on a GPU.
     dynamic_shared_bytes : int
         Bytes of dynamic shared memory for each block (``cuda.shared.array(0, dtype)``).
     max_steps : int
-        Statements of whole batches after which a kernel counts as endless. A race, or another finding, that comes up again counts as 16.
+        Statements of whole batches after which a kernel counts as endless. A race, or another
+        finding, that comes up again counts as 16.
     trace : int, optional
-        The number of a block whose statements and accesses are recorded, warp by warp, in ``.trace``.
+        The number of a block whose statements and accesses are recorded, warp by warp, in
+        ``.trace``.
     stop : callable, optional
         Called regularly; an exception that it raises ends the simulation.
     progress : callable, optional
@@ -82,26 +95,31 @@ def simulate(
     Returns
     -------
     Simulation
-        ``.totals`` and ``.lines`` count; ``.findings`` lists races, out-of-bounds accesses, divergent barriers, uninitialized shared
-        memory and variables, and shuffles and votes with lanes that do not take part. A finding is reported, never raised.
+        ``.totals`` and ``.lines`` count; ``.findings`` lists races, out-of-bounds accesses,
+        divergent barriers, uninitialized shared memory and variables, and shuffles and votes with
+        lanes that do not take part. A finding is reported, never raised.
 
     Raises
     ------
     KernelError
-        If the kernel uses something that cannot be simulated, or does not end. The message names the line; the arrays are unchanged.
+        If the kernel uses something that cannot be simulated, or does not end. The message names
+        the line; the arrays are unchanged.
     InputError
         If the grid, the block or an argument cannot be used.
 
     Notes
     -----
-    Lockstep is a model. Since Volta the lanes of a warp may run apart, and only ``syncwarp`` orders them: hazards are found by that rule.
-    A lane that waits in a loop for a lane of its own warp, or for another block that runs at the same time, never ends here, although
-    it does on hardware since Volta. Fences and atomics that order blocks count for whole blocks. The lanes that the mask of a shuffle
-    or a vote names must all reach that call together, except those that have returned, as the CUDA Programming Guide states. Two calls
-    in two branches do not count as one; neither does, here, one call in a function that both branches call.
+    Lockstep is a model. Since Volta the lanes of a warp may run apart, and only ``syncwarp`` orders
+    them: hazards are found by that rule. A lane that waits in a loop for a lane of its own warp, or
+    for another block that runs at the same time, never ends here, although it does on hardware
+    since Volta. Fences and atomics that order blocks count for whole blocks. The lanes that the
+    mask of a shuffle or a vote names must all reach that call together, except those that have
+    returned, as the CUDA Programming Guide states. Two calls in two branches do not count as one;
+    neither does, here, one call in a function that both branches call.
 
-    A variable has the type of what ran. Where one branch gives it a float32 and another a float64, numba-cuda computes with a float64 in
-    both, so that last digits may differ. Where a uint64 meets a signed integer, numba-cuda makes a float64 of both; ``.notes`` says so.
+    A variable has the type of what ran. Where one branch gives it a float32 and another a float64,
+    numba-cuda computes with a float64 in both, so that last digits may differ. Where a uint64 meets
+    a signed integer, numba-cuda makes a float64 of both; ``.notes`` says so.
 
     Examples
     --------
@@ -118,24 +136,38 @@ def simulate(
     extents = _extent("grid", grid, _MOST_GRID), _extent("block", block, _MOST_BLOCK)
     if math.prod(extents[1]) > MOST_THREADS:
         raise InputError(
-            f"simulate: a block of {extents[1]} has {math.prod(extents[1]):,} threads; expected at most {MOST_THREADS:,}. Use more blocks."
+            f"simulate: a block of {extents[1]} has {math.prod(extents[1]):,} threads; expected at "
+            f"most {MOST_THREADS:,}. Use more blocks."
         )
     lanes = math.prod(extents[0]) * -(-math.prod(extents[1]) // WARP) * WARP
     if lanes > _MOST_LANES:
         raise InputError(
-            f"simulate: {math.prod(extents[0]):,} blocks of {extents[1]} have {lanes:,} lanes in whole warps; expected at most "
+            f"simulate: {math.prod(extents[0]):,} blocks of {extents[1]} have {lanes:,} lanes in "
+            "whole warps; expected at most "
             f"{_MOST_LANES:,}, since each is simulated. Use fewer blocks."
         )
     _given_numbers(dynamic_shared_bytes, max_steps, trace, math.prod(extents[0]))
     if len(args) != len(source.parameters):
         raise InputError(
-            f"simulate: {source.name} takes {plural(len(source.parameters), 'argument')} ({', '.join(source.parameters)}); "
+            f"simulate: {source.name} takes {plural(len(source.parameters), 'argument')} "
+            f"({', '.join(source.parameters)}); "
             f"{len(args)} are given. Pass one for each."
         )
     arguments = _arguments(source, args, program.written)
-    launch = Launch(source, program.sources, Counters(), max_steps, dynamic_shared_bytes, MOST_SHARED_BYTES, program.uses_warp_barriers,
-                    program.names_lanes, Fences(math.prod(extents[0])) if program.uses_fences else None,
-                    min(program.dynamic_sizes, default=1), traced_block=trace, stop=stop)  # fmt: skip
+    launch = Launch(
+        source,
+        program.sources,
+        Counters(),
+        max_steps,
+        dynamic_shared_bytes,
+        MOST_SHARED_BYTES,
+        program.uses_warp_barriers,
+        program.names_lanes,
+        Fences(math.prod(extents[0])) if program.uses_fences else None,
+        min(program.dynamic_sizes, default=1),
+        traced_block=trace,
+        stop=stop,
+    )
     changing = [view for view in arguments if isinstance(view, View) and view.store.writable]
     before = [view.store.data.copy() for view in changing]
     try:
@@ -150,11 +182,17 @@ def simulate(
 def _extent(name: str, value: Any, most: Extent) -> Extent:
     parts = value if isinstance(value, (tuple, list)) else (value,)
     if not 1 <= len(parts) <= 3 or not all(map(is_whole, parts)):
-        raise InputError(f"simulate: {name}={shown(value)}; expected a whole number or up to three of them. Pass for example {name}=32.")
+        raise InputError(
+            f"simulate: {name}={shown(value)}; expected a whole number or up to three of them. "
+            f"Pass for example {name}=32."
+        )
     extent = (*(int(p) for p in parts), 1, 1)[:3]
     for size, limit in zip(extent, most, strict=True):
         if not 1 <= size <= limit:
-            raise InputError(f"simulate: {name}={shown(value)}; expected 1 to {limit:,} there. Pass a {name} in this range.")
+            raise InputError(
+                f"simulate: {name}={shown(value)}; expected 1 to {limit:,} there. Pass a {name} in "
+                "this range."
+            )
     return extent[0], extent[1], extent[2]
 
 
@@ -165,7 +203,10 @@ def _given_numbers(dynamic_shared_bytes: Any, max_steps: Any, trace: Any, blocks
         ("trace", 0 if trace is None else trace, 0, blocks - 1),
     ):
         if not is_whole(value) or not least <= value <= most:
-            raise InputError(f"simulate: {name}={shown(value)}; expected a whole number from {least} to {most:,}. Pass one of these.")
+            raise InputError(
+                f"simulate: {name}={shown(value)}; expected a whole number from {least} to "
+                f"{most:,}. Pass one of these."
+            )
 
 
 def _arguments(source: Source, args: tuple[Any, ...], written: frozenset[str]) -> list[Any]:
@@ -182,9 +223,14 @@ def _arguments(source: Source, args: tuple[Any, ...], written: frozenset[str]) -
         view = global_view(name, array, writable)
         for other, known in arrays:
             if np.shares_memory(array, other):
-                if array.ctypes.data != other.ctypes.data or array.dtype != other.dtype or array.size != other.size:
+                if (
+                    array.ctypes.data != other.ctypes.data
+                    or array.dtype != other.dtype
+                    or array.size != other.size
+                ):
                     raise InputError(
-                        f"simulate: {name} and {known.store.name} overlap in memory without being the same array; expected arrays that "
+                        f"simulate: {name} and {known.store.name} overlap in memory without being "
+                        "the same array; expected arrays that "
                         "do not overlap, or the same one twice. Pass a copy of one."
                     )
                 known.store.writable |= writable
@@ -199,12 +245,14 @@ def _in_numpy(name: str, argument: Any) -> Any:
     if type(argument).__module__.startswith("torch") and hasattr(argument, "detach"):
         if argument.device.type != "cpu":
             raise InputError(
-                f"simulate: a tensor is on {argument.device}; expected one in main memory, since the microscope runs there. Pass x.cpu()."
+                f"simulate: a tensor is on {argument.device}; expected one in main memory, since "
+                "the microscope runs there. Pass x.cpu()."
             )
         return array_of_tensor("simulate", name, argument)
     if hasattr(argument, "__cuda_array_interface__"):  # CuPy's, Numba's
         raise InputError(
-            f"simulate: {name} is {kind_of(argument)} on a GPU; expected one in main memory, since the microscope runs there. "
+            f"simulate: {name} is {kind_of(argument)} on a GPU; expected one in main memory, since "
+            "the microscope runs there. "
             f"Pass gl.to_host({name})."
         )
     return argument
@@ -222,7 +270,8 @@ def array_of_tensor(who: str, name: str, tensor: Any) -> np.ndarray:
         array: np.ndarray = tensor.detach().numpy()
     except (TypeError, RuntimeError) as error:
         raise InputError(
-            f"{who}: {name} is a tensor of {tensor.dtype} that cannot become a NumPy array ({message_of(error)}); expected a type and a "
+            f"{who}: {name} is a tensor of {tensor.dtype} that cannot become a NumPy array "
+            f"({message_of(error)}); expected a type and a "
             "layout that NumPy has. Convert it, for example by .float()."
         ) from error
     return array
@@ -235,21 +284,27 @@ def _number(source: Source, name: str, argument: Any) -> Any:
         return _types.constant(argument)
     except TypeError as error:
         raise InputError(
-            f"simulate: {name}={shown(argument)} is {error}; expected a NumPy array or a number. Convert it before the call."
+            f"simulate: {name}={shown(argument)} is {error}; expected a NumPy array or a number. "
+            "Convert it before the call."
         ) from error
 
 
 def _check_array(source: Source, name: str, array: np.ndarray, written: bool) -> None:
     if array.dtype.kind not in _KINDS or array.dtype.itemsize > 16 or not array.dtype.isnative:
         raise InputError(
-            f"simulate: {name} has elements of type {array.dtype}; expected numbers. Convert it, for example by .astype('float32')."
+            f"simulate: {name} has elements of type {array.dtype}; expected numbers. Convert it, "
+            "for example by .astype('float32')."
         )
     if not array.flags.c_contiguous:
         raise InputError(
-            f"simulate: {name} of shape {array.shape} is not contiguous; expected an array in C order. Pass np.ascontiguousarray({name})."
+            f"simulate: {name} of shape {array.shape} is not contiguous; expected an array in C "
+            f"order. Pass np.ascontiguousarray({name})."
         )
     if written and not array.flags.writeable:
-        raise InputError(f"simulate: {name} is read-only and {source.name} writes to it; expected an array that may change. Pass a copy.")
+        raise InputError(
+            f"simulate: {name} is read-only and {source.name} writes to it; expected an array that "
+            "may change. Pass a copy."
+        )
 
 
 def _run(
@@ -262,10 +317,23 @@ def _run(
     grid, block = extents
     blocks = math.prod(grid)
     width = -(-math.prod(block) // WARP) * WARP
-    together = max(1, min(blocks, _LANES_AT_ONCE // width, _BYTES_AT_ONCE // max(_bytes_of_arrays(program, launch, width), 1)))
+    together = max(
+        1,
+        min(
+            blocks,
+            _LANES_AT_ONCE // width,
+            _BYTES_AT_ONCE // max(_bytes_of_arrays(program, launch, width), 1),
+        ),
+    )
     for view in arguments:
         if isinstance(view, View) and view.store.writable and view.store.tracker is None:
-            view.store.tracker = Tracker(max(view.store.elements, 1), width, True, launch.uses_warp_barriers, launch.names_lanes)
+            view.store.tracker = Tracker(
+                max(view.store.elements, 1),
+                width,
+                True,
+                launch.uses_warp_barriers,
+                launch.names_lanes,
+            )
             view.store.tracker.fences = launch.fences
     shared_bytes = 0
     np.empty(_BYTES_TO_KEEP, dtype=np.uint8)
@@ -280,7 +348,8 @@ def _run(
                 program.kernel.call(machine, list(arguments), batch.everyone, is_kernel=True)
             except RecursionError as error:
                 raise KernelError(
-                    f"{program.source.name}: calls are nested too deeply; expected a few levels. Write the kernel with fewer nested calls."
+                    f"{program.source.name}: calls are nested too deeply; expected a few levels. "
+                    "Write the kernel with fewer nested calls."
                 ) from error
             launch.counters.settle_statements()
             launch.counters.settle_accesses()
@@ -295,10 +364,17 @@ def _bytes_of_arrays(program: Program, launch: Launch, width: int) -> int:
     """Return what the shared and local arrays of one block take."""
     dynamic = launch.dynamic_bytes if program.dynamic_sizes else 0
     elements = program.static_shared_elements + dynamic // launch.dynamic_word
-    return program.static_shared_bytes + dynamic + elements * BYTES_OF_A_WORD + width * program.local_bytes
+    return (
+        program.static_shared_bytes
+        + dynamic
+        + elements * BYTES_OF_A_WORD
+        + width * program.local_bytes
+    )
 
 
-def _report(program: Program, launch: Launch, extents: tuple[Extent, Extent], shared_bytes: int) -> Simulation:
+def _report(
+    program: Program, launch: Launch, extents: tuple[Extent, Extent], shared_bytes: int
+) -> Simulation:
     lines: dict[int, dict[str, int]] = {}
     for number, line in launch.counters.lines.items():
         lines[number] = dict(vars(line))
@@ -309,33 +385,55 @@ def _report(program: Program, launch: Launch, extents: tuple[Extent, Extent], sh
         added = {"atomic_requests": access.requests if kind == "atomic" else 0}
         if space == "global":
             added |= {
-                "global_requests": access.requests, "global_sectors": access.sectors, "ideal_global_sectors": access.ideal_sectors,
+                "global_requests": access.requests,
+                "global_sectors": access.sectors,
+                "ideal_global_sectors": access.ideal_sectors,
                 "global_bytes_requested": access.bytes_requested,
-            }  # fmt: skip
+            }
             if kind in ("load", "store"):
-                added |= {f"global_{kind}_requests": access.requests, f"global_{kind}_sectors": access.sectors}
+                added |= {
+                    f"global_{kind}_requests": access.requests,
+                    f"global_{kind}_sectors": access.sectors,
+                }
         else:
             added |= {
-                "shared_requests": access.requests, "shared_wavefronts": access.wavefronts,
-                "ideal_shared_wavefronts": access.ideal_wavefronts, "shared_bytes_requested": access.bytes_requested,
-            }  # fmt: skip
+                "shared_requests": access.requests,
+                "shared_wavefronts": access.wavefronts,
+                "ideal_shared_wavefronts": access.ideal_wavefronts,
+                "shared_bytes_requested": access.bytes_requested,
+            }
         for name, value in added.items():
             counts[name] = counts.get(name, 0) + value
     # In the order of the text, however the blocks were batched.
-    findings = tuple(sorted(launch.findings.values(), key=lambda f: (f.line, f.kind, f.other_line or 0, f.array)))
+    findings = tuple(
+        sorted(launch.findings.values(), key=lambda f: (f.line, f.kind, f.other_line or 0, f.array))
+    )
     for finding in findings:
         if finding.kind == "race":
             lines[finding.line]["races"] = lines[finding.line].get("races", 0) + 1
     notes = [note for _, note in sorted(launch.notes | notes_of(program.meetings, launch.integers))]
-    text = {number: line for source in reversed(program.sources) for number, line in source.lines.items()}
+    text = {
+        number: line
+        for source in reversed(program.sources)
+        for number, line in source.lines.items()
+    }
     return Simulation(
-        kernel=program.source.name, grid=extents[0], block=extents[1], lines={n: Counts(**c) for n, c in sorted(lines.items())},
-        accesses=tuple(accesses), findings=findings, shared_bytes=shared_bytes, source=dict(sorted(text.items())),
+        kernel=program.source.name,
+        grid=extents[0],
+        block=extents[1],
+        lines={n: Counts(**c) for n, c in sorted(lines.items())},
+        accesses=tuple(accesses),
+        findings=findings,
+        shared_bytes=shared_bytes,
+        source=dict(sorted(text.items())),
         evidence=Evidence.modelled(
-            "warps of 32 lanes in lockstep (since Volta lanes may run apart, and only a barrier orders them); one request for each warp "
+            "warps of 32 lanes in lockstep (since Volta lanes may run apart, and only a barrier "
+            "orders them); one request for each warp "
             "and access; no caches",
             "the counting rules of gpulab.kernels.simulate",
             KNOWN_ERROR,
         ),
-        notes=(*program.notes, *notes), trace=tuple(launch.trace), trace_cut=launch.trace_cut,
-    )  # fmt: skip
+        notes=(*program.notes, *notes),
+        trace=tuple(launch.trace),
+        trace_cut=launch.trace_cut,
+    )

@@ -1,7 +1,8 @@
 """Find a kernel's text and the names it uses, and determine which of its arrays it writes.
 
-The text comes from the file or the notebook cell in which the kernel was defined. Nothing of it is executed as Python: what
-``_alone`` runs is text of its own, made of numbers, operators and variables.
+The text comes from the file or the notebook cell in which the kernel was defined. Nothing of it is
+executed as Python: what ``_alone`` runs is text of its own, made of numbers, operators and
+variables.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Source:
     code: types.CodeType
     _globals: dict[str, Any] = field(repr=False)
     _closure: dict[str, types.CellType] = field(repr=False)
-    _file: tuple[str, list[str]] = field(repr=False)  # where the text was found, and all that stood there
+    # where the text was found, and all that stood there
+    _file: tuple[str, list[str]] = field(repr=False)
     offset: int = 0
 
     def renumber(self, offset: int) -> None:
@@ -47,7 +49,14 @@ class Source:
     @property
     def local_names(self) -> set[str]:
         """Return the names that the function assigns, its parameters included."""
-        return {*self.parameters, *(node.id for node in self.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))}
+        return {
+            *self.parameters,
+            *(
+                node.id
+                for node in self.nodes
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            ),
+        }
 
     def text_of(self, line: int) -> str:
         """Return a line without its indentation."""
@@ -83,9 +92,12 @@ class Source:
 
 
 def plain_function(kernel: Any) -> Any:
-    """Return the Python function behind a kernel, which may be wrapped by a compiler's decorator."""
+    """Return the Python function behind a kernel, which may be wrapped by a compiler's
+    decorator.
+    """
     for attribute in ("py_func", "__wrapped__"):
-        inner = inspect.getattr_static(kernel, attribute, None)  # statically: a kernel's globals may be anything, and nothing of them runs
+        # statically: a kernel's globals may be anything, and nothing of them runs
+        inner = inspect.getattr_static(kernel, attribute, None)
         if type(inner) is types.FunctionType:
             return inner
     return kernel
@@ -97,42 +109,70 @@ def read_source(kernel: Any) -> Source:
     Raises
     ------
     KernelError
-        If it is not a Python function, its text cannot be found, or it has parameters that a kernel cannot have.
+        If it is not a Python function, its text cannot be found, or it has parameters that a kernel
+        cannot have.
     """
     function = plain_function(kernel)
     if not isinstance(function, types.FunctionType):
-        raise KernelError(f"simulate: the kernel is {shown(kernel)}; expected a Python function. Pass the function itself, not its call.")
+        raise KernelError(
+            f"simulate: the kernel is {shown(kernel)}; expected a Python function. Pass the "
+            "function itself, not its call."
+        )
     name = function.__name__
     if function.__code__.co_name == "<lambda>":
         raise KernelError(
-            "simulate: the kernel is a lambda, which holds no statements; expected a plain function. Write it as `def name(...)`."
+            "simulate: the kernel is a lambda, which holds no statements; expected a plain "
+            "function. Write it as `def name(...)`."
         )
     try:
         text, first = inspect.getsourcelines(function)
     except (OSError, TypeError) as error:
         raise KernelError(
-            f"simulate: the text of {name} cannot be found; expected a function that was defined in a file or a notebook cell. "
+            f"simulate: the text of {name} cannot be found; expected a function that was defined "
+            "in a file or a notebook cell. "
             "Write it into one."
         ) from error
-    inner = text[0][0].isspace()  # of a function or a class; below its ``def`` a comment or a long text may stand farther to the left
+    # of a function or a class; below its ``def`` a comment or a long text may stand farther to the
+    # left
+    inner = text[0][0].isspace()
     try:
         tree: Any = ast.parse("".join(["if True:\n", *text] if inner else text)).body[0]
         tree = tree.body[0] if inner else tree
     except SyntaxError as error:
-        raise KernelError(f"simulate: the text of {name} cannot be read: {error.msg}. Define it with a plain `def`.") from error
+        raise KernelError(
+            f"simulate: the text of {name} cannot be read: {error.msg}. Define it with a plain "
+            "`def`."
+        ) from error
     if not isinstance(tree, ast.FunctionDef):
-        raise KernelError(f"simulate: {name} is not a plain function; expected one defined with `def`. Write it as `def {name}(...)`.")
+        raise KernelError(
+            f"simulate: {name} is not a plain function; expected one defined with `def`. Write it "
+            f"as `def {name}(...)`."
+        )
     nodes = list(ast.walk(tree))
     _shift(nodes, first - 1 - inner)
     file = inspect.getsourcefile(function) or function.__code__.co_filename
     source = Source(
-        name, tree, nodes, {first + i: line.rstrip() for i, line in enumerate(text)}, function.__code__.co_filename, function.__code__,
-        function.__globals__, dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)),
+        name,
+        tree,
+        nodes,
+        {first + i: line.rstrip() for i, line in enumerate(text)},
+        function.__code__.co_filename,
+        function.__code__,
+        function.__globals__,
+        dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)),
         (file, linecache.getlines(file, function.__globals__)),
-    )  # fmt: skip
+    )
     arguments = tree.args
-    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs or arguments.defaults:
-        raise source.error("expected plain parameters; defaults, * and ** are not supported", tree.lineno)
+    if (
+        arguments.vararg
+        or arguments.kwarg
+        or arguments.kwonlyargs
+        or arguments.posonlyargs
+        or arguments.defaults
+    ):
+        raise source.error(
+            "expected plain parameters; defaults, * and ** are not supported", tree.lineno
+        )
     return source
 
 
@@ -144,30 +184,46 @@ def _shift(nodes: list[ast.AST], lines: int) -> None:
 
 
 def _roots(node: ast.expr) -> set[str]:
-    """Return the names that ``a[i].b[j]`` may begin with: one, or those of a call or a tuple that stands there."""
+    """Return the names that ``a[i].b[j]`` may begin with: one, or those of a call or a tuple that
+    stands there.
+    """
     while isinstance(node, (ast.Subscript, ast.Attribute)):
         node = node.value
     return _names(node)
 
 
 def _names(node: ast.AST, context: type[ast.expr_context] = ast.Load) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, context)}
+    return {
+        part.id
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, context)
+    }
 
 
-def written_names(source: Source, calls: Mapping[int, Source], atomics: Collection[int]) -> set[str]:
-    """Return the names of arrays that the function may write, directly, through another name, or in a function that it calls.
+def written_names(
+    source: Source, calls: Mapping[int, Source], atomics: Collection[int]
+) -> set[str]:
+    """Return the names of arrays that the function may write, directly, through another name, or in
+    a function that it calls.
 
-    ``calls`` has the device function that a call's node calls, ``atomics`` the nodes that call an atomic, both by ``id``: the text alone
-    does not tell, since a function may have several names.
+    ``calls`` has the device function that a call's node calls, ``atomics`` the nodes that call an
+    atomic, both by ``id``: the text alone does not tell, since a function may have several names.
     """
     written: set[str] = set()
     aliases: list[tuple[set[str], set[str]]] = []
     for node in source.nodes:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             written |= _roots(node)
-        elif isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
+        elif (
+            isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None
+        ):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            aliases.append((set().union(*(_names(target, ast.Store) for target in targets)), _names(node.value)))
+            aliases.append(
+                (
+                    set().union(*(_names(target, ast.Store) for target in targets)),
+                    _names(node.value),
+                )
+            )
         elif isinstance(node, ast.For):
             aliases.append((_names(node.target, ast.Store), _names(node.iter)))
         elif id(node) in atomics and isinstance(node, ast.Call):

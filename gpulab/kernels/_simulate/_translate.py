@@ -1,7 +1,8 @@
 """Turn a kernel's statements into closures that run them for the lanes of a mask.
 
-A statement takes the lanes that arrive and returns those that go on to the next one: none (None) after ``return``, ``break`` and
-``continue``. After an ``if`` or a loop the lanes are together again.
+A statement takes the lanes that arrive and returns those that go on to the next one: none (None)
+after ``return``, ``break`` and ``continue``. After an ``if`` or a loop the lanes are together
+again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 class StatementTranslator:
     """Translates the statements of one function."""
 
-    def __init__(self, source: Source, program: Program, joined: Collection[Given], unsure: set[ast.Name]) -> None:
+    def __init__(
+        self, source: Source, program: Program, joined: Collection[Given], unsure: set[ast.Name]
+    ) -> None:
         self.source, self._joined = source, joined
         self.expressions = Translator(source, program, source.local_names, unsure)
         self._depth = 0
@@ -65,9 +68,13 @@ class StatementTranslator:
 
     def statement(self, node: ast.stmt) -> Statement | None:
         """Return the closure of a statement, or None where it does nothing."""
-        method: Callable[[Any], Statement | None] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        method: Callable[[Any], Statement | None] | None = getattr(
+            self, f"_{type(node).__name__.lower()}", None
+        )
         if method is None:
-            raise self.fail(f"{_WORDS.get(type(node), type(node).__name__)} is not supported in a kernel", node)
+            raise self.fail(
+                f"{_WORDS.get(type(node), type(node).__name__)} is not supported in a kernel", node
+            )
         return method(node)
 
     def _pass(self, node: ast.Pass) -> None:
@@ -80,7 +87,11 @@ class StatementTranslator:
         if isinstance(node.value, ast.Constant):
             return None
         if not isinstance(node.value, ast.Call):
-            raise self.fail("an expression whose value is not used does nothing; expected a call or an assignment", node)
+            raise self.fail(
+                "an expression whose value is not used does nothing; expected a call or an "
+                "assignment",
+                node,
+            )
         line, value = node.lineno, self.expressions.call(node.value, unused=True)
 
         def run(frame: Frame, mask: Mask) -> Mask:
@@ -108,7 +119,9 @@ class StatementTranslator:
     def _annassign(self, node: ast.AnnAssign) -> Statement | None:
         if node.value is None:
             return None
-        return self._assign(ast.copy_location(ast.Assign(targets=[node.target], value=node.value), node))
+        return self._assign(
+            ast.copy_location(ast.Assign(targets=[node.target], value=node.value), node)
+        )
 
     def _augassign(self, node: ast.AugAssign) -> Statement:
         line = node.lineno
@@ -125,7 +138,10 @@ class StatementTranslator:
             return run_name
         if not isinstance(node.target, ast.Subscript):
             raise self.fail("expected a variable or an element of an array to the left", node)
-        array, index = self.expressions.array(node.target.value), self.expressions.index(node.target.slice)
+        array, index = (
+            self.expressions.array(node.target.value),
+            self.expressions.index(node.target.slice),
+        )
 
         def run_element(frame: Frame, mask: Mask) -> Mask:
             frame.machine.step(line, mask)
@@ -251,8 +267,17 @@ class StatementTranslator:
     def _for(self, node: ast.For) -> Statement:
         if node.orelse:
             raise self.fail("`else` after a loop is not supported in a kernel", node)
-        target, body, limits = self.target(node.target), self._body(node.body), self.expressions.range_of(node.iter)
-        parts = ForLoop(node.lineno, target, body, None if limits is None else alone_of(node, self.expressions, self._joined))
+        target, body, limits = (
+            self.target(node.target),
+            self._body(node.body),
+            self.expressions.range_of(node.iter),
+        )
+        parts = ForLoop(
+            node.lineno,
+            target,
+            body,
+            None if limits is None else alone_of(node, self.expressions, self._joined),
+        )
         if limits is None:
             values = self.expressions.expression(node.iter)
 
@@ -261,7 +286,11 @@ class StatementTranslator:
                 if not isinstance(items, tuple):
                     raise self.fail("expected `range(...)` or a tuple to loop over", node)
                 if len({type_of(item) for item in items}) > 1:
-                    raise self.fail("the elements of the tuple are of several types; expected one type to loop over", node)
+                    raise self.fail(
+                        "the elements of the tuple are of several types; expected one type to loop "
+                        "over",
+                        node,
+                    )
                 return parts.over(frame, mask, items)
 
             return run_values
@@ -269,13 +298,20 @@ class StatementTranslator:
 
         def run_range(frame: Frame, mask: Mask) -> Mask | None:
             found = [limit(frame, mask) for limit in counters]
-            if not all(isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iub" for value in found):
+            if not all(
+                isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iub"
+                for value in found
+            ):
                 raise self.fail("range needs integers", node)
             dtype = _types.range_type([value.dtype for value in found])
             zero, one = dtype.type(0), dtype.type(1)
-            found = [_types.cast(value.reshape(-1)[0] if np.size(value) == 1 else value, dtype) for value in found]
+            found = [
+                _types.cast(value.reshape(-1)[0] if np.size(value) == 1 else value, dtype)
+                for value in found
+            ]
             start, stop, step = [zero, *found, one] if len(found) == 1 else [*found, one][:3]
-            if mask.split(step == 0)[0] is not None:  # in lanes that are not here it may be anything
+            # in lanes that are not here it may be anything
+            if mask.split(step == 0)[0] is not None:
                 raise self.fail("range with a step of 0 has no end; expected another step", node)
             if all(np.ndim(value) == 0 for value in (start, stop, step)):
                 return parts.over(frame, mask, range(int(start), int(stop), int(step)), dtype.type)
@@ -305,8 +341,12 @@ class StatementTranslator:
 
     def _return(self, node: ast.Return) -> Statement:
         line = node.lineno
-        empty = node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
-        value: Expression | None = None if empty or node.value is None else self.expressions.expression(node.value)
+        empty = node.value is None or (
+            isinstance(node.value, ast.Constant) and node.value.value is None
+        )
+        value: Expression | None = (
+            None if empty or node.value is None else self.expressions.expression(node.value)
+        )
         fail = lambda message: self.fail(message, node)  # noqa: E731
 
         def run(frame: Frame, mask: Mask) -> None:
@@ -317,7 +357,16 @@ class StatementTranslator:
 
 
 _WORDS: dict[type, str] = {
-    ast.Import: "an import", ast.ImportFrom: "an import", ast.Try: "try", ast.With: "with", ast.FunctionDef: "a function inside it",
-    ast.ClassDef: "a class", ast.Global: "global", ast.Nonlocal: "nonlocal", ast.Delete: "del", ast.Raise: "raise",
-    ast.AsyncFunctionDef: "async", ast.Match: "match",
-}  # fmt: skip
+    ast.Import: "an import",
+    ast.ImportFrom: "an import",
+    ast.Try: "try",
+    ast.With: "with",
+    ast.FunctionDef: "a function inside it",
+    ast.ClassDef: "a class",
+    ast.Global: "global",
+    ast.Nonlocal: "nonlocal",
+    ast.Delete: "del",
+    ast.Raise: "raise",
+    ast.AsyncFunctionDef: "async",
+    ast.Match: "match",
+}

@@ -1,4 +1,6 @@
-"""An element of a tuple: any lane may ask for another one where all are of one type, as numba has it."""
+"""An element of a tuple: any lane may ask for another one where all are of one type, as numba has
+it.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +19,32 @@ from gpulab.units import plural
 Fail = Callable[[str], KernelError]
 
 
-def item_of(items: tuple[Any, ...], places: tuple[Any, ...], mask: Mask, known: bool, fail: Fail) -> Any:
-    """Return the element that each lane asks for; ``known`` where the index is a constant, which may have elements of any types.
+def item_of(
+    items: tuple[Any, ...], places: tuple[Any, ...], mask: Mask, known: bool, fail: Fail
+) -> Any:
+    """Return the element that each lane asks for; ``known`` where the index is a constant, which
+    may have elements of any types.
 
     Raises
     ------
     KernelError
-        If there is no such element, or the tuple has several types, of which a compiler could not tell the one that comes out.
+        If there is no such element, or the tuple has several types, of which a compiler could not
+        tell the one that comes out.
     """
     index = places[0]
-    if len(places) != 1 or not isinstance(index, (np.ndarray, np.generic)) or index.dtype.kind not in "iu":
+    if (
+        len(places) != 1
+        or not isinstance(index, (np.ndarray, np.generic))
+        or index.dtype.kind not in "iu"
+    ):
         raise fail("a tuple takes one index, an integer")
     wanted = np.unique(mask.selected(index) if np.ndim(index) else index).tolist()
     if not -len(items) <= wanted[0] <= wanted[-1] < len(items):
         raise fail(f"the tuple has {plural(len(items), 'element')}; expected an index below that")
     if not known and len({type_of(item) for item in items}) > 1:
         raise fail(
-            "the elements of the tuple are of several types, and its index is not a constant; expected one type, or a constant index"
+            "the elements of the tuple are of several types, and its index is not a constant; "
+            "expected one type, or a constant index"
         )
     found = items[wanted[0]]
     for place in wanted[1:]:
@@ -45,7 +56,10 @@ def _either(here: Any, item: Any, other: Any, fail: Fail) -> Any:
     if isinstance(item, tuple):
         return tuple(_either(here, *parts, fail) for parts in zip(item, other, strict=True))
     if not isinstance(item, (np.ndarray, np.generic)):
-        raise fail("threads take different arrays from the tuple; expected the same one in all threads. Use an index that differs instead")
+        raise fail(
+            "threads take different arrays from the tuple; expected the same one in all threads. "
+            "Use an index that differs instead"
+        )
     return _types.select(here, item, other)
 
 
@@ -57,7 +71,9 @@ def type_of(item: Any) -> Any:
 
 
 def is_constant(node: ast.expr, source: Source, number: Callable[[ast.expr], bool]) -> bool:
-    """Return whether numba knows an index when it compiles: a number, or a variable that is given one number and nothing else."""
+    """Return whether numba knows an index when it compiles: a number, or a variable that is given
+    one number and nothing else.
+    """
     if number(node):
         return True
     given = given_once(node, source)
@@ -68,6 +84,12 @@ def given_once(node: ast.expr, source: Source) -> ast.expr | None:
     """Return the only value that a variable is given, or None."""
     if not isinstance(node, ast.Name) or node.id in source.parameters:
         return None
-    stores = [part for part in source.nodes if isinstance(part, ast.Name) and part.id == node.id and isinstance(part.ctx, ast.Store)]
-    given = [part for part in source.nodes if isinstance(part, ast.Assign) and part.targets[0] in stores]
+    stores = [
+        part
+        for part in source.nodes
+        if isinstance(part, ast.Name) and part.id == node.id and isinstance(part.ctx, ast.Store)
+    ]
+    given = [
+        part for part in source.nodes if isinstance(part, ast.Assign) and part.targets[0] in stores
+    ]
     return given[0].value if len(stores) == len(given) == 1 else None

@@ -1,7 +1,8 @@
 """The types that numba gives to arithmetic, for NumPy arrays.
 
-Integers narrower than 64 bits are widened by any arithmetic; an integer of 32 or 64 bits with a float gives float64, a narrower one
-keeps float32; ``/`` gives a float. Tested against numba's own inference in tests/kernels.
+Integers narrower than 64 bits are widened by any arithmetic; an integer of 32 or 64 bits with a
+float gives float64, a narrower one keeps float32; ``/`` gives a float. Tested against numba's own
+inference in tests/kernels.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import numpy as np
 
 from gpulab.errors import kind_of
 
-Value = Any  # a NumPy array of shape (B or 1, T or 1), a NumPy scalar, a tuple of values, or a view of an array
+# a NumPy array of shape (B or 1, T or 1), a NumPy scalar, a tuple of values, or a view of an array
+Value = Any
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _WORTH_BITS = 4096
 _NARROW = tuple(np.dtype(name) for name in ("int8", "int16", "uint8", "bool"))
-INT, UINT, FLOAT, SINGLE, BOOL = (np.dtype(name) for name in ("int64", "uint64", "float64", "float32", "bool"))
+INT, UINT, FLOAT, SINGLE, BOOL = (
+    np.dtype(name) for name in ("int64", "uint64", "float64", "float32", "bool")
+)
 
 
 @cache
@@ -60,12 +64,22 @@ def _float_bits(dtype: np.dtype) -> int:
 @cache
 def float_type(dtype: np.dtype) -> np.dtype:
     """Return the type of a function of one real number, such as ``math.sqrt``."""
-    return dtype if dtype.kind in "fc" and dtype.itemsize > 2 else SINGLE if dtype.kind == "f" else FLOAT
+    return (
+        dtype
+        if dtype.kind in "fc" and dtype.itemsize > 2
+        else SINGLE
+        if dtype.kind == "f"
+        else FLOAT
+    )
 
 
 def range_type(limits: list[np.dtype]) -> np.dtype:
-    """Return the type of what ``range`` gives: unsigned of unsigned limits; beside a signed step of two uint64 alone."""
-    unsigned = all(dtype.kind == "u" for dtype in limits) or (len(limits) == 3 and limits[0] == limits[1] == UINT)
+    """Return the type of what ``range`` gives: unsigned of unsigned limits; beside a signed step of
+    two uint64 alone.
+    """
+    unsigned = all(dtype.kind == "u" for dtype in limits) or (
+        len(limits) == 3 and limits[0] == limits[1] == UINT
+    )
     return UINT if unsigned else INT
 
 
@@ -73,14 +87,20 @@ def cast(value: Value, dtype: np.dtype) -> Value:
     """Return the value in a type; no copy where it has that type."""
     if value.dtype == dtype:
         return value
-    return _cut(value, dtype) if value.dtype.kind == "f" and dtype.kind in "iu" else value.astype(dtype)
+    return (
+        _cut(value, dtype)
+        if value.dtype.kind == "f" and dtype.kind in "iu"
+        else value.astype(dtype)
+    )
 
 
 def _cut(value: Value, dtype: np.dtype) -> Value:
-    """Return floats as integers, as a GPU has them: beyond the range its nearest end. What NumPy does there differs between processors.
+    """Return floats as integers, as a GPU has them: beyond the range its nearest end. What NumPy
+    does there differs between processors.
 
-    Integers narrower than 32 bits are the low bits of one that is as wide. Source: PTX ISA, cvt: "clamped to the destination range"; a
-    nan gives 0 from float32 to 32 bits and below, else the highest bit alone.
+    Integers narrower than 32 bits are the low bits of one that is as wide. Source: PTX ISA, cvt:
+    "clamped to the destination range"; a nan gives 0 from float32 to 32 bits and below, else the
+    highest bit alone.
     """
     wide = dtype if dtype.itemsize >= 4 else np.dtype(f"{dtype.kind}4")
     value = cast(value, SINGLE) if value.dtype.itemsize == 2 else value
@@ -88,8 +108,12 @@ def _cut(value: Value, dtype: np.dtype) -> Value:
     inside = (value >= float(least)) & (value < float(most + 1))
     if inside.all():
         return cast(value.astype(wide), dtype)
-    of_nan = 0 if value.dtype == SINGLE and wide.itemsize == 4 else least if least else (most >> 1) + 1
-    ends = np.where(value < 0, wide.type(least), np.where(value > 0, wide.type(most), wide.type(of_nan)))
+    of_nan = (
+        0 if value.dtype == SINGLE and wide.itemsize == 4 else least if least else (most >> 1) + 1
+    )
+    ends = np.where(
+        value < 0, wide.type(least), np.where(value > 0, wide.type(most), wide.type(of_nan))
+    )
     return cast(np.where(inside, np.where(inside, value, 0).astype(wide), ends)[()], dtype)
 
 
@@ -159,7 +183,9 @@ def power_type(left: np.dtype, right: np.dtype) -> np.dtype:
 
 @cache
 def float_pair_type(left: np.dtype, right: np.dtype, is_power: bool) -> np.dtype:
-    """Return the type of ``math.fmod``, ``copysign`` or ``pow``: float32 of two integers that it holds exactly."""
+    """Return the type of ``math.fmod``, ``copysign`` or ``pow``: float32 of two integers that it
+    holds exactly.
+    """
     narrow = [dtype in _NARROW for dtype in (left, right)]
     if all(narrow) or (is_power and narrow[0] and right == np.int32):
         return SINGLE
@@ -170,7 +196,9 @@ def float_pair_type(left: np.dtype, right: np.dtype, is_power: bool) -> np.dtype
 
 @cache
 def ufunc_type(given: tuple[np.dtype, ...], gives_float: bool) -> np.dtype:
-    """Return the type of a function of NumPy: float32 beside integers of any size, and where it gives a float, of those of 16 bits."""
+    """Return the type of a function of NumPy: float32 beside integers of any size, and where it
+    gives a float, of those of 16 bits.
+    """
     if SINGLE in given and all(dtype == SINGLE or dtype.kind in "iub" for dtype in given):
         return SINGLE
     if not gives_float:
@@ -192,8 +220,10 @@ def power(left: Value, right: Value) -> Value:
         base, exponent = cast(left, dtype), cast(right, dtype)
         negative = exponent < 0
         if dtype.kind == "i" and np.any(negative):
-            found = np.power(base, np.where(negative, exponent & 1, exponent))  # 1 and -1 are their own inverses
-            small = np.where(base == 0, np.iinfo(dtype).min, np.where(abs(base) == 1, found, 0))  # numba's, where no error is raised
+            # 1 and -1 are their own inverses
+            found = np.power(base, np.where(negative, exponent & 1, exponent))
+            # numba's, where no error is raised
+            small = np.where(base == 0, np.iinfo(dtype).min, np.where(abs(base) == 1, found, 0))
             return np.where(negative, small, found)[()]
         return np.power(base, exponent)
     return np.power(cast(left, dtype), cast(right, dtype))
@@ -219,7 +249,8 @@ def compare(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], 
 def select(mask: np.ndarray, value: Value, other: Value) -> Value:
     """Return the value where the mask holds and the other elsewhere, both of one type.
 
-    As ``np.where``, which takes ten times as long on masks without a pattern: bits are chosen here, without a branch.
+    As ``np.where``, which takes ten times as long on masks without a pattern: bits are chosen here,
+    without a branch.
     """
     if mask.size < _WORTH_BITS:
         return np.where(mask, value, other)

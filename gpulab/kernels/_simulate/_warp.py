@@ -18,7 +18,9 @@ def by_warp(machine: Machine, value: Any) -> np.ndarray:
     """Return a value as an array of shape (B or 1, warps, 32)."""
     batch = machine.batch
     array = np.atleast_2d(value)
-    return np.broadcast_to(array, (array.shape[0], batch.width)).reshape(array.shape[0], batch.warps, WARP)
+    return np.broadcast_to(array, (array.shape[0], batch.width)).reshape(
+        array.shape[0], batch.warps, WARP
+    )
 
 
 def of_warps(machine: Machine, value: np.ndarray) -> np.ndarray:
@@ -32,10 +34,15 @@ def _active(machine: Machine, mask: Mask) -> np.ndarray:
     return by_warp(machine, mask.array)
 
 
-def shuffle(machine: Machine, kind: str, members: Any, value: Any, lane: Any, mask: Mask, line: int) -> Any:
-    """Return the value of another lane; a lane that takes no part has none to give, which is a finding."""
+def shuffle(
+    machine: Machine, kind: str, members: Any, value: Any, lane: Any, mask: Mask, line: int
+) -> Any:
+    """Return the value of another lane; a lane that takes no part has none to give, which is a
+    finding.
+    """
     lanes = np.arange(WARP)
-    given = by_warp(machine, lane).astype(np.int64) & (WARP - 1)  # its low five bits alone. Source: PTX ISA, shfl.sync, "bval = b[4:0]"
+    # its low five bits alone. Source: PTX ISA, shfl.sync, "bval = b[4:0]"
+    given = by_warp(machine, lane).astype(np.int64) & (WARP - 1)
     values = by_warp(machine, value)
     if kind == "":
         source = given
@@ -49,7 +56,9 @@ def shuffle(machine: Machine, kind: str, members: Any, value: Any, lane: Any, ma
     bits = by_warp(machine, np.asarray(members).astype(np.int64))
     rows = max(array.shape[0] for array in (source, values, active, bits))
     shape = (rows, machine.batch.warps, WARP)
-    source, values, active, bits = (np.broadcast_to(array, shape) for array in (source, values, active, bits))
+    source, values, active, bits = (
+        np.broadcast_to(array, shape) for array in (source, values, active, bits)
+    )
     gives = np.take_along_axis(active, source, axis=2) & (bits >> source & 1).astype(bool)
     bad = active & ~gives & (source != lanes)
     if bad.any():
@@ -66,28 +75,43 @@ def _inactive_source(machine: Machine, bad: np.ndarray, source: np.ndarray, line
     count = int(np.count_nonzero(bad)) * (machine.batch.blocks if len(bad) == 1 else 1)
     asker, asked = (machine.thread(row, warp * WARP + i) for i in (lane, other))
     machine.found(
-        "shuffle", line, "", (), (asker, asked),
-        count, f"lane {lane} asks lane {other} for its value, but that lane does not take part here: the value that it gets is undefined",
-    )  # fmt: skip
+        "shuffle",
+        line,
+        "",
+        (),
+        (asker, asked),
+        count,
+        f"lane {lane} asks lane {other} for its value, but that lane does not take part here: the "
+        "value that it gets is undefined",
+    )
 
 
 def _expect_named(machine: Machine, members: Any, mask: Mask, line: int) -> None:
-    """Look whether exactly the lanes that are named do this together, save those that have returned.
+    """Look whether exactly the lanes that are named do this together, save those that have
+    returned.
 
-    Source: CUDA C++ Programming Guide 12.9, "Warp Shuffle Functions" and "Warp Vote Functions": "each calling thread must have its own bit
-    set in the mask and all non-exited threads named in mask must execute the same intrinsic with the same mask, or the result is
-    undefined".
+    Source: CUDA C++ Programming Guide 12.9, "Warp Shuffle Functions" and "Warp Vote Functions":
+    "each calling thread must have its own bit set in the mask and all non-exited threads named in
+    mask must execute the same intrinsic with the same mask, or the result is undefined".
     """
     for arrived, named in _groups(machine, members, mask):
         _expect(
-            machine, arrived, named, "shuffle", line,
-            absent="not all lanes that the mask names take part here: of the two named here, only the first does. The result is undefined",
-            uninvited="the first of the two threads named here takes part, but its own mask does not name it. The result is undefined",
-        )  # fmt: skip
+            machine,
+            arrived,
+            named,
+            "shuffle",
+            line,
+            absent="not all lanes that the mask names take part here: of the two named here, "
+            "only the first does. The result is undefined",
+            uninvited="the first of the two threads named here takes part, but its own mask does "
+            "not name it. The result is undefined",
+        )
 
 
 def vote(machine: Machine, kind: str, members: Any, value: Any, mask: Mask, line: int) -> Any:
-    """Return the warp's vote among the lanes that take part: all, any, eq (all true or none), or the ballot's bits as numba's int32."""
+    """Return the warp's vote among the lanes that take part: all, any, eq (all true or none), or
+    the ballot's bits as numba's int32.
+    """
     _expect_named(machine, members, mask, line)
     taking_part = _participants(machine, members, mask)
     true = by_warp(machine, _types.truth(value))
@@ -119,7 +143,8 @@ def match_any(machine: Machine, members: Any, value: Any, mask: Mask, line: int)
     """Return for each lane the bits of the lanes that hold the same value, as numba's int32."""
     _expect_named(machine, members, mask, line)
     if value.dtype.kind == "f":
-        value = np.asarray(value).view(f"i{value.dtype.itemsize}")  # bits are compared: a nan is like itself, and -0.0 is not 0.0
+        # bits are compared: a nan is like itself, and -0.0 is not 0.0
+        value = np.asarray(value).view(f"i{value.dtype.itemsize}")
     taking_part, values = _alike(_participants(machine, members, mask), by_warp(machine, value))
     same = (values[..., :, None] == values[..., None, :]) & taking_part[..., None, :]
     bits = (same.astype(np.int64) << np.arange(WARP)).sum(axis=3)
@@ -127,7 +152,9 @@ def match_any(machine: Machine, members: Any, value: Any, mask: Mask, line: int)
 
 
 def synchronise(machine: Machine, members: Any, mask: Mask, line: int) -> None:
-    """Let the lanes arrive at ``syncwarp``: every lane that is named must, unless it has exited. Groups of a warp may name themselves."""
+    """Let the lanes arrive at ``syncwarp``: every lane that is named must, unless it has exited.
+    Groups of a warp may name themselves.
+    """
     for arrived, named in _groups(machine, members, mask):
         _arrive(machine, arrived, named, line)
 
@@ -149,8 +176,19 @@ def _groups(machine: Machine, members: Any, mask: Mask) -> Iterator[tuple[np.nda
         yield lane_bits(here.reshape(shape[0], machine.batch.width), machine.batch), named
 
 
-def _expect(machine: Machine, arrived: np.ndarray, named: int, kind: str, line: int, *, absent: str, uninvited: str) -> None:
-    """Find warps in which lanes that are named have neither come nor exited, or lanes come that are not named; say which it is."""
+def _expect(
+    machine: Machine,
+    arrived: np.ndarray,
+    named: int,
+    kind: str,
+    line: int,
+    *,
+    absent: str,
+    uninvited: str,
+) -> None:
+    """Find warps in which lanes that are named have neither come nor exited, or lanes come that are
+    not named; say which it is.
+    """
     members = np.uint32(named)
     odd = arrived & ~members  # a lane that waits for others must be one of those named
     missing = np.where(arrived != 0, members & machine.alive.bits & ~arrived, np.uint32(0))
@@ -158,8 +196,14 @@ def _expect(machine: Machine, arrived: np.ndarray, named: int, kind: str, line: 
     if not wrong.any():
         return
     row, warp = (int(i) for i in np.argwhere(wrong)[0])
-    here, away, extra = (int(np.broadcast_to(bits, wrong.shape)[row, warp]) for bits in (arrived, missing, odd))
-    lanes = (_lowest(here), _lowest(away)) if away else (_lowest(extra), _lowest(here & named or named or here))
+    here, away, extra = (
+        int(np.broadcast_to(bits, wrong.shape)[row, warp]) for bits in (arrived, missing, odd)
+    )
+    lanes = (
+        (_lowest(here), _lowest(away))
+        if away
+        else (_lowest(extra), _lowest(here & named or named or here))
+    )
     count = int(np.count_nonzero(wrong)) * (machine.batch.blocks if len(wrong) == 1 else 1)
     threads = tuple(machine.thread(row, warp * WARP + lane) for lane in lanes)
     machine.found(kind, line, "", (), threads, count, absent if away else uninvited)
@@ -170,11 +214,19 @@ def _arrive(machine: Machine, arrived: np.ndarray, named: int, line: int) -> Non
     barriers = machine.barriers
     assert barriers is not None
     _expect(
-        machine, arrived, named, "barrier", line,
-        absent="not all lanes that this syncwarp names reach it: of the two named here, only the first does",
-        uninvited="the first of the two threads named here calls syncwarp with a mask that does not name it",
-    )  # fmt: skip
-    together = np.where(arrived != 0, (arrived & np.uint32(named)) | ~machine.alive.bits, np.uint32(0)).astype(np.uint32)
+        machine,
+        arrived,
+        named,
+        "barrier",
+        line,
+        absent="not all lanes that this syncwarp names reach it: of the two named here, only the "
+        "first does",
+        uninvited="the first of the two threads named here calls syncwarp with a mask that does not "
+        "name it",
+    )
+    together = np.where(
+        arrived != 0, (arrived & np.uint32(named)) | ~machine.alive.bits, np.uint32(0)
+    ).astype(np.uint32)
     if len(together) > 1:
         machine.split_shared()
     machine.launch.event += 1
@@ -186,7 +238,9 @@ def _lowest(bits: int) -> int:
 
 
 def block_vote(machine: Machine, kind: str, value: Any, mask: Mask) -> Any:
-    """Return the vote of the block's threads at a barrier as numba's int32: how many are true, or whether all or any are."""
+    """Return the vote of the block's threads at a barrier as numba's int32: how many are true, or
+    whether all or any are.
+    """
     active = np.ones((1, 1), dtype=bool) if mask.array is None else mask.array
     true = np.atleast_2d(value)
     shape = (max(len(active), len(true)), machine.batch.width)

@@ -1,4 +1,6 @@
-"""What a simulation gives: counts by line and in total, findings, and where asked for, a trace of one block."""
+"""What a simulation gives: counts by line and in total, findings, and where asked for, a trace of
+one block.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,11 @@ class Finding(Result):
     code : str
         The text of that line.
     array : str
-        The array's name, or that of a variable that some lanes read without a value; "" where neither applies.
+        The array's name, or that of a variable that some lanes read without a value; "" where
+        neither applies.
     index : tuple of int
-        The first element affected: for "bounds" as the kernel gave it, else counted through the array in C order; () if there is none.
+        The first element affected: for "bounds" as the kernel gave it, else counted through the
+        array in C order; () if there is none.
     threads : tuple of Thread
         The thread, or for races the two threads, of the first case.
     count : int
@@ -83,7 +87,10 @@ class Finding(Result):
 
     def __str__(self) -> str:
         who = " and ".join(str(thread) for thread in self.threads)
-        return f"{self.kind}, line {self.line} `{self.code}`: {self.message} ({who}; {plural(self.count, 'time')})."
+        return (
+            f"{self.kind}, line {self.line} `{self.code}`: {self.message} ({who}; "
+            f"{plural(self.count, 'time')})."
+        )
 
 
 @dataclass(frozen=True)
@@ -103,13 +110,15 @@ class Counts(Result):
     global_requests : int
         Accesses to global memory by warps: loads, stores and atomics.
     global_sectors, ideal_global_sectors : int
-        32-byte sectors that they touched, and the smallest number that would hold the bytes requested (equal addresses count once).
+        32-byte sectors that they touched, and the smallest number that would hold the bytes
+        requested (equal addresses count once).
     global_bytes_requested : int
         Bytes that the lanes asked for; ``global_bytes_moved`` counts whole sectors.
     global_load_requests, global_load_sectors, global_store_requests, global_store_sectors : int
         The same for loads and for stores alone.
     shared_requests, shared_wavefronts, ideal_shared_wavefronts : int
-        Accesses to shared memory by warps, the passes that they took, and the passes without bank conflicts.
+        Accesses to shared memory by warps, the passes that they took, and the passes without bank
+        conflicts.
     shared_bytes_requested : int
     atomic_requests : int
         Atomics among the requests.
@@ -154,12 +163,20 @@ class Counts(Result):
 
     @property
     def conflict_ways(self) -> float | None:
-        """Return wavefronts per wavefront without conflicts: 1 without bank conflicts, at most 32; None without shared accesses."""
-        return self.shared_wavefronts / self.ideal_shared_wavefronts if self.ideal_shared_wavefronts else None
+        """Return wavefronts per wavefront without conflicts: 1 without bank conflicts, at most 32;
+        None without shared accesses.
+        """
+        return (
+            self.shared_wavefronts / self.ideal_shared_wavefronts
+            if self.ideal_shared_wavefronts
+            else None
+        )
 
     @property
     def conflict_words(self) -> str:
-        """Return the conflict as tables show it: "2.5-way", "none" where no request had to wait, "" without shared accesses."""
+        """Return the conflict as tables show it: "2.5-way", "none" where no request had to wait, ""
+        without shared accesses.
+        """
         ways = self.conflict_ways
         return "" if ways is None else "none" if ways <= 1 else f"{ways:.1f}-way"
 
@@ -169,12 +186,19 @@ class Counts(Result):
         return self.active_lanes / (32 * self.executed_warps) if self.executed_warps else None
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self)})
+        return Counts(
+            **{
+                f.name: getattr(self, f.name) + getattr(other, f.name)
+                for f in dataclasses.fields(self)
+            }
+        )
 
 
 @dataclass(frozen=True)
 class ArrayAccess(Result):
-    """One kind of access to one array in one line: ``space`` is "global" or "shared", ``kind`` "load", "store" or "atomic"."""
+    """One kind of access to one array in one line: ``space`` is "global" or "shared", ``kind``
+    "load", "store" or "atomic".
+    """
 
     line: int
     array: str
@@ -191,7 +215,9 @@ class ArrayAccess(Result):
 
 @dataclass(slots=True)
 class StepAccess:
-    """One access in a trace: the element of each lane of the block (an int64 array), -1 where the lane takes no part."""
+    """One access in a trace: the element of each lane of the block (an int64 array), -1 where the
+    lane takes no part.
+    """
 
     array: str
     space: str
@@ -202,7 +228,9 @@ class StepAccess:
 
 @dataclass(slots=True)
 class Step:
-    """One statement in a trace of a block: its line, the active lanes of each warp as bits, and its accesses in order."""
+    """One statement in a trace of a block: its line, the active lanes of each warp as bits, and its
+    accesses in order.
+    """
 
     line: int
     active: tuple[int, ...]
@@ -211,7 +239,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Simulation(Result):
-    """A kernel that ran as warps in lockstep: what it executed and moved, and what is wrong with it.
+    """A kernel that ran as warps in lockstep: what it executed and moved, and what is wrong with
+    it.
 
     Attributes
     ----------
@@ -268,16 +297,23 @@ class Simulation(Result):
         t = self.totals
         found = ", ".join(sorted({f.kind for f in self.findings})) or "nothing"
         return (
-            f"<Simulation {self.kernel} {self.grid}x{self.block}: {plural(t.global_requests, 'global request')}, "
+            f"<Simulation {self.kernel} {self.grid}x{self.block}: "
+            f"{plural(t.global_requests, 'global request')}, "
             f"{plural(t.global_sectors, 'sector')}, "
             f"{plural(t.shared_wavefronts, 'wavefront')}, "
-            f"{plural(t.divergent_branches, 'divergent branch', 'divergent branches')}; found: {found}; MODELLED>"
+            f"{plural(t.divergent_branches, 'divergent branch', 'divergent branches')}; found: "
+            f"{found}; MODELLED>"
         )
 
     def _repr_html_(self) -> str:
-        """Return the listing in lines that are not broken, and the evidence as under every table."""
+        """Return the listing in lines that are not broken, and the evidence as under every
+        table.
+        """
         lines = html.escape("\n".join(self._lines()))
-        return f'<pre style="margin:0;white-space:pre;overflow-x:auto">{lines}</pre><div>{html_caption(str(self.evidence))}</div>'
+        return (
+            "<pre "
+            f'style="margin:0;white-space:pre;overflow-x:auto">{lines}</pre><div>{html_caption(str(self.evidence))}</div>'
+        )
 
     def listing(self) -> str:
         """Return the source with its counts beside it, and the findings."""

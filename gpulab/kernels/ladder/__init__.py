@@ -1,22 +1,60 @@
-"""The course's kernels as ladders: each rung does the same work with less waste than the one before.
+"""The course's kernels as ladders: each rung does the same work with less waste than the one
+before.
 
-The same functions run under the microscope, in the notebook, in the recorder and in benchmarks; ``launch`` runs them on a GPU unchanged.
-CUDA C++ goes on where Python's kernels end: see ``CUDA_RUNGS``.
+The same functions run under the microscope, in the notebook, in the recorder and in benchmarks;
+``launch`` runs them on a GPU unchanged. CUDA C++ goes on where Python's kernels end: see
+``CUDA_RUNGS``.
 """
 
 from gpulab.kernels.ladder._cuda_rungs import CUDA_RUNGS, CudaRung, cuda_rung
 from gpulab.kernels.ladder._elementwise import gate_chunks, gate_each, gate_grid_stride
 from gpulab.kernels.ladder._find import RUNGS, families, family, rung
 from gpulab.kernels.ladder._histograms import histogram_global, histogram_private
-from gpulab.kernels.ladder._matmuls import matmul_coalesced, matmul_naive, matmul_registers_1d, matmul_registers_2d, matmul_tiled
-from gpulab.kernels.ladder._reductions import sum_grid_stride, sum_interleaved, sum_sequential, sum_shuffle, sum_strided
+from gpulab.kernels.ladder._matmuls import (
+    matmul_coalesced,
+    matmul_naive,
+    matmul_registers_1d,
+    matmul_registers_2d,
+    matmul_tiled,
+)
+from gpulab.kernels.ladder._reductions import (
+    sum_grid_stride,
+    sum_interleaved,
+    sum_sequential,
+    sum_shuffle,
+    sum_strided,
+)
 from gpulab.kernels.ladder._rung import Rung
 from gpulab.kernels.ladder._softmax import softmax_kept, softmax_three_walks
 from gpulab.kernels.ladder._transposes import transpose_naive, transpose_padded, transpose_tiled
 
 __all__ = [
-    "CUDA_RUNGS", "RUNGS", "CudaRung", "Rung", "cuda_rung", "families", "family", "gate_chunks", "gate_each", "gate_grid_stride",
-    "histogram_global", "histogram_private", "matmul_coalesced", "matmul_naive", "matmul_registers_1d", "matmul_registers_2d",
-    "matmul_tiled", "rung", "softmax_kept", "softmax_three_walks", "sum_grid_stride", "sum_interleaved", "sum_sequential", "sum_shuffle",
-    "sum_strided", "transpose_naive", "transpose_padded", "transpose_tiled",
-]  # fmt: skip
+    "CUDA_RUNGS",
+    "RUNGS",
+    "CudaRung",
+    "Rung",
+    "cuda_rung",
+    "families",
+    "family",
+    "gate_chunks",
+    "gate_each",
+    "gate_grid_stride",
+    "histogram_global",
+    "histogram_private",
+    "matmul_coalesced",
+    "matmul_naive",
+    "matmul_registers_1d",
+    "matmul_registers_2d",
+    "matmul_tiled",
+    "rung",
+    "softmax_kept",
+    "softmax_three_walks",
+    "sum_grid_stride",
+    "sum_interleaved",
+    "sum_sequential",
+    "sum_shuffle",
+    "sum_strided",
+    "transpose_naive",
+    "transpose_padded",
+    "transpose_tiled",
+]

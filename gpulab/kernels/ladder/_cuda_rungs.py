@@ -1,4 +1,5 @@
-"""The ladder's last rungs in CUDA C++: the last Python rung again, loads of four floats, tiles for warps, Tensor Cores.
+"""The ladder's last rungs in CUDA C++: the last Python rung again, loads of four floats, tiles for
+warps, Tensor Cores.
 
 All take C = A B for square float32 matrices of multiples of 128, and have no guards.
 """
@@ -205,14 +206,22 @@ class CudaRung:
             If n is not a multiple of 128.
         """
         if not is_whole(n) or n < 1 or int(n) % 128:
-            raise InputError(f"{self.name}: n={shown(n)}; expected a multiple of 128. Pass for example n={self.sizes[0]}.")
+            raise InputError(
+                f"{self.name}: n={shown(n)}; expected a multiple of 128. Pass for example "
+                f"n={self.sizes[0]}."
+            )
         return (int(n) // 128, int(n) // 128), 256
 
     def arguments(self, n: int, seed: int = 0) -> tuple[Any, ...]:
         """Return fresh arguments for size n, the same for the same seed."""
         self.launch(n)
         rng = np.random.default_rng(seed)
-        return rng.random((n, n), dtype=np.float32), rng.random((n, n), dtype=np.float32), np.zeros((n, n), np.float32), np.int32(n)
+        return (
+            rng.random((n, n), dtype=np.float32),
+            rng.random((n, n), dtype=np.float32),
+            np.zeros((n, n), np.float32),
+            np.int32(n),
+        )
 
     def flops(self, n: int) -> float:
         """Return the operations of size n."""
@@ -223,14 +232,40 @@ class CudaRung:
         return 12.0 * n * n
 
 
-# TF32 keeps 10 bits: each factor may be off by 2^-11, and the products' errors partly cancel in a sum.
+# TF32 keeps 10 bits: each factor may be off by 2^-11, and the products' errors partly cancel in a
+# sum.
 CUDA_RUNGS = (
-    CudaRung("matmul-registers-2d-cuda", "matmul", "CUDA C++: 64 results for each thread", _REGISTERS, "matmul_registers_2d"),
-    CudaRung("matmul-vectorised", "matmul", "CUDA C++: four floats at once", _VECTORISED, "matmul_vectorised"),
-    CudaRung("matmul-warp-tiled", "matmul", "CUDA C++: a tile for each warp", _WARP_TILED, "matmul_warp_tiled",
-             ((), ("-DDEPTH=8",), ("-DDEPTH=32",))),
-    CudaRung("matmul-tensor", "matmul", "CUDA C++: Tensor Cores, TF32", _TENSOR, "matmul_tensor", tolerance=1e-3),
-)  # fmt: skip
+    CudaRung(
+        "matmul-registers-2d-cuda",
+        "matmul",
+        "CUDA C++: 64 results for each thread",
+        _REGISTERS,
+        "matmul_registers_2d",
+    ),
+    CudaRung(
+        "matmul-vectorised",
+        "matmul",
+        "CUDA C++: four floats at once",
+        _VECTORISED,
+        "matmul_vectorised",
+    ),
+    CudaRung(
+        "matmul-warp-tiled",
+        "matmul",
+        "CUDA C++: a tile for each warp",
+        _WARP_TILED,
+        "matmul_warp_tiled",
+        ((), ("-DDEPTH=8",), ("-DDEPTH=32",)),
+    ),
+    CudaRung(
+        "matmul-tensor",
+        "matmul",
+        "CUDA C++: Tensor Cores, TF32",
+        _TENSOR,
+        "matmul_tensor",
+        tolerance=1e-3,
+    ),
+)
 
 
 def cuda_rung(name: str) -> CudaRung:
@@ -244,4 +279,7 @@ def cuda_rung(name: str) -> CudaRung:
     for each in CUDA_RUNGS:
         if each.name == name:
             return each
-    raise InputError(f"ladder: {shown(name)} is not a rung in CUDA C++; expected one of {', '.join(r.name for r in CUDA_RUNGS)}.")
+    raise InputError(
+        f"ladder: {shown(name)} is not a rung in CUDA C++; expected one of "
+        f"{', '.join(r.name for r in CUDA_RUNGS)}."
+    )

@@ -1,4 +1,6 @@
-"""One function on every element: one thread for each, a grid that strides, and the chunk for each thread that looks natural and is slow."""
+"""One function on every element: one thread for each, a grid that strides, and the chunk for each
+thread that looks natural and is slow.
+"""
 
 # Kernels are written as a learner writes them, without annotations.
 # mypy: allow-untyped-defs
@@ -31,7 +33,9 @@ def gate_grid_stride(x, y):
 
 
 def gate_chunks(x, y):
-    """Compute the same with 32 neighbors for each thread, as work is usually split among CPU cores."""
+    """Compute the same with 32 neighbors for each thread, as work is usually split among CPU
+    cores.
+    """
     first = 32 * cuda.grid(1)
     for i in range(first, min(first + 32, x.size)):
         v = x[i]
@@ -49,14 +53,40 @@ def _make(n: int, rng: np.random.Generator) -> tuple[Any, ...]:
 
 def _rung(name: str, summary: str, kernel: Any, extents: Any) -> Rung:
     # Five operations of NumPy; a tanh counts as one.
-    return Rung(name, "elementwise", summary, kernel, extents, _make, 1, _gate, (1 << 16, 1 << 22, 1 << 26), 1, lambda n: 5.0 * n,
-                lambda n: 8.0 * n, tolerance=1e-6)  # fmt: skip
+    return Rung(
+        name,
+        "elementwise",
+        summary,
+        kernel,
+        extents,
+        _make,
+        1,
+        _gate,
+        (1 << 16, 1 << 22, 1 << 26),
+        1,
+        lambda n: 5.0 * n,
+        lambda n: 8.0 * n,
+        tolerance=1e-6,
+    )
 
 
 RUNGS = (
-    _rung("elementwise-chunks", "32 neighbors for each thread", gate_chunks, lambda n: (-(-n // (32 * BLOCK)), BLOCK)),
-    _rung("elementwise-each", "one thread for each element", gate_each, lambda n: (-(-n // BLOCK), BLOCK)),
     _rung(
-        "elementwise-grid-stride", "a grid of 128 blocks strides over all", gate_grid_stride, lambda n: (min(128, -(-n // BLOCK)), BLOCK)
+        "elementwise-chunks",
+        "32 neighbors for each thread",
+        gate_chunks,
+        lambda n: (-(-n // (32 * BLOCK)), BLOCK),
+    ),
+    _rung(
+        "elementwise-each",
+        "one thread for each element",
+        gate_each,
+        lambda n: (-(-n // BLOCK), BLOCK),
+    ),
+    _rung(
+        "elementwise-grid-stride",
+        "a grid of 128 blocks strides over all",
+        gate_grid_stride,
+        lambda n: (min(128, -(-n // BLOCK)), BLOCK),
     ),
 )

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from gpulab.errors import InputError, shown
-from gpulab.kernels.ladder import _elementwise, _histograms, _matmuls, _reductions, _softmax, _transposes
+from gpulab.kernels.ladder import (
+    _elementwise,
+    _histograms,
+    _matmuls,
+    _reductions,
+    _softmax,
+    _transposes,
+)
 from gpulab.kernels.ladder._rung import Rung
 
 RUNGS: tuple[Rung, ...] = (
-    *_elementwise.RUNGS, *_reductions.RUNGS, *_transposes.RUNGS, *_histograms.RUNGS, *_softmax.RUNGS, *_matmuls.RUNGS,
-)  # fmt: skip
+    *_elementwise.RUNGS,
+    *_reductions.RUNGS,
+    *_transposes.RUNGS,
+    *_histograms.RUNGS,
+    *_softmax.RUNGS,
+    *_matmuls.RUNGS,
+)
 
 
 def families() -> tuple[str, ...]:
@@ -32,7 +44,10 @@ def family(name: str) -> tuple[Rung, ...]:
     """
     found = tuple(each for each in RUNGS if each.family == name)
     if not found:
-        raise InputError(f"ladder: {shown(name)} is not a ladder; expected one of {', '.join(families())}. Pass one of these.")
+        raise InputError(
+            f"ladder: {shown(name)} is not a ladder; expected one of {', '.join(families())}. Pass "
+            "one of these."
+        )
     return found
 
 
@@ -47,4 +62,7 @@ def rung(name: str) -> Rung:
     for each in RUNGS:
         if each.name == name:
             return each
-    raise InputError(f"ladder: {shown(name)} is not a rung; expected one of {', '.join(r.name for r in RUNGS)}. Pass one of these.")
+    raise InputError(
+        f"ladder: {shown(name)} is not a rung; expected one of {', '.join(r.name for r in RUNGS)}. "
+        "Pass one of these."
+    )

@@ -1,4 +1,6 @@
-"""How often each of 256 values occurs: counters that all threads share, and counters for each block that are added at the end."""
+"""How often each of 256 values occurs: counters that all threads share, and counters for each block
+that are added at the end.
+"""
 
 # Kernels are written as a learner writes them, without annotations.
 # mypy: allow-untyped-defs
@@ -42,8 +44,21 @@ def _extents(n: int) -> tuple[Any, Any]:
 
 
 def _rung(form: str, summary: str, kernel: Any) -> Rung:
-    return Rung(f"histogram-{form}", "histogram", summary, kernel, _extents, _make, 1, lambda x, c: np.bincount(x, minlength=256),
-                (1 << 16, 1 << 22, 1 << 26), 1, float, lambda n: 4.0 * n + 1024, tolerance=0.0)  # fmt: skip
+    return Rung(
+        f"histogram-{form}",
+        "histogram",
+        summary,
+        kernel,
+        _extents,
+        _make,
+        1,
+        lambda x, c: np.bincount(x, minlength=256),
+        (1 << 16, 1 << 22, 1 << 26),
+        1,
+        float,
+        lambda n: 4.0 * n + 1024,
+        tolerance=0.0,
+    )
 
 
 RUNGS = (

@@ -1,4 +1,5 @@
-"""C = A B for square float32 matrices: from one thread for each element to tiles in shared memory and in registers.
+"""C = A B for square float32 matrices: from one thread for each element to tiles in shared memory
+and in registers.
 
 The first three take any size; the register tiles have no guards and take multiples of their tile.
 """
@@ -16,7 +17,9 @@ from gpulab.kernels.ladder._rung import Rung
 
 
 def matmul_naive(a, b, c):
-    """One thread for each element; neighbors in x have neighboring rows, so they walk down A side by side."""
+    """One thread for each element; neighbors in x have neighboring rows, so they walk down A side
+    by side.
+    """
     i, j = cuda.grid(2)
     if i < c.shape[0] and j < c.shape[1]:
         total = float32(0)
@@ -36,15 +39,21 @@ def matmul_coalesced(a, b, c):
 
 
 def matmul_tiled(a, b, c):
-    """A block takes a tile of 32 x 32 from A and from B into shared memory and uses each element 32 times."""
+    """A block takes a tile of 32 x 32 from A and from B into shared memory and uses each element 32
+    times.
+    """
     tile_a = cuda.shared.array((32, 32), float32)
     tile_b = cuda.shared.array((32, 32), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     j, i = cuda.grid(2)
     total = float32(0)
     for first in range(0, a.shape[1], 32):
-        tile_a[ty, tx] = a[i, first + tx] if i < a.shape[0] and first + tx < a.shape[1] else float32(0)
-        tile_b[ty, tx] = b[first + ty, j] if first + ty < b.shape[0] and j < b.shape[1] else float32(0)
+        tile_a[ty, tx] = (
+            a[i, first + tx] if i < a.shape[0] and first + tx < a.shape[1] else float32(0)
+        )
+        tile_b[ty, tx] = (
+            b[first + ty, j] if first + ty < b.shape[0] and j < b.shape[1] else float32(0)
+        )
         cuda.syncthreads()
         for k in range(32):
             total += tile_a[ty, k] * tile_b[k, tx]
@@ -54,7 +63,9 @@ def matmul_tiled(a, b, c):
 
 
 def matmul_registers_1d(a, b, c):
-    """Tiles of 64 x 8 and 8 x 64; each of 512 threads keeps eight elements of a column of C in registers."""
+    """Tiles of 64 x 8 and 8 x 64; each of 512 threads keeps eight elements of a column of C in
+    registers.
+    """
     tile_a = cuda.shared.array((64, 8), float32)
     tile_b = cuda.shared.array((8, 64), float32)
     t = cuda.threadIdx.x
@@ -77,7 +88,9 @@ def matmul_registers_1d(a, b, c):
 
 
 def matmul_registers_2d(a, b, c):
-    """Tiles of 128 x 8 and 8 x 128; each of 256 threads keeps 8 x 8 elements of C, so 16 loads serve 64 products."""
+    """Tiles of 128 x 8 and 8 x 128; each of 256 threads keeps 8 x 8 elements of C, so 16 loads
+    serve 64 products.
+    """
     tile_a = cuda.shared.array((128, 8), float32)
     tile_b = cuda.shared.array((8, 128), float32)
     t = cuda.threadIdx.x
@@ -109,7 +122,11 @@ def matmul_registers_2d(a, b, c):
 
 
 def _make(n: int, rng: np.random.Generator) -> tuple[Any, ...]:
-    return rng.random((n, n), dtype=np.float32), rng.random((n, n), dtype=np.float32), np.zeros((n, n), np.float32)
+    return (
+        rng.random((n, n), dtype=np.float32),
+        rng.random((n, n), dtype=np.float32),
+        np.zeros((n, n), np.float32),
+    )
 
 
 def _product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -121,14 +138,39 @@ def _blocks_of(tile: int, block: Any) -> Any:
 
 
 def _rung(form: str, summary: str, kernel: Any, extents: Any, multiple: int = 1) -> Rung:
-    return Rung(f"matmul-{form}", "matmul", summary, kernel, extents, _make, 2, _product, (128, 1024, 4096), multiple,
-                lambda n: 2.0 * int(n) ** 3, lambda n: 12.0 * n * n)  # fmt: skip
+    return Rung(
+        f"matmul-{form}",
+        "matmul",
+        summary,
+        kernel,
+        extents,
+        _make,
+        2,
+        _product,
+        (128, 1024, 4096),
+        multiple,
+        lambda n: 2.0 * int(n) ** 3,
+        lambda n: 12.0 * n * n,
+    )
 
 
 RUNGS = (
-    _rung("naive", "one thread for each element, rows side by side", matmul_naive, _blocks_of(32, (32, 32))),
+    _rung(
+        "naive",
+        "one thread for each element, rows side by side",
+        matmul_naive,
+        _blocks_of(32, (32, 32)),
+    ),
     _rung("coalesced", "columns side by side", matmul_coalesced, _blocks_of(32, (32, 32))),
     _rung("tiled", "tiles of 32 x 32 in shared memory", matmul_tiled, _blocks_of(32, (32, 32))),
-    _rung("registers-1d", "eight results for each thread", matmul_registers_1d, _blocks_of(64, 512), 64),
-    _rung("registers-2d", "64 results for each thread", matmul_registers_2d, _blocks_of(128, 256), 128),
+    _rung(
+        "registers-1d",
+        "eight results for each thread",
+        matmul_registers_1d,
+        _blocks_of(64, 512),
+        64,
+    ),
+    _rung(
+        "registers-2d", "64 results for each thread", matmul_registers_2d, _blocks_of(128, 256), 128
+    ),
 )

@@ -33,7 +33,9 @@ def sum_interleaved(x, sums):
 
 
 def sum_strided(x, sums):
-    """The same pairs, by the first threads: whole warps work or rest, but their words lie in the same banks."""
+    """The same pairs, by the first threads: whole warps work or rest, but their words lie in the
+    same banks.
+    """
     tile = cuda.shared.array(256, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     tile[t] = x[i] if i < x.size else float32(0)
@@ -88,7 +90,9 @@ def sum_shuffle(x, sums):
 
 
 def sum_grid_stride(x, sums):
-    """Each thread first adds eight elements of its own: an eighth of the blocks, and of the block-wide synchronizations."""
+    """Each thread first adds eight elements of its own: an eighth of the blocks, and of the
+    block-wide synchronizations.
+    """
     warps = cuda.shared.array(32, float32)
     t = cuda.threadIdx.x
     value = float32(0)
@@ -133,7 +137,9 @@ def _sums(x: np.ndarray, sums: np.ndarray) -> np.ndarray:
 
 
 def _sums_of_few(x: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Block b has the elements whose number, divided by 256, leaves b among the blocks of the grid."""
+    """Block b has the elements whose number, divided by 256, leaves b among the blocks of the
+    grid.
+    """
     padded = np.pad(x.astype(np.float64), (0, -x.size % (sums.size * BLOCK)))
     return np.asarray(padded.reshape(-1, sums.size, BLOCK).sum((0, 2)))
 
@@ -142,8 +148,20 @@ _SIZES = (1 << 14, 1 << 22, 1 << 26)
 
 
 def _rung(form: str, summary: str, kernel: Any) -> Rung:
-    return Rung(f"reduction-{form}", "reduction", summary, kernel, lambda n: (_blocks(n), BLOCK), _make, 1, _sums, _SIZES, 1,
-                float, lambda n: 4.0 * n)  # fmt: skip
+    return Rung(
+        f"reduction-{form}",
+        "reduction",
+        summary,
+        kernel,
+        lambda n: (_blocks(n), BLOCK),
+        _make,
+        1,
+        _sums,
+        _SIZES,
+        1,
+        float,
+        lambda n: 4.0 * n,
+    )
 
 
 RUNGS = (
@@ -151,6 +169,18 @@ RUNGS = (
     _rung("strided", "the same pairs, by the first threads", sum_strided),
     _rung("sequential", "halves are added", sum_sequential),
     _rung("shuffle", "a warp adds in registers", sum_shuffle),
-    Rung("reduction-grid-stride", "reduction", "each thread adds eight of its own first", sum_grid_stride,
-         lambda n: (_few_blocks(n), BLOCK), _make_few, 1, _sums_of_few, _SIZES, 1, float, lambda n: 4.0 * n),
-)  # fmt: skip
+    Rung(
+        "reduction-grid-stride",
+        "reduction",
+        "each thread adds eight of its own first",
+        sum_grid_stride,
+        lambda n: (_few_blocks(n), BLOCK),
+        _make_few,
+        1,
+        _sums_of_few,
+        _SIZES,
+        1,
+        float,
+        lambda n: 4.0 * n,
+    ),
+)

@@ -1,4 +1,6 @@
-"""One rung: a kernel with all that is needed to run it anywhere, and the arithmetic of what it must do."""
+"""One rung: a kernel with all that is needed to run it anywhere, and the arithmetic of what it must
+do.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,13 @@ class Rung:
             If the kernel does not take this size.
         """
         if not is_whole(n) or n < 1 or int(n) % self.multiple:
-            expected = "a whole number from 1" if self.multiple == 1 else f"a multiple of {self.multiple}"
-            raise InputError(f"{self.name}: n={shown(n)}; expected {expected}. Pass for example n={self.sizes[0]}.")
+            expected = (
+                "a whole number from 1" if self.multiple == 1 else f"a multiple of {self.multiple}"
+            )
+            raise InputError(
+                f"{self.name}: n={shown(n)}; expected {expected}. Pass for example "
+                f"n={self.sizes[0]}."
+            )
         return self.extents(int(n))
 
     def arguments(self, n: int, seed: int = 0) -> tuple[Any, ...]:

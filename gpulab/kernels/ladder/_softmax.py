@@ -1,4 +1,6 @@
-"""Softmax of rows, one block for each row: three walks over global memory, or one with the row kept in shared memory."""
+"""Softmax of rows, one block for each row: three walks over global memory, or one with the row kept
+in shared memory.
+"""
 
 # Kernels are written as a learner writes them, without annotations.
 # mypy: allow-untyped-defs
@@ -83,7 +85,9 @@ def softmax_kept(x, y):
 
 
 def _make(n: int, rng: np.random.Generator) -> tuple[Any, ...]:
-    return rng.standard_normal((n, COLUMNS), dtype=np.float32) * np.float32(3), np.zeros((n, COLUMNS), np.float32)
+    return rng.standard_normal((n, COLUMNS), dtype=np.float32) * np.float32(3), np.zeros(
+        (n, COLUMNS), np.float32
+    )
 
 
 def _softmax(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -93,8 +97,20 @@ def _softmax(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _rung(form: str, summary: str, kernel: Any) -> Rung:
     # For each element: compare, subtract, exponential, add, divide.
-    return Rung(f"softmax-{form}", "softmax", summary, kernel, lambda n: (n, BLOCK), _make, 1, _softmax, (32, 4096, 65536), 1,
-                lambda n: 5.0 * n * COLUMNS, lambda n: 8.0 * n * COLUMNS)  # fmt: skip
+    return Rung(
+        f"softmax-{form}",
+        "softmax",
+        summary,
+        kernel,
+        lambda n: (n, BLOCK),
+        _make,
+        1,
+        _softmax,
+        (32, 4096, 65536),
+        1,
+        lambda n: 5.0 * n * COLUMNS,
+        lambda n: 8.0 * n * COLUMNS,
+    )
 
 
 RUNGS = (

@@ -1,4 +1,6 @@
-"""A matrix turned over its diagonal: straight, through a tile of shared memory, and through a tile with a spare column."""
+"""A matrix turned over its diagonal: straight, through a tile of shared memory, and through a tile
+with a spare column.
+"""
 
 # Kernels are written as a learner writes them, without annotations.
 # mypy: allow-untyped-defs
@@ -63,8 +65,21 @@ def _extents(n: int) -> tuple[Any, Any]:
 
 
 def _rung(form: str, summary: str, kernel: Any) -> Rung:
-    return Rung(f"transpose-{form}", "transpose", summary, kernel, _extents, _make, 1, lambda a, b: a.T.astype(np.float64),
-                (128, 2048, 8192), 1, lambda n: 0.0, lambda n: 8.0 * n * n, tolerance=0.0)  # fmt: skip
+    return Rung(
+        f"transpose-{form}",
+        "transpose",
+        summary,
+        kernel,
+        _extents,
+        _make,
+        1,
+        lambda a, b: a.T.astype(np.float64),
+        (128, 2048, 8192),
+        1,
+        lambda n: 0.0,
+        lambda n: 8.0 * n * n,
+        tolerance=0.0,
+    )
 
 
 RUNGS = (
