@@ -5,7 +5,7 @@ Scripted: seeded runs on a clock and machine counters that exist only here, so t
 disturbance has a known size (5 % and more). Live: real faults on this machine.
 
     python benchmarks/detection.py                  both, in full (about 10 minutes; the machine
-    must be quiet)
+                                                    must be quiet)
     python benchmarks/detection.py --quick          a tenth of it
     python benchmarks/detection.py --scripted-only
 """

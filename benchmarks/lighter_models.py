@@ -1,8 +1,9 @@
 """What lighter models keep of their accuracy, over seeds and test items, with the bytes of their
 files; 8-bit inputs without VNNI.
 
-python benchmarks/lighter_models.py                     the hard digits, three seeds (three minutes
-on two quiet cores) python benchmarks/lighter_models.py --task digits-cnn --seeds 5
+python benchmarks/lighter_models.py    the hard digits, three seeds (three minutes on two quiet
+                                       cores)
+python benchmarks/lighter_models.py --task digits-cnn --seeds 5
 """
 
 from __future__ import annotations

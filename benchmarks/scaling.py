@@ -1,8 +1,8 @@
 """How a training step scales over real ranks beside its prediction, and what the global batch does
 to learning.
 
-python benchmarks/scaling.py                       two ranks, three runs of each (three minutes on
-two quiet cores) python benchmarks/scaling.py --ranks 4 --runs 1
+python benchmarks/scaling.py    two ranks, three runs of each (three minutes on two quiet cores)
+python benchmarks/scaling.py --ranks 4 --runs 1
 python benchmarks/scaling.py --only batch          the global batch alone
 """
 

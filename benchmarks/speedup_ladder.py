@@ -3,7 +3,7 @@ beside busy neighbours.
 
     python benchmarks/speedup_ladder.py                   the ladder of notebook 09, twice
     python benchmarks/speedup_ladder.py --neighbours 2    the script on one thread and on all,
-    beside so many busy processes
+                                                          beside so many busy processes
 
 Prints Markdown; ``docs/measurements.md`` has the figures.
 """

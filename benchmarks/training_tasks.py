@@ -1,12 +1,12 @@
 """What the tasks reach: accuracy over five seeds and test items, seconds a run, and what pruning,
 few bits and low precision cost.
 
-python benchmarks/training_tasks.py [TASK ...]                one row a task, pruning and few bits;
-a few minutes on two cores
-python benchmarks/training_tasks.py --kept-in [TASK ...]      training with weights kept in a short
-format, no float32 master weights
-python benchmarks/training_tasks.py --naive-float16 [TASK ...]    all in float16 under Adam, at five
-scales of the loss, and its rescues
+python benchmarks/training_tasks.py [TASK ...]
+    one row a task, pruning and few bits; a few minutes on two cores
+python benchmarks/training_tasks.py --kept-in [TASK ...]
+    training with weights kept in a short format, no float32 master weights
+python benchmarks/training_tasks.py --naive-float16 [TASK ...]
+    all in float16 under Adam, at five scales of the loss, and its rescues
 
 A cost is told in percentage points against the same seed's model as trained in float32, with a 95 %
 interval over the seeds.

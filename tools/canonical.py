@@ -3,7 +3,7 @@ says.
 
     python tools/canonical.py              rewrite every notebook of notebooks/
     python tools/canonical.py --check      name those that are not canonical; exit code 1 if there
-    are any
+                                           are any
     python tools/canonical.py FILE ...     only these
 
 A file that is no notebook is named in one sentence, with exit code 2.

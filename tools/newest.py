@@ -2,7 +2,7 @@
 stays as it is.
 
     python tools/newest.py [pytest's arguments]      bring .gpulab/venv-newest up to date, say what
-    is newer than the pins, run the tests
+                                                     is newer than the pins, run the tests
     python tools/newest.py --list                    only say what is newer there than the pins
 
 By hand or on a schedule, not in continuous integration: a release of somebody else must not turn a

@@ -2,10 +2,10 @@
 
     python tools/run_tests.py              everything: `make test`
     python tools/run_tests.py --check      linters, types, layers, size and the fast tests: `make
-    check`
+                                           check`
     python tools/run_tests.py -k transfer  the same tests, with pytest's own options
     python tools/run_tests.py --disturbed  beside programs that take the cores away in bursts
-    (tools/disturb.py)
+                                           (tools/disturb.py)
 
 The browser runs every cell of every notebook and compares the outputs that are the same everywhere.
 Where there is no browser, nbval runs the notebooks instead. In the browser ``GPULAB_QUICK=1``

@@ -4,7 +4,7 @@ pinned versions.
     python3 tools/setup_env.py            what the course needs (make lab)
     python3 tools/setup_env.py --tests    and what its tests need (make test)
     python3 tools/setup_env.py --wheelhouse    fill wheels/ for machines without a network (make
-    wheelhouse)
+                                               wheelhouse)
 
 Runs with nothing but Python's standard library, also with a Python that is itself too old for the
 course (3.7), because it looks for a newer one. What it decides, it says, with the reason. A second

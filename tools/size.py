@@ -2,7 +2,7 @@
 ``pyproject.toml``.
 
     python tools/size.py              a line for each tree; exit code 1 where one is larger than its
-    budget
+                                      budget
     python tools/size.py gpulab       the folders of one tree, the largest first
 
 Counted are statements and expressions of the syntax tree, without docstrings: shorter names, longer

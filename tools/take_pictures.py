@@ -2,7 +2,7 @@
 JupyterLab, as the browser tests drive it.
 
     .venv/bin/python tools/take_pictures.py        on a quiet machine: the picture shows what was
-    measured
+                                                   measured
 
 Needs the tests' environment and Chromium.
 """

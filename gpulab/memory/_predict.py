@@ -123,7 +123,7 @@ def predict(
     >>> import torch
     >>> from gpulab import memory
     >>> p = memory.predict(torch.nn.Linear(1000, 1000), torch.zeros(1, 1000), loss=torch.sum,
-    optimizer="sgd")
+    ...     optimizer="sgd")
     >>> p.peak_by_category["parameters"], p.peak_by_category["gradients"]
     (4004000, 4004000)
     """
@@ -209,8 +209,9 @@ def largest_batch(
     --------
     >>> import torch
     >>> from gpulab import memory
-    >>> memory.largest_batch(torch.nn.Linear(1000, 1000), lambda n: torch.zeros(n, 1000), memory=5 *
-    10**8, loss=torch.sum, device="cpu") 21646
+    >>> model, make_batch = torch.nn.Linear(1000, 1000), lambda n: torch.zeros(n, 1000)
+    >>> memory.largest_batch(model, make_batch, memory=5 * 10**8, loss=torch.sum, device="cpu")
+    21646
     """
     make = _given.callback("largest_batch", "make_batch", make_batch)
     if make is None:

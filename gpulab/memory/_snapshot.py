@@ -152,8 +152,10 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     >>> from gpulab import memory
     >>> x = torch.zeros(1000); y = x[:10]
     >>> s = memory.snapshot("cpu", names={"x": x, "y": y})
-    >>> [(t.name, t.nbytes, t.shared_by >= 2) for t in s.tensors if t.name == "x"],
-    sum(s.parts.values()) == s.total_bytes ([('x', 4000, True)], True)
+    >>> [(t.name, t.nbytes, t.shared_by >= 2) for t in s.tensors if t.name == "x"]
+    [('x', 4000, True)]
+    >>> sum(s.parts.values()) == s.total_bytes
+    True
     """
     if names is None:
         caller = sys._getframe(1)

@@ -267,8 +267,9 @@ def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> Acc
     Examples
     --------
     >>> column = [4 * 32 * row for row in range(32)]
-    >>> access_at(column).conflict_ways, access_at([4 * 33 * row for row in
-    range(32)]).conflict_ways (32, 1)
+    >>> padded = [4 * 33 * row for row in range(32)]
+    >>> access_at(column).conflict_ways, access_at(padded).conflict_ways
+    (32, 1)
     """
     size = _size("access_at", element_bytes)
     given = items("access_at", "addresses", addresses)

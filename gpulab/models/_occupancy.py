@@ -246,7 +246,7 @@ def occupancy(
     >>> o = occupancy(256, 64, 0, "9.0")
     >>> o.blocks_per_sm, o.warps_per_sm, o.ratio, o.limiter
     (4, 32, 0.5, 'registers')
-    >>> o.explanation
+    >>> o.explanation  # doctest: +NORMALIZE_WHITESPACE
     'The register file holds 32 warps of 64 registers per thread: 4 blocks. With at most 48
     registers per thread, 5 blocks fit (62.5 %).'
     """

@@ -92,7 +92,7 @@ def cluster(
 
         with gl.parallel.cluster(n=4) as ranks:
             ranks.run(function, 3)              # function(3) on each rank; one result a rank, in
-            rank order
+                                                rank order
     """
     if not _given.is_whole(n) or n < 1:
         raise InputError(

@@ -108,8 +108,8 @@ def predict_ranks(
     >>> import torch
     >>> from gpulab import networks, parallel
     >>> x = torch.zeros(4, 64, dtype=torch.int64)
-    >>> p = parallel.predict_ranks(lambda: networks.transformer(100, 64, 4, 2, context=64), x, x,
-    strategy="zero3", ranks=8)
+    >>> p = parallel.predict_ranks(lambda: networks.transformer(100, 64, 4, 2, context=64), x,
+    ...     x, strategy="zero3", ranks=8)
     >>> p.ranks, p.peak_by_category["optimizer"] < 2 * 4 * p.parameter_count / 7
     (8, True)
     """

@@ -210,7 +210,7 @@ def gradients(
     --------
     >>> import torch
     >>> g = gradients(torch.nn.Linear(3, 1, bias=False), torch.tensor([[1.0, 2.0, 4.0]]),
-    loss=torch.sum)
+    ...     loss=torch.sum)
     >>> g.kind("parameters").smallest, g.kind("parameters").largest, g.kind("activations").count
     (1.0, 4.0, 1)
     """

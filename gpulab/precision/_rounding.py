@@ -55,8 +55,10 @@ def round_to(x: Any, format: str | Format, overflow: str | None = None) -> np.nd
     --------
     >>> print(round_to([2049.0, 70000.0, 2.9e-8, 0.1], "float16"))
     [2.04800000e+03            inf 0.00000000e+00 9.99755859e-02]
-    >>> print(round_to(500.0, "float8_e4m3fn"), round_to(500.0, "float8_e4m3fn",
-    overflow="saturate")) nan 448.0
+    >>> print(round_to(500.0, "float8_e4m3fn"))
+    nan
+    >>> print(round_to(500.0, "float8_e4m3fn", overflow="saturate"))
+    448.0
     """
     one = find("round_to", format)
     rule = overflow_rule("round_to", one, overflow)

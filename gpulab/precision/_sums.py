@@ -154,8 +154,10 @@ def sum_error(
     Examples
     --------
     >>> s = sum_error([1.0] * 3000, formats=["float16"])
-    >>> s.row("float16").total, s.row("float16", order="in pairs").total, s.row("float16",
-    "float32").total (2048.0, 3000.0, 3000.0)
+    >>> s.row("float16").total, s.row("float16", order="in pairs").total
+    (2048.0, 3000.0)
+    >>> s.row("float16", "float32").total
+    3000.0
     """
     given = as_float64("sum_error", x).ravel()
     if not 1 <= given.size <= _MOST_VALUES or not np.isfinite(given).all():
@@ -358,9 +360,10 @@ def matmul_error(
     --------
     >>> rng = np.random.default_rng(0)
     >>> p = matmul_error(rng.random((8, 256)), rng.random((256, 8)), ["float16"],
-    device="simulated")
-    >>> p.row("float16", "float16").max_relative_error > 3 * p.row("float16",
-    "float32").max_relative_error True
+    ...     device="simulated")
+    >>> short, long = p.row("float16", "float16"), p.row("float16", "float32")
+    >>> short.max_relative_error > 3 * long.max_relative_error
+    True
     """
     left, right = (as_float64("matmul_error", x) for x in (a, b))
     if (

@@ -107,7 +107,7 @@ def median_interval(samples: np.ndarray) -> tuple[Interval | None, str | None]:
 
     Examples
     --------
-    >>> median_interval(np.array([3.0, 1.0, 2.0]))
+    >>> median_interval(np.array([3.0, 1.0, 2.0]))  # doctest: +NORMALIZE_WHITESPACE
     (None, '3 samples are too few to estimate their correlation; a 95 % interval of the median needs
     20. Allow a longer deadline.')
     """

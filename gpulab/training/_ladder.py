@@ -132,7 +132,7 @@ def ladder(
     --------
     >>> from gpulab import training
     >>> result = training.ladder("prose-transformer", ["batch"], start={"batch_size": 2},
-    device="cpu", seeds=0, turns=2)
+    ...     device="cpu", seeds=0, turns=2)
     >>> [rung.title for rung in result.rungs], result.together.verdict
     (['larger batch'], 'no interval')
     """

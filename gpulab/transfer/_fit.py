@@ -197,8 +197,10 @@ def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBet
     --------
     >>> sizes = [2.0**k for k in range(10, 31)]
     >>> f = fit(sizes, [1e-5 + n / 25e9 for n in sizes])
-    >>> round(f.latency_seconds * 1e6, 3), round(f.bandwidth_bytes_per_second / 1e9, 3),
-    f.knees_bytes (10.0, 25.0, ())
+    >>> round(f.latency_seconds * 1e6, 3), round(f.bandwidth_bytes_per_second / 1e9, 3)
+    (10.0, 25.0)
+    >>> f.knees_bytes
+    ()
 
     Notes
     -----

@@ -92,8 +92,9 @@ class Link(Result):
 
         Examples
         --------
-        >>> named_link("pcie4-x16", latency_seconds=1e-5,
-        bandwidth_bytes_per_second=25e9).seconds(250_000) 2e-05
+        >>> link = named_link("pcie4-x16", latency_seconds=1e-5, bandwidth_bytes_per_second=25e9)
+        >>> link.seconds(250_000)
+        2e-05
 
         Raises
         ------

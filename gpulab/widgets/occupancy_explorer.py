@@ -27,7 +27,7 @@ class OccupancyExplorer(Instrument):
     Examples
     --------
     >>> o = OccupancyExplorer(threads_per_block=256, registers_per_thread=64,
-    compute_capability="9.0")
+    ...     compute_capability="9.0")
     >>> o.launch.ratio, o.launch.limiter
     (0.5, 'registers')
     >>> print(o.code)
