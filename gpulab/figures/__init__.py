@@ -10,6 +10,7 @@ from gpulab.figures.diet import diet
 from gpulab.figures.formats import number_line
 from gpulab.figures.gradients import gradient_window
 from gpulab.figures.hierarchy import bandwidth, latency, parallel_chains
+from gpulab.figures.inference import inference
 from gpulab.figures.ladder import ladder_gains, waterfall
 from gpulab.figures.machine import machine
 from gpulab.figures.memory import memory_prediction, memory_snapshot, memory_timeline
@@ -32,6 +33,7 @@ __all__ = [
     "comparison",
     "diet",
     "gradient_window",
+    "inference",
     "ladder_gains",
     "latency",
     "machine",

@@ -13,6 +13,14 @@ from gpulab.models._collectives import (
     collective_cost,
     collective_message,
 )
+from gpulab.models._inference import (
+    CACHE_BITS,
+    LANGUAGE_MODELS,
+    WEIGHT_BITS,
+    InferencePlan,
+    LanguageModel,
+    inference,
+)
 from gpulab.models._limits import SmLimits, compute_capabilities, sm_limits
 from gpulab.models._occupancy import (
     BlockLimits,
@@ -36,14 +44,19 @@ from gpulab.models._scaling import ScalingCurve, ScalingPoint, amdahl, gustafson
 
 __all__ = [
     "ACCESS_KINDS",
+    "CACHE_BITS",
     "GLOO_ALGORITHMS",
+    "LANGUAGE_MODELS",
     "LIMITERS",
     "PIPELINE_SCHEDULES",
+    "WEIGHT_BITS",
     "AccessKind",
     "AccessPattern",
     "ArithmeticRoof",
     "BlockLimits",
     "CollectiveCost",
+    "InferencePlan",
+    "LanguageModel",
     "MemoryRoof",
     "Occupancy",
     "OccupancySweep",
@@ -65,6 +78,7 @@ __all__ = [
     "collective_message",
     "compute_capabilities",
     "gustafson",
+    "inference",
     "most_held",
     "named_access",
     "occupancy",

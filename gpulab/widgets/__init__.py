@@ -24,6 +24,7 @@ _WHERE = {
     "ScalingLab": "gpulab.widgets.scaling_lab",
     "ShardingExplorer": "gpulab.widgets.sharding_explorer",
     "ModelDiet": "gpulab.widgets.model_diet",
+    "InferencePlanner": "gpulab.widgets.inference_planner",
     "Instrument": "gpulab.widgets._instrument",
 }
 
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from gpulab.widgets._instrument import Instrument as Instrument
     from gpulab.widgets.access_patterns import AccessPatterns as AccessPatterns
     from gpulab.widgets.compare_timings import CompareTimings as CompareTimings
+    from gpulab.widgets.inference_planner import InferencePlanner as InferencePlanner
     from gpulab.widgets.loss_scaling import LossScaling as LossScaling
     from gpulab.widgets.machine_card import MachineCard as MachineCard
     from gpulab.widgets.memory_inspector import MemoryInspector as MemoryInspector

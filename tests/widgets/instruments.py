@@ -14,6 +14,7 @@ NAMES = [name for name in widgets.__all__ if name != "Instrument"]
 # Settings with which each action takes the least time; and what would be this machine's.
 SMALLEST: dict[str, dict[str, Any]] = {
     "CompareTimings": {"workload": "add", "n": 1024, "deadline": 0.5},
+    "InferencePlanner": {"model": "Llama 3.2 1B"},
     "LossScaling": {"task": "digits-mlp", "steps": 0},
     "MemoryInspector": {"model": "mlp", "batch": 1},
     "ModelDiet": {"task": "digits-mlp", "zeros": 0.5, "fine_tune": 0.0, "batch": 1},

@@ -60,6 +60,8 @@ ANALYTIC: list[tuple[str, dict[str, Any]]] = [
     ("LossScaling", {}),
     ("SimtMicroscope", {"step": 3}),
     ("SimtMicroscope", {"kernel": "transpose_tiled", "warp": 1, "step": 6}),
+    ("InferencePlanner", {"context": 8192, "batch": 64, "price": 3}),
+    ("InferencePlanner", {"model": "Llama 3.1 70B", "device": "L4", "weights": "int4"}),
 ]
 IDS = [f"{name} {k}" for k, (name, _) in enumerate(ANALYTIC)]
 
@@ -86,7 +88,7 @@ def test_what_is_shown_for_settings(name: str, given: dict[str, Any], approved: 
     [
         (name, given)
         for name, given in ANALYTIC
-        if name in ("AccessPatterns", "NumberFormats", "OccupancyExplorer", "PipelineSchedule")
+        if name in ("AccessPatterns", "InferencePlanner", "NumberFormats", "OccupancyExplorer", "PipelineSchedule")
         or (name == "PipelineTimeline" and not given)
         or (name == "TransferExplorer" and "overlap" in given.values() and "recorded" not in given)
     ],

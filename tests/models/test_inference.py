@@ -1,0 +1,69 @@
+"""Memory and times of text generation: published sizes of models, and a tiny one by hand."""
+
+import math
+
+import pytest
+from gpulab.errors import InputError
+from gpulab.evidence import Evidence
+from gpulab.models import LANGUAGE_MODELS, ArithmeticRoof, LanguageModel, MemoryRoof, Roofline
+from gpulab.models import inference as plan
+
+# Per layer 2 x (2 + 2 + 2 + 2) of attention, 3 x 2 x 4 of the network, 2 norms of 2: 44. Then a
+# norm and the scores, 2 x 3: a step reads 52, and the embeddings are 6 more.
+TINY = LanguageModel("tiny", 1, 2, 1, 1, 2, 4, 3)
+BY_HAND = Evidence.modelled("by hand", "by hand")
+ROOFS = Roofline(
+    device="paper",
+    arithmetic=(ArithmeticRoof("bfloat16", 1000.0, "", BY_HAND),),
+    memory=(MemoryRoof("DRAM", 100.0, 10_000.0, "", BY_HAND),),
+    points=(),
+    notes=(),
+    evidence=BY_HAND,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [  # as huggingface.co counts them in the files of weights
+        ("Llama 3.2 1B", 1_235_814_400),
+        ("Llama 2 7B", 6_738_415_616),
+        ("Mistral 7B", 7_241_732_096),
+        ("Qwen 2.5 7B", 7_615_616_512),
+        ("Llama 3 8B", 8_030_261_248),
+        ("Llama 3.1 70B", 70_553_706_496),
+    ],
+)
+def test_the_published_number_of_parameters(name, parameters):
+    """The formula gives the very number, so weights and cache have the right bytes."""
+    assert LANGUAGE_MODELS[name].parameter_count == parameters
+
+
+@pytest.mark.parametrize(
+    ("options", "step", "prefill", "limit", "fits", "knee"),
+    [
+        # 104 bytes of weights and 8 of each position; 104 FLOPs and 8 more for each position.
+        ({"context": 5, "batch": 2}, 1.84, 1.04, "weights", 247, math.inf),
+        ({"context": 5, "batch": 4}, 2.64, 1.04, "cache", 247, math.inf),
+        ({"context": 1, "batch": 40}, 4.48, 1.04, "arithmetic", 1235, 1.04 / 0.032),
+        # 52 x 4.5 bits are 29.25 bytes; prefill: 20 x (104 + 4 x 20) FLOPs.
+        ({"context": 20, "weights": "int4"}, 1.8925, 3.68, "cache", 62, math.inf),
+        ({"context": 20, "cache": "float8", "memory_bytes": 100}, 1.84, 3.68, "weights", 0, None),
+    ],
+)
+def test_a_tiny_model_by_hand(options, step, prefill, limit, fits, knee):
+    """The larger of reading and computing, and what fits beside 116 bytes of weights."""
+    found = plan(TINY, ROOFS, **options)
+    assert (found.step_seconds, found.prefill_seconds) == pytest.approx((step, prefill))
+    assert (found.limit, found.largest_batch) == (limit, fits)
+    assert knee is None or found.knee == pytest.approx(knee)
+    assert found.tokens_per_second == pytest.approx(found.batch / step)
+    assert found.cost_per_million_tokens(36.0) == pytest.approx(1e4 * step / found.batch)
+
+
+@pytest.mark.parametrize(
+    "options", [{"model": "no such"}, {"weights": "int3"}, {"cache": "none"}, {"batch": 0}]
+)
+def test_what_is_refused(options):
+    """A model, a format or a number that does not exist."""
+    with pytest.raises(InputError):
+        plan(**{"model": TINY, "device": ROOFS, **options})
