@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from gpulab import lessons
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Latency, LatencyPoint
 from gpulab.lessons import content
@@ -81,3 +82,12 @@ def answer_of(exercise: Exercise, source: str) -> Any:
     linecache.cache[file] = (len(source), None, lines, file)  # a kernel's text is looked up
     exec(compile(source, file, "exec"), names)
     return names[exercise.answer_name]
+
+
+def assert_passes(exercise: Exercise, source: str) -> None:
+    """Check an answer, up to three times: other programs can hide a gain from one measurement."""
+    for _ in range(3):
+        result = lessons.check(exercise.id, answer_of(exercise, source))
+        if result.state == "passed":
+            break
+    assert result.state == "passed", result.message

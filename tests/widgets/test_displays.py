@@ -88,7 +88,14 @@ def test_what_is_shown_for_settings(name: str, given: dict[str, Any], approved: 
     [
         (name, given)
         for name, given in ANALYTIC
-        if name in ("AccessPatterns", "InferencePlanner", "NumberFormats", "OccupancyExplorer", "PipelineSchedule")
+        if name
+        in (
+            "AccessPatterns",
+            "InferencePlanner",
+            "NumberFormats",
+            "OccupancyExplorer",
+            "PipelineSchedule",
+        )
         or (name == "PipelineTimeline" and not given)
         or (name == "TransferExplorer" and "overlap" in given.values() and "recorded" not in given)
     ],
