@@ -4,22 +4,25 @@ what a figure needs.
 
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
-from gpulab.figures.access import access
 from gpulab.figures.classroom import class_predictions, class_roofline
 from gpulab.figures.diet import diet
 from gpulab.figures.formats import number_line
 from gpulab.figures.gradients import gradient_window
 from gpulab.figures.hierarchy import bandwidth, latency, parallel_chains
 from gpulab.figures.inference import inference
+from gpulab.figures.kernels import access, occupancy
 from gpulab.figures.ladder import ladder_gains, waterfall
-from gpulab.figures.machine import machine
-from gpulab.figures.memory import memory_prediction, memory_snapshot, memory_timeline
-from gpulab.figures.occupancy import occupancy
+from gpulab.figures.memory import (
+    machine,
+    memory_prediction,
+    memory_snapshot,
+    memory_timeline,
+    rank_memory,
+)
 from gpulab.figures.pipeline import pipeline, profile
 from gpulab.figures.ranks import pipeline_schedule, rank_timeline
 from gpulab.figures.roofline import roofline
 from gpulab.figures.scaling import scaling
-from gpulab.figures.sharding import rank_memory
 from gpulab.figures.timing import comparison, measurement
 from gpulab.figures.transfer import break_even, overlap, sweep
 

@@ -28,6 +28,7 @@ _INK_CLOSE = "</span>"
 HEIGHT = 340
 _SUBTITLE = 100  # characters that fit beside each other at 900 pixels
 _LINE = 15  # pixels of one more line of it
+_KEPT = ("xaxis", "yaxis", "legend", "margin")  # what ``composed`` completes
 _NARROW = 0.005  # of a picture's width: about four pixels
 # At the bottom of the whole picture: plotly makes room for as many rows as there are, below the
 # axis title at every width.
@@ -177,11 +178,84 @@ def frame(
     return LabFigure(layout=layout)
 
 
-def composed(base: LabFigure, traces: Sequence[dict[str, Any]], **layout: Any) -> LabFigure:
+def composed(
+    base: LabFigure, traces: Sequence[dict[str, Any]], shared: Any = None, **layout: Any
+) -> LabFigure:
     """Return a figure made in one call with these traces and layout parts; updating a plotly figure
     later is much slower.
+
+    Axes, legend and margin are given by what differs from the frame's; ``shared`` are attributes of
+    all traces that do not have their own.
     """
-    return LabFigure(data=list(traces), layout={**base.layout.to_plotly_json(), **layout})
+    plain = base.layout.to_plotly_json()
+    parts = {
+        name: {**plain[kind], **value} if (kind := name.rstrip("0123456789")) in _KEPT else value
+        for name, value in layout.items()
+    }
+    return LabFigure(
+        data=[{**(shared or {}), **trace} for trace in traces], layout={**plain, **parts}
+    )
+
+
+def ticks(values: Iterable[Any], texts: Iterable[str], **more: Any) -> dict[str, Any]:
+    """Return the part of an axis that writes a text at each value."""
+    return {
+        "tickmode": "array",
+        "tickvals": list(values),
+        "ticktext": [ink(text) for text in texts],
+        "tickprefix": "",
+        "ticksuffix": "",
+        **more,
+    }
+
+
+def row_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
+    """Return an axis of named rows, the first one on top."""
+    names = list(names)
+    first = {"type": "category", "autorange": "reversed", "showgrid": False}
+    return {**first, **ticks(names, names), **more}
+
+
+def note(text: str, x: float, y: float, **more: Any) -> dict[str, Any]:
+    """Return a text in the picture; ``x`` and ``y`` count along the axes."""
+    return {"x": x, "y": y, "text": ink(text), "showarrow": False, **more}
+
+
+def upright(x: float, **stroke: Any) -> dict[str, Any]:
+    """Return a vertical line over the whole height at a value of the x axis."""
+    ends = {"x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "paper"}
+    line = {"color": MID_GREY, "width": 1.5, "dash": "dash", **stroke}
+    return {"type": "line", **ends, "line": line}
+
+
+def interval_bars(
+    values: Sequence[float],
+    ends: Sequence[tuple[float, float]],
+    color: str,
+    thickness: float = 1.5,
+    width: float = 3,
+) -> dict[str, Any]:
+    """Return the bars from each value to the ends of its interval."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [high - value for value, (_, high) in zip(values, ends, strict=True)],
+        "arrayminus": [value - low for value, (low, _) in zip(values, ends, strict=True)],
+        "color": color,
+        "thickness": thickness,
+        "width": width,
+    }
+
+
+def on_mouse(texts: Iterable[str]) -> dict[str, Any]:
+    """Return the part of a trace that shows a text for each of its marks at the mouse."""
+    return {"customdata": list(texts), "hovertemplate": "%{customdata}<extra></extra>"}
+
+
+def faded(color: str, opacity: float) -> str:
+    """Return a color of the palette that lets through what is behind it."""
+    red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
 
 
 def more_top(figure: go.Figure, pixels: int) -> None:
@@ -252,13 +326,9 @@ def _short(text: str) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
-def _short_seconds(seconds: float) -> str:
-    return _short(format_seconds(seconds))
-
-
 def seconds_axis(values: Iterable[float | None], title: str = "seconds per call") -> dict[str, Any]:
     """Return a logarithmic axis of time whose ticks read "10 us", wide enough for all values."""
-    return _log_axis(_positive(values) or [1e-6, 1.0], title, _short_seconds)
+    return _log_axis(_positive(values) or [1e-6, 1.0], title, lambda t: _short(format_seconds(t)))
 
 
 def bytes_axis(values: Iterable[float | None], title: str = "size") -> dict[str, Any]:
@@ -266,8 +336,9 @@ def bytes_axis(values: Iterable[float | None], title: str = "size") -> dict[str,
     there = _positive(values) or [1.0, 2.0**30]
     low, high = math.floor(math.log2(min(there))), math.ceil(math.log2(max(there)))
     step = max(1, math.ceil((high - low) / 8))
-    ticks = [2.0**e for e in range(low - low % step, high + 1, step)]
-    return _with_ticks(ticks, [_short(format_bytes(t)) for t in ticks], there, title)
+    at = [2.0**e for e in range(low - low % step, high + 1, step)]
+    axis = _log_axis(there, title, lambda n: _short(format_bytes(n)), at)
+    return {**axis, "title": {**axis["title"], "standoff": 10}}
 
 
 def rate_axis(values: Iterable[float | None], title: str, unit: str = "B/s") -> dict[str, Any]:
@@ -297,33 +368,19 @@ def ratio_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:
     return _log_axis(_positive(values) or [0.5, 2.0], title, lambda v: f"{v:g}x")
 
 
-def _log_axis(there: Sequence[float], title: str, text: Any) -> dict[str, Any]:
-    low, high = _spread(there)
-    ticks = _log_ticks(low, high)
-    return _with_ticks(ticks, [text(t) for t in ticks], there, title)
-
-
-def _spread(there: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of a log axis that holds all values with a margin."""
+def _log_axis(
+    there: Sequence[float],
+    title: str,
+    text: Callable[[float], str],
+    at: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """Return a log axis that holds all values with a margin, with round ticks or those ``at``."""
     low, high = math.log10(min(there)), math.log10(max(there))
     margin = max(0.06 * (high - low), 0.12)  # the least margin keeps a single value off the edge
-    return 10 ** (low - margin), 10 ** (high + margin)
-
-
-def _with_ticks(
-    ticks: Sequence[float], texts: Sequence[str], there: Sequence[float], title: str
-) -> dict[str, Any]:
-    low, high = _spread(there)
-    return {
-        "type": "log",
-        "tickmode": "array",
-        "tickvals": list(ticks),
-        "ticktext": [ink(t) for t in texts],
-        "tickprefix": "",
-        "ticksuffix": "",
-        "range": [math.log10(low), math.log10(high)],
-        "title": {"text": ink(title)},
-    }
+    low, high = low - margin, high + margin
+    at = _log_ticks(10**low, 10**high) if at is None else at
+    labels = ticks(at, [text(t) for t in at])
+    return {"type": "log", **labels, "range": [low, high], "title": {"text": ink(title)}}
 
 
 def guide(
@@ -339,41 +396,16 @@ def guide(
     its left.
     """
     position = math.log10(value)  # annotations on log axes take the exponent
-    end = (0, "bottom") if bottom else (1, "top")
-    stroke = {"color": MID_GREY, "width": 1.5, "dash": "dash"}
-    other = {"x": "y", "y": "x"}[axis]
-    ends = {
-        f"{axis}0": value,
-        f"{axis}1": value,
-        f"{axis}ref": axis,
-        f"{other}0": 0,
-        f"{other}1": 1,
-        f"{other}ref": "paper",
-    }
-    figure.add_shape(type="line", line=stroke, **ends)
     if axis == "x":
-        figure.add_annotation(
-            x=position,
-            xref="x",
-            y=end[0],
-            yref="paper",
-            text=ink(text),
-            showarrow=False,
-            xanchor="right" if before else "left",
-            yanchor=end[1],
-            xshift=-5 if before else 5,
-        )
-    else:
-        figure.add_annotation(
-            x=1,
-            xref="paper",
-            y=position,
-            yref="y",
-            text=ink(text),
-            showarrow=False,
-            xanchor="right",
-            yanchor="bottom",
-        )
+        figure.add_shape(upright(value))
+        words = note(text, position, 0 if bottom else 1, xref="x", yref="paper")
+        side = {"xanchor": "right" if before else "left", "xshift": -5 if before else 5}
+        figure.add_annotation(**words, **side, yanchor="bottom" if bottom else "top")
+        return
+    ends = {"x0": 0, "x1": 1, "xref": "paper", "y0": value, "y1": value, "yref": "y"}
+    figure.add_shape({**upright(value), **ends})
+    place = {"xref": "paper", "yref": "y", "xanchor": "right", "yanchor": "bottom"}
+    figure.add_annotation(**note(text, 1, position, **place))
 
 
 def linear_axis(
@@ -385,14 +417,10 @@ def linear_axis(
     span = max(high - low, 1e-300)
     step = round_step(span / 5, binary)
     first = math.ceil(low / step - 1e-9)  # 20e-6 / 5e-6 is a little over 4
-    ticks = [k * step for k in range(first, math.floor((high + 0.02 * span) / step) + 1)]
+    at = [k * step for k in range(first, math.floor((high + 0.02 * span) / step) + 1)]
     return {
         "type": "linear",
-        "tickmode": "array",
-        "tickvals": ticks,
-        "ticktext": [ink(text(t)) for t in ticks],
-        "tickprefix": "",
-        "ticksuffix": "",
+        **ticks(at, [text(t) for t in at]),
         "range": [low, high + 0.06 * span],
         "title": {"text": ink(title)},
     }
@@ -408,7 +436,8 @@ def linear_seconds_axis(high: float, title: str, low: float = 0.0) -> dict[str, 
 
 def linear_bytes_axis(high: float, title: str) -> dict[str, Any]:
     """Return a linear axis of storage with ticks such as "512 MiB"."""
-    return linear_axis(max(high, 1.0), title, lambda v: _short(format_bytes(v)), binary=True)
+    axis = linear_axis(max(high, 1.0), title, lambda v: _short(format_bytes(v)), binary=True)
+    return {**axis, "title": {**axis["title"], "standoff": 10}}
 
 
 def round_step(wanted: float, binary: bool = False) -> float:

@@ -1,5 +1,5 @@
-"""Figures of memory: the timeline of a step, the memory in use on a device, and whether a step will
-fit.
+"""Figures of memory: the timeline of a step, the memory in use, whether a step will fit on a device
+or each rank of several, and the memories that a machine has.
 """
 
 from __future__ import annotations
@@ -7,25 +7,37 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpulab.evidence import Badge
 from gpulab.figures import palette
 from gpulab.figures._style import (
+    AXIS,
     MID_GREY,
     LabFigure,
     apart,
+    bytes_axis,
+    composed,
+    faded,
     frame,
     ink,
     linear_bytes_axis,
     more_top,
+    note,
+    on_mouse,
+    row_axis,
+    upright,
 )
 from gpulab.units import format_bytes
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from gpulab.devices import Machine
     from gpulab.memory import MemoryTrace, Prediction, Snapshot, Timeline
+    from gpulab.parallel import RankMemory, RankStates
 
 # More points than pixels only cost time: each bucket keeps its highest point, so no peak is lost.
 _MOST_POINTS = 500
@@ -36,6 +48,19 @@ _HIGHER = 15  # pixels from one line of names to the next
 # Free memory of more than this many times the longest bar would make the bars too short to read: it
 # is told, not drawn to scale.
 _FAR, _NEAR = 4.0, 1.15
+# What each part of a rank's bar is called, its colour, and the pattern that tells it apart without
+# colour.
+_PARTS = {
+    "parameters": (palette.memory_color("parameters"), "/"),
+    "optimizer": (palette.memory_color("optimizer"), "\\"),
+    "gradients": (palette.memory_color("gradients"), "x"),
+    "communication": (palette.VERMILLION, "-"),
+    "activations": (palette.memory_color("activations"), "|"),
+    "inputs": (palette.memory_color("inputs"), "."),
+    "temporary": (palette.memory_color("temporary"), "+"),
+    "inside operators": (palette.GREY, ""),
+    "margin": ("#C8C8C8", ""),
+}
 
 
 def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
@@ -47,48 +72,51 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
     t : MemoryTrace or Prediction
         A prediction's areas are hatched, a trace's are solid.
     """
-    line = t.timeline
+    line, total, count = t.timeline, t.timeline.total_bytes, len(t.timeline.steps)
     modelled = t.evidence.badge is not Badge.MEASURED
     by_category = ", ".join(
         f"{name} {format_bytes(n)}" for name, n in t.peak_by_category.items() if n
     )
-    count = len(line.steps)
-    what = (
-        t.label
+    steps = (
+        ""
         if count < 1
-        else f"one training step of {t.label}"
+        else "one training step of "
         if count == 1
-        else f"{count} training steps of {t.label}"
+        else f"{count} training steps of "
     )
+    what = f"{steps}{t.label}"
     words = (
         f"Live bytes during {what}: the peak is {format_bytes(t.peak_bytes)} in the "
         f"{t.peak_phase} ({by_category})."
     )
     figure = frame(f"Memory of {what}", t.evidence, words, height=400)
-    keep = _thinned(line.total_bytes)
+    keep = _thinned(total)
+    names = [line.operators[k].removeprefix("aten.").removesuffix(".default") for k in keep]
     for category, values in line.bytes_by_category.items():
-        if not np.any(values):
-            continue
-        color = palette.memory_color(category)
-        figure.add_scatter(
-            x=keep,
-            y=np.asarray(values)[keep],
-            stackgroup="bytes",
-            mode="lines",
-            line={"width": 1, "color": color, "shape": "hv"},
-            name=ink(category),
-            fillcolor=_faded(color, 0.35 if modelled else 0.75),
-            fillpattern={"shape": "/" if modelled else "", "fgcolor": color, "size": 7},
-            customdata=[
-                f"{category} {format_bytes(values[k])} after {_short(line.operators[k])}"
-                for k in keep
-            ],
-            hovertemplate="%{customdata}<extra></extra>",
-        )
-    total = line.total_bytes
+        if np.any(values):
+            color, kept = palette.memory_color(category), np.asarray(values)[keep]
+            figure.add_scatter(
+                x=keep,
+                y=kept,
+                stackgroup="bytes",
+                mode="lines",
+                line={"width": 1, "color": color, "shape": "hv"},
+                name=ink(category),
+                fillcolor=faded(color, 0.35 if modelled else 0.75),
+                fillpattern={"shape": "/" if modelled else "", "fgcolor": color, "size": 7},
+                **on_mouse(
+                    f"{category} {format_bytes(n)} after {name}"
+                    for n, name in zip(kept, names, strict=True)
+                ),
+            )
     high = float(total.max()) if total.size else 1.0
     if total.size:
-        _mark_peak(figure, int(total.argmax()), high, total.size)
+        peak = int(total.argmax())
+        arrow = {"showarrow": True, "arrowhead": 0, "arrowcolor": MID_GREY, "ax": 0, "ay": -22}
+        anchor = {"xref": "x", "yref": "y", "xanchor": "left" if peak < total.size / 2 else "right"}
+        figure.add_annotation(
+            **{**note(f"peak {format_bytes(high)}", peak, high), **arrow, **anchor}
+        )
         _mark_phases(figure, line)
     figure.update_xaxes(
         title={"text": ink("operator (in order of execution)")},
@@ -113,23 +141,6 @@ def _thinned(total: np.ndarray) -> np.ndarray:
     return np.array(sorted(kept))
 
 
-def _mark_peak(figure: LabFigure, index: int, nbytes: float, length: int) -> None:
-    anchor = "left" if index < 0.5 * length else "right"
-    figure.add_annotation(
-        x=index,
-        y=nbytes,
-        xref="x",
-        yref="y",
-        text=ink(f"peak {format_bytes(nbytes)}"),
-        showarrow=True,
-        arrowhead=0,
-        arrowcolor=MID_GREY,
-        ax=0,
-        ay=-22,
-        xanchor=anchor,
-    )
-
-
 def _phase_runs(line: Timeline) -> list[tuple[int, int, str]]:
     """Return (begin, end, name) of each phase of each step; a run too short to be seen belongs to
     the next one.
@@ -141,7 +152,7 @@ def _phase_runs(line: Timeline) -> list[tuple[int, int, str]]:
         if k == 0 or line.phases[k] != line.phases[k - 1] or k in line.steps
     ]
     runs: list[tuple[int, int, str]] = []
-    for k, after in zip(begins, [*begins[1:], length], strict=True):
+    for k, after in itertools.pairwise([*begins, length]):
         begin, name = runs[-1][1] if runs else 0, line.phases[k]
         if after - k < _SLIVER * length:
             continue
@@ -158,10 +169,7 @@ def _mark_phases(figure: LabFigure, line: Timeline) -> None:
     length, last = len(line), -math.inf
     for begin, after, name in _phase_runs(line):
         if begin:
-            stroke = {"color": MID_GREY, "width": 1, "dash": "dot"}
-            figure.add_shape(
-                type="line", x0=begin, x1=begin, xref="x", y0=0, y1=1, yref="paper", line=stroke
-            )
+            figure.add_shape(upright(begin, width=1, dash="dot"))
         middle = (begin + after) / 2
         narrow = after - begin <= _NAME * length
         if narrow and middle - last <= _NAME * length:
@@ -169,25 +177,37 @@ def _mark_phases(figure: LabFigure, line: Timeline) -> None:
         if narrow and last == -math.inf:
             more_top(figure, _HIGHER)
         last = middle if narrow else last
-        figure.add_annotation(
-            x=middle,
-            xref="x",
-            y=1,
-            yref="paper",
-            yanchor="bottom",
-            yshift=_HIGHER if narrow else 0,
-            showarrow=False,
-            text=ink(name),
-        )
+        place = {"xref": "x", "yref": "paper", "yanchor": "bottom"}
+        figure.add_annotation(**note(name, middle, 1, yshift=_HIGHER if narrow else 0, **place))
 
 
-def _short(operator: str) -> str:
-    return operator.removeprefix("aten.").removesuffix(".default")
+# Bars whose parts add up.
 
 
-def _faded(color: str, opacity: float) -> str:
-    red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"
+def _bar(
+    part: str, names: Sequence[str], values: Sequence[float], look: dict[str, Any], width: float
+) -> dict[str, Any]:
+    """Return one part of all bars."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": list(names),
+        "x": [float(value) for value in values],
+        "name": ink(part),
+        "marker": look,
+        "width": width,
+        "customdata": [format_bytes(value) for value in values],
+        "hovertemplate": f"{part}: %{{customdata}}<extra></extra>",
+    }
+
+
+def _limit(nbytes: float, text: str, anchor: str, width: float = 2) -> dict[str, Any]:
+    """Return the labeled line of a capacity as parts of a layout; without a width no line."""
+    place = {"xref": "x", "yref": "paper", "yanchor": "bottom", "xanchor": anchor}
+    return {
+        "shapes": [upright(nbytes, width=width)] if width else [],
+        "annotations": [note(text, nbytes, 1, **place)],
+    }
 
 
 def memory_prediction(
@@ -218,110 +238,207 @@ def memory_prediction(
         for name, p, n in zip(names, several, needed, strict=True)
     )
     end = "" if free_bytes is None else f" {format_bytes(free_bytes)} are free."
-    figure = frame(
-        "Predicted memory of a training step",
-        [p.evidence for p in several],
-        f"{words}.{end}",
-        height=190 + 44 * len(several),
-    )
     parts: dict[str, list[float]] = {
-        category: [float(p.peak_by_category.get(category, 0)) for p in several]
-        for category in _categories(several)
+        category: [p.peak_by_category.get(category, 0) for p in several]
+        for p in several
+        for category in p.peak_by_category
     }
-    parts["inside operators"] = [float(p.scratch_bytes) for p in several]
+    parts["inside operators"] = [p.scratch_bytes for p in several]
     parts["margin"] = [
-        float(n - p.peak_bytes - p.scratch_bytes) for n, p in zip(needed, several, strict=True)
+        n - p.peak_bytes - p.scratch_bytes for n, p in zip(needed, several, strict=True)
     ]
+    largest, limit = float(max(needed)), {}
+    width = max(largest, free_bytes or 0.0)
+    if free_bytes is not None:
+        far = free_bytes > _FAR * largest
+        width = _NEAR * largest if far else width
+        text = f"free: {format_bytes(free_bytes)}{', far to the right' if far else ''}"
+        limit = _limit(width if far else free_bytes, text, "right", 0 if far else 2)
+    return _stacked(
+        frame(
+            "Predicted memory of a training step",
+            [p.evidence for p in several],
+            f"{words}.{end}",
+            height=234 + 44 * len(several),
+        ),
+        names,
+        parts,
+        True,
+        width,
+        **limit,
+    )
+
+
+def _stacked(
+    base: LabFigure,
+    names: Sequence[str],
+    parts: dict[str, list[float]],
+    modelled: bool,
+    longest: float,
+    **layout: Any,
+) -> LabFigure:
+    """Return bars whose parts have the colors of memory, hatched where they are modelled."""
+    traces = []
     for part, values in parts.items():
         if any(values):
-            _add_bar(figure, part, names, values, modelled=True)
-    largest = float(max(needed))
-    far = free_bytes is not None and free_bytes > _FAR * largest
-    if free_bytes is not None:
-        _free_line(
-            figure,
-            _NEAR * largest if far else free_bytes,
-            f"free: {format_bytes(free_bytes)}{', far to the right' if far else ''}",
-            far,
-        )
-    figure.update_xaxes(
-        **linear_bytes_axis(_NEAR * largest if far else max(largest, free_bytes or 0.0), "bytes")
-    )
-    _name_rows(figure, names)
-    return figure
-
-
-def _categories(predictions: Sequence[Prediction]) -> list[str]:
-    return list(dict.fromkeys(category for p in predictions for category in p.peak_by_category))
-
-
-def _add_bar(
-    figure: LabFigure, part: str, names: Sequence[str], values: Sequence[float], modelled: bool
-) -> None:
-    color = palette.memory_color(part)
-    marker = {
-        "color": _faded(color, 0.35 if modelled else 0.9),
-        "line": {"color": color, "width": 1.5},
-    }
-    if modelled:
-        marker["pattern"] = {"shape": "/", "fgcolor": color, "size": 7}
-    figure.add_bar(
-        orientation="h",
-        y=list(names),
-        x=list(values),
-        name=ink(part),
-        marker=marker,
-        width=0.6,
-        customdata=[format_bytes(v) for v in values],
-        hovertemplate=f"{part}: %{{customdata}}<extra></extra>",
-    )
-
-
-def _free_line(figure: LabFigure, nbytes: float, text: str, far: bool) -> None:
-    if not far:
-        stroke = {"color": MID_GREY, "width": 2, "dash": "dash"}
-        figure.add_shape(
-            type="line", x0=nbytes, x1=nbytes, xref="x", y0=0, y1=1, yref="paper", line=stroke
-        )
-    figure.add_annotation(
-        x=nbytes,
-        xref="x",
-        y=1,
-        yref="paper",
-        yanchor="bottom",
-        xanchor="right",
-        showarrow=False,
-        text=ink(text),
-    )
-
-
-def _name_rows(figure: LabFigure, names: Sequence[str]) -> None:
-    figure.update_yaxes(
-        type="category",
-        autorange="reversed",
-        tickvals=list(names),
-        ticktext=[ink(n) for n in names],
-        tickprefix="",
-        ticksuffix="",
-        showgrid=False,
-    )
-    figure.update_layout(
-        barmode="stack", legend_traceorder="normal", margin_b=100, height=figure.layout.height + 44
+            color = palette.memory_color(part)
+            look: dict[str, Any] = {
+                "color": faded(color, 0.35 if modelled else 0.9),
+                "line": {"color": color, "width": 1.5},
+            }
+            if modelled:
+                look["pattern"] = {"shape": "/", "fgcolor": color, "size": 7}
+            traces.append(_bar(part, names, values, look, 0.6))
+    return composed(
+        base,
+        traces,
+        xaxis=linear_bytes_axis(longest, "bytes"),
+        yaxis=row_axis(names),
+        barmode="stack",
+        legend={"traceorder": "normal"},
+        margin={"b": 100},
+        **layout,
     )
 
 
 def memory_snapshot(s: Snapshot) -> LabFigure:
     """Return one bar that accounts for all of a device's bytes, part by part."""
     words = ", ".join(f"{part} {format_bytes(n)}" for part, n in s.parts.items())
-    figure = frame(
+    base = frame(
         f"Memory in use on {s.device}",
         s.evidence,
         f"{format_bytes(s.total_bytes)} of {s.device_name}: {words}.",
-        height=230,
+        height=274,
     )
-    for part, nbytes in s.parts.items():
-        if nbytes:
-            _add_bar(figure, part, [s.device], [float(nbytes)], modelled=False)
-    figure.update_xaxes(**linear_bytes_axis(float(s.total_bytes), "bytes"))
-    _name_rows(figure, [s.device])
-    return figure
+    parts = {part: [float(nbytes)] for part, nbytes in s.parts.items()}
+    return _stacked(base, [s.device], parts, False, float(s.total_bytes))
+
+
+def rank_memory(
+    results: Sequence[RankMemory | RankStates],
+    capacity_bytes: float | None = None,
+    capacity_name: str = "",
+) -> LabFigure:
+    """Return one bar per strategy: the peak of a rank by category with scratch and margin, or only
+    the states if no more is known.
+
+    Parameters
+    ----------
+    results : sequence of RankMemory or RankStates
+    capacity_bytes : float, optional
+        Drawn as a labeled line: bars beyond it do not fit.
+    capacity_name : str
+        Of the GPU.
+    """
+    names = apart(
+        [f"{one.strategy} (states only)" if _is_states(one) else one.strategy for one in results]
+    )
+    bars = [_parts_of(one) for one in results]
+    totals = [sum(parts.values()) for parts in bars]
+    words = "; ".join(
+        f"{name}: {format_bytes(total)}" for name, total in zip(names, totals, strict=True)
+    )
+    largest, line, limit = max([1.0, *totals, capacity_bytes or 0.0]), "", {}
+    if capacity_bytes is not None:
+        line = f" {capacity_name or 'The GPU'} has {format_bytes(capacity_bytes)}."
+        text = f"{capacity_name}: {format_bytes(capacity_bytes)}"
+        limit = _limit(capacity_bytes, text, "right" if capacity_bytes > largest / 2 else "left")
+    title = "Memory of one rank"
+    if results:
+        title += f" of {results[0].ranks}: {results[0].label}"
+    traces = []
+    for part, (color, pattern) in _PARTS.items():
+        look = {
+            "color": faded(color, 0.35),
+            "line": {"color": color, "width": 1.5},
+            "pattern": {"shape": pattern, "fgcolor": color, "size": 7},
+        }
+        values = [parts.get(part, 0) for parts in bars]
+        traces += [_bar(part, names, values, look, 0.62)] if any(values) else []
+    return composed(
+        frame(
+            title, [one.evidence for one in results], f"{words}.{line}", height=250 + 34 * len(bars)
+        ),
+        traces,
+        xaxis=linear_bytes_axis(1.05 * largest, "bytes per rank"),
+        yaxis=row_axis(names),
+        barmode="stack",
+        legend={"traceorder": "normal"},
+        **limit,
+    )
+
+
+def _parts_of(one: RankMemory | RankStates) -> dict[str, int]:
+    """Return the parts of a bar in bytes, in the order drawn."""
+    if not _is_states(one):
+        margin = one.needed_bytes("cuda") - one.peak_bytes - one.scratch_bytes
+        return {**one.peak_by_category, "inside operators": one.scratch_bytes, "margin": margin}
+    return {
+        "parameters": one.parameters_bytes,
+        "optimizer": one.optimizer_bytes,
+        "gradients": one.gradients_bytes,
+    }
+
+
+def _is_states(one: RankMemory | RankStates) -> TypeIs[RankStates]:
+    """Return whether a result has states only; asked by name, so that drawing imports no
+    parallelism.
+    """
+    return not hasattr(one, "peak_by_category")
+
+
+def machine(m: Machine) -> LabFigure:
+    """Return the sizes of the memories on one logarithmic axis, fastest and smallest on top."""
+    # name, bytes, an addition to the label, and the device of each memory that is reported
+    levels: list[tuple[str, float, str, str]] = [
+        (f"CPU {cache.level}", cache.size_bytes, cache.count_words, "cpu")
+        for cache in m.processor.caches
+    ]
+    granted = m.memory.limit_bytes or m.memory.installed_bytes
+    free = f", {format_bytes(m.memory.available_bytes)} free"
+    levels.append(("main memory", granted, free, "cpu"))
+    for gpu in m.accelerators:
+        where = gpu.device or f"{gpu.kind} (unused)"
+        if gpu.l2_bytes:
+            levels.append((f"{where} L2", gpu.l2_bytes, "", gpu.kind))
+        if gpu.memory_bytes:
+            free = f", {format_bytes(gpu.free_bytes)} free" if gpu.free_bytes is not None else ""
+            levels.append((f"{where} memory", gpu.memory_bytes, free, gpu.kind))
+    names = apart([name for name, *_ in levels])  # several GPUs may be unused
+    labels = [f"{format_bytes(size)}{extra}" for _, size, extra, _ in levels]
+    words = ", ".join(f"{name} {label}" for name, label in zip(names, labels, strict=True))
+    axis = bytes_axis([size for _, size, _, _ in levels], "bytes (log scale)")
+    low, high = axis["range"]
+    traces: list[dict[str, Any]] = []
+    for name, label, (_, size, _, device) in zip(names, labels, levels, strict=True):
+        line = {
+            "mode": "lines",
+            "x": [10**low, size],
+            "y": [name, name],
+            "line": {"color": AXIS, "width": 1},
+            "hoverinfo": "skip",
+        }
+        mark = {
+            "mode": "markers+text",
+            "x": [size],
+            "y": [name],
+            "marker": palette.marker(m.evidence.badge, palette.device_color(device)),
+            "cliponaxis": False,
+            "text": [ink(label)],
+            "textposition": "middle right",
+            "hovertemplate": f"{name}<extra></extra>",
+        }
+        traces += [line, mark]
+    return composed(
+        frame(
+            "Capacity of each memory",
+            m.evidence,
+            f"Sizes of the memories of this machine: {words}.",
+            height=150 + 30 * len(levels),
+        ),
+        traces,
+        {"type": "scatter", "showlegend": False},
+        # room for the labels
+        xaxis={**axis, "range": [low, high + 0.25 * (high - low)]},
+        yaxis=row_axis(names, showgrid=True),
+    )

@@ -1,0 +1,457 @@
+"""Figures of kernels: the access of one warp, with its sectors and banks, and the occupancy of a
+launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpulab.figures import palette
+from gpulab.figures._style import (
+    AXIS,
+    GRID,
+    MID_GREY,
+    LabFigure,
+    composed,
+    frame,
+    ink,
+    linear_axis,
+    note,
+    on_mouse,
+    ticks,
+)
+from gpulab.units import format_bytes, plural
+
+if TYPE_CHECKING:
+    from gpulab.models import AccessPattern, Occupancy, OccupancySweep
+
+# places for 32 sectors: one aligned element never touches two, so a warp fills no more
+_COLUMNS, _ROWS = 4, 8
+_SECTOR, _PITCH = 32, 36  # bytes: of a sector, and from one place to the next
+_HIGH = 0.5  # of a place's height that the sector itself fills; its address stands above
+_BANKS, _GAP = 32, 3  # banks, and the space between two passes
+_NUMBERED = 4  # bytes from which an element is wide enough for its lane's number
+_READABLE = 14  # words on top of each other that can still be numbered
+# Passes of a request -> where banks are numbered, and the title of their axis.
+_PASSES = {
+    1: ((0, 8, 16, 24, 31), "bank"),
+    2: ((0, 8, 16, 24), "bank, once for each half-warp"),
+    4: ((0, 16), "bank, once for each quarter-warp"),
+}
+# What a bank's words cost: color of the filling and of the edge, and hatching.
+_WORDS = {
+    "first word of a bank": ("rgba(86,180,233,0.5)", palette.BLUE, ""),
+    "one more wavefront": ("rgba(230,159,0,0.5)", palette.ORANGE, "/"),
+}
+
+
+def access(pattern: AccessPattern) -> LabFigure:
+    """Return the 32-byte sectors that a request touches, with the bytes that are used, and the 32
+    shared banks with their words.
+
+    Parameters
+    ----------
+    pattern : AccessPattern
+        From ``gl.models.access_pattern``, ``named_access`` or ``access_at``.
+
+    Returns
+    -------
+    LabFigure
+        The same addresses twice: as a load from device memory and, below, as a load from shared
+        memory. Numbers are lanes; a "+" marks what several lanes request.
+    """
+    sectors, waves = plural(pattern.sectors, "sector"), plural(pattern.wavefronts, "wavefront")
+    title = (
+        f"One warp: {sectors} (ideal {pattern.ideal_sectors}), {waves} (ideal "
+        f"{pattern.ideal_wavefronts})"
+    )
+    base = frame(title, pattern.evidence, _access_words(pattern), height=680)
+    place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
+    device = (
+        "Device memory: a 32-byte sector that is moved has its address above it; the bytes that "
+        "the lanes use are filled"
+    )
+    shared = (
+        "Shared memory: the 4-byte words that each bank must deliver; each word after the first "
+        "costs one more wavefront"
+    )
+    passes, highest = _passes(pattern), max(4, pattern.conflict_ways)
+    starts = [part * (_BANKS + _GAP) for part in range(passes)]
+    numbered, banks_title = _PASSES[passes]
+    marks = [(start + mark, str(mark)) for start in starts for mark in numbered]
+    heights = range(0, highest + 1, max(1, -(-highest // 8)))
+    bare = {"visible": False, "tickprefix": "", "ticksuffix": ""}
+    return composed(
+        base,
+        [*_sectors(pattern), *_banks(pattern)],
+        xaxis={
+            **bare,
+            "range": [-0.5, _COLUMNS * _PITCH - _PITCH + _SECTOR + 0.5],
+            "domain": [0, 1],
+            "anchor": "y",
+        },
+        yaxis={**bare, "range": [-_ROWS - 0.1, 0.1], "domain": [0.46, 0.985], "anchor": "x"},
+        xaxis2={
+            **ticks(*zip(*marks, strict=True)),
+            "range": [-0.7, starts[-1] + _BANKS - 0.3],
+            "domain": [0, 1],
+            "anchor": "y2",
+            "showgrid": False,
+            "title": {"text": ink(banks_title), "standoff": 4},
+        },
+        yaxis2={
+            **ticks(heights, map(str, heights)),
+            "range": [0, 1.08 * highest],
+            "domain": [0, 0.345],
+            "anchor": "x2",
+            "title": {"text": ink("words"), "standoff": 4},
+        },
+        annotations=[
+            note(device, 0, 0.995, align="left", **place),
+            note(shared, 0, 0.355, align="left", **place),
+        ],
+        showlegend=True,
+        barmode="overlay",
+        bargap=0,
+        margin={"t": base.layout.margin.t + 16, "l": 44},
+    )
+
+
+def _passes(pattern: AccessPattern) -> int:
+    """Return how often a request goes to shared memory: half-warps and quarter-warps by turns."""
+    return max(1, pattern.element_bytes // 4)
+
+
+def _boxes(
+    boxes: Sequence[tuple[float, float, float]], height: float, name: str, **look: Any
+) -> dict[str, Any]:
+    """Return boxes from (left, bottom, width) as one line, which None interrupts."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [x for left, _, w in boxes for x in (left, left + w, left + w, left, left, None)],
+        "y": [y for _, low, _ in boxes for y in (low, low, low + height, low + height, low, None)],
+        "hoverinfo": "skip",
+        **({"name": ink(name)} if name else {"showlegend": False}),
+        **look,
+    }
+
+
+def _sectors(pattern: AccessPattern) -> list[dict[str, Any]]:
+    """Return the places of 32 sectors, row by row, those that are moved, and the lanes' bytes."""
+    places = [
+        (_PITCH * (number % _COLUMNS), -(number // _COLUMNS) - 1.0)
+        for number in range(_COLUMNS * _ROWS)
+    ]
+    sectors, size = pattern.sector_lanes(), pattern.element_bytes
+    # left, bottom, label and what the mouse shows of each element that is asked for
+    used: list[tuple[float, float, str, str]] = []
+    for (left, bottom), lanes in zip(places, sectors.values(), strict=False):
+        elements: dict[int, list[int]] = {}
+        for lane in lanes:
+            elements.setdefault(pattern.addresses[lane], []).append(lane)
+        for start, who in elements.items():
+            label = f"{who[0]}{'+' if len(who) > 1 else ''}" if size >= _NUMBERED else ""
+            whose = f"{_lanes(who)}: {plural(size, 'byte')} from byte {start:,}"
+            used.append((left + start % _SECTOR, bottom, label, whose))
+    empty = [(left, bottom, _SECTOR) for left, bottom in places]
+    text = {"type": "scatter", "mode": "text", "textfont": {"size": 10}, "showlegend": False}
+    return [
+        _boxes(empty[len(sectors) :], _HIGH, "", line={"color": GRID, "width": 1}),
+        _boxes(
+            empty[: len(sectors)],
+            _HIGH,
+            "moved",
+            line={"color": AXIS, "width": 1.5, "dash": "dot"},
+        ),
+        _boxes(
+            [(left, bottom, size) for left, bottom, *_ in used],
+            _HIGH,
+            "used",
+            line={"color": palette.BLUE, "width": 1},
+            fill="toself",
+            fillcolor=_WORDS["first word of a bank"][0],
+        ),
+        {
+            **text,
+            "x": [left + size / 2 for left, *_ in used],
+            "y": [bottom + _HIGH / 2 for _, bottom, *_ in used],
+            "text": [ink(label) for _, _, label, _ in used],
+            **on_mouse(whose for *_, whose in used),
+        },
+        {
+            **text,
+            "x": [left for left, _ in places[: len(sectors)]],
+            "y": [bottom + _HIGH + 0.24 for _, bottom in places[: len(sectors)]],
+            "text": [ink(f"byte {sector * _SECTOR:,}") for sector in sectors],
+            "textposition": "middle right",
+            "hoverinfo": "skip",
+        },
+    ]
+
+
+def _lanes(who: Sequence[int]) -> str:
+    return f"lane{'s' if len(who) > 1 else ''} {', '.join(map(str, who))}"
+
+
+def _banks(pattern: AccessPattern) -> list[dict[str, Any]]:
+    """Return a bar for each bank and pass, a piece for each word; the first word of a bank costs
+    nothing, each further one a wavefront.
+    """
+    passes = _passes(pattern)
+    numbered = passes == 1 and pattern.conflict_ways <= _READABLE
+    # place, level, label and what the mouse shows of each word
+    pieces: dict[str, list[tuple[float, int, str, str]]] = {name: [] for name in _WORDS}
+    for part in range(passes):
+        for bank, words in pattern.bank_lanes(part).items():
+            for level, (word, lanes) in enumerate(words.items()):
+                label = f"{lanes[0]}{'+' if len(set(lanes)) > 1 else ''}" if numbered else ""
+                whose = f"bank {bank}, word at byte {4 * word:,}: {_lanes(lanes)}"
+                pieces[list(_WORDS)[level > 0]].append(
+                    (part * (_BANKS + _GAP) + bank, level, label, whose)
+                )
+    traces = [
+        {
+            # one without words keeps its place in the legend
+            "type": "bar",
+            "x": [p[0] for p in pieces[name]] or [None],
+            "y": [1] * len(pieces[name]) or [None],
+            "base": [p[1] for p in pieces[name]],
+            "width": 0.86,
+            "marker": {
+                "color": fill,
+                "line": {"color": edge, "width": 1},
+                "pattern": {"shape": hatch, "fgcolor": edge, "size": 6, "solidity": 0.15},
+            },
+            "text": [ink(p[2]) for p in pieces[name]],
+            "textposition": "inside",
+            "insidetextanchor": "middle",
+            "textangle": 0,
+            "textfont": {"size": 9},
+            "constraintext": "none",
+            **on_mouse(p[3] for p in pieces[name]),
+            "name": ink(name),
+        }
+        for name, (fill, edge, hatch) in _WORDS.items()
+    ]
+    one_word = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [-0.7, (passes - 1) * (_BANKS + _GAP) + _BANKS],
+        "y": [1, 1],
+        "line": {"color": MID_GREY, "width": 1.5, "dash": "dash"},
+        "name": ink("one word a bank: no conflict"),
+        "hoverinfo": "skip",
+    }
+    return [{**trace, "xaxis": "x2", "yaxis": "y2"} for trace in (*traces, one_word)]
+
+
+def _access_words(pattern: AccessPattern) -> str:
+    """Return the explanation, then where the sectors lie and which banks are busiest."""
+    sectors = [f"{sector * _SECTOR:,}" for sector in pattern.sector_lanes()]
+    begin = ", ".join(sectors if len(sectors) <= 8 else [*sectors[:7], "...", sectors[-1]])
+    where = f" The sectors begin at byte {begin}." if sectors else ""
+    # of any pass: a bank that is busy in the first half-warp may be idle in the second
+    most: dict[int, int] = {}
+    for part in range(_passes(pattern)):
+        for bank, words in pattern.bank_lanes(part).items():
+            most[bank] = max(most.get(bank, 0), len(words))
+    busiest = [bank for bank, count in most.items() if count == pattern.conflict_ways and count > 1]
+    if len(busiest) > 1:
+        return f"{pattern.explanation}{where} The busiest banks are {len(busiest)} of 32."
+    busy = f" The busiest bank is {busiest[0]}." if busiest else ""
+    return f"{pattern.explanation}{where}{busy}"
+
+
+# Occupancy.
+
+# Axis -> its title; where the picture has it; how its line runs (a block size counts as the next
+# whole warp, so the line steps up before the value; registers and shared memory hold until the next
+# step begins); the ticks' distance and unit; what its values are, and all of them together.
+_KIB = 1024
+_PANELS = {
+    "threads_per_block": (
+        "threads per block",
+        (0.0, 0.295),
+        "vh",
+        (256, 1),
+        "threads",
+        "block sizes",
+    ),
+    "registers_per_thread": (
+        "registers per thread",
+        (0.3525, 0.6475),
+        "hv",
+        (64, 1),
+        "registers",
+        "registers",
+    ),
+    "shared_bytes_per_block": (
+        "KiB of shared memory per block",
+        (0.705, 1.0),
+        "hv",
+        (64 * _KIB, _KIB),
+        "of shared memory",
+        "shared memory",
+    ),
+}
+# What limits, as words, symbol and colour; the symbols alone tell them apart.
+_LIMITERS = {
+    "warps": ("warp slots", "circle-open", palette.BLUISH_GREEN),
+    "registers": ("registers", "square-open", palette.ORANGE),
+    "shared": ("shared memory", "diamond-open", palette.BLUE),
+    "blocks": ("block slots", "triangle-up-open", palette.REDDISH_PURPLE),
+    "barriers": ("barriers", "x-open", palette.GREY),
+    "virtual": ("virtual resources", "star-open", palette.SKY_BLUE),
+}
+
+
+def occupancy(launch: Occupancy) -> LabFigure:
+    """Return the occupancy over block size, registers and shared memory: three curves through one
+    launch, which is marked on each.
+
+    Parameters
+    ----------
+    launch : Occupancy
+        From ``gl.models.occupancy``.
+
+    Returns
+    -------
+    LabFigure
+        Along each curve the other two arguments are constant; the marks show which resource is the
+        limit from there on.
+    """
+    from gpulab.models import occupancy_sweep
+
+    held = (
+        f"{plural(launch.blocks_per_sm, 'block')} x {plural(launch.warps_per_block, 'warp')} "
+        f"in {launch.sm.warps} slots"
+    )
+    title = (
+        f"Occupancy {launch.ratio:.1%} on compute capability {launch.compute_capability}: {held}"
+    )
+    sweeps = [occupancy_sweep(launch, axis) for axis in _PANELS]
+    base = frame(title, launch.evidence, _occupancy_words(launch, sweeps), height=400)
+    shares = [0.0, 0.25, 0.5, 0.75, 1.0]
+    axes: dict[str, Any] = {}
+    traces: list[dict[str, Any]] = []
+    legend: set[str] = set()
+    for number, one in enumerate(sweeps):
+        words, domain, shape, (step, unit), *_ = _PANELS[one.axis]
+        end = "" if number == 0 else str(number + 1)
+        # the launch is on the axis wherever it is
+        last = max(one.values[-1], getattr(launch, one.axis))
+        at = range(0, last + 2, step)
+        axes[f"xaxis{end}"] = {
+            **linear_axis(float(last), words, str),
+            **ticks(at, [f"{tick // unit:,}" for tick in at]),
+            "domain": domain,
+            "anchor": f"y{end}",
+        }
+        axes[f"yaxis{end}"] = {
+            **ticks(shares, [f"{share:.0%}" for share in shares]),
+            **({"title": {"text": ink("occupancy")}} if number == 0 else {"ticktext": [""] * 5}),
+            "range": [-0.04, 1.14],
+            "anchor": f"x{end}",
+            "domain": [0, 1],
+        }
+        here = {**_here(launch, one), "showlegend": number == 0}
+        traces += [
+            {**trace, "xaxis": f"x{end}", "yaxis": f"y{end}"}
+            for trace in (*_curve(one, shape, legend), here)
+        ]
+    return composed(base, traces, **axes)
+
+
+def _curve(one: OccupancySweep, shape: str, legend: set[str]) -> list[dict[str, Any]]:
+    """Return the dashed line, and a mark wherever it steps (on every whole warp for block sizes),
+    by what limits there; ``legend`` collects what is in the legend already.
+    """
+    steps = range(len(one.values)) if one.axis == "threads_per_block" else sorted({0, *one.steps()})
+    ends = sorted({*steps, len(one.values) - 1})
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [one.values[k] for k in ends],
+            "y": [one.ratio[k] for k in ends],
+            "line": {"color": MID_GREY, "width": 1.5, "dash": "dash", "shape": shape},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+    ]
+    for limiter, (name, symbol, color) in _LIMITERS.items():
+        if not (marked := [k for k in steps if one.limiter[k] == limiter]):
+            continue
+        edge = {"width": 2, "color": color}
+        words = [
+            f"{_value(one.axis, one.values[k])}: {plural(one.blocks_per_sm[k], 'block')}, "
+            f"{one.ratio[k]:.1%}"
+            for k in marked
+        ]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": [one.values[k] for k in marked],
+                "y": [one.ratio[k] for k in marked],
+                "marker": {"symbol": symbol, "size": 8, "color": color, "line": edge},
+                "cliponaxis": False,
+                "name": ink(f"limited by {name}"),
+                "legendgroup": limiter,
+                "showlegend": limiter not in legend,
+                "customdata": words,
+                "hovertemplate": f"%{{customdata}}, limited by {name}<extra></extra>",
+            }
+        )
+        legend.add(limiter)
+    return traces
+
+
+def _here(launch: Occupancy, one: OccupancySweep) -> dict[str, Any]:
+    """Return the ring around the launch, with its share beside it."""
+    value, edge = getattr(launch, one.axis), {"width": 3, "color": palette.VERMILLION}
+    beside = "right" if value < 0.1 * one.values[-1] else "center"
+    return {
+        "type": "scatter",
+        "mode": "markers+text",
+        "x": [value],
+        "y": [launch.ratio],
+        "marker": {
+            "symbol": "circle-open",
+            "size": 17,
+            "color": palette.VERMILLION,
+            "line": edge,
+        },
+        "text": [ink(f"{launch.ratio:.1%}")],
+        "textposition": f"top {beside}",
+        "cliponaxis": False,
+        "name": ink("this launch"),
+        "legendgroup": "launch",
+        "legendrank": 1,
+        "hovertemplate": f"this launch: {_value(one.axis, value)}, {launch.ratio:.1%}"
+        "<extra></extra>",
+    }
+
+
+def _value(axis: str, value: int, noun: bool = True) -> str:
+    number = format_bytes(value) if axis == "shared_bytes_per_block" else f"{value:,}"
+    return f"{number} {_PANELS[axis][4]}" if noun else number
+
+
+def _occupancy_words(launch: Occupancy, sweeps: list[OccupancySweep]) -> str:
+    """Return the launch and its explanation, then where each curve is highest and lowest."""
+    parts = [
+        f"{launch.threads_per_block:,} threads, {launch.registers_per_thread} registers and "
+        f"{format_bytes(launch.shared_bytes_per_block)} of shared memory: occupancy "
+        f"{launch.ratio:.1%}. {launch.explanation}"
+    ]
+    for one in sweeps:
+        best, worst = max(one.ratio), min(one.ratio)
+        last = max(k for k, ratio in enumerate(one.ratio) if ratio == best)
+        parts.append(
+            f"Over the {_PANELS[one.axis][5]} it lies between {worst:.1%} and {best:.1%}, reached "
+            f"up to {_value(one.axis, one.values[last], noun=False)}."
+        )
+    return " ".join(parts)
