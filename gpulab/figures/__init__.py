@@ -11,7 +11,6 @@ from gpulab.figures.gradients import gradient_window
 from gpulab.figures.hierarchy import bandwidth, latency, parallel_chains
 from gpulab.figures.inference import inference
 from gpulab.figures.kernels import access, occupancy
-from gpulab.figures.ladder import ladder_gains, waterfall
 from gpulab.figures.memory import (
     machine,
     memory_prediction,
@@ -19,12 +18,19 @@ from gpulab.figures.memory import (
     memory_timeline,
     rank_memory,
 )
-from gpulab.figures.pipeline import pipeline, profile
-from gpulab.figures.ranks import pipeline_schedule, rank_timeline
+from gpulab.figures.precision import gradient_window, number_line
+from gpulab.figures.ranks import pipeline_schedule, rank_timeline, scaling
 from gpulab.figures.roofline import roofline
-from gpulab.figures.scaling import scaling
 from gpulab.figures.timing import comparison, measurement
-from gpulab.figures.transfer import break_even, overlap, sweep
+from gpulab.figures.training import diet, ladder_gains, pipeline, profile, waterfall
+from gpulab.figures.transfer import (
+    bandwidth,
+    break_even,
+    latency,
+    overlap,
+    parallel_chains,
+    sweep,
+)
 
 __all__ = [
     "LabFigure",

@@ -252,7 +252,7 @@ def on_mouse(texts: Iterable[str]) -> dict[str, Any]:
     return {"customdata": list(texts), "hovertemplate": "%{customdata}<extra></extra>"}
 
 
-def faded(color: str, opacity: float) -> str:
+def faded(color: str, opacity: float | str) -> str:
     """Return a color of the palette that lets through what is behind it."""
     red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"
@@ -352,14 +352,17 @@ def rate_axis(values: Iterable[float | None], title: str, unit: str = "B/s") -> 
     return _log_axis(_positive(values) or [1e6, 1e9], title, text)
 
 
-def count_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:
-    """Return a logarithmic axis of a plain count; a short one has ticks between whole numbers
-    too.
+def count_axis(
+    values: Iterable[float | None], title: str, at: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """Return a logarithmic axis of a plain count, with round ticks or those ``at``; a short one has
+    ticks between whole numbers too.
     """
     return _log_axis(
         _positive(values) or [1.0, 1000.0],
         title,
         lambda v: f"{v:,.0f}" if float(v).is_integer() else f"{v:,g}",
+        at,
     )
 
 

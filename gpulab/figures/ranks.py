@@ -1,11 +1,11 @@
-"""Figures of several ranks: the lanes of each rank from a real run, and the stages of a pipeline,
-modelled and measured.
+"""Figures of several ranks: what each of them does in a real run, the stages of a pipeline, modelled
+and measured, and the speed-up over the number of ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpulab.evidence import Badge, Evidence
 from gpulab.figures import palette
@@ -13,16 +13,30 @@ from gpulab.figures._style import (
     AXIS,
     LabFigure,
     composed,
+    count_axis,
+    faded,
     frame,
     ink,
+    interval_bars,
     linear_axis,
     linear_seconds_axis,
+    note,
+    on_mouse,
+    seconds_axis,
+    ticks,
+    upright,
 )
-from gpulab.units import format_bytes, format_seconds
+from gpulab.units import format_bytes, format_ratio, format_seconds, plural
 
 if TYPE_CHECKING:
-    from gpulab.models import StagePass, StageSchedule
-    from gpulab.parallel import RankSpan, RankTimeline, ScheduleRun
+    from gpulab.models import ScalingCurve, ScalingPoint, StagePass, StageSchedule
+    from gpulab.parallel import (
+        RankSpan,
+        RankTimeline,
+        ScalingMeasurement,
+        ScalingResult,
+        ScheduleRun,
+    )
 
 _MARGIN = 150  # pixels of title, axis and legend
 _LEGEND = 40  # more of it where all kinds of bars are there
@@ -33,20 +47,31 @@ _TALLEST = 620
 _NAMED = 0.0125  # of the picture's width that a bar needs for each letter of a word
 _NUMBERED = 0.014
 _THIN = 0.006  # bars narrower than this share would be all edge
-# What a bar is: its colour, its pattern and the ink that is read on it. The patterns alone tell
-# them apart.
-_KINDS: dict[str, tuple[str, str, str]] = {
-    "forward": (palette.BLUE, "", "#FFFFFF"),
-    "backward": (palette.BLUISH_GREEN, "/", "#000000"),
-    "other compute": (palette.ORANGE, ".", "#000000"),
-    "communication": (palette.REDDISH_PURPLE, "\\", "#000000"),
-    "idle": (palette.GREY, "x", "#000000"),
+# What a bar is: its colour, its pattern, the ink that is read on it, and its words in the legend.
+# The patterns alone tell them apart.
+_KINDS: dict[str, tuple[str, str, str, str]] = {
+    "forward": (palette.BLUE, "", "#FFFFFF", "forward"),
+    "backward": (palette.BLUISH_GREEN, "/", "#000000", "backward"),
+    "other compute": (palette.ORANGE, ".", "#000000", "optimizer and the rest"),
+    "communication": (palette.REDDISH_PURPLE, "\\", "#000000", "communication"),
+    "idle": (palette.GREY, "x", "#000000", "waits"),
 }
-_WORDS = {"idle": "waits", "other compute": "optimizer and the rest"}
 # several are on their way at once, so their words would lie on one another
 _CROWDED = ("send", "recv")
 _WAIT = "rgba(127,127,127,0.25)"
 _CLEAR = "rgba(0,0,0,0)"
+_SCHEDULES = {
+    "split": "split by hand",
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "interleaved 1F1B",
+}
+_LAYOUT: dict[str, Any] = {
+    "barmode": "overlay",
+    "showlegend": True,
+    "legend": {"traceorder": "normal"},
+    "margin": {"b": 88},
+}
 
 
 def rank_timeline(t: RankTimeline, steps: int = 2) -> LabFigure:
@@ -62,52 +87,33 @@ def rank_timeline(t: RankTimeline, steps: int = 2) -> LabFigure:
     begin = t.steps[0] if t.steps else 0.0
     end = t.steps[steps] if steps < len(t.steps) else t.end_seconds
     spans = [span for span in t.spans if span.end_seconds > begin and span.begin_seconds < end]
+    # with messages a rank has two lanes
     messages = any(span.kind == "communication" for span in t.spans)
-    pitch = 2.0 if messages else 1.1
-    rows = {rank: pitch * rank for rank in range(t.ranks)}  # from the top: y grows downwards
-    low = pitch * (t.ranks - 1) + (1.3 if messages else 0.6)
-    shown = min(max(1, len(t.steps)), steps)
-    title = f"{t.label}: work and waiting, {f'{shown} steps' if shown > 1 else 'one step'}"
+    pitch, height, low = (2.0, _RANK_ROW, 1.3) if messages else (1.1, _STAGE_ROW, 0.6)
+    heights = [pitch * rank for rank in range(t.ranks)]  # from the top: y grows downwards
+    names = [f"rank {rank}" for rank in range(t.ranks)]
+    at = [*heights, *(y + _BESIDE for y in heights)] if messages else heights
+    drawn = min(max(1, len(t.steps)), steps)
     base = frame(
-        title,
+        f"{t.label}: work and waiting, {f'{drawn} steps' if drawn > 1 else 'one step'}",
         t.evidence,
-        _words_of(t),
-        height=_MARGIN
-        + round((_LEGEND + _RANK_ROW * t.ranks) if messages else _STAGE_ROW * t.ranks),
+        _shares_in_words(t),
+        height=_MARGIN + height * t.ranks + (_LEGEND if messages else 0),
     )
-    traces = []
-    for kind in _KINDS:
-        bars = [span for span in spans if _kind_of(span) == kind]
-        if bars:
-            traces.append(_rank_bars(kind, bars, rows, begin, end, t.evidence.badge))
-    ticks = [(y, f"rank {rank}") for rank, y in rows.items()]
-    if messages:
-        ticks += [(y + _BESIDE, "messages") for y in rows.values()]
-    axis = {**base.layout.xaxis.to_plotly_json(), **linear_seconds_axis(end - begin, "time")}
-    yaxis = {**base.layout.yaxis.to_plotly_json(), **_rows_axis(ticks, -0.6, low)}
     later = [moment - begin for moment in t.steps[1:] if begin < moment < end]
-    lines = [
-        {
-            "type": "line",
-            "x0": x,
-            "x1": x,
-            "yref": "paper",
-            "y0": 0,
-            "y1": 1,
-            "line": {"color": AXIS, "width": 1.5, "dash": "dash"},
-        }
-        for x in later
-    ]
-    names = [_beside(x, f"step {k}") for k, x in enumerate(later, start=2)]
+    beside = {"xref": "x", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "xshift": 3}
     return composed(
         base,
-        traces,
-        xaxis=axis,
-        yaxis=yaxis,
-        barmode="overlay",
-        shapes=lines,
-        annotations=names,
-        **_legend(base),
+        [
+            _rank_bars(kind, bars, pitch, begin, end, t.evidence.badge)
+            for kind in _KINDS
+            if (bars := [span for span in spans if _kind_of(span) == kind])
+        ],
+        xaxis=linear_seconds_axis(end - begin, "time"),
+        yaxis=_rows_axis(at, [*names, *["messages"] * t.ranks][: len(at)], heights[-1] + low),
+        shapes=[upright(x, color=AXIS) for x in later],
+        annotations=[note(f"step {k}", x, 1, **beside) for k, x in enumerate(later, start=2)],
+        **_LAYOUT,
     )
 
 
@@ -119,52 +125,37 @@ def _kind_of(span: RankSpan) -> str:
 
 
 def _rank_bars(
-    kind: str,
-    bars: Sequence[RankSpan],
-    rows: dict[int, float],
-    begin: float,
-    end: float,
-    badge: Badge,
+    kind: str, bars: Sequence[RankSpan], pitch: float, begin: float, end: float, badge: Badge
 ) -> dict[str, Any]:
     """Return one kind of bars of all ranks; messages have a narrower lane under the thread's."""
     beside = _BESIDE if kind == "communication" else 0.0
     ends = [
         (max(bar.begin_seconds, begin) - begin, min(bar.end_seconds, end) - begin) for bar in bars
     ]
-    whole = end - begin
+    texts, words = [], []
+    for bar, (a, b) in zip(bars, ends, strict=True):
+        plain = kind == "idle" or bar.name in _CROWDED
+        texts.append("" if plain else _text(kind, badge, bar.name, (b - a) / (end - begin)))
+        what = f"waits for {bar.name}" if kind == "idle" else bar.name
+        size = f" of {format_bytes(bar.nbytes)}" if bar.nbytes else ""
+        words.append(f"rank {bar.rank}: {what}{size}, {format_seconds(bar.seconds)}")
     return {
         **_bar(kind, badge, 0.66 if beside else 0.9),
-        "y": [rows[bar.rank] + beside for bar in bars],
+        "y": [pitch * bar.rank + beside for bar in bars],
         "x": [b - a for a, b in ends],
         "base": [a for a, _ in ends],
-        "text": [
-            ""
-            if bar.kind == "idle" or bar.name in _CROWDED
-            else _text(kind, badge, bar.name, (b - a) / whole)
-            for bar, (a, b) in zip(bars, ends, strict=True)
-        ],
-        "customdata": [_told(bar) for bar in bars],
-        "hovertemplate": "%{customdata}<extra></extra>",
+        "text": texts,
+        **on_mouse(words),
     }
 
 
-def _told(bar: RankSpan) -> str:
-    what = f"waits for {bar.name}" if bar.kind == "idle" else bar.name
-    size = f" of {format_bytes(bar.nbytes)}" if bar.nbytes else ""
-    return f"rank {bar.rank}: {what}{size}, {format_seconds(bar.seconds)}"
-
-
-def _words_of(t: RankTimeline) -> str:
+def _shares_in_words(t: RankTimeline) -> str:
     """Return each rank's shares in words."""
     parts = []
     for rank in range(t.ranks):
-        seconds = t.seconds(rank)
-        shares = (
-            ", ".join(f"{kind} {seconds[kind] / t.end_seconds:.0%}" for kind in seconds)
-            if t.end_seconds > 0
-            else "nothing"
-        )
-        parts.append(f"rank {rank}: {shares}")
+        whole = t.end_seconds
+        shares = [f"{kind} {s / whole:.0%}" for kind, s in t.seconds(rank).items() if whole > 0]
+        parts.append(f"rank {rank}: {', '.join(shares) or 'nothing'}")
     return f"{t.label}, {format_seconds(t.end_seconds)}: {'; '.join(parts)}."
 
 
@@ -186,83 +177,56 @@ def pipeline_schedule(
     """
     run = measured if measured is not None else (s if hasattr(s, "bubble_ratios") else None)
     model: Any = getattr(s, "model", s)
-    halves: list[tuple[Any, Evidence]] = [(model, model.evidence)] + (
-        [(run, run.evidence)] if run is not None else []
-    )
-    whole = max(max(one.end for one in half.passes) for half, _ in halves)
-    count = sum(half.stages for half, _ in halves)
+    halves: list[Any] = [model] if run is None else [model, run]
+    whole = max(one.end for half in halves for one in half.passes)
+    count = sum(half.stages for half in halves)
     row = min(_STAGE_ROW, max(_LEAST_ROW, _TALLEST // count))
-    formula = model.bubble_formula_ratio
-    title = f"{_named(model)}: bubble {model.bubble_ratio:.1%}" + (
-        f", measured {run.bubble_ratio:.1%}" if run is not None else ""
+    title = (
+        f"{_SCHEDULES[model.schedule]}, {model.stages} stages, {model.microbatches} "
+        f"microbatch{'es' if model.microbatches > 1 else ''}: bubble {model.bubble_ratio:.1%}"
     )
-    words = " ".join(_stages_in_words(half) for half, _ in halves) + (
-        f" The formula gives {formula:.1%}." if formula is not None else ""
+    words = " ".join(
+        f"{'Measured' if half is run else 'In the timetable'}: the stages wait "
+        f"{half.bubble_ratio:.1%} of the time and hold at most {max(half.held):g} microbatches' "
+        "activations."
+        for half in halves
     )
-    base = frame(
-        title,
-        [evidence for _, evidence in halves],
-        words,
-        height=_MARGIN + 8 + row * count + 16 * (len(halves) - 1),
-    )
-    plain = base.layout.yaxis.to_plotly_json()
+    if model.bubble_formula_ratio is not None:
+        words += f" The formula gives {model.bubble_formula_ratio:.1%}."
+    if run is None:
+        label = f"time ({unit})" if unit else "time, in the unit of the costs"
+        scale = linear_axis(whole, label, "{:g}".format)
+    else:
+        title += f", measured {run.bubble_ratio:.1%}"
+        scale = linear_seconds_axis(whole, "time since the step began")
     traces: list[dict[str, Any]] = []
     axes: dict[str, Any] = {}
-    gap = 0.04 if len(halves) > 1 else 0.0
-    top = 1.0
-    for number, (half, evidence) in enumerate(halves, start=1):
-        end = "" if number == 1 else str(number)
-        height = half.stages / count * (1 - gap * (len(halves) - 1))
-        traces += [
-            {**trace, "yaxis": f"y{end}"} for trace in _stage_bars(half, evidence.badge, whole)
-        ]
-        ticks = [
-            (float(stage), f"stage {stage}, holds {held:g}") for stage, held in enumerate(half.held)
-        ]
-        rows = _rows_axis(ticks, -0.6, half.stages - 0.4)
+    gap, top, end = 0.04 * (len(halves) - 1), 1.0, ""
+    for half in halves:
+        end = "" if half is halves[0] else "2"
+        low = top - half.stages / count * (1 - gap)
+        bars = _stage_bars(half, half.evidence.badge, whole)
+        traces += [{**trace, "yaxis": f"y{end}"} for trace in bars]
+        names = [f"stage {stage}, holds {held:g}" for stage, held in enumerate(half.held)]
         axes[f"yaxis{end}"] = {
-            **plain,
-            **rows,
-            "domain": [max(0.0, top - height), top],
-            "anchor": "x" if number == len(halves) else "free",
+            **_rows_axis([float(stage) for stage in range(half.stages)], names, half.stages - 0.4),
+            "domain": [max(0.0, low), top],
+            "anchor": "x" if half is halves[-1] else "free",
             "position": 0,
             "tickfont": {"size": 12 if row > 16 else 10},
         }
-        top -= height + gap
-    words = f"time ({unit})" if unit else "time, in the unit of the costs"
-    scale = (
-        linear_axis(whole, words, "{:g}".format)
-        if run is None
-        else linear_seconds_axis(whole, "time since the step began")
-    )
-    anchor = f"y{len(halves)}" if len(halves) > 1 else "y"
-    axis = {
-        **base.layout.xaxis.to_plotly_json(),
-        **scale,
-        "range": [0, whole * 1.005],
-        "anchor": anchor,
-    }
-    return composed(base, traces, xaxis=axis, **axes, barmode="overlay", **_legend(base))
-
-
-def _named(model: StageSchedule) -> str:
-    name = {
-        "split": "split by hand",
-        "gpipe": "GPipe",
-        "1f1b": "1F1B",
-        "interleaved": "interleaved 1F1B",
-    }[model.schedule]
-    return (
-        f"{name}, {model.stages} stages, {model.microbatches} "
-        f"microbatch{'es' if model.microbatches > 1 else ''}"
-    )
-
-
-def _stages_in_words(half: StageSchedule | ScheduleRun) -> str:
-    told = "Measured" if hasattr(half, "bubble_ratios") else "In the timetable"
-    return (
-        f"{told}: the stages wait {half.bubble_ratio:.1%} of the time and hold at most "
-        f"{max(half.held):g} microbatches' activations."
+        top = low - gap
+    return composed(
+        frame(
+            title,
+            [half.evidence for half in halves],
+            words,
+            height=_MARGIN + 8 + row * count + 16 * (len(halves) - 1),
+        ),
+        traces,
+        xaxis={**scale, "range": [0, whole * 1.005], "anchor": f"y{end}"},
+        **axes,
+        **_LAYOUT,
     )
 
 
@@ -270,8 +234,7 @@ def _stage_bars(
     half: StageSchedule | ScheduleRun, badge: Badge, whole: float
 ) -> list[dict[str, Any]]:
     """Return the waiting behind, then the forwards and the backwards."""
-    long = max(one.end for one in half.passes)
-    gaps = list(_gaps(half.passes, half.stages, long))
+    gaps = list(_gaps(half.passes, half.stages))
     waits = {
         **_bar("idle", badge, 0.84),
         "y": [stage for stage, _, _ in gaps],
@@ -282,35 +245,32 @@ def _stage_bars(
     traces = [waits] if gaps else []
     for kind in ("forward", "backward"):
         bars = [one for one in half.passes if one.kind == kind]
-        width = {id(one): one.duration / whole for one in bars}
+        widths = [one.duration / whole for one in bars]
         traces.append(
             {
-                **_bar(kind, badge, 0.84, min(width.values())),
+                **_bar(kind, badge, 0.84, min(widths)),
                 "y": [one.stage for one in bars],
                 "base": [one.begin for one in bars],
                 "x": [one.duration for one in bars],
                 "text": [
-                    _text(kind, badge, f"{kind} {one.name[1:]}", width[id(one)]) for one in bars
+                    _text(kind, badge, f"{kind} {one.name[1:]}", width)
+                    for one, width in zip(bars, widths, strict=True)
                 ],
-                "customdata": [f"stage {one.stage}: {_pass_in_words(one)}" for one in bars],
-                "hovertemplate": "%{customdata}<extra></extra>",
+                **on_mouse(map(_pass_in_words, bars)),
             }
         )
     return traces
 
 
 def _pass_in_words(one: StagePass) -> str:
-    what = (
-        f"{one.kind} of {f'microbatch {one.microbatch}' if one.count == 1 else 'the whole batch'}"
-    )
-    return f"{what}{f', part {one.chunk}' if one.chunk else ''}: {one.begin:.4g} to {one.end:.4g}"
+    what = f"microbatch {one.microbatch}" if one.count == 1 else "the whole batch"
+    part = f", part {one.chunk}" if one.chunk else ""
+    return f"stage {one.stage}: {one.kind} of {what}{part}: {one.begin:.4g} to {one.end:.4g}"
 
 
-def _gaps(
-    passes: Iterable[StagePass], stages: int, end: float
-) -> Iterable[tuple[int, float, float]]:
+def _gaps(passes: Sequence[StagePass], stages: int) -> Iterable[tuple[int, float, float]]:
     """Return when each stage has no pass."""
-    free = [0.0] * stages
+    end, free = max(one.end for one in passes), [0.0] * stages
     for one in sorted(passes, key=lambda one: one.begin):
         if one.begin > free[one.stage] + 1e-9 * end:
             yield one.stage, free[one.stage], one.begin
@@ -320,10 +280,6 @@ def _gaps(
             yield stage, free[stage], end
 
 
-# -- what both share
-# -------------------------------------------------------------------------------------------------
-
-
 def _bar(kind: str, badge: Badge, height: float, width: float = 1.0) -> dict[str, Any]:
     """Return the look of a kind of bars: measured is filled, modelled and recorded are hollow; each
     has its pattern.
@@ -331,50 +287,30 @@ def _bar(kind: str, badge: Badge, height: float, width: float = 1.0) -> dict[str
     ``width`` is the share of the picture's width that the narrowest of them has: many narrow ones
     have thin edges.
     """
-    color, shape, _ = _KINDS[kind]
+    color, shape, _, words = _KINDS[kind]
     hollow = badge is not Badge.MEASURED
+    pattern: dict[str, Any] = {"shape": shape}
     if kind == "idle":
-        ground = _CLEAR if hollow else _WAIT
-        cross = {"shape": shape, "size": 6, "fgcolor": color, "fgopacity": 0.45, "bgcolor": ground}
-        marker = {"color": ground, "pattern": cross, "line": {"width": 0}}
+        ground, edge = _CLEAR if hollow else _WAIT, {"width": 0.0}
+        pattern |= {"size": 6, "fgcolor": color, "fgopacity": 0.45, "bgcolor": ground}
     else:
-        ground = _faint(color) if hollow else color
-        lines = {
-            "shape": shape,
-            "size": 8,
-            "solidity": 0.12,
-            "fgcolor": color if hollow else "#FFFFFF",
-            "fgopacity": 0.6,
-            "bgcolor": ground,
-        }
-        edge = (
-            {"color": color, "width": 1.3}
-            if hollow
-            else {"color": "rgba(255,255,255,0.9)", "width": 0.7}
-        )
-        marker = {
-            "color": ground,
-            "pattern": lines,
-            "line": edge if width > _THIN else {"width": 0.4, "color": edge["color"]},
-        }
+        ground = faded(color, "0.10") if hollow else color
+        edge = {"color": color if hollow else "rgba(255,255,255,0.9)"}
+        edge["width"] = 0.4 if width <= _THIN else 1.3 if hollow else 0.7
+        pattern |= {"size": 8, "solidity": 0.12, "fgcolor": color if hollow else "#FFFFFF"}
+        pattern |= {"fgopacity": 0.6, "bgcolor": ground}
     return {
         "type": "bar",
         "orientation": "h",
-        "name": ink(f"{_WORDS.get(kind, kind)} ({badge.value.lower()})"),
+        "name": ink(f"{words} ({badge.value.lower()})"),
         "width": height,
-        "marker": marker,
+        "marker": {"color": ground, "pattern": pattern, "line": edge},
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
         "textfont": {"size": 11},
         "constraintext": "none",
     }
-
-
-def _faint(color: str) -> str:
-    """Return a breath of the colour, for what is not measured."""
-    red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.10)"
 
 
 def _text(kind: str, badge: Badge, name: str, width: float) -> str:
@@ -390,35 +326,228 @@ def _text(kind: str, badge: Badge, name: str, width: float) -> str:
     return ink(text) if badge is not Badge.MEASURED else f'<span style="fill:{color}">{text}</span>'
 
 
-def _rows_axis(ticks: Sequence[tuple[float, str]], high: float, low: float) -> dict[str, Any]:
+def _rows_axis(at: Sequence[float], names: Sequence[str], low: float) -> dict[str, Any]:
+    """Return an axis of rows, the first on top, that ends at ``low``."""
     return {
         "type": "linear",
-        "tickmode": "array",
-        "tickvals": [y for y, _ in ticks],
-        "ticktext": [ink(text) for _, text in ticks],
-        "tickprefix": "",
-        "ticksuffix": "",
+        **ticks(at, names),
         "showgrid": False,
-        "range": [low, high],
+        "range": [low, -0.6],
         "ticks": "",
     }
 
 
-def _beside(x: float, text: str) -> dict[str, Any]:
+# Scaling over ranks.
+
+Quantity = Literal["speedup", "efficiency", "seconds"]
+_HEIGHT = 440
+_ENTRY = 18  # pixels of one more entry of the legend
+# Quantity -> the title, and the axis.
+_QUANTITIES = {
+    "speedup": ("Speed-up over ranks", "speed-up (log scale)"),
+    "efficiency": ("Efficiency over ranks", "speed-up / ranks (%)"),
+    "seconds": ("Time of a step over ranks", "time of a step (log scale)"),
+}
+_LAWS = {
+    "Amdahl": palette.ORANGE,
+    "Gustafson": palette.BLUISH_GREEN,
+    "ring all-reduce": palette.REDDISH_PURPLE,
+}
+_LABEL = 45  # characters of a name in the legend
+
+
+def scaling(
+    measured: ScalingResult | Sequence[ScalingResult] = (),
+    curves: Sequence[ScalingCurve] = (),
+    quantity: Quantity = "speedup",
+) -> LabFigure:
+    """Return measured (or recorded) points with 95 % bars, what was predicted for them, and model
+    curves.
+
+    Parameters
+    ----------
+    measured : ScalingResult or several
+        Live ones are solid, recorded ones hollow; a prediction is the band between maximal overlap
+        of communication and none.
+    curves : sequence of ScalingCurve
+        Dashed, each law in its own color; the point above which more ranks do not help is marked.
+    quantity : str
+        "speedup", "efficiency" (speed-up / ranks) or "seconds" (of a step).
+    """
+    results = list(measured) if isinstance(measured, Sequence) else [measured]
+    counts = [p.ranks for one in (*results, *curves) for p in one.points] or [1, 8]
+    traces: list[dict[str, Any]] = []
+    if quantity != "seconds":
+        ends = [1, max(2, *counts)]
+        traces.append(
+            {
+                "mode": "lines",
+                "x": ends,
+                "y": [float(p) for p in ends] if quantity == "speedup" else [100.0, 100.0],
+                "line": {"color": palette.GREY, "width": 1.5, "dash": "dot"},
+                "name": ink("ideal speed-up"),
+                "hoverinfo": "skip",
+            }
+        )
+    for curve in curves:
+        traces += _curve(curve, quantity)
+    for number, result in enumerate(results):
+        several = len(results) > 1
+        traces += _predicted(result, quantity, several)
+        traces.append(_points(result, quantity, number, several))
+    # Of several models the last says most (communication counts everything that the laws leave
+    # out); the table's badges have them all.
+    modelled = [r.prediction for r in results if r.prediction] + list(curves)
+    title, axis = _QUANTITIES[quantity]
+    base = frame(
+        title,
+        [one.evidence for one in (*results, *modelled[-1:])],
+        _scaling_words(results, curves),
+        _HEIGHT + _ENTRY * max(0, len(traces) - 4),
+    )
+    values = [value for trace in traces for value in trace["y"] if value is not None]
+    if quantity == "efficiency":
+        top = max([105.0, *values]) * 1.02
+        upward: dict[str, Any] = {"range": [0, top], "title": {"text": ink(axis)}}
+    else:
+        upward = (seconds_axis if quantity == "seconds" else count_axis)(values, axis)
+    # ticks are powers of two, eight at most
+    bits = max(2, *counts).bit_length()
+    powers = [2**k for k in range(0, bits + 1, 1 + bits // 9)]
+    return composed(
+        base,
+        traces,
+        {"type": "scatter"},
+        xaxis=count_axis([float(c) for c in counts], "ranks (log scale)", powers),
+        yaxis=upward,
+        legend={"traceorder": "normal"},
+    )
+
+
+def _value(point: ScalingPoint | ScalingMeasurement, quantity: Quantity) -> float | None:
+    if quantity == "seconds":
+        return float(getattr(point, "median_seconds", 0.0) or getattr(point, "seconds", 0.0))
+    speedup = point.speedup
+    return speedup if speedup is None or quantity == "speedup" else 100 * speedup / point.ranks
+
+
+def _curve(curve: ScalingCurve, quantity: Quantity) -> list[dict[str, Any]]:
+    """Return the curve, and the point above which more ranks do not help."""
+    color = _LAWS.get(curve.law, palette.GREY)
+    best = [p for p in curve.points if p.ranks == curve.best_ranks][:1]
+    line = {
+        "mode": "lines",
+        "line": palette.line(Badge.MODELLED, color),
+        "name": ink(f"{curve.label} (modelled)"),
+    }
+    star = {"mode": "markers", "marker": palette.marker(Badge.MODELLED, color, "star", 13)}
+    if best:
+        star["name"] = ink(f"more do not help: {plural(best[0].ranks, 'rank')}")
+    return [
+        {
+            **look,
+            "x": [p.ranks for p in points],
+            "y": [_value(p, quantity) for p in points],
+            **on_mouse(_curve_words(curve, p) for p in points),
+        }
+        for look, points in ((line, curve.points), (star, best))
+        if points
+    ]
+
+
+def _curve_words(curve: ScalingCurve, p: ScalingPoint) -> str:
+    exposed = f", {format_seconds(p.exposed_seconds)} of it waiting for others"
+    return (
+        f"{curve.label}, {plural(p.ranks, 'rank')}: {format_ratio(p.speedup)}, "
+        f"{100 * p.efficiency:.3g} %, step {format_seconds(p.seconds)}"
+        f"{exposed if p.exposed_seconds else ''}"
+    )
+
+
+def _points(
+    result: ScalingResult, quantity: Quantity, number: int, several: bool
+) -> dict[str, Any]:
+    badge = result.evidence.badge
+    color = palette.device_color(result.environment.device_kind)
+    points = [p for p in result.points if _value(p, quantity) is not None]
+    values = [_value(p, quantity) or 0.0 for p in points]
+    ends = [_ends(p, quantity, value) for p, value in zip(points, values, strict=True)]
+    whose = f"{_cut(result.label)}, {result.mode}" if several else f"{result.mode} scaling"
+    waited = f", compute {result.stage}" if result.stage != "computed" else ""
+    symbol = ("circle", "square", "diamond", "triangle-up")[number % 4]
     return {
-        "x": x,
-        "xref": "x",
-        "y": 1,
-        "yref": "paper",
-        "text": ink(text),
-        "showarrow": False,
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "xshift": 3,
+        "mode": "lines+markers",
+        "x": [p.ranks for p in points],
+        "y": values,
+        "error_y": interval_bars(values, ends, color, width=4),
+        "cliponaxis": False,
+        "marker": palette.marker(badge, color, symbol, 10),
+        "line": palette.line(badge, color, 1.5),
+        "name": ink(f"{whose}{waited} ({badge.value.lower()})"),
+        **on_mouse(_point_words(p, badge) for p in points),
     }
 
 
-def _legend(base: LabFigure) -> dict[str, Any]:
-    legend = {**base.layout.legend.to_plotly_json(), "traceorder": "normal"}
-    margin = {**base.layout.margin.to_plotly_json(), "b": 88}
-    return {"showlegend": True, "legend": legend, "margin": margin}
+def _cut(label: str) -> str:
+    return label if len(label) <= _LABEL else f"{label[: _LABEL - 3]}..."
+
+
+def _ends(p: ScalingMeasurement, quantity: Quantity, value: float) -> tuple[float, float]:
+    if quantity == "efficiency" and p.efficiency_interval is not None:
+        return 100 * p.efficiency_interval[0], 100 * p.efficiency_interval[1]
+    spans = {"seconds": p.interval_seconds, "speedup": p.speedup_interval}
+    return spans.get(quantity) or (value, value)
+
+
+def _point_words(p: ScalingMeasurement, badge: Badge) -> str:
+    words = f"{plural(p.ranks, 'rank')}, {badge.value.lower()}: step "
+    words += format_seconds(p.median_seconds)
+    words += "" if p.speedup is None else f", {format_ratio(p.speedup)}"
+    if p.speedup_interval is not None:
+        words += f" [{', '.join(map(format_ratio, p.speedup_interval))}]"
+    return words
+
+
+def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list[dict[str, Any]]:
+    """Return the band between the two predictions of a measured result; one line where they are the
+    same.
+    """
+    if result.prediction is None or result.overlapped is None:
+        return []
+    color = palette.device_color(result.environment.device_kind)
+    whose = f" for {_cut(result.label)}" if several else ""
+    below, above = (
+        [_value(p, quantity) for p in curve.points]
+        for curve in (result.prediction, result.overlapped)
+    )
+    lines = [(below, "no overlap", "dash", {})]
+    if below != above:
+        fill = {"fill": "tonexty", "fillcolor": "rgba(127,127,127,0.18)"}
+        lines.append((above, "maximal overlap", "longdashdot", fill))
+    return [
+        {
+            "mode": "lines",
+            "x": [p.ranks for p in result.prediction.points],
+            "y": y,
+            "name": ink(f"predicted{whose}, {name} (modelled)"),
+            "hoverinfo": "skip",
+            "line": {**palette.line(Badge.MODELLED, color, 1.5), "dash": dash},
+            **fill,
+        }
+        for y, name, dash, fill in lines
+    ]
+
+
+def _scaling_words(results: Sequence[ScalingResult], curves: Sequence[ScalingCurve]) -> str:
+    words = [
+        f"{r.mode} scaling of {r.label}: "
+        + "; ".join(_point_words(p, r.evidence.badge) for p in r.points)
+        for r in results
+    ]
+    for c in curves:
+        best = "" if c.best_ranks is None else f", best on {plural(c.best_ranks, 'rank')}"
+        words.append(
+            f"{c.label}, modelled: {format_ratio(c.speedup)} on "
+            f"{plural(c.points[-1].ranks, 'rank')}{best}"
+        )
+    return "Scaling over ranks. " + ". ".join(words) + "."

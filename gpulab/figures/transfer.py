@@ -1,10 +1,12 @@
-"""Figures of transfers: a sweep with its fit, a break-even, and copies overlapped with compute."""
+"""Figures of bytes on the move: copies over size with their fit, break-even, copies overlapped with
+compute, and latency and bandwidth of the memory hierarchy.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -15,18 +17,25 @@ from gpulab.figures._style import (
     LabFigure,
     apart_edges,
     bytes_axis,
+    composed,
     count_axis,
     frame,
     guide,
     ink,
+    interval_bars,
     linear_seconds_axis,
     more_top,
+    note,
+    on_mouse,
     rate_axis,
+    row_axis,
     seconds_axis,
+    upright,
 )
-from gpulab.units import format_bytes, format_bytes_per_second, format_seconds, plural
+from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 if TYPE_CHECKING:
+    from gpulab.hierarchy import Bandwidth, Latency, ParallelChains, Reported
     from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep, SweepPoint
 
 _WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
@@ -35,6 +44,9 @@ _SYMBOLS = {"pageable": ("circle", "cross"), "pinned": ("diamond", "x")}
 _CURVE_POINTS = 160
 _LATE = 0.7  # share of the axis from which on a label behind its line would be cut off
 _ROW = 16  # pixels of a label
+# Reported sizes closer than this (in decades of the axis' span) get a row each, so that their
+# labels do not overlap.
+_NEAR = 0.24
 
 
 def sweep(
@@ -67,133 +79,97 @@ def sweep(
     """
     fits = [] if fit is None else list(fit) if isinstance(fit, Sequence) else [fit]
     sweeps = ([] if s is None else [s]) + list(beside)
-    title = f"Transfer {'time' if quantity == 'seconds' else 'rate'} over size"
-    evidence = [one.evidence for one in sweeps] + [road.evidence for road in links]
-    figure = frame(title, evidence, _describe_sweep(sweeps, fits, links, quantity), height=440)
-    values: list[float | None] = []
+    rate = quantity == "rate"
+    title = f"Transfer {'rate' if rate else 'time'} over size"
+    evidence = [one.evidence for one in sweeps] + [link.evidence for link in links]
+    words = _sweep_words(title, sweeps, fits, links)
+    figure = frame(title, evidence, words, height=440)
     sizes = [float(p.nbytes) for one in sweeps for p in one.points] or [2.0**10, 2.0**30]
-    for number, line in enumerate(fits):
-        _add_fit(figure, line, quantity, sizes, first=number == 0)
+    curve = np.geomspace(min(sizes), max(sizes), _CURVE_POINTS)
+    values: list[float] = []
+    for line in fits:
+        _add_fit(figure, line, rate, curve, first=line is fits[0])
     if len(fits) == 1:
-        _name_fit(figure, fits[0], quantity, sizes)
-    for road in links:
-        values += _add_link(figure, road, quantity, sizes)
+        _name_fit(figure, fits[0], rate, min(sizes), max(sizes))
+    for link in links:
+        values += _add_link(figure, link, rate, curve)
     for one in sweeps:
-        for direction, memory in one.series:
-            values += _add_series(
-                figure,
-                one.select(direction, memory),
-                one.evidence.badge,
-                quantity,
-                one.device if len(sweeps) > 1 else "",
-            )
+        for series in one.series:
+            device = one.device if len(sweeps) > 1 else ""
+            values += _add_series(figure, one.select(*series), one.evidence.badge, rate, device)
     if fits and at_bytes is not None:
-        values += _add_prediction(figure, fits[0], quantity, at_bytes)
+        values += _add_prediction(figure, fits[0], rate, at_bytes)
         sizes.append(at_bytes)
-    ceiling = None if s is None else s.memory_bandwidth_bytes_per_second
-    time_axis = quantity == "seconds"
-    values += [] if time_axis else _name_rates(figure, ceiling, fits)
-    axis = (
-        seconds_axis(values, "time (log scale)")
-        if time_axis
-        else rate_axis(values, "rate (log scale)")
-    )
+    if rate:
+        values += _name_rates(figure, s and s.memory_bandwidth_bytes_per_second, fits)
+        axis = rate_axis(values, "rate (log scale)")
+    else:
+        axis = seconds_axis(values, "time (log scale)")
     figure.update_layout(xaxis=bytes_axis(sizes, "size (log scale)"), yaxis=axis, showlegend=True)
     return figure
 
 
-def _add_link(
-    figure: LabFigure, road: Link, quantity: str, sizes: Sequence[float]
-) -> list[float | None]:
-    x = np.geomspace(min(sizes), max(sizes), _CURVE_POINTS)
-    seconds = np.array([road.seconds(n) for n in x])
-    y = seconds if quantity == "seconds" else x / seconds
-    badge = road.evidence.badge
+def _add_link(figure: LabFigure, link: Link, rate: bool, x: np.ndarray) -> list[float]:
+    seconds = np.array([link.seconds(n) for n in x])
+    y = x / seconds if rate else seconds
+    badge = link.evidence.badge
     figure.add_scatter(
         x=x,
         y=y,
         mode="lines",
         line=palette.line(badge, palette.COPIES["to_device"]),
-        name=ink(f"{road.name} ({badge.value.lower()})"),
+        name=ink(f"{link.name} ({badge.value.lower()})"),
         customdata=[
             f"{format_bytes(n)}: {format_seconds(t)}" for n, t in zip(x, seconds, strict=True)
         ],
-        hovertemplate=f"{road.name}, %{{customdata}}<extra></extra>",
+        hovertemplate=f"{link.name}, %{{customdata}}<extra></extra>",
     )
     return [float(y[0]), float(y[-1])]
 
 
-def _add_prediction(
-    figure: LabFigure, fit: AlphaBeta, quantity: str, nbytes: float
-) -> list[float | None]:
+def _add_prediction(figure: LabFigure, fit: AlphaBeta, rate: bool, nbytes: float) -> list[float]:
     low, middle, high = fit.predict(nbytes)
     words = (
-        f"{format_bytes(nbytes)}: {format_seconds(middle)}, 95 % {format_seconds(low)} to "
-        f"{format_seconds(high)}"
+        f"predicted, {format_bytes(nbytes)}: {format_seconds(middle)}, 95 % "
+        f"{format_seconds(low)} to {format_seconds(high)}"
     )
-    if quantity == "rate":
+    if rate:
         low, middle, high = nbytes / high, nbytes / middle, nbytes / low
     figure.add_scatter(
         x=[nbytes],
         y=[middle],
         mode="markers",
         marker=palette.marker(Badge.MODELLED, palette.VERMILLION, "square", 11),
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [high - middle],
-            "arrayminus": [middle - low],
-            "color": palette.VERMILLION,
-            "thickness": 2,
-            "width": 6,
-        },
-        name=ink(f"predicted, {words}"),
-        hovertemplate=f"predicted, {words}<extra></extra>",
+        error_y=interval_bars([middle], [(low, high)], palette.VERMILLION, 2, 6),
+        name=ink(words),
+        hovertemplate=f"{words}<extra></extra>",
     )
     return [low, high]
 
 
 def _add_series(
-    figure: LabFigure, points: Sequence[SweepPoint], badge: Badge, quantity: str, device: str
-) -> list[float | None]:
-    color = palette.COPIES.get(points[0].direction, palette.GREY)
-    direction = _WORDS.get(points[0].direction, points[0].direction)
-    name = (
-        f"{direction}, {points[0].memory}{', ' + device if device else ''} ({badge.value.lower()})"
-    )
-    if quantity == "seconds":
-        values = [p.median_seconds for p in points]
-        ends = [p.interval_seconds or (p.median_seconds, p.median_seconds) for p in points]
-    else:
+    figure: LabFigure, points: Sequence[SweepPoint], badge: Badge, rate: bool, device: str
+) -> list[float]:
+    first = points[0]
+    color = palette.COPIES.get(first.direction, palette.GREY)
+    where = f"{first.memory}{', ' + device if device else ''}"
+    name = f"{_WORDS.get(first.direction, first.direction)}, {where} ({badge.value.lower()})"
+    values = [p.median_seconds for p in points]
+    ends = [p.interval_seconds or (p.median_seconds, p.median_seconds) for p in points]
+    if rate:
         values = [p.bytes_per_second for p in points]
-        slowest = [(p.interval_seconds or (p.median_seconds, p.median_seconds)) for p in points]
         ends = [
-            (p.nbytes / high, p.nbytes / low)
-            for p, (low, high) in zip(points, slowest, strict=True)
+            (p.nbytes / high, p.nbytes / low) for p, (low, high) in zip(points, ends, strict=True)
         ]
-    bars = {
-        "type": "data",
-        "symmetric": False,
-        "array": [e[1] - v for e, v in zip(ends, values, strict=True)],
-        "arrayminus": [v - e[0] for e, v in zip(ends, values, strict=True)],
-        "color": color,
-        "thickness": 1.5,
-        "width": 3,
-    }
+    symbol = _SYMBOLS.get(first.memory, ("square", "star"))[badge is Badge.MODELLED]
     figure.add_scatter(
         x=[p.nbytes for p in points],
         y=values,
         mode="markers",
-        error_y=bars,
+        error_y=interval_bars(values, ends, color),
         name=ink(name),
-        marker=palette.marker(
-            badge,
-            color,
-            _SYMBOLS.get(points[0].memory, ("square", "star"))[badge is Badge.MODELLED],
-            8,
-        ),
-        customdata=[_point_words(p) for p in points],
-        hovertemplate="%{customdata}<extra></extra>",
+        marker=palette.marker(badge, color, symbol, 8),
+        **on_mouse(map(_point_words, points)),
     )
     return [*values, *(e for pair in ends for e in pair)]
 
@@ -205,12 +181,9 @@ def _point_words(p: SweepPoint) -> str:
     )
 
 
-def _add_fit(
-    figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[float], first: bool
-) -> None:
-    x = np.geomspace(min(sizes), max(sizes), _CURVE_POINTS)
+def _add_fit(figure: LabFigure, fit: AlphaBeta, rate: bool, x: np.ndarray, first: bool) -> None:
     low, middle, high = (np.asarray(v, dtype=float) for v in fit.predict(x))
-    if quantity == "rate":
+    if rate:
         low, middle, high = x / high, x / middle, x / low
     figure.add_scatter(
         x=[*x, *x[::-1]],
@@ -223,34 +196,25 @@ def _add_fit(
         name=ink("95 % prediction interval"),
         showlegend=first,
     )
-    words = (
-        f"fit: {format_seconds(fit.latency_seconds)} + size / "
-        f"{format_bytes_per_second(fit.bandwidth_bytes_per_second)}"
-    )
+    bandwidth = format_bytes_per_second(fit.bandwidth_bytes_per_second)
     figure.add_scatter(
         x=x,
         y=middle,
         mode="lines",
         line=palette.line(Badge.MODELLED, MID_GREY),
-        name=ink(words),
+        name=ink(f"fit: {format_seconds(fit.latency_seconds)} + size / {bandwidth}"),
         hoverinfo="skip",
     )
 
 
-def _name_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[float]) -> None:
+def _name_fit(figure: LabFigure, fit: AlphaBeta, rate: bool, low: float, high: float) -> None:
     """Name what the curve shows: the flat latency, the half of the bandwidth and knees.
 
     Time rises from the lower left to the upper right, so labels stand at the upper left; of a rate
     at the lower right.
     """
-    rate = quantity == "rate"
-    low, high = min(sizes), max(sizes)
-    marks = [
-        (
-            fit.half_bandwidth_bytes,
-            f"half the bandwidth at {format_bytes(fit.half_bandwidth_bytes)}",
-        )
-    ]
+    half = fit.half_bandwidth_bytes
+    marks = [(half, f"half the bandwidth at {format_bytes(half)}")]
     marks += [(knee, f"knee at {format_bytes(knee)}") for knee in fit.knees_bytes]
     for k, (nbytes, text) in enumerate((n, words) for n, words in marks if low < n < high):
         guide(figure, nbytes, text, bottom=rate)
@@ -259,22 +223,18 @@ def _name_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[
         if not rate and np.log(nbytes / low) > 0.4 * np.log(high / low):
             label.update(xanchor="right", xshift=-5)
     if not rate:
-        guide(
-            figure, fit.latency_seconds, f"latency {format_seconds(fit.latency_seconds)}", axis="y"
-        )
+        latency = fit.latency_seconds
+        guide(figure, latency, f"latency {format_seconds(latency)}", axis="y")
 
 
-def _name_rates(
-    figure: LabFigure, ceiling: float | None, fits: Sequence[AlphaBeta]
-) -> list[float | None]:
+def _name_rates(figure: LabFigure, ceiling: float | None, fits: Sequence[AlphaBeta]) -> list[float]:
     """Name the fit's bandwidth and the host's memory bandwidth, the higher one over its line and
     the lower one under it.
     """
-    levels = (
-        []
-        if ceiling is None
-        else [(ceiling, f"memory bandwidth {format_bytes_per_second(ceiling)} (reads + writes)")]
-    )
+    levels = []
+    if ceiling is not None:
+        rate = format_bytes_per_second(ceiling)
+        levels.append((ceiling, f"memory bandwidth {rate} (reads + writes)"))
     if len(fits) == 1:
         bandwidth = fits[0].bandwidth_bytes_per_second
         levels.append((bandwidth, f"bandwidth of the fit {format_bytes_per_second(bandwidth)}"))
@@ -288,8 +248,8 @@ def _name_rates(
     return [value for value, _ in levels]
 
 
-def _describe_sweep(
-    sweeps: Sequence[Sweep], fits: Sequence[AlphaBeta], links: Sequence[Link], quantity: str
+def _sweep_words(
+    title: str, sweeps: Sequence[Sweep], fits: Sequence[AlphaBeta], links: Sequence[Link]
 ) -> str:
     parts = []
     for one in sweeps:
@@ -298,42 +258,40 @@ def _describe_sweep(
             points = one.select(direction, memory)
             ends = f"smallest {_point_words(points[0])}, largest {_point_words(points[-1])}"
             parts.append(f"{_WORDS.get(direction, direction)} from {memory} memory{where}, {ends}")
-    for fit in fits:
-        latency, rate = (
-            format_seconds(fit.latency_seconds),
-            format_bytes_per_second(fit.bandwidth_bytes_per_second),
-        )
-        parts.append(f"the fit: latency {latency}, bandwidth {rate}")
     parts += [
-        f"{road.name}, modelled: {road.evidence.assumptions or 'the fit of a sweep'}"
-        for road in links
+        f"the fit: latency {format_seconds(fit.latency_seconds)}, bandwidth "
+        f"{format_bytes_per_second(fit.bandwidth_bytes_per_second)}"
+        for fit in fits
+    ]
+    parts += [
+        f"{link.name}, modelled: {link.evidence.assumptions or 'the fit of a sweep'}"
+        for link in links
     ]
     where = f" on {sweeps[0].device}" if sweeps else ""
-    return (
-        f"Transfer {'time' if quantity == 'seconds' else 'rate'} over size{where}. "
-        + "; ".join(parts)
-        + "."
-    )
+    return f"{title}{where}. {'; '.join(parts)}."
 
 
 def break_even(b: BreakEven) -> LabFigure:
     """Return the times of host and accelerator over the size, with the size above which the
     accelerator is faster.
     """
-    evidence = [e for e in (b.host_evidence, b.evidence) if e is not None]
+    rows = "; ".join(
+        f"n = {r.n}: CPU {format_seconds(r.host_seconds)}, accelerator "
+        f"{format_seconds(r.device_seconds)}"
+        for r in b.rows
+    )
     figure = frame(
         f"Break-even of {b.label}, copies counted",
-        evidence,
-        f"{b.sentence} {_describe_rows(b)}".strip(),
+        [e for e in (b.host_evidence, b.evidence) if e is not None],
+        f"{b.sentence} {rows}".strip(),
         height=380,
     )
     sizes = [row.n for row in b.rows]
     host, device = [row.host_seconds for row in b.rows], [row.device_seconds for row in b.rows]
-    lines = (
+    for name, seconds, kind, badge in (
         ("CPU", host, "cpu", Badge.MEASURED),
         ("accelerator with both copies", device, "cuda", b.evidence.badge),
-    )
-    for name, seconds, kind, badge in lines:
+    ):
         color = palette.device_color(kind)
         figure.add_scatter(
             x=sizes,
@@ -349,29 +307,13 @@ def break_even(b: BreakEven) -> LabFigure:
     figure.update_yaxes(**seconds_axis([*host, *device], "time per call (log scale)"))
     if b.size is not None:
         left, right = figure.layout.xaxis.range
-        place = (math.log10(b.size) - left) / (right - left)
-        guide(figure, b.size, f"break-even: n = {b.size}", before=place > _LATE)
+        late = (math.log10(b.size) - left) / (right - left) > _LATE
+        guide(figure, b.size, f"break-even: n = {b.size}", before=late)
     else:
-        text = ink(f"no break-even up to n = {sizes[-1]}" if sizes else b.reason)
-        figure.add_annotation(
-            x=0.01,
-            y=0.99,
-            xref="paper",
-            yref="paper",
-            xanchor="left",
-            yanchor="top",
-            showarrow=False,
-            text=text,
-        )
+        text = f"no break-even up to n = {sizes[-1]}" if sizes else b.reason
+        place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top"}
+        figure.add_annotation(note(text, 0.01, 0.99, **place))
     return figure
-
-
-def _describe_rows(b: BreakEven) -> str:
-    return "; ".join(
-        f"n = {r.n}: CPU {format_seconds(r.host_seconds)}, accelerator "
-        f"{format_seconds(r.device_seconds)}"
-        for r in b.rows
-    )
 
 
 def overlap(o: Overlap) -> LabFigure:
@@ -379,78 +321,237 @@ def overlap(o: Overlap) -> LabFigure:
     pipeline.
     """
     pieces = plural(o.chunks, "chunk")
+    ideal, serial = format_seconds(o.ideal_seconds), format_seconds(o.serial_seconds)
     words = (
         f"{format_bytes(o.nbytes)} in {pieces} on {o.device}: overlapped "
-        f"{format_seconds(o.seconds)}, one after the other "
-        f"{format_seconds(o.serial_seconds)}, ideal {format_seconds(o.ideal_seconds)}; "
+        f"{format_seconds(o.seconds)}, one after the other {serial}, ideal {ideal}; "
         f"{o.ratio_text} of the possible gain."
     )
-    figure = frame(
-        f"Copy and compute, {pieces} of {format_bytes(o.nbytes / max(o.chunks, 1))}",
-        o.evidence,
-        words,
-        height=300,
-    )
+    title = f"Copy and compute, {pieces} of {format_bytes(o.nbytes / max(o.chunks, 1))}"
+    base = frame(title, o.evidence, words, height=300)
     hollow = o.evidence.badge is not Badge.MEASURED
     end = max([span.end_seconds for span in o.timeline] + [o.serial_seconds, o.ideal_seconds])
+    traces = []
     for lane in ("copy", "compute"):
-        spans = [span for span in o.timeline if span.lane == lane]
-        color = palette.LANES[lane]
-        edge = (
-            {"color": color, "width": 1.5}
-            if hollow
-            else apart_edges([span.seconds for span in spans], end)
+        spans, color = [span for span in o.timeline if span.lane == lane], palette.LANES[lane]
+        outline = {"color": color, "width": 1.5}
+        edge = outline if hollow else apart_edges([span.seconds for span in spans], end)
+        traces.append(
+            {
+                "y": [lane] * len(spans),
+                "x": [span.seconds for span in spans],
+                "base": [span.start_seconds for span in spans],
+                "marker": {"color": "rgba(0,0,0,0)" if hollow else color, "line": edge},
+                **on_mouse(
+                    f"{lane} {span.chunk + 1}: {format_seconds(span.seconds)}" for span in spans
+                ),
+            }
         )
-        fill = {"color": "rgba(0,0,0,0)" if hollow else color, "line": edge}
-        figure.add_bar(
-            orientation="h",
-            y=[lane] * len(spans),
-            x=[span.seconds for span in spans],
-            base=[span.start_seconds for span in spans],
-            marker=fill,
-            width=0.55,
-            showlegend=False,
-            customdata=[
-                f"{lane} {span.chunk + 1}: {format_seconds(span.seconds)}" for span in spans
-            ],
-            hovertemplate="%{customdata}<extra></extra>",
-        )
-    figure.update_xaxes(**linear_seconds_axis(end, "time since the start"))
-    figure.update_yaxes(
-        type="category",
-        categoryorder="array",
-        categoryarray=["compute", "copy"],
-        tickvals=["compute", "copy"],
-        ticktext=[ink("compute"), ink("copy")],
-        tickprefix="",
-        ticksuffix="",
-        showgrid=False,
+    marks = (
+        (o.ideal_seconds, f"ideal {ideal}", 1.0),
+        (o.serial_seconds, f"one after the other {serial}", 1.09),
     )
-    _time_guide(figure, o.ideal_seconds, f"ideal {format_seconds(o.ideal_seconds)}", "right", 1.0)
-    _time_guide(
-        figure,
-        o.serial_seconds,
-        f"one after the other {format_seconds(o.serial_seconds)}",
-        "right",
-        1.09,
+    place = {"xref": "x", "yref": "paper", "xanchor": "right", "yanchor": "bottom"}
+    return composed(
+        base,
+        traces,
+        {"type": "bar", "orientation": "h", "width": 0.55, "showlegend": False},
+        xaxis=linear_seconds_axis(end, "time since the start"),
+        yaxis=row_axis(["copy", "compute"]),
+        shapes=[{**upright(seconds), "y1": height} for seconds, _, height in marks],
+        annotations=[note(text, seconds, height, **place) for seconds, text, height in marks],
+        barmode="overlay",
+        margin={"t": base.layout.margin.t + 32},
     )
-    figure.update_layout(barmode="overlay")
-    more_top(figure, 32)
+
+
+# The memory hierarchy.
+
+
+def latency(curve: Latency, beside: Sequence[Latency] = ()) -> LabFigure:
+    """Return the time of a hop over the working set, with the caches that the system reports and
+    the levels found in the curve.
+
+    Parameters
+    ----------
+    curve : Latency
+    beside : sequence of Latency
+        Recorded curves to draw with it.
+    """
+    levels = curve.levels().levels
+    parts = ", ".join(f"{level.name} {level.speed_text}" for level in levels)
+    figure, values = _working_sets(
+        [curve, *beside],
+        "Latency over the working set",
+        f"Time of a dependent load over the working set on {curve.device}: {parts}.",
+        lambda p: (p.median_seconds, p.interval_seconds, p.least_seconds),
+        format_seconds,
+    )
+    # Each level's name and speed stand where the curve is flat: under it, where a rising curve
+    # leaves room; the first one over it.
+    sizes = [p.nbytes for one in (curve, *beside) for p in one.points]
+    left = math.log10(min(sizes))
+    for k, level in enumerate(levels):
+        ends = level.between_bytes or (max(sizes),)
+        right = max(math.log10(ends[0]), left)
+        side = {"yanchor": "top", "yshift": -8} if k else {"yanchor": "bottom", "yshift": 8}
+        text = f"{level.name}<br>{level.speed_text}"
+        height = math.log10(level.latency_seconds or 0.0)
+        figure.add_annotation(note(text, (left + right) / 2, height, **side))
+        left = math.log10(level.between_bytes[1]) if level.between_bytes else right
+    _name_caches(figure, curve.reported, min(sizes), max(sizes))
+    figure.update_yaxes(**seconds_axis(values, "time per hop (log scale)"))
     return figure
 
 
-def _time_guide(figure: LabFigure, seconds: float, text: str, anchor: str, height: float) -> None:
-    stroke = {"color": MID_GREY, "width": 1.5, "dash": "dash"}
-    figure.add_shape(
-        type="line", x0=seconds, x1=seconds, xref="x", y0=0, y1=height, yref="paper", line=stroke
+def bandwidth(curve: Bandwidth, beside: Sequence[Bandwidth] = ()) -> LabFigure:
+    """Return the rate of a stream over the working set, with the caches that the system reports.
+
+    Parameters
+    ----------
+    curve : Bandwidth
+    beside : sequence of Bandwidth
+        Recorded curves to draw with it.
+    """
+    ends = [
+        f"{format_bytes(p.nbytes)} {format_bytes_per_second(p.bytes_per_second)}"
+        for p in (curve.points[0], curve.points[-1])
+    ]
+    figure, values = _working_sets(
+        [curve, *beside],
+        f"Bandwidth over the working set ({curve.operation})",
+        f"Rate of a {curve.operation} over the working set on {curve.device}: from {ends[0]} to "
+        f"{ends[1]}.",
+        lambda p: (p.bytes_per_second, p.interval_bytes_per_second, p.most_bytes_per_second),
+        format_bytes_per_second,
     )
-    figure.add_annotation(
-        x=seconds,
-        xref="x",
-        y=height,
-        yref="paper",
-        text=ink(text),
-        showarrow=False,
-        xanchor=anchor,
-        yanchor="bottom",
+    sizes = [p.nbytes for one in (curve, *beside) for p in one.points]
+    _name_caches(figure, curve.reported, min(sizes), max(sizes))
+    figure.update_yaxes(**rate_axis(values, "rate (log scale)"))
+    return figure
+
+
+def _working_sets(
+    curves: Sequence[Any],
+    title: str,
+    words: str,
+    numbers: Callable[[Any], tuple[Any, Any, Any]],
+    text: Callable[[float], str],
+) -> tuple[LabFigure, list[float]]:
+    """Return curves over the working set, and the values that the vertical axis must hold.
+
+    ``numbers`` gives a point's median, its interval, and its best sample.
+    """
+    for far in curves[1:]:
+        ends = [f"{format_bytes(p.nbytes)} {text(numbers(p)[0])}" for p in far.points]
+        badge = far.evidence.badge.value.lower()
+        words += f" Beside it {far.device}, {badge}: from {ends[0]} to {ends[-1]}."
+    figure = frame(title, [one.evidence for one in curves], words, height=440)
+    values: list[float] = []
+    for one in curves:
+        kind = one.environment.device_kind if one.environment is not None else "cpu"
+        points = [
+            (p.nbytes, *numbers(p), f"{format_bytes(p.nbytes)}: {text(numbers(p)[0])}")
+            for p in one.points
+        ]
+        color = palette.device_color(kind)
+        values += _add_points(figure, points, one.evidence.badge, color, one.device)
+    sizes = [float(p.nbytes) for one in curves for p in one.points]
+    figure.update_layout(xaxis=bytes_axis(sizes, "working set (log scale)"), showlegend=True)
+    return figure, values
+
+
+def parallel_chains(both: ParallelChains) -> LabFigure:
+    """Return the time of a hop over the number of parallel chains, with the ideal of perfect
+    overlap.
+
+    Parameters
+    ----------
+    both : ParallelChains
+    """
+    words = (
+        f"Parallel chains in {format_bytes(both.nbytes)} on {both.device}: "
+        + "; ".join(f"{p.chains}: {format_seconds(p.seconds_per_hop)}" for p in both.points)
+        + f". The best rate is {format_ratio(both.gain)} the hop rate of one chain."
     )
+    title = f"Independent loads in parallel, {format_bytes(both.nbytes)}"
+    figure = frame(title, both.evidence, words, height=380)
+    points = [
+        (
+            p.chains,
+            p.seconds_per_hop,
+            p.interval_seconds,
+            p.least_seconds,
+            f"{plural(p.chains, 'chain')}: {format_seconds(p.seconds_per_hop)}",
+        )
+        for p in both.points
+    ]
+    values = _add_points(figure, points, both.evidence.badge, palette.BLUE, both.device)
+    counts = [p.chains for p in both.points]
+    ideal = [both.points[0].least_seconds / n for n in counts]
+    figure.add_scatter(
+        x=counts,
+        y=ideal,
+        mode="lines",
+        line=palette.line(Badge.MODELLED, MID_GREY),
+        hoverinfo="skip",
+        name=ink("latency / chains"),
+    )
+    figure.update_layout(
+        xaxis=count_axis(counts, "parallel chains (log scale)", counts),
+        yaxis=seconds_axis([*values, *ideal], "time per hop (log scale)"),
+        showlegend=True,
+    )
+    return figure
+
+
+def _add_points(
+    figure: LabFigure, points: Sequence[tuple[Any, ...]], badge: Badge, color: str, device: str
+) -> list[float]:
+    """Draw medians with their intervals, and the fastest samples as a thin line; return what the
+    axis must hold.
+
+    A point is its place, median, interval, best sample, and what the mouse shows.
+    """
+    x, middle, spans, best, words = (list(part) for part in zip(*points, strict=True))
+    figure.add_scatter(
+        x=x,
+        y=best,
+        mode="lines",
+        line=palette.line(badge, color, 1.5),
+        name=ink(f"fastest sample, {device}"),
+        hoverinfo="skip",
+    )
+    ends = [
+        (min(span[0], value), max(span[1], value)) if span else (value, value)
+        for span, value in zip(spans, middle, strict=True)
+    ]
+    figure.add_scatter(
+        x=x,
+        y=middle,
+        mode="markers",
+        error_y=interval_bars(middle, ends, color),
+        name=ink(f"median and 95 % interval, {device} ({badge.value.lower()})"),
+        marker=palette.marker(badge, color, "circle", 8),
+        **on_mouse(words),
+    )
+    return [*middle, *best, *(end for pair in ends for end in pair)]
+
+
+def _name_caches(
+    figure: LabFigure, reported: Sequence[Reported], least: float, most: float
+) -> None:
+    """Draw the reported sizes that lie inside the axis, labelled above the plot, a row higher where
+    two stand close together.
+    """
+    higher, before = False, -math.inf
+    inside = [cache for cache in reported if least < cache.size_bytes < most]
+    for cache in sorted(inside, key=lambda cache: cache.size_bytes):
+        place = math.log10(cache.size_bytes)
+        higher = place - before < _NEAR * math.log10(most / least) and not higher
+        guide(figure, cache.size_bytes, f"{cache} (reported by the system)")
+        figure.layout.annotations[-1].update(
+            yanchor="bottom", y=1.0, xanchor="center", xshift=0, yshift=_ROW if higher else 0
+        )
+        before = place
+    more_top(figure, 2 * _ROW)

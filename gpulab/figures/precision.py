@@ -1,0 +1,371 @@
+"""Figures of number formats: the bits of a number and the number line around it, and gradients in
+the range of a format.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpulab.errors import InputError, shown
+from gpulab.figures import palette
+from gpulab.figures._style import (
+    MID_GREY,
+    LabFigure,
+    composed,
+    frame,
+    ink,
+    note,
+    ticks,
+    upright,
+)
+
+if TYPE_CHECKING:
+    from gpulab.precision import GradientWindow, Number
+
+# These pictures show no devices, so that the hues are free: one for each field of a number. The
+# digit in a box carries the bit.
+_FIELDS = (
+    ("sign", palette.VERMILLION),
+    ("exponent", palette.BLUE),
+    ("mantissa", palette.BLUISH_GREEN),
+)
+_STEPS = 8  # numbers of the coarser format on either side
+_MOST = 120  # numbers of one format that are drawn one by one
+_END = 1.7976931348623157e308  # what float64, and so an axis, ends at
+_ROWS = {1: (0.5,), 2: (0.72, 0.28)}
+_TICKS = 7  # of the number line, at most
+_DIGITS = 6  # of a tick's label at least; 17 tell any two numbers of float64 apart
+
+
+def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
+    """Return the bits of a number in one format or two, and the neighboring numbers on the number
+    line.
+
+    Parameters
+    ----------
+    numbers : Number or two of them
+        From ``gl.precision.number``; two show the same number in two formats.
+
+    Returns
+    -------
+    LabFigure
+
+    Raises
+    ------
+    InputError
+        If ``numbers`` is neither one Number nor two.
+    """
+    from gpulab import precision
+
+    many = [numbers] if isinstance(numbers, precision.Number) else list(numbers)
+    if not 1 <= len(many) <= 2 or not all(isinstance(n, precision.Number) for n in many):
+        raise InputError(
+            f"number_line: got {shown(numbers)}; expected one Number or two. Pass "
+            "gl.precision.number(0.1, 'float16')."
+        )
+    low, high = _span(many)
+    title = " and ".join(f"{n.format.name}: {n.held:.10g}" for n in many)
+    base = frame(title, many[0].evidence, _numbers_in_words(many), height=300 + 84 * len(many))
+    places = _ROWS[len(many)]
+    bits = [trace for place, one in zip(places, many, strict=True) for trace in _bits(one, place)]
+    # each field once in the legend
+    named: set[Any] = set()
+    for trace in bits:
+        field = trace.get("legendgroup")
+        trace["showlegend"] = field is not None and field not in named
+        named.add(field)
+    lines = [
+        {**trace, "xaxis": "x2", "yaxis": "y2"}
+        for place, one, symbol in zip(places, many, ("circle", "diamond"), strict=False)
+        for trace in _neighbors(one, place, symbol, low, high, one is many[0], many[0])
+    ]
+    widest = max(16, *(n.format.bits for n in many))
+    bare = {"showgrid": False, "showline": False, "showticklabels": False, "ticks": ""}
+    asked: dict[str, Any] = {}
+    if low <= many[0].given <= high and many[0].given != many[0].held:
+        place = {"xref": "x2", "yref": "y2"}
+        words = f"requested {many[0].given:.10g}"
+        asked["shapes"] = [{**upright(many[0].given), **place}]
+        asked["annotations"] = [note(words, many[0].given, 1, yanchor="bottom", **place)]
+    return composed(
+        base,
+        [*bits, *lines],
+        xaxis={
+            **bare,
+            "range": [-0.17 * widest - 0.8, widest - 0.2],
+            "anchor": "y",
+            "domain": [0, 1],
+        },
+        yaxis={**bare, "range": [0, 1], "domain": [0.56, 1], "anchor": "x"},
+        xaxis2={
+            "tickformat": f".{_digits(low, high)}~g",
+            "nticks": _TICKS,
+            "range": [low, high],
+            "title": {"text": ink("the number line around it")},
+            "anchor": "y2",
+        },
+        yaxis2={**bare, "range": [0, 1], "domain": [0, 0.44], "anchor": "x2"},
+        **asked,
+    )
+
+
+def _span(many: Sequence[Number]) -> tuple[float, float]:
+    """Return the ends of the number line: some steps of the coarser format on either side."""
+    first = many[0]
+    middle = next(
+        (n.held for n in many if math.isfinite(n.held)),
+        math.copysign(first.format.largest, first.held),
+    )
+    if math.isfinite(first.spacing) and abs(first.given - middle) <= first.spacing:
+        middle = middle / 2 + first.given / 2
+    steps = [n.spacing for n in many if math.isfinite(n.spacing)]
+    wide = max(steps, default=first.format.largest / 2**first.format.mantissa_bits)
+    ends = middle - (_STEPS + 0.5) * wide, middle + (_STEPS + 0.5) * wide
+    return max(ends[0], -_END), min(ends[1], _END)
+
+
+def _digits(low: float, high: float) -> int:
+    """Return the digits with which ticks between these ends read as what they are: near 1,
+    float32's differ in the eighth.
+    """
+    largest, step = max(abs(low), abs(high)), high / _TICKS - low / _TICKS
+    return min(max(_DIGITS, math.floor(math.log10(largest)) - math.floor(math.log10(step)) + 1), 17)
+
+
+def _bits(one: Number, place: float) -> list[dict[str, Any]]:
+    """Return one box for each bit, coloured by its field; the format's name to the left."""
+    bits = one.format.bits
+    size, letters = (20, 13) if bits <= 19 else (15, 11) if bits <= 32 else (10, 8)
+    x = 0
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "text",
+            "x": [-0.8],
+            "y": [place],
+            "text": [ink(one.format.name)],
+            "textposition": "middle left",
+            "hoverinfo": "skip",
+            "cliponaxis": False,
+        }
+    ]
+    for (field, color), digits in zip(_FIELDS, one.fields, strict=True):
+        if digits:
+            edge = {"width": 2, "color": color}
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers+text",
+                    "x": list(range(x, x + len(digits))),
+                    "y": [place] * len(digits),
+                    "marker": {"symbol": "square-open", "size": size, "color": color, "line": edge},
+                    "text": [ink(d) for d in digits],
+                    "textposition": "middle center",
+                    "name": ink(field),
+                    "legendgroup": field,
+                    "hovertemplate": f"{field} {digits}<extra></extra>",
+                    "cliponaxis": False,
+                    "textfont": {"size": letters},
+                }
+            )
+            x += len(digits)
+    return traces
+
+
+def _neighbors(
+    one: Number, place: float, symbol: str, low: float, high: float, is_first: bool, first: Number
+) -> list[dict[str, Any]]:
+    """Return the numbers of a format between the ends; the held number is filled and labelled."""
+    from gpulab import precision
+
+    name = one.format.name
+    there, count = precision.nearby(low, high, one.format, most=_MOST)
+    scatter = {"type": "scatter", "showlegend": False}
+    traces: list[dict[str, Any]] = []
+    if count > len(there):
+        words = f"{count:,} numbers of {name}, too close to draw"
+        band = {
+            "mode": "lines",
+            "x": [low, high],
+            "y": [place] * 2,
+            "line": {"color": MID_GREY, "width": 8},
+        }
+        label = {
+            "mode": "text",
+            "x": [low + 0.01 * (high - low)],
+            "y": [place + 0.15],
+            "text": [ink(words)],
+            "textposition": "middle right",
+        }
+        traces += [{**scatter, "hoverinfo": "skip", **part} for part in (band, label)]
+    elif count:
+        edge = {"width": 2, "color": MID_GREY}
+        traces.append(
+            {
+                **scatter,
+                "mode": "markers",
+                "x": there.tolist(),
+                "y": [place] * count,
+                "name": ink(f"numbers of {name}"),
+                "showlegend": is_first or one.format != first.format,
+                "marker": {"symbol": f"{symbol}-open", "size": 8, "color": MID_GREY, "line": edge},
+                "hovertemplate": f"{name}: %{{x:.17g}}<extra></extra>",
+            }
+        )
+    end = math.copysign(one.format.largest, one.given)
+    if math.isfinite(one.held):
+        edge = {"width": 2, "color": palette.VERMILLION}
+        traces.append(
+            {
+                **scatter,
+                "mode": "markers+text",
+                "x": [one.held],
+                "y": [place],
+                "marker": {"symbol": symbol, "size": 14, "color": palette.VERMILLION, "line": edge},
+                "text": [ink(f"{name} {one.held:.10g}")],
+                "textposition": "bottom right",
+                "name": ink("the number held"),
+                "legendgroup": "held",
+                "showlegend": is_first,
+                "cliponaxis": False,
+                "hovertemplate": f"held: {one.held:.17g}<extra></extra>",
+            }
+        )
+    elif low <= end <= high:  # what was asked for lies beyond the end of the format
+        traces.append(
+            {
+                **scatter,
+                "mode": "markers+text",
+                "x": [end],
+                "y": [place],
+                "textposition": "bottom center",
+                "text": [ink(f"{name} ends at {end:.8g}")],
+                "hoverinfo": "skip",
+                "marker": {"size": 14, "opacity": 0},  # keeps the text clear of the numbers
+            }
+        )
+    return traces
+
+
+def _numbers_in_words(many: Sequence[Number]) -> str:
+    parts = []
+    for n in many:
+        around = " and ".join(
+            "nothing" if math.isnan(v) else f"{v:.10g}" for v in (n.below, n.above)
+        )
+        parts.append(
+            f"{n.format.name} holds {n.held:.10g} ({n.kind}), bits "
+            f"{' '.join(f for f in n.fields if f)}, between {around}."
+        )
+    return f"Requested: {many[0].given:.10g}. {' '.join(parts)}"
+
+
+# Gradients.
+
+# What becomes of a bar; the pattern tells it without the colour.
+_FATES = {
+    "zero": ("becomes zero", palette.VERMILLION, "x"),
+    "subnormal": ("subnormal: fewer digits", palette.ORANGE, "/"),
+    "normal": ("normal: all digits", palette.BLUISH_GREEN, ""),
+    "beyond": ("above the largest: overflow", palette.REDDISH_PURPLE, "."),
+}
+_MARGIN = 32  # powers of two beyond the gradients that are still shown
+_TAIL = 0.002  # of the gradients may lie left of the picture
+
+
+def gradient_window(window: GradientWindow) -> LabFigure:
+    """Return the histogram of scaled gradients, with the range of a number format.
+
+    Parameters
+    ----------
+    window : GradientWindow
+        From ``gl.precision.gradient_window``.
+
+    Returns
+    -------
+    LabFigure
+        Bars by powers of two, colored by what happens to the values; the limits of the range are
+        drawn and named.
+    """
+    from gpulab.precision._window import plain
+
+    one = window.format
+    title = f"{window.which} gradients of {window.label} times {plain(window.scale)}, in {one.name}"
+    base = frame(title, window.evidence, f"{title}. {window.explanation}", height=400)
+    shift = math.log2(window.scale)
+    tiny, normal, top = one.emin - one.mantissa_bits, one.emin, one.emax + 1
+    total = max(sum(window.counts), 1)
+    bars: dict[str, list[tuple[float, float]]] = {name: [] for name in _FATES}
+    for exponent, count in zip(window.exponents, window.counts, strict=True):
+        at = exponent + shift
+        low_end = "zero" if at < tiny - 1 else "subnormal"
+        fate = low_end if at < normal else "normal" if at < top else "beyond"
+        if count:
+            bars[fate].append((at + 0.5, count / total))
+    traces = [
+        {
+            "type": "bar",
+            "x": [at for at, _ in bars[name]],
+            "y": [share for _, share in bars[name]],
+            "name": ink(words),
+            "width": 0.92,
+            "marker": {
+                "color": "rgba(0,0,0,0)" if pattern else color,
+                "line": {"color": color, "width": 1.5},
+                "pattern": {"shape": pattern, "fgcolor": color, "size": 6, "fillmode": "replace"},
+            },
+            "customdata": [f"2^{at - 0.5 - shift:.0f}" for at, _ in bars[name]],
+            "hovertemplate": f"%{{y:.2%}} of the gradients, from %{{customdata}} before scaling: "
+            f"{words}<extra></extra>",
+        }
+        for name, (words, color, pattern) in _FATES.items()
+    ]
+    highest = max((share for values in bars.values() for _, share in values), default=0.1)
+    left, right = _ends(window, shift, tiny, top)
+    every = 4 if right - left <= 44 else 8 if right - left <= 96 else 32
+    marks = range(math.ceil(left / every) * every, math.floor(right) + 1, every)
+    edges = [(tiny - 1, "zero below"), (normal, "full precision above"), (top, "overflow above")]
+    inside = [(x, text, 1 - 0.075 * k) for k, (x, text) in enumerate(edges) if left < x < right]
+    place = {"xref": "x", "yref": "paper", "yanchor": "top"}
+    beside = ({"xanchor": "left", "xshift": 4}, {"xanchor": "right", "xshift": -4})
+    late = left + 0.7 * (right - left)
+    return composed(
+        base,
+        traces,
+        xaxis={
+            **ticks(marks, [f"2^{t}" for t in marks]),
+            "range": [left, right],
+            "title": {"text": ink("magnitude of a gradient times the scale")},
+        },
+        yaxis={
+            "range": [0, 1.28 * highest],
+            "tickformat": ".0%" if highest > 0.04 else ".1%",
+            "title": {"text": ink("share of gradients")},
+            "nticks": 6,
+        },
+        bargap=0.08,
+        shapes=[upright(x) for x, *_ in inside],
+        annotations=[note(text, x, y, **place, **beside[x > late]) for x, text, y in inside],
+        barmode="overlay",
+        # also where all gradients have one fate: of a single trace plotly draws none unless it is
+        # told to
+        showlegend=True,
+    )
+
+
+def _ends(window: GradientWindow, shift: float, tiny: int, top: int) -> tuple[float, float]:
+    """Return the ends of the axis: all gradients but a thin tail of small ones, and the window's
+    edges where they are not far away.
+    """
+    exponents = window.exponents or (0,)
+    low, gone, total = exponents[0], 0, sum(window.counts)
+    for exponent, count in zip(window.exponents, window.counts, strict=True):
+        gone += count
+        if gone > _TAIL * total:
+            low = exponent
+            break
+    high = exponents[-1] + shift + 1
+    left = min(low + shift - 2, max(tiny - 4, low + shift - _MARGIN))
+    return left, max(high + 1, min(top + 3, high + _MARGIN))

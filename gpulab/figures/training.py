@@ -1,0 +1,579 @@
+"""Figures of training: the lanes of an input pipeline, a step as the profiler recorded it, the
+speed-up ladder with the gain of each technique, and compressed models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpulab.evidence import Badge
+from gpulab.figures import palette
+from gpulab.figures._style import (
+    MID_GREY,
+    LabFigure,
+    apart_edges,
+    bytes_axis,
+    composed,
+    count_axis,
+    frame,
+    guide,
+    ink,
+    interval_bars,
+    linear_seconds_axis,
+    on_mouse,
+    ratio_axis,
+    ticks,
+    upright,
+)
+from gpulab.units import format_bytes, format_ratio, format_seconds, plural
+
+if TYPE_CHECKING:
+    from gpulab.compression import WeighedModel, Weighing
+    from gpulab.training import PipelineResult, Profile, ProfileSpan, StepSpan
+    from gpulab.training.ladder_results import Gain, LadderResult
+
+_LANE = 34  # pixels of a lane
+_LETTER = 0.0085  # of the picture's width: a letter of a bar's name
+_NUMBERED = 0.0225  # of the picture's width that a bar needs for a number
+_MARGIN = 150
+_LANES = {"data": "load and decode", "copy": "copy", "compute": "compute"}
+_MOST_ROWS = 10  # workers that get a row though they load none of the steps that are drawn
+_BAR: dict[str, Any] = {"type": "bar", "orientation": "h"}
+_INSIDE: dict[str, Any] = {
+    "textposition": "inside",
+    "insidetextanchor": "middle",
+    "textangle": 0,
+    "textfont": {"size": 11},
+}
+
+
+def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
+    """Return the lanes of an input pipeline: the loading, copy and step of each batch, and where
+    the accelerator waited.
+
+    Parameters
+    ----------
+    p : PipelineResult
+    steps : int
+        How many of the first steps are drawn; the table covers all of them.
+    """
+    drawn = min(steps, p.steps)
+    words = (
+        f"{p.steps} steps of {plural(p.batch_size, 'image')}, {plural(p.workers, 'worker')}: "
+        f"{p.images_per_second:.0f} images a second. {p.sentence} "
+        f"Loading a batch takes {format_seconds(p.loading_seconds)}, its copy "
+        f"{format_seconds(p.copy_seconds)} for {format_bytes(p.batch_bytes)}, a step "
+        f"{format_seconds(p.compute_seconds)}."
+    )
+    spans = [span for span in p.spans if span.step < drawn]
+    end = max(span.end_seconds for span in spans if span.lane == "compute")
+    # every worker that loads one of the steps has its own row: two in one would hide each other
+    busy = 1 + max(span.worker for span in spans if span.lane == "data")
+    rows = [f"worker {k}" for k in range(max(busy, min(p.workers, _MOST_ROWS)))]
+    rows = [*(rows if p.workers else ["training loads"]), "copy", "compute"]
+    begins = p.lane("compute")
+    gaps = [(0.0, begins[0].start_seconds), *p.gaps]
+    gaps = [gap for gap in gaps if gap[0] < begins[drawn - 1].end_seconds]
+    waits = {
+        "name": ink("the accelerator waits"),
+        "y": ["compute"] * len(gaps),
+        "x": [b - a for a, b in gaps],
+        "base": [a for a, _ in gaps],
+        "marker": {
+            "color": "rgba(127,127,127,0.30)",
+            "pattern": {"shape": "x", "size": 5, "fgcolor": palette.GREY},
+        },
+        **on_mouse(f"waits {format_seconds(b - a)}" for a, b in gaps),
+    }
+    lanes = [
+        _lane(
+            lane,
+            [span for span in spans if span.lane == lane and span.start_seconds < end],
+            (p.evidence if lane == "data" else p.accelerator_evidence).badge,
+            end,
+        )
+        for lane in _LANES
+    ]
+    return composed(
+        frame(
+            f"Input pipeline: the first {drawn} steps, workers {p.workers}",
+            [p.evidence, p.accelerator_evidence],
+            words,
+            height=_MARGIN + _LANE * len(rows),
+        ),
+        [waits, *lanes],
+        {**_BAR, "width": 0.62},
+        xaxis=linear_seconds_axis(end, "time since the start"),
+        yaxis=_lanes_axis(rows),
+        barmode="overlay",
+        showlegend=True,
+        legend={"traceorder": "normal"},
+        margin={"b": 88},
+    )
+
+
+def _lane(lane: str, spans: Sequence[StepSpan], badge: Badge, end: float) -> dict[str, Any]:
+    """Return the bars of one lane, whose rows are workers where it loads."""
+    color, hollow = palette.LANES[lane], badge is not Badge.MEASURED
+    outline = {"color": color, "width": 1.5}
+    edge = outline if hollow else apart_edges([span.seconds for span in spans], end)
+    loads = [f"worker {span.worker}" if span.worker >= 0 else "training loads" for span in spans]
+    return {
+        "name": ink(f"{_LANES[lane]} ({badge.value.lower()})"),
+        "y": loads if lane == "data" else [lane] * len(spans),
+        "x": [min(span.end_seconds, end) - span.start_seconds for span in spans],
+        "base": [span.start_seconds for span in spans],
+        "marker": {"color": "rgba(0,0,0,0)" if hollow else color, "line": edge},
+        "text": [
+            _on_bar(str(span.step + 1), "" if hollow else color)
+            if span.seconds > _NUMBERED * end
+            else ""
+            for span in spans
+        ],
+        **_INSIDE,
+        **on_mouse(
+            f"batch {span.step + 1}: {_LANES[lane]} {format_seconds(span.seconds)}"
+            for span in spans
+        ),
+    }
+
+
+def _lanes_axis(names: Sequence[str]) -> dict[str, Any]:
+    return {
+        "type": "category",
+        **ticks(names, names),
+        "categoryorder": "array",
+        "categoryarray": list(reversed(names)),
+        "showgrid": False,
+        "range": [-0.6, len(names) - 0.4],
+    }
+
+
+def profile(p: Profile, step: int = 0, depth: int = 1) -> LabFigure:
+    """Return one step as recorded by the profiler: your marks, the operators on the host, the
+    kernels on the device.
+
+    Parameters
+    ----------
+    p : Profile
+    step : int
+        Index of the step, from 0.
+    depth : int
+        Depth of the calls: 0 shows what the program called, 1 also what these operators called, and
+        so on.
+    """
+    begin, end = p.steps[step]
+    inside = [span for span in p.spans if begin <= span.start_seconds <= end]
+    # name -> lane and depth, of which those are drawn that have something to show
+    calls = ["operators", "nested calls", *(f"calls, depth {k}" for k in range(2, depth + 1))]
+    lanes = {"your marks": ("mark", 0), "marks inside": ("mark", 1)}
+    lanes |= {name: ("host", k) for k, name in enumerate(calls[: depth + 1])}
+    found = {
+        name: [span for span in inside if (span.lane, span.depth) == where]
+        for name, where in lanes.items()
+    }
+    found["device"] = [span for span in inside if span.lane == "device"]
+    found = {name: spans for name, spans in found.items() if spans}
+    alone, idle = p.unprofiled_seconds, p.device_idle_ratio
+    without = "" if math.isnan(alone) else f" and {format_seconds(alone)} without it"
+    words = (
+        f"One step of {p.label} on {p.device}. On average a step took "
+        f"{format_seconds(p.step_seconds)} under the profiler{without}: "
+        f"{p.operators_per_step:.0f} operators, {p.between_ratio:.0%} of the time between them"
+    )
+    words += f"; the device ran no kernel for {idle:.0%} of it." if idle is not None else "."
+    return composed(
+        frame(
+            f"Inside {p.label}: one step", p.evidence, words, height=_MARGIN + _LANE * len(found)
+        ),
+        [_profile_lane(name, spans, begin, end - begin) for name, spans in found.items()],
+        _BAR,
+        xaxis=linear_seconds_axis(end - begin, "time since the step began"),
+        yaxis=_lanes_axis(list(found)),
+        barmode="overlay",
+        showlegend=False,
+    )
+
+
+def _profile_lane(
+    name: str, spans: Sequence[ProfileSpan], begin: float, whole: float
+) -> dict[str, Any]:
+    """Return a row. A name stands on its bar, else at its right where nothing follows, else it is
+    shown at the mouse only.
+    """
+    color = {"mark": palette.GREY, "host": palette.BLUE, "device": palette.VERMILLION}[
+        spans[0].lane
+    ]
+    spans = sorted(spans, key=lambda span: span.start_seconds)
+    names = [
+        span.name.removeprefix("aten::").removeprefix("autograd::engine::evaluate_function: ")
+        for span in spans
+    ]
+    # after the last one, the margin behind the axis
+    follows = [*(span.start_seconds for span in spans[1:]), begin + 1.1 * whole]
+    texts, places = [], []
+    for span, short, after in zip(spans, names, follows, strict=True):
+        room = _LETTER * (len(short) + 1) * whole
+        on_it = span.seconds > room
+        beside = after - span.end_seconds > room
+        texts.append(_on_bar(short, color if on_it else "") if on_it or beside else "")
+        places.append("inside" if on_it else "outside")
+    lengths = [span.seconds for span in spans]
+    return {
+        "y": [name] * len(spans),
+        "x": lengths,
+        "width": 0.7,
+        "base": [span.start_seconds - begin for span in spans],
+        "marker": {"color": color, "line": apart_edges(lengths, whole)},
+        "text": texts,
+        **_INSIDE,
+        "textposition": places,
+        "cliponaxis": False,
+        **on_mouse(
+            f"{short}: {format_seconds(length)}"
+            for short, length in zip(names, lengths, strict=True)
+        ),
+    }
+
+
+def _on_bar(text: str, color: str) -> str:
+    """Return text for a bar of this color: white on blue, black on the others, which are lighter;
+    in the theme's ink on none ("").
+    """
+    shade = "#FFFFFF" if color == palette.BLUE else "#000000"
+    return f'<span style="fill:{shade}">{text}</span>' if color else ink(text)
+
+
+# The speed-up ladder.
+
+_RUNG, _AROUND = 34, 170  # pixels: of a row; of title, axis and legend
+# times the largest ratio: an interval that reaches further is cut there, with an arrow, and told in
+# words
+_FAR = 3.0
+_ROOM = 2.2  # times the furthest bar: what is written to the right of it
+# What an interval allows to say; the words beside each bar say the same.
+_VERDICTS = {
+    "faster": palette.BLUISH_GREEN,
+    "slower": palette.REDDISH_PURPLE,
+    "no difference shown": palette.GREY,
+    "no interval": palette.GREY,
+}
+# A technique's three gains, each with a shape of its own.
+_PLACES = (
+    ("alone", "alone, relative to the script", "circle", palette.BLUE),
+    ("gain", "at its place, relative to the rung before", "square", palette.ORANGE),
+    ("removed", "last: all techniques relative to all others", "diamond", palette.VERMILLION),
+)
+
+
+def waterfall(result: LadderResult) -> LabFigure:
+    """Return the ladder as a waterfall: each rung from the speed before it to the speed after it,
+    then the combination and the product.
+
+    The axis is logarithmic, so equal factors have equal lengths, and the lengths of the single bars
+    add up to the product of the gains.
+
+    Parameters
+    ----------
+    result : LadderResult
+        As ``training.ladder`` returns it.
+    """
+    together, product, device = result.together, result.product, palette.device_color(result.device)
+    overs = [rung.form.over_start for rung in result.rungs]
+    most = _FAR * max(gain.ratio for gain in (together, product, *overs))
+    before, traces = 1.0, []
+    for row, (rung, over) in enumerate(zip(result.rungs, overs, strict=True)):
+        color, gain = _VERDICTS[rung.gain.verdict], rung.gain
+        right = max(before, *_ends(over, most))
+        traces += [
+            _step(
+                row, before, over.ratio, color, f"{rung.title}: {gain} relative to the rung before"
+            ),
+            _beside(row, right, f"{format_ratio(gain.ratio)}, {gain.verdict}"),
+            *_whisker(row, over, palette.marker(Badge.MEASURED, color, size=8), most),
+        ]
+        before = over.ratio
+    row = len(overs)
+    line = {"mode": "lines", "x": [1.0, product.ratio], "y": [row + 1] * 2, "hoverinfo": "skip"}
+    traces += [
+        _step(row, 1.0, together.ratio, device, f"all together: {together}"),
+        _beside(row, max(1.0, *_ends(together, most)), f"{together}, MEASURED"),
+        *_whisker(row, together, palette.marker(Badge.MEASURED, device, size=8), most),
+        {**line, "line": palette.line(Badge.MODELLED, device, 3)},
+        _beside(row + 1, max(1.0, *_ends(product, most)), f"{product}, MODELLED"),
+        *_whisker(row + 1, product, palette.marker(Badge.MODELLED, device, size=9), most),
+    ]
+    rungs = " ".join(f"{rung.title}: {rung.gain}, {rung.gain.verdict}." for rung in result.rungs)
+    return _ladder(
+        result,
+        f"From the script to all techniques ({result.task})",
+        f"A waterfall of the speed-up over the script on {result.device}. {rungs} "
+        f"{result.sentence}",
+        traces,
+        ("all together", "single gains multiplied"),
+        [end for gain in (together, product, *overs) for end in _ends(gain, most)],
+        _ROOM,
+        ("speed-up over the script", "the script"),
+    )
+
+
+def ladder_gains(result: LadderResult) -> LabFigure:
+    """Return the gain of each technique alone, at its place in the ladder, and as the last one,
+    with intervals.
+
+    Parameters
+    ----------
+    result : LadderResult
+        As ``training.ladder`` returns it.
+    """
+    words = " ".join(
+        f"{r.title}: alone {r.alone}, at its place {r.gain}, at the end {r.removed}."
+        for r in result.rungs
+    )
+    traces, ends = [], []
+    most = _FAR * max(getattr(rung, field).ratio for field, *_ in _PLACES for rung in result.rungs)
+    for number, (field, title, symbol, color) in enumerate(_PLACES):
+        gains = [getattr(rung, field) for rung in result.rungs]
+        ends += [end for gain in gains for end in _ends(gain, most)]
+        rows = [row + 0.22 * (number - 1) for row in range(len(gains))]
+        marks = {
+            **_marks(gains, rows, palette.marker(Badge.MEASURED, color, symbol, 9), most),
+            "name": ink(title),
+            "showlegend": True,
+            **on_mouse(
+                f"{rung.title}, {title}: {gain}"
+                for rung, gain in zip(result.rungs, gains, strict=True)
+            ),
+        }
+        traces += [marks, *_cut(gains, rows, color, most)]
+    title = "The gain of a technique depends on the techniques before it"
+    return _ladder(result, title, words, traces, (), ends, 1.0, ("speed-up", "no gain"))
+
+
+def _ladder(
+    result: LadderResult,
+    title: str,
+    words: str,
+    traces: Sequence[dict[str, Any]],
+    more: Sequence[str],
+    ends: Sequence[float],
+    room: float,
+    names: tuple[str, str],
+) -> LabFigure:
+    """Return a row for each rung and each of ``more``, over ratios that reach to ``ends``, with
+    ``room`` to the right; ``names`` are those of the axis and of the line at 1.
+    """
+    rows = [*(rung.title for rung in result.rungs), *more]
+    evidence = [result.evidence, result.product_evidence] if more else result.evidence
+    figure = composed(
+        frame(title, evidence, words, height=_AROUND + _RUNG * len(rows)),
+        traces,
+        {"type": "scatter", "showlegend": False},
+        xaxis=ratio_axis([1.0, *ends, room * max(1.0, *ends)], names[0]),
+        yaxis={**ticks(range(len(rows)), rows), "range": [len(rows), -0.6], "showgrid": False},
+        legend={"traceorder": "normal"},
+    )
+    guide(figure, 1.0, names[1], bottom=True)
+    return figure
+
+
+def _step(row: int, begin: float, end: float, color: str, hover: str) -> dict[str, Any]:
+    """Return a bar on the logarithmic axis."""
+    return {
+        "mode": "lines",
+        "x": [begin, end],
+        "y": [row, row],
+        "line": {"color": color, "width": 14},
+        "opacity": 0.55,
+        "hovertext": [hover] * 2,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+
+
+def _beside(row: int, place: float, words: str) -> dict[str, Any]:
+    return {
+        "mode": "text",
+        "x": [1.06 * place],
+        "y": [row],
+        "text": [ink(words)],
+        "textposition": "middle right",
+        "textfont": {"size": 12, "color": MID_GREY},
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }
+
+
+def _marks(
+    gains: Sequence[Gain], rows: Sequence[float], marker: dict[str, Any], most: float
+) -> dict[str, Any]:
+    """Return gains with their intervals, which ``most`` cuts."""
+    values = [gain.ratio for gain in gains]
+    spans = [gain.interval or (gain.ratio, gain.ratio) for gain in gains]
+    ends = [(low, min(high, most)) for low, high in spans]
+    error = interval_bars(values, ends, marker["color"], width=5)
+    return {"mode": "markers", "x": values, "y": list(rows), "marker": marker, "error_x": error}
+
+
+def _whisker(row: int, gain: Gain, marker: dict[str, Any], most: float) -> list[dict[str, Any]]:
+    told = {"hovertemplate": f"relative to the script: {gain}<extra></extra>"}
+    return [
+        {**_marks([gain], [row], marker, most), **told},
+        *_cut([gain], [row], marker["color"], most),
+    ]
+
+
+def _cut(
+    gains: Sequence[Gain], rows: Sequence[float], color: str, most: float
+) -> list[dict[str, Any]]:
+    """Return an arrow for each interval that goes on beyond ``most``."""
+    cut = [
+        row
+        for gain, row in zip(gains, rows, strict=True)
+        if gain.interval and gain.interval[1] > most
+    ]
+    arrows = {
+        "mode": "markers",
+        "x": [most] * len(cut),
+        "y": cut,
+        "hoverinfo": "skip",
+        "marker": {"symbol": "triangle-right", "size": 9, "color": color},
+    }
+    return [arrows] if cut else []
+
+
+def _ends(gain: Gain, most: float) -> list[float]:
+    return [gain.ratio, *(min(end, most) for end in gain.interval or ())]
+
+
+# Compressed models.
+
+# Two points nearer than a digit is wide would have their numbers on each other.
+_NEAR_X, _NEAR_Y = 1.06, 0.008
+
+
+def diet(w: Weighing) -> LabFigure:
+    """Return the models as numbered points, in the order of the table: accuracy over bytes on the
+    left, over time on the right.
+
+    Parameters
+    ----------
+    w : Weighing
+        With accuracies; a model without one is left out. Times are relative to the first model;
+        each model was measured in turn with it.
+
+    Notes
+    -----
+    Bars are 95 % intervals: of the accuracy over test items (and seeds), of the time over calls.
+    """
+    points = [(number, m) for number, m in enumerate(w.models, start=1) if m.accuracy is not None]
+    color = palette.device_color(w.environment.device_kind)
+    traces = []
+    for axis, place, front in (
+        ("x", _size, w.front_of(time=False)),
+        ("x2", _time, w.front_of(size=False)),
+    ):
+        line = sorted((m for _, m in points if m.label in front), key=place)
+        here = {"xaxis": axis, "yaxis": axis.replace("x", "y"), "showlegend": axis == "x"}
+        joined = {
+            "mode": "lines",
+            "x": [place(m) for m in line],
+            "y": [100 * (m.accuracy or 0.0) for m in line],
+            "line": {"color": palette.GREY, "width": 1.5, "dash": "dot"},
+            "name": ink("Pareto front"),
+            "hoverinfo": "skip",
+        }
+        traces += [{**joined, **here}, {**_models(points, color, place), **here}]
+    times = [end for _, m in points for end in _time_ends(m)]
+    said = " ".join(f"{number}: {_model_words(m)}." for number, m in points)
+    low = min([end for _, m in points for end in m.accuracy_interval or (0.0, 1.0)] + [0.9])
+    margin = 0.05 * (1.0 - low)
+    upward: dict[str, Any] = {"range": [100 * (low - margin), 100 * (1.0 + margin)]}
+    right = {"matches": "y", "anchor": "x2", "showticklabels": True, "title": {"text": ""}}
+    return composed(
+        frame(
+            f"{w.task}: accuracy, size and time of compressed models",
+            w.evidence,
+            f"Accuracy of {len(points)} models on {w.task} over file size and time on {w.device}. "
+            f"{said} Pareto front: {', '.join(w.front)}.",
+            420,
+        ),
+        traces,
+        {"type": "scatter"},
+        xaxis={
+            **bytes_axis([_size(m) for _, m in points], "file size (log scale)"),
+            "domain": (0.0, 0.46),
+        },
+        xaxis2={
+            **count_axis(times, "time / time of the first model (log scale)"),
+            "domain": (0.56, 1.0),
+            "anchor": "y2",
+        },
+        yaxis={**upward, "title": {"text": ink("accuracy on the test set (%)")}},
+        yaxis2={**upward, **right},
+        shapes=[{**upright(1), "xref": "x2", "yref": "y2 domain"}],
+    )
+
+
+def _size(m: WeighedModel) -> float:
+    return float(m.file_bytes)
+
+
+def _time(m: WeighedModel) -> float:
+    return 1.0 if m.speedup is None else 1.0 / m.speedup
+
+
+def _time_ends(m: WeighedModel) -> tuple[float, float]:
+    """Return the ends of the interval of the time; of one without an interval the time twice."""
+    if m.speedup_interval is None:
+        return _time(m), _time(m)
+    return 1.0 / m.speedup_interval[1], 1.0 / m.speedup_interval[0]
+
+
+def _models(
+    points: Sequence[tuple[int, WeighedModel]], color: str, place: Callable[[WeighedModel], float]
+) -> dict[str, Any]:
+    """Return the models as numbered points; of those on each other the first has all numbers."""
+    across = [place(m) for _, m in points]
+    upward = [100 * (m.accuracy or 0.0) for _, m in points]
+    spans = [m.accuracy_interval or (0.0, 1.0) for _, m in points]
+    numbers: list[list[int]] = []
+    for index, (number, _) in enumerate(points):
+        near = (
+            k
+            for k in range(index)
+            if numbers[k]
+            and 1 / _NEAR_X < across[index] / across[k] < _NEAR_X
+            and abs(upward[index] - upward[k]) < 100 * _NEAR_Y
+        )
+        first = next(near, index)
+        numbers.append([])
+        numbers[first].append(number)
+    trace = {
+        "mode": "markers+text",
+        "x": across,
+        "y": upward,
+        "error_y": interval_bars(
+            upward, [(100 * low, 100 * high) for low, high in spans], color, 1
+        ),
+        "marker": palette.marker(Badge.MEASURED, color, size=9),
+        "text": [ink(", ".join(map(str, each))) for each in numbers],
+        "textposition": "top right",
+        "textfont": {"size": 12},
+        "cliponaxis": False,
+        "name": ink("a model, numbered as in the table"),
+        **on_mouse(_model_words(m) for _, m in points),
+    }
+    if place is _time:
+        trace["error_x"] = interval_bars(across, [_time_ends(m) for _, m in points], color, 1)
+    return trace
+
+
+def _model_words(m: WeighedModel) -> str:
+    low, high = m.accuracy_interval or (0.0, 1.0)
+    fast = "reference" if m.speedup is None else f"a speed-up of {format_ratio(m.speedup)}"
+    right = (
+        f"{100 * (m.accuracy or 0.0):.1f} % accuracy (95 %: {100 * low:.1f} to {100 * high:.1f})"
+    )
+    return f"{m.label}: {format_bytes(m.file_bytes)}, {fast}, {right}"
