@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpulab.evidence import Badge, Evidence
+from gpulab.evidence import Badge
 from gpulab.figures import palette
 from gpulab.figures._style import (
     AXIS,
@@ -290,8 +290,9 @@ def _bar(kind: str, badge: Badge, height: float, width: float = 1.0) -> dict[str
     color, shape, _, words = _KINDS[kind]
     hollow = badge is not Badge.MEASURED
     pattern: dict[str, Any] = {"shape": shape}
+    edge: dict[str, Any]
     if kind == "idle":
-        ground, edge = _CLEAR if hollow else _WAIT, {"width": 0.0}
+        ground, edge = _CLEAR if hollow else _WAIT, {"width": 0}
         pattern |= {"size": 6, "fgcolor": color, "fgopacity": 0.45, "bgcolor": ground}
     else:
         ground = faded(color, "0.10") if hollow else color
@@ -375,7 +376,8 @@ def scaling(
         "speedup", "efficiency" (speed-up / ranks) or "seconds" (of a step).
     """
     results = list(measured) if isinstance(measured, Sequence) else [measured]
-    counts = [p.ranks for one in (*results, *curves) for p in one.points] or [1, 8]
+    everything: list[Any] = [*results, *curves]
+    counts = [p.ranks for one in everything for p in one.points] or [1, 8]
     traces: list[dict[str, Any]] = []
     if quantity != "seconds":
         ends = [1, max(2, *counts)]
@@ -397,11 +399,11 @@ def scaling(
         traces.append(_points(result, quantity, number, several))
     # Of several models the last says most (communication counts everything that the laws leave
     # out); the table's badges have them all.
-    modelled = [r.prediction for r in results if r.prediction] + list(curves)
+    modelled = [one.evidence for one in (*(r.prediction for r in results), *curves) if one]
     title, axis = _QUANTITIES[quantity]
     base = frame(
         title,
-        [one.evidence for one in (*results, *modelled[-1:])],
+        [*(r.evidence for r in results), *modelled[-1:]],
         _scaling_words(results, curves),
         _HEIGHT + _ENTRY * max(0, len(traces) - 4),
     )
@@ -520,7 +522,7 @@ def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list
         [_value(p, quantity) for p in curve.points]
         for curve in (result.prediction, result.overlapped)
     )
-    lines = [(below, "no overlap", "dash", {})]
+    lines: list[tuple[Any, str, str, dict[str, str]]] = [(below, "no overlap", "dash", {})]
     if below != above:
         fill = {"fill": "tonexty", "fillcolor": "rgba(127,127,127,0.18)"}
         lines.append((above, "maximal overlap", "longdashdot", fill))

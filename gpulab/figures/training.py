@@ -517,7 +517,7 @@ def diet(w: Weighing) -> LabFigure:
 
 
 def _size(m: WeighedModel) -> float:
-    return float(m.file_bytes)
+    return m.file_bytes
 
 
 def _time(m: WeighedModel) -> float:

@@ -101,7 +101,8 @@ def sweep(
         values += _add_prediction(figure, fits[0], rate, at_bytes)
         sizes.append(at_bytes)
     if rate:
-        values += _name_rates(figure, s and s.memory_bandwidth_bytes_per_second, fits)
+        ceiling = None if s is None else s.memory_bandwidth_bytes_per_second
+        values += _name_rates(figure, ceiling, fits)
         axis = rate_axis(values, "rate (log scale)")
     else:
         axis = seconds_axis(values, "time (log scale)")
@@ -331,8 +332,8 @@ def overlap(o: Overlap) -> LabFigure:
     base = frame(title, o.evidence, words, height=300)
     hollow = o.evidence.badge is not Badge.MEASURED
     end = max([span.end_seconds for span in o.timeline] + [o.serial_seconds, o.ideal_seconds])
-    traces = []
-    for lane in ("copy", "compute"):
+    traces, lanes = [], ("compute", "copy")  # from the bottom
+    for lane in reversed(lanes):
         spans, color = [span for span in o.timeline if span.lane == lane], palette.LANES[lane]
         outline = {"color": color, "width": 1.5}
         edge = outline if hollow else apart_edges([span.seconds for span in spans], end)
@@ -357,7 +358,7 @@ def overlap(o: Overlap) -> LabFigure:
         traces,
         {"type": "bar", "orientation": "h", "width": 0.55, "showlegend": False},
         xaxis=linear_seconds_axis(end, "time since the start"),
-        yaxis=row_axis(["copy", "compute"]),
+        yaxis=row_axis(lanes, autorange=True, categoryorder="array", categoryarray=lanes),
         shapes=[{**upright(seconds), "y1": height} for seconds, _, height in marks],
         annotations=[note(text, seconds, height, **place) for seconds, text, height in marks],
         barmode="overlay",
