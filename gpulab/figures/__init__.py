@@ -20,7 +20,7 @@ from gpulab.figures.memory import (
 )
 from gpulab.figures.precision import gradient_window, number_line
 from gpulab.figures.ranks import pipeline_schedule, rank_timeline, scaling
-from gpulab.figures.roofline import roofline
+from gpulab.figures.roofline import class_predictions, class_roofline, roofline
 from gpulab.figures.timing import comparison, measurement
 from gpulab.figures.training import diet, ladder_gains, pipeline, profile, waterfall
 from gpulab.figures.transfer import (

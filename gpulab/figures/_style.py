@@ -326,9 +326,15 @@ def _short(text: str) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
+def near(axis: dict[str, Any]) -> dict[str, Any]:
+    """Return the axis with its title close to the ticks."""
+    return {**axis, "title": {**axis["title"], "standoff": 10}}
+
+
 def seconds_axis(values: Iterable[float | None], title: str = "seconds per call") -> dict[str, Any]:
     """Return a logarithmic axis of time whose ticks read "10 us", wide enough for all values."""
-    return _log_axis(_positive(values) or [1e-6, 1.0], title, lambda t: _short(format_seconds(t)))
+    there = _positive(values) or [1e-6, 1.0]
+    return near(_log_axis(there, title, lambda t: _short(format_seconds(t))))
 
 
 def bytes_axis(values: Iterable[float | None], title: str = "size") -> dict[str, Any]:
@@ -337,8 +343,7 @@ def bytes_axis(values: Iterable[float | None], title: str = "size") -> dict[str,
     low, high = math.floor(math.log2(min(there))), math.ceil(math.log2(max(there)))
     step = max(1, math.ceil((high - low) / 8))
     at = [2.0**e for e in range(low - low % step, high + 1, step)]
-    axis = _log_axis(there, title, lambda n: _short(format_bytes(n)), at)
-    return {**axis, "title": {**axis["title"], "standoff": 10}}
+    return near(_log_axis(there, title, lambda n: _short(format_bytes(n)), at))
 
 
 def rate_axis(values: Iterable[float | None], title: str, unit: str = "B/s") -> dict[str, Any]:
@@ -439,8 +444,8 @@ def linear_seconds_axis(high: float, title: str, low: float = 0.0) -> dict[str, 
 
 def linear_bytes_axis(high: float, title: str) -> dict[str, Any]:
     """Return a linear axis of storage with ticks such as "512 MiB"."""
-    axis = linear_axis(max(high, 1.0), title, lambda v: _short(format_bytes(v)), binary=True)
-    return {**axis, "title": {**axis["title"], "standoff": 10}}
+    high = max(high, 1.0)
+    return near(linear_axis(high, title, lambda v: _short(format_bytes(v)), binary=True))
 
 
 def round_step(wanted: float, binary: bool = False) -> float:

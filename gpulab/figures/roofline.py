@@ -1,23 +1,43 @@
-"""The figure of a roofline: roofs of arithmetic and memory, the ridge where they meet, and the work
-below them.
+"""Figures of rooflines: the roofs of a machine, the ridge where they meet, and the work below them;
+all machines of a class; and the predictions of a class compared with its results.
+
+What students' machines report is RECORDED: a named machine, on a date. The names come from
+untrusted files, so they are escaped everywhere.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import html
 import math
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpulab.evidence import Badge, Evidence
 from gpulab.figures import palette
-from gpulab.figures._style import LabFigure, composed, count_axis, frame, ink, rate_axis
+from gpulab.figures._style import (
+    LabFigure,
+    composed,
+    count_axis,
+    frame,
+    ink,
+    interval_bars,
+    note,
+    on_mouse,
+    rate_axis,
+    ticks,
+    upright,
+)
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_number
 
 if TYPE_CHECKING:
-    from gpulab.models import MemoryRoof, Roofline, RooflinePoint
+    from gpulab.lessons import Classroom
+    from gpulab.lessons._classroom import Student
+    from gpulab.models import Roofline, RooflinePoint
 
-_HEIGHT, _WIDE = 500, 570  # of the figure; pixels that its axes are wide at 900 pixels
-_TALL = 320  # pixels that its axes are high
+_HEIGHT = 500
+_WIDE, _TALL = 570, 320  # pixels of the axes at 900 pixels
 _LETTER, _LINE = 6.4, 14  # pixels of a letter and of a line of text
 _ROOM = 2.0  # how far the lines go beyond the outermost point or ridge
 _NAMES = 0.27  # of the lines' width, on either side: room for the names of the roofs
@@ -27,7 +47,47 @@ _WHAT = {
     Badge.RECORDED: "recorded",
     Badge.MODELLED: "predicted, modelled",
 }
+_INTENSITY = "arithmetic intensity, FLOP per byte (log scale)"
 _Area = tuple[float, float, float, float]  # left, bottom, right, top, in pixels
+
+
+class _Places:
+    """What is where on log axes, in pixels, so that texts do not lie on each other."""
+
+    def __init__(self, xaxis: dict[str, Any], yaxis: dict[str, Any]) -> None:
+        self.xaxis, self.yaxis = xaxis, yaxis
+        self.taken: list[_Area] = []
+        self.on_lines: list[_Area] = []
+
+    def of(self, x: float, y: float) -> tuple[float, float]:
+        """Return where a point stands."""
+        (left, right), (low, high) = self.xaxis["range"], self.yaxis["range"]
+        across = (math.log10(x) - left) / (right - left)
+        return across * _WIDE, (math.log10(y) - low) / (high - low) * _TALL
+
+    def is_free(self, area: _Area, beside_lines: bool = False) -> bool:
+        """Return whether nothing else lies there; lines count only where asked."""
+        left, low, right, high = area
+        others = [*self.taken, *(self.on_lines if beside_lines else ())]
+        return not any(left < b[2] and b[0] < right and low < b[3] and b[1] < high for b in others)
+
+    def push_up(self, left: float, low: float, width: float, step: float) -> float:
+        """Take the first free place for a line of text at or above a height, and return how much
+        higher it is.
+        """
+        up = 0.0
+        while not self.is_free((left, low + up, left + width, low + up + _LINE)):
+            up += step
+        self.taken.append((left, low + up, left + width, low + up + _LINE))
+        return up
+
+    def add_line(self, xs: Sequence[float], ys: Sequence[float]) -> None:
+        """Remember small areas along a line: a name stands beside it where it can."""
+        (x0, y0), (x1, y1) = (self.of(x, y) for x, y in zip(xs, ys, strict=True))
+        steps = max(1, int(math.hypot(x1 - x0, y1 - y0) / _STEP))
+        for k in range(steps + 1):
+            x, y = x0 + (x1 - x0) * k / steps, y0 + (y1 - y0) * k / steps
+            self.on_lines.append((x - 1, y - 1, x + 1, y + 1))
 
 
 def roofline(
@@ -52,45 +112,63 @@ def roofline(
         roofs are solid, recorded ones dotted, modelled ones dashed. Work without arithmetic cannot
         be drawn on these axes and is named in the description.
     """
-    machines = [r, *beside]
-    tops = {id(one): _arithmetics(one, arithmetic) for one in machines}
-    ridges = [
-        (one, *found) for one in machines if (found := _ridge(one, tops[id(one)])) is not None
+    machines = [(one, _arithmetics(one, arithmetic)) for one in (r, *beside)]
+    # where each level of memory meets each roof that is drawn; the slowest meets the first one at
+    # the ridge
+    crossings = [
+        one.ridge_flops_per_byte(top, level.name)
+        for one, tops in machines
+        for top in tops
+        for level in one.memory
     ]
-    placed = [(one, p) for one in machines for p in one.points if p.flops and p.nbytes]
-    xs = [p.intensity_flops_per_byte for _, p in placed] + [
-        x for one in machines for x in _crossings(one, tops[id(one)])
-    ] or [1.0]
+    ridges = [
+        (one, one.ridge_flops_per_byte(tops[0], one.memory[-1].name), tops[0])
+        for one, tops in machines
+        if one.memory and tops
+    ]
+    points = [p for one, _ in machines for p in one.points if p.flops and p.nbytes]
+    xs = [*(p.intensity_flops_per_byte for p in points), *crossings] or [1.0]
     low, high = min(xs) / _ROOM, max(xs) * _ROOM
     aside = (high / low) ** _NAMES
     traces: list[dict[str, Any]] = []
     labels: list[tuple[float, float, str, str]] = []
-    heights: list[float] = []
-    for one in machines:
-        lines, names = _roofs(one, tops[id(one)], low, high)
+    for one, tops in machines:
+        lines, names = _roofs(one, tops, low, high)
         traces, labels = traces + lines, labels + names
-        heights += [y for line in lines for y in line["y"]]
-    heights += [y for _, p in placed for y in (_reached(p), *_ends(p))]
-    base = frame(_title(machines), _evidence(machines), _describe(machines, ridges), height=_HEIGHT)
-    axes = {
-        "xaxis": count_axis(
-            [low / aside, high * aside], "arithmetic intensity, FLOP per byte (log scale)"
-        ),
-        "yaxis": rate_axis(heights, "FLOP per second (log scale)", "FLOP/s"),
-    }
-    taken: list[_Area] = []
-    notes = _roof_notes(labels, axes, taken)
-    shapes, marks = _ridge_marks(ridges, axes, taken)
-    on_lines = _line_areas(traces, shapes, axes)
-    for one in machines:
-        traces += _points(one, axes, taken, on_lines)
-    plain = base.layout.xaxis.to_plotly_json()
+    heights = [y for line in traces for y in line["y"]]
+    heights += [y for p in points for y in (_reached(p), *_ends(p))]
+    places = _Places(
+        count_axis([low / aside, high * aside], _INTENSITY),
+        rate_axis(heights, "FLOP per second (log scale)", "FLOP/s"),
+    )
+    notes = _roof_notes(labels, places)
+    shapes = _ridge_marks(ridges, places, notes)
+    for trace in traces:
+        places.add_line(trace["x"], trace["y"])
+    for shape in shapes:
+        places.add_line((shape["x0"], shape["x1"]), (shape["y0"], shape["y1"]))
+    for one, _ in machines:
+        traces += _points(one, places)
+    base = frame(
+        f"Roofline of {' and '.join(dict.fromkeys(one.device for one, _ in machines))}",
+        [
+            evidence
+            for one, _ in machines
+            for evidence in (
+                one.evidence,
+                *(p.evidence for p in one.points if p.seconds is not None),
+            )
+        ],
+        _roofline_words([one for one, _ in machines], ridges),
+        height=_HEIGHT,
+    )
     return composed(
         base,
         traces,
-        xaxis={**plain, **axes["xaxis"]},
-        yaxis={**plain, **axes["yaxis"]},
-        annotations=[*notes, *marks],
+        {"type": "scatter"},
+        xaxis=places.xaxis,
+        yaxis=places.yaxis,
+        annotations=notes,
         shapes=shapes,
         showlegend=True,
     )
@@ -103,21 +181,9 @@ def _color(one: Roofline) -> str:
     return palette.device_color("cpu" if one.device_kind == "cpu" else "cuda")
 
 
-def _title(machines: Sequence[Roofline]) -> str:
-    return f"Roofline of {' and '.join(dict.fromkeys(one.device for one in machines))}"
-
-
-def _evidence(machines: Sequence[Roofline]) -> list[Evidence]:
-    return [
-        evidence
-        for one in machines
-        for evidence in (one.evidence, *(p.evidence for p in one.points if p.seconds is not None))
-    ]
-
-
 def _arithmetics(one: Roofline, wanted: str | None) -> list[str]:
-    """The roofs to draw: those asked for or used, else one; the one asked for comes first, since
-    its ridge is marked.
+    """Return the roofs to draw: those asked for or used, else one; the one asked for comes first,
+    since its ridge is marked.
     """
     known = sorted((roof.name for roof in one.arithmetic), key=lambda name: name != wanted)
     used = [
@@ -126,257 +192,130 @@ def _arithmetics(one: Roofline, wanted: str | None) -> list[str]:
     return used or [name for name in ("float32",) if name in known] or known[:1]
 
 
-def _ridge(one: Roofline, tops: Sequence[str]) -> tuple[float, float, str] | None:
-    """Where the slowest level of memory meets the first roof: FLOP a byte, FLOP/s, and the
-    words.
-    """
-    if not one.memory or not tops:
-        return None
-    level = one.memory[-1]
-    x = one.ridge_flops_per_byte(tops[0], level.name)
-    return (
-        x,
-        one.arithmetic_roof(tops[0]).flops_per_second,
-        f"ridge {format_number(x)} FLOP per byte",
-    )
-
-
-def _crossings(one: Roofline, tops: Sequence[str]) -> list[float]:
-    """Where each level of memory meets each roof that is drawn."""
-    return [one.ridge_flops_per_byte(top, level.name) for top in tops for level in one.memory]
-
-
 def _roofs(
     one: Roofline, tops: Sequence[str], low: float, high: float
 ) -> tuple[list[dict[str, Any]], list[tuple[float, float, str, str]]]:
-    """The slopes up to the highest roof, the flat roofs from the steepest slope on; and a label for
-    each: x, y, words, anchor.
+    """Return the slopes up to the highest roof and the flat roofs from the steepest slope on, and
+    a label for each: x, y, words, anchor.
     """
-    lines: list[dict[str, Any]] = []
-    labels: list[tuple[float, float, str, str]] = []
-    color, several = _color(one), {"legendgroup": f"roofs of {one.device} {one.evidence.badge}"}
-    peaks = {name: one.arithmetic_roof(name) for name in tops}
-    fastest = max((level.bytes_per_second for level in one.memory), default=None)
-
-    def add(x: list[float], y: list[float], evidence: Evidence, words: str) -> None:
-        name = ink(f"roofs of {one.device} ({evidence.badge.value.lower()})")
-        lines.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x": x,
-                "y": y,
-                "line": palette.line(evidence.badge, color),
-                "name": name,
-                "showlegend": not lines,
-                "hovertemplate": f"{words}<extra></extra>",
-                **several,
-            }
-        )
-
-    def slope(level: MemoryRoof, top: float) -> None:
-        words = f"{level.name} {format_bytes_per_second(level.bytes_per_second)}"
-        end = min(top / level.bytes_per_second, high)
+    # the ends of each line, its evidence, its words, and the end at which they stand
+    roofs: list[tuple[tuple[float, float], tuple[float, float], Evidence, str, int]] = []
+    peaks = [one.arithmetic_roof(name) for name in tops]
+    for level in one.memory if peaks else ():
+        rate = level.bytes_per_second
+        end = min(max(peak.flops_per_second for peak in peaks) / rate, high)
+        words = f"{level.name} {format_bytes_per_second(rate)}"
         if end > low:
-            add(
-                [low, end],
-                [low * level.bytes_per_second, end * level.bytes_per_second],
-                level.evidence,
-                words,
-            )
-            labels.append((low, low * level.bytes_per_second, words, "right"))
-
-    top = max((peak.flops_per_second for peak in peaks.values()), default=None)
-    for level in one.memory:
-        if top is not None:
-            slope(level, top)
-    for name, peak in peaks.items():
-        words = f"{name} {format_flops_per_second(peak.flops_per_second)}"
-        begin = max(low, peak.flops_per_second / fastest) if fastest else low
-        add([begin, high], [peak.flops_per_second] * 2, peak.evidence, words)
-        labels.append((high, peak.flops_per_second, words, "left"))
-    return lines, labels
-
-
-def _pixels(axis: dict[str, Any], value: float, length: float) -> float:
-    """Where a value stands on a log axis of so many pixels."""
-    low, high = axis["range"]
-    return float((math.log10(value) - low) / (high - low) * length)
-
-
-def _overlaps(area: _Area, taken: Sequence[_Area]) -> bool:
-    return any(
-        area[0] < b[2] and b[0] < area[2] and area[1] < b[3] and b[1] < area[3] for b in taken
-    )
+            roofs.append(((low, end), (low * rate, end * rate), level.evidence, words, 0))
+    fastest = max((level.bytes_per_second for level in one.memory), default=math.inf)
+    for name, peak in zip(tops, peaks, strict=True):
+        rate = peak.flops_per_second
+        words = f"{name} {format_flops_per_second(rate)}"
+        roofs.append(((max(low, rate / fastest), high), (rate, rate), peak.evidence, words, 1))
+    lines = [
+        {
+            "mode": "lines",
+            "x": list(x),
+            "y": list(y),
+            "line": palette.line(evidence.badge, _color(one)),
+            "name": ink(f"roofs of {one.device} ({evidence.badge.value.lower()})"),
+            "showlegend": number == 0,
+            "hovertemplate": f"{words}<extra></extra>",
+            "legendgroup": f"roofs of {one.device} {one.evidence.badge}",
+        }
+        for number, (x, y, evidence, words, _) in enumerate(roofs)
+    ]
+    return lines, [(x[end], y[end], words, ("right", "left")[end]) for x, y, _, words, end in roofs]
 
 
 def _roof_notes(
-    labels: Sequence[tuple[float, float, str, str]], axes: dict[str, Any], taken: list[_Area]
+    labels: Sequence[tuple[float, float, str, str]], places: _Places
 ) -> list[dict[str, Any]]:
-    """The names of the roofs, each beyond the end of its line, pushed up where it would lie on
-    another one.
+    """Return the names of the roofs, each beyond the end of its line, pushed up where it would lie
+    on another one.
     """
     notes = []
     for x, y, words, anchor in sorted(labels, key=lambda label: label[1]):
-        left, middle, wide = (
-            _pixels(axes["xaxis"], x, _WIDE),
-            _pixels(axes["yaxis"], y, _TALL),
-            _LETTER * len(words),
-        )
-        left = left + 5 if anchor == "left" else left - 5 - wide
-        up = 0.0
-        while _overlaps(
-            (left, middle + up - _LINE / 2, left + wide, middle + up + _LINE / 2), taken
-        ):
-            up += 1.0
-        taken.append((left, middle + up - _LINE / 2, left + wide, middle + up + _LINE / 2))
-        notes.append(
-            {
-                "x": math.log10(x),
-                "y": math.log10(y),
-                "text": ink(words),
-                "showarrow": False,
-                "xanchor": anchor,
-                "yanchor": "middle",
-                "xshift": 5 if anchor == "left" else -5,
-                "yshift": up,
-                "font": {"size": 11},
-            }
-        )
+        (left, middle), wide = places.of(x, y), _LETTER * len(words)
+        shift = 5 if anchor == "left" else -5
+        left += shift if anchor == "left" else shift - wide
+        look = {"xanchor": anchor, "yanchor": "middle", "xshift": shift, "font": {"size": 11}}
+        up = places.push_up(left, middle - _LINE / 2, wide, 1.0)
+        notes.append(note(words, math.log10(x), math.log10(y), yshift=up, **look))
     return notes
 
 
 def _ridge_marks(
-    ridges: Sequence[tuple[Roofline, float, float, str]], axes: dict[str, Any], taken: list[_Area]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A line from each ridge down to the axis, with the intensity written at its foot."""
-    floor = 10 ** axes["yaxis"]["range"][0]
-    shapes, notes = [], []
-    for one, x, y, words in ridges:
-        shapes.append(
-            {
-                "type": "line",
-                "x0": x,
-                "x1": x,
-                "y0": floor,
-                "y1": y,
-                "line": {"color": _color(one), "width": 1, "dash": "dot"},
-            }
-        )
-        left, up, wide = _pixels(axes["xaxis"], x, _WIDE) + 4, 2.0, _LETTER * len(words)
-        right = left + wide > _WIDE
-        left = left - 8 - wide if right else left
-        while _overlaps((left, up, left + wide, up + _LINE), taken):
-            up += 2.0
-        taken.append((left, up, left + wide, up + _LINE))
-        notes.append(
-            {
-                "x": math.log10(x),
-                "y": math.log10(floor),
-                "text": ink(words),
-                "showarrow": False,
-                "yanchor": "bottom",
-                "yshift": up - 2,
-                "xanchor": "right" if right else "left",
-                "xshift": -4 if right else 4,
-                "font": {"size": 11},
-            }
-        )
-    return shapes, notes
+    ridges: Sequence[tuple[Roofline, float, str]], places: _Places, notes: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return a line from each ridge down to the axis; add the intensity at its foot to the
+    notes.
+    """
+    floor = places.yaxis["range"][0]
+    shapes = []
+    for one, x, top in ridges:
+        stroke = {"color": _color(one), "width": 1, "dash": "dot"}
+        ends = {"y0": 10**floor, "y1": one.arithmetic_roof(top).flops_per_second}
+        shapes.append({"type": "line", "x0": x, "x1": x, **ends, "line": stroke})
+        words = f"ridge {format_number(x)} FLOP per byte"
+        left, wide = places.of(x, 10**floor)[0], _LETTER * len(words)
+        right = left + 4 + wide > _WIDE
+        look = {"xanchor": "right", "xshift": -4} if right else {"xanchor": "left", "xshift": 4}
+        up = places.push_up(left - 4 - wide if right else left + 4, 2.0, wide, 2.0)
+        look |= {"yanchor": "bottom", "yshift": up, "font": {"size": 11}}
+        notes.append(note(words, math.log10(x), floor, **look))
+    return shapes
 
 
 def _reached(p: RooflinePoint) -> float:
-    """FLOP/s of a point; a predicted one stands on its roof."""
+    """Return the FLOP/s of a point; a predicted one stands on its roof."""
     return p.flops / (p.seconds if p.seconds is not None else p.attainable_seconds)
 
 
-def _line_areas(
-    traces: Sequence[dict[str, Any]], shapes: Sequence[dict[str, Any]], axes: dict[str, Any]
-) -> list[_Area]:
-    """Small areas along every line that is drawn: a name stands beside them where it can."""
-    ends = [(trace["x"], trace["y"]) for trace in traces] + [
-        ((s["x0"], s["x1"]), (s["y0"], s["y1"])) for s in shapes
-    ]
-    areas = []
-    for xs, ys in ends:
-        x0, x1 = (_pixels(axes["xaxis"], x, _WIDE) for x in xs)
-        y0, y1 = (_pixels(axes["yaxis"], y, _TALL) for y in ys)
-        steps = max(1, int(math.hypot(x1 - x0, y1 - y0) / _STEP))
-        for k in range(steps + 1):
-            x, y = x0 + (x1 - x0) * k / steps, y0 + (y1 - y0) * k / steps
-            areas.append((x - 1, y - 1, x + 1, y + 1))
-    return areas
-
-
-def _points(
-    one: Roofline, axes: dict[str, Any], taken: list[_Area], on_lines: Sequence[_Area]
-) -> list[dict[str, Any]]:
-    """One trace for each kind of evidence, each point with its name where that has room."""
-    drawn = [p for p in one.points if p.flops and p.nbytes]
-    traces = []
-    for p in drawn:
-        x, y = (
-            _pixels(axes["xaxis"], p.intensity_flops_per_byte, _WIDE),
-            _pixels(axes["yaxis"], _reached(p), _TALL),
-        )
-        taken.append((x - 5, y - 5, x + 5, y + 5))
-    for badge in Badge:
-        points = [p for p in drawn if p.evidence.badge is badge]
-        if not points:
-            continue
-        rates = [_reached(p) for p in points]
-        places = [_label(p, axes, taken, on_lines) for p in points]
-        ends = [_ends(p) for p in points]
-        color = _color(one)
-        bars = {
-            "type": "data",
-            "symmetric": False,
-            "array": [high - y for (_, high), y in zip(ends, rates, strict=True)],
-            "color": color,
-            "arrayminus": [y - low for (low, _), y in zip(ends, rates, strict=True)],
-            "thickness": 1.5,
-            "width": 4 if badge is Badge.MEASURED else 0,
-        }
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers+text",
-                "x": [p.intensity_flops_per_byte for p in points],
-                "y": rates,
-                "error_y": bars,
-                "marker": palette.marker(
-                    badge, color, "diamond" if badge is Badge.MODELLED else "circle", 9
-                ),
-                "text": [ink(words) for words, _ in places],
-                "textposition": [side for _, side in places],
-                "textfont": {"size": 11},
-                "name": ink(f"{one.device} ({_WHAT[badge]})"),
-                "customdata": [p.explanation for p in points],
-                "hovertemplate": "%{customdata}<extra></extra>",
-                "cliponaxis": False,
-            }
-        )
-    return traces
-
-
 def _ends(p: RooflinePoint) -> tuple[float, float]:
-    """FLOP/s at the ends of the interval; the point itself where there is none."""
+    """Return the FLOP/s at the ends of the interval; the point itself where there is none."""
     if p.seconds is None or p.interval_seconds is None:
         return _reached(p), _reached(p)
     return p.flops / p.interval_seconds[1], p.flops / p.interval_seconds[0]
 
 
-def _label(
-    p: RooflinePoint, axes: dict[str, Any], taken: list[_Area], on_lines: Sequence[_Area]
-) -> tuple[str, str]:
-    """The point's first word and the side of it that is free; no word where none is: the table has
-    it.
+def _points(one: Roofline, places: _Places) -> list[dict[str, Any]]:
+    """Return one trace for each kind of evidence, each point with its name where that has room."""
+    drawn = [p for p in one.points if p.flops and p.nbytes]
+    for p in drawn:
+        x, y = places.of(p.intensity_flops_per_byte, _reached(p))
+        places.taken.append((x - 5, y - 5, x + 5, y + 5))
+    traces, color = [], _color(one)
+    for badge in Badge:
+        if points := [p for p in drawn if p.evidence.badge is badge]:
+            rates = [_reached(p) for p in points]
+            labels = [_label(p, places) for p in points]
+            width = 4 if badge is Badge.MEASURED else 0
+            symbol = "diamond" if badge is Badge.MODELLED else "circle"
+            traces.append(
+                {
+                    "mode": "markers+text",
+                    "x": [p.intensity_flops_per_byte for p in points],
+                    "y": rates,
+                    "error_y": interval_bars(rates, [_ends(p) for p in points], color, width=width),
+                    "marker": palette.marker(badge, color, symbol, 9),
+                    "text": [ink(words) for words, _ in labels],
+                    "textposition": [side for _, side in labels],
+                    "textfont": {"size": 11},
+                    "name": ink(f"{one.device} ({_WHAT[badge]})"),
+                    **on_mouse(p.explanation for p in points),
+                    "cliponaxis": False,
+                }
+            )
+    return traces
+
+
+def _label(p: RooflinePoint, places: _Places) -> tuple[str, str]:
+    """Return the point's first word and the side of it that is free; no word where none is: the
+    table has it.
     """
     words = p.label.partition(" ")[0]
-    x, y = (
-        _pixels(axes["xaxis"], p.intensity_flops_per_byte, _WIDE),
-        _pixels(axes["yaxis"], _reached(p), _TALL),
-    )
+    x, y = places.of(p.intensity_flops_per_byte, _reached(p))
     wide, half = _LETTER * len(words), _LINE / 2
     areas = {
         "middle right": (x + 7, y - half, x + 7 + wide, y + half),
@@ -384,24 +323,249 @@ def _label(
         "top center": (x - wide / 2, y + 6, x + wide / 2, y + 6 + _LINE),
         "bottom center": (x - wide / 2, y - 6 - _LINE, x + wide / 2, y - 6),
     }
-    # beside the lines where that is possible, else across one
-    for avoided in ([*taken, *on_lines], taken):
+    for beside_lines in (True, False):  # where that is possible, else across one
         for side, area in areas.items():
-            if area[0] >= 0 and area[2] <= _WIDE and area[1] >= 0 and not _overlaps(area, avoided):
-                taken.append(area)
+            inside = area[0] >= 0 and area[2] <= _WIDE and area[1] >= 0
+            if inside and places.is_free(area, beside_lines):
+                places.taken.append(area)
                 return words, side
     return "", "middle right"
 
 
-def _describe(
-    machines: Sequence[Roofline], ridges: Sequence[tuple[Roofline, float, float, str]]
+def _roofline_words(
+    machines: Sequence[Roofline], ridges: Sequence[tuple[Roofline, float, str]]
 ) -> str:
-    parts = [f"{one.device}: {words}." for one, _, _, words in ridges]
+    parts = [f"{one.device}: ridge {format_number(x)} FLOP per byte." for one, x, _ in ridges]
     for one in machines:
         parts += [p.explanation for p in one.points]
-        beyond = [p.label for p in one.points if not p.flops or not p.nbytes]
+        beyond = ", ".join(p.label for p in one.points if not p.flops or not p.nbytes)
         if beyond:
-            parts.append(
-                f"Not drawn, since they do no arithmetic or move no bytes: {', '.join(beyond)}."
-            )
+            parts.append(f"Not drawn, since they do no arithmetic or move no bytes: {beyond}.")
     return " ".join(parts)
+
+
+# A class.
+
+_ROW = 26  # pixels of one more question
+_BEYOND = 4.0  # how far the roofs go beyond the outermost ridge
+_NAMED = 12  # machines that the description names
+_BAND = 0.45  # of a row's height, to each side
+_QUESTION = 52  # characters of a question beside its axis
+_HIGHEST, _LOWEST = 1e4, 1e-4  # ratios beyond stand at the edge, and say so
+_ARITHMETIC = "float32"
+# codes of notes by which a roof may be too low
+_DISTURBANCES = ("contended", "stalled", "throttled")
+
+
+def class_roofline(room: Classroom) -> LabFigure:
+    """Return the roofs of every student's best device in one figure: main memory and float32, with
+    the ridge marked.
+
+    Parameters
+    ----------
+    room : Classroom
+        What ``gl.lessons.classroom`` read.
+
+    Returns
+    -------
+    LabFigure
+        Dotted lines and hollow marks: RECORDED, as the students' machines report. A mark's hover
+        text gives student, device and rates.
+    """
+    drawn = [
+        (student, roof, roof.ridge_flops_per_byte(_ARITHMETIC, roof.memory[-1].name))
+        for student in room.students
+        for roof in student.report.rooflines()[:1]
+        if any(each.name == _ARITHMETIC for each in roof.arithmetic)
+    ]
+    if not drawn:
+        return _nothing(
+            "The machines of the class",
+            "No report contains the roofs of a machine (--doctor-only and --no-measure omit them).",
+        )
+    ridges = [ridge for *_, ridge in drawn]
+    low, high = min(ridges) / _BEYOND, max(ridges) * _BEYOND
+    traces = []
+    for color, kind in ((palette.BLUE, "CPU"), (palette.VERMILLION, "GPU")):
+        if some := [each for each in drawn if _color(each[1]) == color]:
+            traces += _machines(some, low, high, color, kind)
+    # one badge for all: recorded, by the students' own machines, on the date of the last report
+    latest = max((roof.evidence for _, roof, _ in drawn), key=lambda evidence: evidence.date or "")
+    whose = f"{_counted(len(drawn), 'machine')}, as the students' machines report"
+    named = [
+        f"{student.name}: {_short(roof.device)}, ridge {ridge:.3g}{_doubts(roof)}"
+        for student, roof, ridge in drawn[:_NAMED]
+    ]
+    more = f"; and {len(drawn) - _NAMED} more" if len(drawn) > _NAMED else ""
+    words = (
+        f"Ridges from {min(ridges):.3g} to {max(ridges):.3g} FLOP/byte, median "
+        f"{statistics.median(ridges):.3g}. {'; '.join(named)}{more}."
+    )
+    rates = [y for trace in traces for y in trace["y"] if y is not None]
+    return composed(
+        frame(
+            f"The machines of the class ({len(drawn)})",
+            dataclasses.replace(latest, device=whose),
+            words,
+            height=460,
+        ),
+        traces,
+        {"type": "scatter"},
+        showlegend=True,
+        xaxis=count_axis([low, high], _INTENSITY),
+        yaxis=rate_axis(rates, "FLOP per second, float32 (log scale)", "FLOP/s"),
+    )
+
+
+def _machines(
+    some: Sequence[tuple[Student, Roofline, float]], low: float, high: float, color: str, kind: str
+) -> list[dict[str, Any]]:
+    """Return one trace for all roofs of a kind, broken between machines, and one for their
+    ridges.
+    """
+    x: list[float | None] = []
+    y: list[float | None] = []
+    tops, words = [], []
+    for student, roof, ridge in some:
+        top = roof.arithmetic_roof(_ARITHMETIC).flops_per_second
+        x += [low, ridge, high, None]
+        y += [low * roof.memory[-1].bytes_per_second, top, top, None]
+        tops.append(top)
+        words.append(
+            f"{student.name}: {_short(roof.device)}, {format_flops_per_second(top)}, "
+            f"{format_bytes_per_second(roof.memory[-1].bytes_per_second)}, ridge {ridge:.3g} "
+            f"FLOP per byte{_doubts(roof)}"
+        )
+    lines = {
+        "mode": "lines",
+        "x": x,
+        "y": y,
+        "line": palette.line(Badge.RECORDED, color, 1.2),
+        "hoverinfo": "skip",
+        "name": ink(f"roofs of {_counted(len(some), kind)} (recorded)"),
+    }
+    marks = {
+        "mode": "markers",
+        "x": [ridge for *_, ridge in some],
+        "y": tops,
+        "name": ink(f"their ridges ({kind})"),
+        "marker": palette.marker(Badge.RECORDED, color, size=9),
+        # plotly knows no &quot; and would show it as it is
+        **on_mouse(html.escape(text, quote=False) for text in words),
+        "cliponaxis": False,
+    }
+    return [lines, marks]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"
+
+
+def _doubts(roof: Roofline) -> str:
+    """Return what made a machine's roofs doubtful when its report was made, such as thirty students
+    on one server who report at once.
+    """
+    codes = [note.code for note in roof.notes if note.code in _DISTURBANCES]
+    return f" (measured while {' and '.join(codes)})" if codes else ""
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def class_predictions(room: Classroom) -> LabFigure:
+    """Return the class's predictions divided by what each student's machine measured, one row per
+    question.
+
+    Parameters
+    ----------
+    room : Classroom
+        What ``gl.lessons.classroom`` read.
+
+    Returns
+    -------
+    LabFigure
+        A mark for each student who gave a number, at predicted / measured; the band of a row is
+        what counts as close. At the right, the number of answers that were close or right, also for
+        questions with choices.
+    """
+    rows = [row for row in room.questions().rows if row.given]
+    if not rows:
+        return _nothing("Predictions against results", "No report contains a prediction.")
+    places = range(len(rows), 0, -1)  # the first question on top
+    shown = [(x, place) for row, place in zip(rows, places, strict=True) for x in row.ratios]
+    xs = [min(max(x, _LOWEST), _HIGHEST) for x, _ in shown]
+    marks = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": xs,
+        # a little up or down, the same at every draw, so that equal answers do not hide each other
+        "y": [place + ((k * 7) % 11 - 5) * 0.05 for k, (_, place) in enumerate(shown)],
+        "marker": palette.marker(Badge.RECORDED, palette.ORANGE, size=7),
+        "opacity": 0.8,
+        "showlegend": False,
+        "cliponaxis": False,
+        **on_mouse(f"{x:.3g} times the measured value" for x, _ in shown),
+    }
+    bands = [
+        {
+            "type": "rect",
+            "x0": 1 / row.close_ratio,
+            "x1": row.close_ratio,
+            "y0": place - _BAND,
+            "y1": place + _BAND,
+            "line": {"width": 0},
+            "fillcolor": "rgba(127,127,127,0.15)",
+            "layer": "below",
+        }
+        for row, place in zip(rows, places, strict=True)
+        if not row.choices
+    ]
+    beside = {"xref": "paper", "xanchor": "left", "xshift": 8, "font": {"size": 11}}
+    notes = [
+        note(f"{row.right} of {row.judged}", 1, place, **beside)
+        for row, place in zip(rows, places, strict=True)
+    ]
+    head = note("close or right", 1, 1, yref="paper", yanchor="bottom", **beside)
+    words = " ".join(
+        f"{row.id}: {row.right} of {row.judged} close or "
+        f"right{f'; {row.text}' if row.text else ''}."
+        for row in rows
+    )
+    count = len(room.students)
+    machines = f"{count} students' machines, as they report"
+    evidence = Evidence(
+        Badge.RECORDED,
+        machines if count != 1 else "1 student's machine, as it reports",
+        date=max(student.report.date for student in room.students),
+        command="gpulab report",
+    )
+    height = 150 + _ROW * len(rows)
+    return composed(
+        frame("Predictions against results", evidence, words, height=height),
+        [marks],
+        xaxis=count_axis(
+            [*xs, 0.1, 10.0],
+            "predicted / measured (log scale; values in the band of a row count as close)",
+        ),
+        yaxis={
+            "type": "linear",
+            "range": [0.4, len(rows) + 0.6],
+            **ticks(places, [f"{row.id}  {_short(row.question, _QUESTION)}" for row in rows]),
+        },
+        shapes=[*bands, upright(1, width=1, dash="solid")],
+        annotations=[*notes, head],
+        margin={"r": 110},
+    )
+
+
+def _nothing(title: str, sentence: str) -> LabFigure:
+    """Return a frame that says why it is empty."""
+    place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top"}
+    return composed(
+        frame(title, [], sentence, height=140),
+        [],
+        xaxis={"visible": False},
+        yaxis={"visible": False},
+        annotations=[note(sentence, 0, 1, **place)],
+    )
