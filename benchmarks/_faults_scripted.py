@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gpulab.devices import disturbance
-from gpulab.devices.conditions import Readings
-from gpulab.devices.gpu_readings import GpuReadings
+from gpulab.devices.conditions import GpuReadings, Readings
 from gpulab.evidence import Note
 from gpulab.timing import Measurement, measure, plausibility
 from gpulab.timing.plausibility import Ceiling, Level

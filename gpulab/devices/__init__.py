@@ -6,13 +6,19 @@ is seen.
 
 from gpulab.devices._ceilings import Ceilings, MemoryCeiling, ceilings
 from gpulab.devices._cpu import Cache, Processor
-from gpulab.devices._device import Device, available, default, environment, find, of_name
-from gpulab.devices._diagnose import Problem, diagnose
-from gpulab.devices._doctor import Check, Checkup, checkup
-from gpulab.devices._facts import Accelerator, Facts, Memory, Torch, gather
-from gpulab.devices._failures import guard, translate
-from gpulab.devices._machine import Machine, machine
-from gpulab.devices._nvml import Driver, NvmlGpu
+from gpulab.devices._device import (
+    Device,
+    available,
+    default,
+    environment,
+    find,
+    guard,
+    of_name,
+    translate,
+)
+from gpulab.devices._facts import Facts, Memory, Torch, gather
+from gpulab.devices._machine import Check, Checkup, Machine, Problem, checkup, diagnose, machine
+from gpulab.devices._nvml import Accelerator, Driver
 from gpulab.devices._settings import arithmetic
 from gpulab.devices._spec import DeviceSpec, Figure, MemoryLevel, cpu_spec, gpu_spec, spec
 
@@ -31,7 +37,6 @@ __all__ = [
     "Memory",
     "MemoryCeiling",
     "MemoryLevel",
-    "NvmlGpu",
     "Problem",
     "Processor",
     "Torch",

@@ -21,7 +21,7 @@ from typing import Any
 
 from gpulab import _given
 from gpulab.devices import _cpu, _device, _host, _streams, conditions, disturbance
-from gpulab.devices._failures import guard, translate
+from gpulab.devices._device import guard, translate
 from gpulab.devices._spec import MemoryLevel
 from gpulab.devices.conditions import Readings
 from gpulab.errors import StoppedError, message_of

@@ -7,14 +7,13 @@ from __future__ import annotations
 import pathlib
 import platform
 import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpulab.devices import _cgroup, _host
+from gpulab.devices import _host
 from gpulab.results import Result
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 # The instruction sets that decide how wide arithmetic is, by the names that Linux gives them.
 _SIMD = (
@@ -40,7 +39,7 @@ _SIMD = (
     "sve2",
     "sme",
 )
-_SYSCTL_SECONDS = 5  # sysctl answers in milliseconds; a hung one must not hang machine()
+_POWERS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 @dataclass(frozen=True)
@@ -130,12 +129,25 @@ class Processor(Result):
             return ""
         return "1 core's time" if self.quota_cores == 1 else f"{self.quota_cores:g} cores' time"
 
+    def __str__(self) -> str:
+        cores = f"{self.name}, {plural(self.usable_cores, 'usable core')}"
+        if self.physical_cores not in (None, self.usable_cores):
+            cores += f" of {self.physical_cores} physical"
+        parts = [cores]
+        if self.quota_cores is not None:
+            parts.append(f"{self.quota_words} granted")
+        if self.clock_hz:
+            parts.append(f"{self.clock_hz / 1e9:.2f} GHz now")
+        if self.max_clock_hz:
+            parts.append(f"up to {self.max_clock_hz / 1e9:.2f} GHz")
+        return ", ".join([*parts, " ".join(self.simd)] if self.simd else parts)
+
     def cache(self, level: str) -> Cache | None:
         """Return one level ("L1d", "L2", "L3"), or None where the system does not report it."""
         return next((cache for cache in self.caches if cache.level == level), None)
 
 
-def probe(root: pathlib.Path = pathlib.Path("/")) -> Processor:
+def probe(root: pathlib.Path = _host.ROOT) -> Processor:
     """Return what the system says about its processor.
 
     Parameters
@@ -145,71 +157,40 @@ def probe(root: pathlib.Path = pathlib.Path("/")) -> Processor:
     """
     if platform.system() == "Darwin":
         return _probe_apple()
-    info = read_text(root / "proc/cpuinfo")
-    flags = set((_field(info, "flags") or _field(info, "Features") or "").split())
     usable = _host.usable_core_numbers()
-    mhz = [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.MULTILINE)]
-    now = _khz(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
-    tops = [
-        _khz(directory / "cpufreq/cpuinfo_max_freq")
-        for directory in _cpu_directories(root)
-        if int(directory.name[3:]) in usable
-    ]
+    info = _host.read_text(root / "proc/cpuinfo")
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", info, re.MULTILINE)
+    known = set(flags.group(1).split()) if flags else set()
+    folders = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology")
+    # each core is listed once by the threads that it runs
+    siblings = {_host.read_text(folder / "thread_siblings_list") for folder in folders}
+    now = core_values(root, usable, "cpufreq/scaling_cur_freq")
+    mhz = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.MULTILINE)
+    # of two kinds of cores the faster one's, and of cores now one that is not idle
+    tops = core_values(root, usable, "cpufreq/cpuinfo_max_freq")
+    vendor = _host.read_text(root / "sys/hypervisor/type")
+    product = _host.read_text(root / "sys/class/dmi/id/product_name")
     return Processor(
         name=_host.processor_name(),
         architecture=platform.machine(),
         usable_cores=len(usable),
-        physical_cores=_physical_cores(root),
-        quota_cores=_cgroup.cpu_quota_cores(root),
+        physical_cores=len(siblings - {""}) or None,
+        quota_cores=_host.cpu_quota_cores(root),
         caches=_caches(root, usable),
-        simd=tuple(word for word in _SIMD if word in flags),
-        clock_hz=now or (max(mhz) * 1e6 if mhz else None),
-        # of two kinds of cores the faster one's
-        max_clock_hz=max((top for top in tops if top is not None), default=None),
-        hypervisor=_hypervisor(root, flags),
+        simd=tuple(word for word in _SIMD if word in known),
+        clock_hz=max(
+            [*(1e3 * khz for khz in now), *(1e6 * float(text) for text in mhz)], default=None
+        ),
+        max_clock_hz=1e3 * max(tops) if tops else None,
+        hypervisor=(vendor or product or "yes") if "hypervisor" in known or vendor else None,
     )
 
 
-def read_text(path: pathlib.Path) -> str:
-    """Return a small system file's text, or "" where it cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _field(info: str, name: str) -> str | None:
-    match = re.search(rf"^{name}\s*:\s*(.*)$", info, re.MULTILINE)
-    return match.group(1) if match else None
-
-
-def _khz(path: pathlib.Path) -> float | None:
-    text = read_text(path)
-    return float(text) * 1e3 if text.isdigit() and int(text) > 0 else None
-
-
-def _cpu_directories(root: pathlib.Path) -> list[pathlib.Path]:
-    """In the order of their numbers: the kernel lists them in any, and of two kinds of cores each
-    run must tell the same caches.
-    """
-    found = [
-        path
-        for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*")
-        if path.name[3:].isdigit()
-    ]
-    return sorted(found, key=lambda path: int(path.name[3:]))
-
-
-def _physical_cores(root: pathlib.Path) -> int | None:
-    cores = set()
-    for directory in _cpu_directories(root):
-        topology = directory / "topology"
-        siblings = read_text(topology / "core_cpus_list") or read_text(
-            topology / "thread_siblings_list"
-        )
-        if siblings:
-            cores.add(siblings)
-    return len(cores) or None
+def core_values(root: pathlib.Path, cores: Sequence[int], name: str) -> list[int]:
+    """Return the number that a file of the kernel's has for each core, where it is one."""
+    folder = root / "sys/devices/system/cpu"
+    texts = [_host.read_text(folder / f"cpu{core}" / name) for core in cores]
+    return [int(text) for text in texts if text.isdigit()]
 
 
 def _caches(root: pathlib.Path, usable: Sequence[int]) -> tuple[Cache, ...]:
@@ -217,20 +198,18 @@ def _caches(root: pathlib.Path, usable: Sequence[int]) -> tuple[Cache, ...]:
     first core's, smallest level first.
     """
     found: dict[str, dict[int, set[str]]] = {}
-    for directory in _cpu_directories(root):
-        if int(directory.name[3:]) not in usable:
-            continue
-        for index in sorted((directory / "cache").glob("index*")):
-            kind, level, size = (read_text(index / name) for name in ("type", "level", "size"))
-            if (
-                kind == "Instruction"
-                or not level.isdigit()
-                or (nbytes := _kernel_size(size)) is None
-            ):
-                continue
-            name = f"L{level}d" if level == "1" else f"L{level}"
-            shared = found.setdefault(name, {}).setdefault(nbytes, set())
-            shared.add(read_text(index / "shared_cpu_list") or directory.name)
+    for core in usable:
+        folder = root / f"sys/devices/system/cpu/cpu{core}/cache"
+        for index in sorted(folder.glob("index*")):
+            kind, level, text = (
+                _host.read_text(index / name) for name in ("type", "level", "size")
+            )
+            size = re.fullmatch(r"(\d+)([KMG]?)", text)
+            if kind != "Instruction" and size is not None:
+                nbytes = int(size.group(1)) * _POWERS[size.group(2)]
+                name = "L1d" if level == "1" else f"L{level}"
+                shared = found.setdefault(name, {}).setdefault(nbytes, set())
+                shared.add(_host.read_text(index / "shared_cpu_list") or str(core))
     caches = []
     for name, sizes in sorted(found.items()):
         (nbytes, count), *others = ((size, len(shared)) for size, shared in sizes.items())
@@ -238,71 +217,32 @@ def _caches(root: pathlib.Path, usable: Sequence[int]) -> tuple[Cache, ...]:
     return tuple(caches)
 
 
-def _kernel_size(text: str) -> int | None:
-    """Read the kernel's "48K" or "32M", which mean powers of 1024."""
-    match = re.fullmatch(r"(\d+)([KMG]?)", text)
-    return (
-        int(match.group(1)) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match.group(2)]
-        if match
-        else None
-    )
-
-
-def _hypervisor(root: pathlib.Path, flags: set[str]) -> str | None:
-    vendor = read_text(root / "sys/hypervisor/type")
-    product = read_text(root / "sys/class/dmi/id/product_name")
-    return (vendor or product or "yes") if "hypervisor" in flags or vendor else None
-
-
-def sysctl(name: str) -> str:
-    """Return one of macOS's system values as text, or "" where it does not exist."""
-    try:
-        done = subprocess.run(
-            ["/usr/sbin/sysctl", "-n", name],
-            capture_output=True,
-            text=True,
-            timeout=_SYSCTL_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()
-
-
 def _probe_apple() -> Processor:
     """Return what macOS says (written from Apple's documentation; not tried on a Mac)."""
 
     def count(name: str) -> int | None:
-        text = sysctl(name)
-        return int(text) if text.isdigit() and int(text) > 0 else None
+        text = _host.sysctl(name)
+        return (int(text) if text.isdigit() else 0) or None
 
-    cores = _host.usable_cores()
     # Apple reports the performance cores' caches under perflevel0; Intel Macs only the plain names.
     sizes = {
         "L1d": count("hw.perflevel0.l1dcachesize") or count("hw.l1dcachesize"),
         "L2": count("hw.perflevel0.l2cachesize") or count("hw.l2cachesize"),
         "L3": count("hw.l3cachesize"),
     }
+    features = " ".join(map(_host.sysctl, ("machdep.cpu.features", "machdep.cpu.leaf7_features")))
+    words = features.lower().replace(".", "_").replace("avx1_0", "avx").split()
+    is_arm = platform.machine() == "arm64"
     clock = count("hw.cpufrequency_max")
     return Processor(
-        name=sysctl("machdep.cpu.brand_string") or _host.processor_name(),
+        name=_host.processor_name(),
         architecture=platform.machine(),
-        usable_cores=cores,
+        usable_cores=_host.usable_cores(),
         physical_cores=count("hw.physicalcpu"),
         quota_cores=None,
         caches=tuple(Cache(level, size, 1) for level, size in sizes.items() if size),
-        simd=("asimd",)
-        if platform.machine() == "arm64"
-        else tuple(w for w in _SIMD if f" {w} " in f" {_apple_features()} "),
+        simd=("asimd",) if is_arm else tuple(word for word in _SIMD if word in words),
         clock_hz=None,
         max_clock_hz=float(clock) if clock else None,
-        hypervisor="yes" if sysctl("kern.hv_vmm_present") == "1" else None,
-    )
-
-
-def _apple_features() -> str:
-    return (
-        f"{sysctl('machdep.cpu.features')} {sysctl('machdep.cpu.leaf7_features')}".lower()
-        .replace(".", "_")
-        .replace("avx1_0", "avx")
+        hypervisor="yes" if _host.sysctl("kern.hv_vmm_present") == "1" else None,
     )

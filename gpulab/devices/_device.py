@@ -1,19 +1,96 @@
-"""The device itself: its name, how to wait for it, and the ladder CUDA or ROCm, XPU, MPS, CPU."""
+"""The device itself: its name, how to wait for it, the ladder CUDA or ROCm, XPU, MPS, CPU; and what
+libraries raise when its memory runs out or it vanishes, as one of gpulab's errors.
+
+Exception types are recognized by name and by words in their message, so nothing is imported to
+inspect an error, and libraries that were never loaded cost nothing.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import platform
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab.devices import _host
-from gpulab.devices._failures import guard, translate
-from gpulab.errors import DeviceError, InputError, kind_of, shown
+from gpulab.devices import _host, _nvml
+from gpulab.errors import (
+    DeviceError,
+    GpulabError,
+    InputError,
+    OutOfMemoryError,
+    kind_of,
+    message_of,
+    pip_command,
+    shown,
+)
 from gpulab.evidence import Environment
 from gpulab.results import Result
+
+_KINDS = ("cpu", "cuda", "rocm", "xpu", "mps")
+
+# torch.OutOfMemoryError (also torch.cuda.OutOfMemoryError), cupy.cuda.memory.OutOfMemoryError,
+# numpy's _ArrayMemoryError.
+_MEMORY_TYPES = {"OutOfMemoryError", "_ArrayMemoryError", "MemoryError", "XpuOutOfMemoryError"}
+_MEMORY_WORDS = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "cudaerrormemoryallocation",
+    "cublas_status_alloc_failed",
+    "insufficient resources",
+)
+# torch.AcceleratorError, cupy_backends' runtime and driver errors, pynvml's NVMLError children.
+_DEVICE_TYPES = {
+    "AcceleratorError",
+    "CUDARuntimeError",
+    "CUDADriverError",
+    "NVMLError",
+    "CUBLASError",
+    "CUDNNError",
+    "CUFFTError",
+}
+_DEVICE_WORDS = (
+    "cuda error",
+    "hip error",
+    "cuda-capable device",
+    "no cuda gpus are available",
+    "device-side assert",
+    "device lost",
+    "illegal memory access",
+    "nvidia driver",
+    "cublas_status",
+    "xpu error",
+    "mps backend",
+)
+
+# Of these, what was asked for could not be launched, and the device is as it was. CUDA's manual
+# (Runtime API, cudaError) asks for a new process only after faults inside a kernel, such as
+# cudaErrorIllegalAddress or cudaErrorLaunchFailure.
+_CALL_WORDS = (
+    "invalid argument",
+    "invalid configuration argument",
+    "invalid device function",
+    "too many resources requested for launch",
+    "no kernel image is available",  # a build of PyTorch without code for this GPU
+    "cublas_status_not_supported",
+    "cublas_status_invalid_value",
+)
+
+# Code of a newer CUDA than the driver's: what the driver says of PTX
+# (CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222) and of machine code (CUDA_ERROR_INVALID_IMAGE, 200),
+# CUDA's runtime of the first, and ptxas, whose words numba-cuda and nvJitLink pass on.
+_NEWER_CODE_WORDS = (
+    "unsupported toolchain",
+    "unsupported_ptx_version",
+    "unsupportedptxversion",
+    "unsupported .version",
+    "device kernel image is invalid",
+    "cuda_error_invalid_image",
+)
 
 
 @dataclass(frozen=True)
@@ -65,13 +142,12 @@ class Device(Result):
         if self.is_cpu:
             cores = _host.usable_cores()
             return f"{_host.processor_name()} ({cores} core{'s' if cores != 1 else ''})"
-        torch = _torch()
+        if self.kind == "mps":
+            return f"Apple GPU ({_host.processor_name()})"
+        import torch
+
         with guard(f"asking {self} for its name"):
-            if self.torch_type == "cuda":
-                return str(torch.cuda.get_device_name(self.index))
-            if self.kind == "xpu":
-                return str(torch.xpu.get_device_name(self.index))
-        return f"Apple GPU ({_host.processor_name()})"
+            return str(getattr(torch, self.torch_type).get_device_name(self.index))
 
     @property
     def memory_bytes(self) -> int | None:
@@ -101,18 +177,14 @@ class Device(Result):
         """Free and total bytes."""
         if self.is_cpu:
             return _host.available_memory_bytes(), _host.memory_bytes()
-        torch = _torch()
+        import torch
+
         with guard(f"asking {self} for its memory"):
-            if self.torch_type == "cuda":
-                free, total = torch.cuda.mem_get_info(self.index)
-                return int(free), int(total)
             if self.kind == "mps":
                 total = int(torch.mps.recommended_max_memory())
                 return max(0, total - int(torch.mps.driver_allocated_memory())), total
-            if hasattr(torch.xpu, "mem_get_info"):
-                free, total = torch.xpu.mem_get_info(self.index)
-                return int(free), int(total)
-            return None, int(torch.xpu.get_device_properties(self.index).total_memory)
+            free, total = getattr(torch, self.torch_type).mem_get_info(self.index)
+            return int(free), int(total)
 
     def synchronize(self) -> None:
         """Return when all work that was queued on the device has finished; nothing to wait for on a
@@ -128,51 +200,33 @@ class Device(Result):
         if self.is_cpu:
             return
         try:
-            self._synchronize()
+            if self.torch_type == "cuda" and "torch" not in sys.modules and "cupy" in sys.modules:
+                sys.modules["cupy"].cuda.Device(self.index).synchronize()
+                return
+            import torch
+
+            if self.kind == "mps":
+                torch.mps.synchronize()
+            else:
+                getattr(torch, self.torch_type).synchronize(self.index)
         except Exception as error:
             ours = translate(error, f"waiting for {self}")
             if ours is None:
                 raise
             raise ours from error
 
-    def _synchronize(self) -> None:
-        if self.torch_type == "cuda" and "torch" not in sys.modules and "cupy" in sys.modules:
-            sys.modules["cupy"].cuda.Device(self.index).synchronize()
-            return
-        torch = _torch()
-        if self.kind == "mps":
-            torch.mps.synchronize()
-        else:
-            getattr(torch, self.torch_type).synchronize(self.index)
 
-
-def _torch() -> Any:
+def accelerators() -> tuple[Device, ...]:
+    """Return the accelerators that PyTorch can use now, which are all of one kind."""
     import torch
 
-    return torch
-
-
-def accelerator_kind() -> str | None:
-    """Return the kind of accelerator that PyTorch can use now: "cuda", "rocm", "xpu", "mps", or
-    None.
-    """
-    torch = _torch()
     if torch.cuda.is_available():
-        return "rocm" if torch.version.hip else "cuda"
-    if hasattr(torch, "xpu") and torch.xpu.is_available():
-        return "xpu"
-    return "mps" if torch.backends.mps.is_available() else None
-
-
-def accelerator_count(kind: str | None) -> int:
-    """Return how many accelerators of a kind PyTorch can use now."""
-    if kind is None:
-        return 0
-    return (
-        1
-        if kind == "mps"
-        else int(getattr(_torch(), "cuda" if kind == "rocm" else kind).device_count())
-    )
+        kind, count = "rocm" if torch.version.hip else "cuda", torch.cuda.device_count()
+    elif torch.xpu.is_available():
+        kind, count = "xpu", torch.xpu.device_count()
+    else:
+        kind, count = "mps", int(torch.backends.mps.is_available())
+    return tuple(Device(kind, index) for index in range(count))
 
 
 def of_name(name: str) -> Device:
@@ -187,7 +241,7 @@ def of_name(name: str) -> Device:
     kind, _, index = name.partition(":")
     if kind == "cuda" and "torch" in sys.modules and sys.modules["torch"].version.hip:
         kind = "rocm"
-    if kind not in ("cpu", "cuda", "rocm", "xpu", "mps"):
+    if kind not in _KINDS:
         raise InputError(
             f"device_of: an array on {shown(name)} has no data that gpulab can use; expected one "
             "on cpu, cuda, xpu or mps. Move it there."
@@ -197,17 +251,12 @@ def of_name(name: str) -> Device:
 
 def available() -> tuple[Device, ...]:
     """Return the devices of this machine, the CPU first."""
-    kind = accelerator_kind()
-    return (
-        Device("cpu"),
-        *(Device(kind, index) for index in range(accelerator_count(kind)) if kind is not None),
-    )
+    return (Device("cpu"), *accelerators())
 
 
 def default() -> Device:
     """Return the first accelerator, or the CPU where there is none."""
-    devices = available()
-    return devices[1] if len(devices) > 1 else devices[0]
+    return next(iter(accelerators()), Device("cpu"))
 
 
 def find(device: Any = None) -> Device:
@@ -242,14 +291,13 @@ def find(device: Any = None) -> Device:
     text = str(device).strip().lower()
     if text in ("cpu", "cpu:0"):
         return Device("cpu")
-    devices = available()
-    for candidate in devices[1:]:
+    for candidate in accelerators():
         spellings = {str(candidate), f"{candidate.kind}:{candidate.index}"}
         if candidate.index == 0:
             spellings |= {candidate.torch_type, candidate.kind, "gpu"}
         if text in spellings:
             return candidate
-    there = ", ".join(str(d) for d in devices)
+    there = ", ".join(map(str, available()))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hint = f" (CUDA_VISIBLE_DEVICES={visible!r})" if visible is not None else ""
     raise DeviceError(
@@ -278,8 +326,108 @@ def environment(device: Device | str | None = None, command: str | None = None) 
         memory_bytes=_host.memory_bytes(),
         device=where.name,
         device_kind=where.kind,
-        driver=_host.nvidia_driver_version() if where.kind == "cuda" else None,
+        driver=_nvml.ask("SystemGetDriverVersion") if where.kind == "cuda" else None,
         python=platform.python_version(),
         libraries=_host.library_versions(),
         command=command,
     )
+
+
+def translate(error: BaseException, doing: str) -> GpulabError | None:
+    """Return gpulab's error for what happened, or None where neither memory nor the device is the
+    cause.
+
+    Parameters
+    ----------
+    error : exception
+        What a library raised.
+    doing : str
+        What was being done, with its values, such as "to_device: copying 4.00 GiB to cuda:0".
+
+    Returns
+    -------
+    GpulabError or None
+        ``OutOfMemoryError`` or ``DeviceError``, one sentence each; an error of gpulab is returned
+        unchanged.
+    """
+    if isinstance(error, GpulabError):
+        return error
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    of_device = bool(kinds & _DEVICE_TYPES)
+    of_library = isinstance(error, RuntimeError) or of_device
+    message = message_of(error, 10_000).lower()
+
+    def says(words: Iterable[str]) -> bool:
+        return any(word in message for word in words)
+
+    if kinds & _MEMORY_TYPES or (of_library and says(_MEMORY_WORDS)):
+        return OutOfMemoryError(
+            f"{doing}: there is not enough free memory; expected it to fit. Use a "
+            "smaller size, or call gl.memory.release() to free what earlier cells hold."
+        )
+    if says(_NEWER_CODE_WORDS):
+        return DeviceError(_newer_than_the_driver(error, doing))
+    if of_device or (of_library and says(_DEVICE_WORDS)):
+        if says(_CALL_WORDS):
+            return DeviceError(
+                f"{doing}: the device refused the call ({_first_line(error)}); expected a launch "
+                "and a dtype that it supports. "
+                "Check block size, shapes and dtype; `gpulab doctor` reports whether this PyTorch "
+                "fits the GPU."
+            )
+        return DeviceError(
+            f"{doing}: the device stopped answering ({_first_line(error)}); expected it to stay "
+            "usable. "
+            "Save your work and restart the kernel; if it happens again, run `gpulab doctor`."
+        )
+    return None
+
+
+@contextlib.contextmanager
+def guard(doing: str) -> Iterator[None]:
+    """Raise ``OutOfMemoryError`` or ``DeviceError`` in place of a library's own error inside the
+    block.
+
+    Parameters
+    ----------
+    doing : str
+        What the block does, with its values, for the sentence.
+    """
+    try:
+        yield
+    except Exception as error:
+        ours = translate(error, doing)
+        if ours is None or ours is error:
+            raise
+        raise ours from error
+
+
+def _newer_than_the_driver(error: BaseException, doing: str) -> str:
+    """Return what is said of code that was compiled for a newer CUDA than the driver runs, with
+    what to install.
+    """
+    driver = _nvml.probe()
+    which, remedy, compilers = (
+        "the NVIDIA driver",
+        "Update the driver",
+        f'install "cuda-toolkit[nvcc,nvrtc,nvjitlink]=={driver.cuda}.*"',
+    )
+    if driver.cuda:
+        which = f"the driver {driver.version}, which runs CUDA {driver.cuda}"
+        # CUDA 13's wheels have names and a folder of their own, into which libraries look first.
+        newer = (
+            f", after {pip_command('uninstall -y nvidia-cuda-nvrtc nvidia-nvjitlink nvidia-nvvm')}"
+            if driver.cuda < "13"
+            else ""
+        )
+        remedy += f", or install the compilers of its CUDA with {pip_command(compilers)}{newer}"
+    return (
+        f"{doing}: the code was compiled for a newer CUDA than that of {which} "
+        f"({_first_line(error)}); expected code that the driver can "
+        f"load. {remedy}, and restart the kernel."
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return message_of(lines[0].rstrip(":"), 120)

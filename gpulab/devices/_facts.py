@@ -8,7 +8,6 @@ raises.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
@@ -21,9 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpulab.devices import _cgroup, _cpu, _device, _host, _nvml
+from gpulab.devices import _cpu, _device, _host, _nvml
+from gpulab.devices._nvml import Accelerator, Driver
 from gpulab.errors import DeviceError
 from gpulab.results import Result
+from gpulab.units import format_bytes
 
 _PCI_VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 
@@ -46,56 +47,14 @@ class Memory(Result):
     available_bytes: int
     limit_bytes: int | None = None
 
-
-@dataclass(frozen=True)
-class Accelerator(Result):
-    """One GPU; None stands for what neither PyTorch nor the driver reports.
-
-    Attributes
-    ----------
-    device : str or None
-        PyTorch's name, such as "cuda:0"; None for a GPU that PyTorch cannot use here.
-    name, kind : str
-        The product; "cuda", "rocm", "xpu" or "mps".
-    memory_bytes, free_bytes : int or None
-        In total, and free now.
-    compute_capability : str or None
-        NVIDIA's "9.0"; for AMD the architecture, such as "gfx942".
-    multiprocessors : int or None
-        SMs (NVIDIA), compute units (AMD), Xe cores (Intel).
-    clock_hz, max_clock_hz, memory_clock_hz : float or None
-        Multiprocessor clock now and at most; memory clock at most.
-    memory_bus_bits, l2_bytes : int or None
-    mig : bool or None
-        Whether the GPU is divided into MIG slices; None where it cannot be.
-    mig_slices : tuple of str
-    power_watts, power_limit_watts, temperature_celsius : float or None
-    slowdowns : tuple of str
-        What reduces the clock at the moment.
-    """
-
-    device: str | None
-    name: str
-    kind: str
-    memory_bytes: int | None = None
-    free_bytes: int | None = None
-    compute_capability: str | None = None
-    multiprocessors: int | None = None
-    clock_hz: float | None = None
-    max_clock_hz: float | None = None
-    memory_clock_hz: float | None = None
-    memory_bus_bits: int | None = None
-    l2_bytes: int | None = None
-    mig: bool | None = None
-    mig_slices: tuple[str, ...] = ()
-    power_watts: float | None = None
-    power_limit_watts: float | None = None
-    temperature_celsius: float | None = None
-    slowdowns: tuple[str, ...] = ()
+    def __str__(self) -> str:
+        free, installed = format_bytes(self.available_bytes), format_bytes(self.installed_bytes)
+        limit = f", limited to {format_bytes(self.limit_bytes)}" if self.limit_bytes else ""
+        return f"{free} free of {installed}{limit}"
 
 
 @dataclass(frozen=True)
-class Torch(Result):
+class Torch:
     """What PyTorch reports about itself.
 
     Attributes
@@ -121,7 +80,7 @@ class Torch(Result):
 
 
 @dataclass(frozen=True)
-class Facts(Result):
+class Facts:
     """Everything that the diagnosis looks at.
 
     Attributes
@@ -160,14 +119,14 @@ class Facts(Result):
     disk_free_bytes: int
     accelerators: tuple[Accelerator, ...] = ()
     pci_gpus: Mapping[str, int] | None = None
-    driver: _nvml.Driver = field(default_factory=_nvml.Driver)
+    driver: Driver = field(default_factory=Driver)
     torch: Torch = field(default_factory=Torch)
     cupy_packages: tuple[str, ...] = ()
     visible_devices: str | None = None
     libraries: Mapping[str, str] = field(default_factory=dict)
 
 
-def gather(root: pathlib.Path = pathlib.Path("/")) -> Facts:
+def gather(root: pathlib.Path = _host.ROOT) -> Facts:
     """Ask the system, the driver and the libraries (imports torch if it is installed; takes up to
     some seconds the first time).
 
@@ -177,39 +136,43 @@ def gather(root: pathlib.Path = pathlib.Path("/")) -> Facts:
         Where ``proc`` and ``sys`` are: "/", or a copy of another machine's files.
     """
     folder = pathlib.Path.cwd()
-    driver = _nvml.probe()
-    torch = probe_torch()
+    driver, torch = _nvml.probe(), _probe_torch()
     try:
         accelerators = _accelerators(torch, driver)
     except (DeviceError, RuntimeError) as error:  # a GPU that vanished while it was asked
-        torch = dataclasses.replace(
-            torch, kind=None, error=f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        )
+        torch = dataclasses.replace(torch, kind=None, error=in_a_line(error))
         accelerators = _accelerators(torch, driver)
+    _host.library_versions.cache_clear()  # something may have been installed since
+    libraries = _host.library_versions()
     return Facts(
         system=platform.system(),
         architecture=platform.machine(),
         python=platform.python_version(),
-        translated=_translated(),
+        translated=_is_translated(),
         processor=_cpu.probe(root),
         memory=Memory(
             _host.installed_memory_bytes(),
             _host.available_memory_bytes(root),
-            _cgroup.memory_limit_bytes(root),
+            _host.memory_limit_bytes(root),
         ),
         disk_path=str(folder),
         disk_free_bytes=shutil.disk_usage(folder).free,
         accelerators=accelerators,
-        pci_gpus=pci_gpus(root / "sys/bus/pci/devices"),
+        pci_gpus=_pci_gpus(root / "sys/bus/pci/devices"),
         driver=driver,
         torch=torch,
-        cupy_packages=_cupy_packages(),
+        cupy_packages=tuple(sorted(name for name in libraries if name.startswith("cupy"))),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        libraries=_host.library_versions(),
+        libraries=libraries,
     )
 
 
-def pci_gpus(bus: pathlib.Path) -> dict[str, int] | None:
+def in_a_line(error: Exception) -> str:
+    """Return what an error of a library says, for a report."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
+def _pci_gpus(bus: pathlib.Path) -> dict[str, int] | None:
     """Count display controllers (PCI class 0x03) by vendor; None where there is no such folder to
     read.
     """
@@ -217,46 +180,24 @@ def pci_gpus(bus: pathlib.Path) -> dict[str, int] | None:
         return None
     counts: dict[str, int] = {}
     for device in bus.iterdir():
-        try:
-            kind, vendor = ((device / name).read_text().strip() for name in ("class", "vendor"))
-        except OSError:
-            continue  # a device that was unplugged between listing and reading
-        if kind.startswith("0x03") and vendor in _PCI_VENDORS:
-            counts[_PCI_VENDORS[vendor]] = counts.get(_PCI_VENDORS[vendor], 0) + 1
+        vendor = _PCI_VENDORS.get(_host.read_text(device / "vendor"))
+        if vendor and _host.read_text(device / "class").startswith("0x03"):
+            counts[vendor] = counts.get(vendor, 0) + 1
     return counts
 
 
-def _translated() -> bool:
+def _is_translated() -> bool:
     if platform.system() == "Darwin":
-        return _cpu.sysctl("sysctl.proc_translated") == "1"
+        return _host.sysctl("sysctl.proc_translated") == "1"
     # qemu-user shows the guest's architecture to Python but the host's processor in /proc/cpuinfo.
-    vendor = "vendor_id" in _cpu.read_text(pathlib.Path("/proc/cpuinfo"))
-    return (
-        platform.system() == "Linux"
-        and platform.machine() in ("aarch64", "riscv64", "ppc64le")
-        and vendor
-    )
+    return platform.machine() in (
+        "aarch64",
+        "riscv64",
+        "ppc64le",
+    ) and "vendor_id" in _host.read_text(_host.ROOT / "proc/cpuinfo")
 
 
-def _cupy_packages() -> tuple[str, ...]:
-    """Return what is installed as CuPy, by the folders of its metadata: to read the names in those
-    of all packages takes 0.2 s.
-    """
-    names = set()
-    for place in sys.path:
-        with contextlib.suppress(OSError):  # no folder, or not ours to read
-            for entry in pathlib.Path(place).iterdir():
-                name, _, rest = entry.name.lower().partition("-")
-                if rest.endswith((".dist-info", ".egg-info")):
-                    names.add(name.replace("_", "-"))
-    return tuple(
-        sorted(
-            name for name in names if name == "cupy" or name.startswith(("cupy-cuda", "cupy-rocm"))
-        )
-    )
-
-
-def probe_torch() -> Torch:
+def _probe_torch() -> Torch:
     """Return what PyTorch says about itself; an import or a driver that fails leaves its sentence
     in ``error``.
     """
@@ -265,87 +206,64 @@ def probe_torch() -> Torch:
     try:
         import torch
 
-        kind = _device.accelerator_kind()
-        architectures = tuple(torch.cuda.get_arch_list()) if kind in ("cuda", "rocm") else ()
-        return Torch(
-            str(torch.__version__), None, torch.version.cuda, torch.version.hip, kind, architectures
-        )
+        kind = next((device.kind for device in _device.accelerators()), None)
+        architectures = torch.cuda.get_arch_list() if kind in ("cuda", "rocm") else ()
+        cuda, hip = torch.version.cuda, torch.version.hip
+        return Torch(str(torch.__version__), None, cuda, hip, kind, tuple(architectures))
     except Exception as error:
         # a broken install raises OSError, ImportError, RuntimeError ...: the learner reads which
-        return Torch(
-            importlib.metadata.version("torch"),
-            f"{type(error).__name__}: {error}".splitlines()[0][:200],
-        )
+        return Torch(importlib.metadata.version("torch"), in_a_line(error))
 
 
-def _accelerators(torch: Torch, driver: _nvml.Driver) -> tuple[Accelerator, ...]:
+def _accelerators(torch: Torch, driver: Driver) -> tuple[Accelerator, ...]:
     """Return the GPUs that PyTorch can use, with what the driver adds, and then those that only the
     driver sees.
     """
-    usable = []
-    matched = set()
-    for index in range(_device.accelerator_count(torch.kind)) if torch.kind else ():
-        seen, uuid = _seen_by_torch(torch.kind or "", index)
-        gpu = next((g for g in driver.gpus if uuid and uuid in g.uuid), None)
-        if gpu is None and len(driver.gpus) == 1 and torch.kind == "cuda":
+    usable, others = [], dict(driver.gpus)
+    for device in _device.accelerators() if torch.kind else ():
+        seen, uuid = _seen_by_torch(device)
+        names = [one for one in driver.gpus if uuid and uuid in one]
+        if not names and len(driver.gpus) == 1 and device.kind == "cuda":
             # a MIG slice has a UUID of its own; with one GPU it can only be a part of that
-            gpu = driver.gpus[0]
-        if gpu is not None:
-            matched.add(gpu.uuid)
-        usable.append(_merged(seen, gpu))
-    others = [
-        _merged(Accelerator(None, g.name, "cuda"), g) for g in driver.gpus if g.uuid not in matched
-    ]
-    return (*usable, *others)
+            names = list(driver.gpus)
+        for name in names:
+            others.pop(name, None)
+            # where both speak, PyTorch's view counts: it sees the MIG slice
+            missing = [one for one, value in vars(seen).items() if value in (None, ())]
+            more = {one: getattr(driver.gpus[name], one) for one in missing}
+            seen = dataclasses.replace(seen, **more)
+        usable.append(seen)
+    return (*usable, *others.values())
 
 
-def _seen_by_torch(kind: str, index: int) -> tuple[Accelerator, str]:
-    device = _device.Device(kind, index)
+def _seen_by_torch(device: _device.Device) -> tuple[Accelerator, str]:
+    """Return what PyTorch says about an accelerator, and its UUID ("" where it has none)."""
+    name, kind = device.name, device.kind
     if kind == "mps":
         return Accelerator(
-            str(device),
-            device.name,
-            kind,
-            memory_bytes=device.memory_bytes,
-            free_bytes=device.free_bytes,
+            str(device), name, kind, memory_bytes=device.memory_bytes, free_bytes=device.free_bytes
         ), ""
     import torch
 
-    properties = (torch.xpu if kind == "xpu" else torch.cuda).get_device_properties(index)
+    properties = getattr(torch, device.torch_type).get_device_properties(device.index)
 
     def get(*names: str) -> Any:
         return next((value for name in names if (value := getattr(properties, name, None))), None)
 
-    major = getattr(properties, "major", None)
-    clock, memory_clock = get("clock_rate"), get("memory_clock_rate")
+    capability = f"{get('major')}.{getattr(properties, 'minor', 0)}" if kind == "cuda" else None
     return Accelerator(
         device=str(device),
-        name=device.name,
+        name=name,
         kind=kind,
         memory_bytes=get("total_memory"),
         free_bytes=device.free_bytes,
-        compute_capability=get("gcnArchName")
-        if kind == "rocm"
-        else f"{major}.{properties.minor}"
-        if kind == "cuda"
-        else None,
+        compute_capability=get("gcnArchName") if kind == "rocm" else capability,
         multiprocessors=get("multi_processor_count", "gpu_subslice_count"),
-        max_clock_hz=clock * 1e3 if clock else None,  # CUDA gives kilohertz
-        memory_clock_hz=memory_clock * 1e3 if memory_clock else None,
+        max_clock_hz=(get("clock_rate") or 0) * 1e3 or None,  # CUDA gives kilohertz
+        memory_clock_hz=(get("memory_clock_rate") or 0) * 1e3 or None,
         memory_bus_bits=get("memory_bus_width"),
         l2_bytes=get("L2_cache_size"),
     ), str(get("uuid") or "").removeprefix("GPU-")
-
-
-def _merged(seen: Accelerator, gpu: _nvml.NvmlGpu | None) -> Accelerator:
-    """Fill what PyTorch does not say with what the driver says; where both speak, PyTorch's view
-    counts (it sees the MIG slice).
-    """
-    if gpu is None:
-        return seen
-    both: dict[str, Any] = {name: getattr(seen, name) for name in Accelerator.__dataclass_fields__}
-    more = {name: getattr(gpu, name, None) for name, value in both.items() if value in (None, ())}
-    return Accelerator(**both | {name: value for name, value in more.items() if value is not None})
 
 
 def accelerator(device: _device.Device) -> Accelerator:
@@ -356,13 +274,10 @@ def accelerator(device: _device.Device) -> Accelerator:
     DeviceError
         If the accelerator vanished.
     """
-    found = next(
-        (gpu for gpu in _accelerators(probe_torch(), _nvml.probe()) if gpu.device == str(device)),
-        None,
+    for gpu in _accelerators(_probe_torch(), _nvml.probe()):
+        if gpu.device == str(device):
+            return gpu
+    raise DeviceError(
+        f"device '{device}' no longer answers; expected it to stay usable. Save your work and "
+        "restart the kernel."
     )
-    if found is None:
-        raise DeviceError(
-            f"device '{device}' no longer answers; expected it to stay usable. Save your work and "
-            "restart the kernel."
-        )
-    return found

@@ -1,18 +1,104 @@
-"""``machine()``: this computer in one object, with what is wrong and how to fix it."""
+"""``machine()``: this computer in one object, with what is wrong and how to fix it; and the check
+before class, ``checkup()``: whether it can run the course.
+
+What is wrong is a pure function of the gathered facts, so it can be tested for machines that are
+not available: each check is one small function that yields problems, and adding one is adding it to
+``_CHECKS``. The check before class asks beside these for each package that the notebooks need, and
+does one small piece of real work on the accelerator and with CuPy: a driver that answers questions
+may still refuse to compute.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import importlib
+import importlib.metadata
+import math
+import os
+import pathlib
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from gpulab.devices import _device
 from gpulab.devices._cpu import Processor
-from gpulab.devices._diagnose import Problem, diagnose
-from gpulab.devices._facts import Accelerator, Facts, Memory, gather
-from gpulab.errors import DeviceError
+from gpulab.devices._facts import Facts, Memory, Torch, gather, in_a_line
+from gpulab.devices._nvml import Accelerator
+from gpulab.errors import DeviceError, pip_command, set_up_command
 from gpulab.evidence import Environment, Evidence
 from gpulab.results import Result
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
+
+Severity = Literal["error", "warning", "info"]
+_ORDER = {"error": 0, "warning": 1, "info": 2}
+
+_GIB = 2**30
+# The course writes a few hundred MB (recordings, compiled kernels, test artefacts); installing it
+# takes about 4 GiB.
+_DISK_FULL_BYTES, _DISK_LOW_BYTES = 1 * _GIB, 5 * _GIB
+# A notebook kernel with torch and the figures takes about 1 GiB; under that the system starts to
+# kill kernels.
+_MEMORY_FULL_BYTES, _MEMORY_LOW_BYTES = 1 * _GIB, 2 * _GIB
+# Below a fifth free, the larger sizes of the catalogue fail on a GPU that should hold them.
+_GPU_FREE_RATIO = 0.2
+# PyTorch's wheel index for each CUDA that it is built for, newest first (pytorch.org, "Get
+# started", versions 2.9 to 2.13). What is built for one CUDA 12 runs on the driver of any other
+# (NVIDIA, CUDA Compatibility, minor version compatibility: 525 or newer).
+_TORCH_INDEXES = (((13, 0), "cu130"), ((12, 8), "cu128"), ((12, 0), "cu126"))
+# What is older than Turing has kernels in the builds for CUDA 12.6; newer builds leave it out,
+# those for CUDA 13 all of it (RELEASE.md).
+_OLDEST_OF_NEW_BUILDS = (7, 5)
+_NEWER_DRIVER = "Update the NVIDIA driver"
+State = Literal["ok", "fix", "warn", "note"]
+
+_STATES: Mapping[str, State] = {"error": "fix", "warning": "warn", "info": "note"}
+# What the notebooks import or run; each with the oldest release that the course was written for
+# (pyproject.toml).
+_NEEDED: Mapping[str, str] = {
+    "numpy": "2.0",
+    "torch": "2.9",
+    "jupyterlab": "4.4",
+    "ipykernel": "6.17.1",
+    "ipywidgets": "7.7.1",
+    "anywidget": "0.9.18",
+    "plotly": "5.24",
+    "psutil": "5.9.5",
+    "nvidia-ml-py": "12.560",
+    "scikit-learn": "1.5",
+    "pillow": "11",
+    "torchao": "0.10",
+    "ipyparallel": "8.8",
+    "cloudpickle": "3",
+}
+_PRODUCT_SIZE = 64  # small enough for any device; its product of ones is exact in every dtype
+
+
+@dataclass(frozen=True)
+class Problem(Result):
+    """One thing that is wrong, or good to know.
+
+    Attributes
+    ----------
+    severity : str
+        "error" (a part of the course cannot run), "warning" (it runs, but figures may be
+        unreliable), "info" (nothing to fix).
+    code : str
+        A short name that never changes, such as "torch-cpu-build".
+    symptom, remedy : str
+        What was found, with its values; what to do.
+    """
+
+    severity: Severity
+    code: str
+    symptom: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.severity} {self.code}: {self.symptom} {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -52,114 +138,31 @@ class Machine(Result):
     def __repr__(self) -> str:
         gpus = ", ".join(gpu.name for gpu in self.accelerators) or "no accelerator"
         wrong = sum(problem.severity != "info" for problem in self.problems)
-        state = f"{wrong} problem{'s' if wrong != 1 else ''} to fix" if wrong else "nothing to fix"
-        cores = self.processor.usable_cores
-        host = (
-            f"{self.processor.name}, {cores} core{'s' if cores != 1 else ''}, "
-            f"{format_bytes(self.memory.available_bytes)} free"
-        )
-        return f"<Machine: {host}; {gpus}; {state}>"
+        state = f"{plural(wrong, 'problem')} to fix" if wrong else "nothing to fix"
+        host = f"{self.processor.name}, {plural(self.processor.usable_cores, 'core')}"
+        free = format_bytes(self.memory.available_bytes)
+        return f"<Machine: {host}, {free} free; {gpus}; {state}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per part: processor, caches, memory, disk, each accelerator, libraries,
         and the problems.
         """
         rows = [
-            ("processor", _processor_text(self.processor)),
-            ("caches", ", ".join(str(cache) for cache in self.processor.caches) or "not reported"),
-            ("memory", _memory_text(self.memory)),
+            ("processor", str(self.processor)),
+            ("caches", ", ".join(map(str, self.processor.caches)) or "not reported"),
+            ("memory", str(self.memory)),
             ("disk", f"{format_bytes(self.disk_free_bytes)} free"),
         ]
-        rows.extend(
-            (gpu.device or "GPU, not usable here", accelerator_text(gpu))
-            for gpu in self.accelerators
-        )
+        rows += [(gpu.device or "GPU, not usable here", str(gpu)) for gpu in self.accelerators]
         if not self.accelerators:
             rows.append(("accelerator", "none"))
         if self.driver:
-            rows.append(
-                (
-                    "NVIDIA driver",
-                    f"{self.driver}{f', runs CUDA up to {self.driver_cuda}' if self.driver_cuda else ''}",
-                )
-            )
-        rows.append(
-            (
-                "libraries",
-                ", ".join(f"{name} {version}" for name, version in self.libraries.items()),
-            )
-        )
-        rows.extend(
-            (f"{problem.severity}: {problem.code}", f"{problem.symptom} {problem.remedy}")
-            for problem in self.problems
-        )
+            runs = f", runs CUDA up to {self.driver_cuda}" if self.driver_cuda else ""
+            rows.append(("NVIDIA driver", f"{self.driver}{runs}"))
+        versions = [f"{name} {version}" for name, version in self.libraries.items()]
+        rows.append(("libraries", ", ".join(versions)))
+        rows += [(f"{p.severity}: {p.code}", f"{p.symptom} {p.remedy}") for p in self.problems]
         return ("this machine", ""), rows
-
-
-def _processor_text(processor: Processor) -> str:
-    physical = (
-        f" of {processor.physical_cores} physical"
-        if processor.physical_cores not in (None, processor.usable_cores)
-        else ""
-    )
-    parts = [
-        f"{processor.name}, {processor.usable_cores} usable "
-        f"core{'s' if processor.usable_cores != 1 else ''}{physical}"
-    ]
-    if processor.quota_cores is not None:
-        parts.append(f"{processor.quota_words} granted")
-    if processor.clock_hz:
-        parts.append(f"{processor.clock_hz / 1e9:.2f} GHz now")
-    if processor.max_clock_hz:
-        parts.append(f"up to {processor.max_clock_hz / 1e9:.2f} GHz")
-    if processor.simd:
-        parts.append(" ".join(processor.simd))
-    return ", ".join(parts)
-
-
-def _memory_text(memory: Memory) -> str:
-    limit = (
-        f", limited to {format_bytes(memory.limit_bytes)}" if memory.limit_bytes is not None else ""
-    )
-    return (
-        f"{format_bytes(memory.available_bytes)} free of "
-        f"{format_bytes(memory.installed_bytes)}{limit}"
-    )
-
-
-def accelerator_text(gpu: Accelerator) -> str:
-    """Return one accelerator in a line; what is not known is left out."""
-    parts = [gpu.name]
-    if gpu.memory_bytes is not None:
-        free = f"{format_bytes(gpu.free_bytes)} free of " if gpu.free_bytes is not None else ""
-        parts.append(f"{free}{format_bytes(gpu.memory_bytes)}")
-    if gpu.compute_capability:
-        parts.append(
-            f"compute capability {gpu.compute_capability}"
-            if gpu.kind == "cuda"
-            else gpu.compute_capability
-        )
-    if gpu.multiprocessors:
-        parts.append(f"{gpu.multiprocessors} {'SMs' if gpu.kind == 'cuda' else 'compute units'}")
-    if gpu.clock_hz or gpu.max_clock_hz:
-        now = f"{gpu.clock_hz / 1e6:.0f} MHz now" if gpu.clock_hz else ""
-        top = f"up to {gpu.max_clock_hz / 1e6:.0f} MHz" if gpu.max_clock_hz else ""
-        parts.append(", ".join(part for part in (now, top) if part))
-    if gpu.l2_bytes:
-        parts.append(f"L2 {format_bytes(gpu.l2_bytes)}")
-    if gpu.mig is not None:
-        parts.append(
-            "MIG "
-            f"{'on: ' + (', '.join(gpu.mig_slices) or 'no slice visible') if gpu.mig else 'off'}"
-        )
-    if gpu.power_watts is not None:
-        limit = f" of {gpu.power_limit_watts:.0f}" if gpu.power_limit_watts else ""
-        parts.append(f"{gpu.power_watts:.0f}{limit} W")
-    if gpu.temperature_celsius is not None:
-        parts.append(f"{gpu.temperature_celsius:.0f} °C")
-    if gpu.slowdowns:
-        parts.append(f"clock reduced by {', '.join(gpu.slowdowns)}")
-    return ", ".join(parts)
 
 
 def machine(facts: Facts | None = None) -> Machine:
@@ -188,13 +191,9 @@ def machine(facts: Facts | None = None) -> Machine:
     True
     """
     known = gather() if facts is None else facts
-    usable = (
-        next((gpu.device for gpu in known.accelerators if gpu.device), "cpu")
-        if facts is None
-        else "cpu"
-    )
+    usable = [gpu.device for gpu in known.accelerators if gpu.device and facts is None]
     try:
-        environment = _device.environment(usable)
+        environment = _device.environment(next(iter(usable), "cpu"))
     except DeviceError:  # the GPU vanished since it was asked; the stamp is then the host's
         environment = _device.environment("cpu")
     return Machine(
@@ -209,3 +208,474 @@ def machine(facts: Facts | None = None) -> Machine:
         problems=diagnose(known),
         evidence=Evidence.measured(known.processor.name, date=environment.date),
     )
+
+
+# -- what is wrong ----------------------------------------------------------------------
+
+
+def diagnose(facts: Facts) -> tuple[Problem, ...]:
+    """Return what is wrong, errors first.
+
+    Parameters
+    ----------
+    facts : Facts
+        From ``gather``, or made up.
+
+    Returns
+    -------
+    tuple of Problem
+        At most one for each code; empty on a machine without problems.
+    """
+    found = {problem.code: problem for check in reversed(_CHECKS) for problem in check(facts)}
+    return tuple(
+        sorted(found.values(), key=lambda problem: (_ORDER[problem.severity], problem.code))
+    )
+
+
+def _numbers(version: str | None) -> tuple[int, ...]:
+    """Return the leading numbers of a version: (2, 13, 0) of "2.13.0+cpu", (3, 0) of "3.0rc1", ()
+    of what is none.
+    """
+    found = re.match(r"\d+(?:\.\d+)*", version or "")
+    return tuple(map(int, found.group().split("."))) if found else ()
+
+
+def _has_nvidia(facts: Facts) -> bool:
+    return bool(facts.driver.gpus or (facts.pci_gpus or {}).get("nvidia"))
+
+
+def _set_up(facts: Facts) -> str:
+    return set_up_command(windows=facts.system == "Windows")
+
+
+def _torch_command(facts: Facts) -> str:
+    """The command that installs the PyTorch build for this driver and these GPUs."""
+    capabilities = [_numbers(gpu.compute_capability) for gpu in facts.driver.gpus.values()]
+    is_old = any(one and one < _OLDEST_OF_NEW_BUILDS for one in capabilities)
+    for needs, index in _TORCH_INDEXES[-1:] if is_old else _TORCH_INDEXES:
+        if (_numbers(facts.driver.cuda) or (12, 0)) >= needs:
+            page = f"https://download.pytorch.org/whl/{index}"
+            command = pip_command(f"install --force-reinstall torch --index-url {page}")
+            return f"Run {_set_up(facts)} again, or {command}."
+    return (
+        f"{_NEWER_DRIVER} (PyTorch needs one for CUDA 12 or newer), then run {_set_up(facts)} "
+        "again."
+    )
+
+
+def _torch_problems(facts: Facts) -> Iterable[Problem]:
+    torch, driver = facts.torch, facts.driver
+    built, runs = _numbers(torch.cuda)[:2], _numbers(driver.cuda)[:2]
+    if torch.version is None:
+        remedy = f"Run {_set_up(facts)}, or {pip_command('install torch')}."
+        yield Problem("error", "torch-missing", "PyTorch is not installed.", remedy)
+    elif torch.error is not None and torch.kind is None:
+        symptom = f"PyTorch {torch.version} fails: {torch.error}."
+        remedy = "Restart the kernel; then reinstall PyTorch."
+        yield Problem("error", "torch-broken", symptom, remedy)
+    elif torch.cuda is None and torch.hip is None and torch.kind is None and _has_nvidia(facts):
+        symptom = f"PyTorch {torch.version} is a CPU build, but this machine has an NVIDIA GPU."
+        yield Problem("error", "torch-cpu-build", symptom, _torch_command(facts))
+    elif built and runs and built > runs:
+        symptom = (
+            f"PyTorch was built for CUDA {torch.cuda}; the driver {driver.version} runs CUDA "
+            f"{driver.cuda}."
+        )
+        if built[0] > runs[0] and torch.kind != "cuda":
+            command = _torch_command(facts)
+            if not command.startswith(_NEWER_DRIVER):
+                command = f"{_NEWER_DRIVER}, or: {command}"
+            yield Problem("error", "driver-too-old", symptom, command)
+        else:
+            # CUDA's minor-version compatibility: compiled kernels run, PTX made by the newer
+            # compiler is refused.
+            remedy = (
+                "Most things work; kernels compiled at run time may fail to load. Update the "
+                "NVIDIA driver when you can."
+            )
+            yield Problem("info", "driver-older", symptom, remedy)
+
+
+def _driver_problems(facts: Facts) -> Iterable[Problem]:
+    driver, torch, hidden = facts.driver, facts.torch, facts.visible_devices
+    if driver.error is not None:
+        yield Problem(
+            "error",
+            "driver-broken",
+            f"The NVIDIA driver does not answer: {driver.error}.",
+            "Restart the machine (needed after a driver update); in a container, restart it with "
+            "the host's driver.",
+        )
+    elif driver.version is None and _has_nvidia(facts) and torch.kind is None:
+        yield Problem(
+            "error",
+            "no-driver",
+            f"{(facts.pci_gpus or {}).get('nvidia')} NVIDIA GPU(s) on the PCI bus, but no NVIDIA "
+            "driver.",
+            "Install the driver from your system's packages; in a container, start it with `--gpus "
+            "all`.",
+        )
+    elif driver.gpus and torch.cuda is not None and torch.kind is None and torch.error is None:
+        count = f"The driver has {len(driver.gpus)} GPU(s)"
+        if hidden is not None:
+            yield Problem(
+                "warning",
+                "gpu-hidden",
+                f"{count}; CUDA_VISIBLE_DEVICES={hidden!r} hides them from PyTorch.",
+                "Unset CUDA_VISIBLE_DEVICES before the kernel starts, or set it to the GPU that "
+                "you may use.",
+            )
+        elif not any(problem.code == "driver-too-old" for problem in _torch_problems(facts)):
+            yield Problem(
+                "error",
+                "gpu-unusable",
+                f"{count}, but PyTorch {torch.version} cannot use any.",
+                "Restart the kernel; if that does not help, run `nvidia-smi` and restart the "
+                "machine.",
+            )
+
+
+def _runs_on(architecture: str, capability: tuple[int, ...]) -> bool:
+    """Whether code for "sm_86" (this major only) or "compute_80" (any newer GPU) runs on a GPU of
+    this capability.
+    """
+    made = re.fullmatch(r"(\w+?)_(\d+)(\d)[af]?", architecture)
+    if made is None:
+        return False
+    major, minor = int(made.group(2)), int(made.group(3))
+    return (major, minor) <= capability and (made.group(1) == "compute" or major == capability[0])
+
+
+def _cupy_problems(facts: Facts) -> Iterable[Problem]:
+    packages, driver = facts.cupy_packages, _numbers(facts.driver.cuda)
+    if len(packages) > 1:
+        yield Problem(
+            "error",
+            "cupy-twice",
+            f"{' and '.join(packages)} are installed together, and each overwrites the other's "
+            "files.",
+            f"Run {pip_command('uninstall -y ' + ' '.join(packages))}, then {_set_up(facts)}.",
+        )
+    elif not packages and facts.torch.kind == "cuda":
+        name = "cupy-cuda13x" if driver >= (13,) else "cupy-cuda12x"
+        symptom = "CuPy is not installed; cells that use it are skipped."
+        remedy = f"Run {pip_command(f'install {name}')}."
+        yield Problem("warning", "cupy-missing", symptom, remedy)
+    elif packages and driver and (cuda := re.fullmatch(r"cupy-cuda(\d+)x?", packages[0])):
+        built = int(cuda.group(1))
+        is_newer = built > driver[0]
+        # A newer driver runs older CUDA; but the libraries beside a torch of another major are not
+        # those that CuPy looks for.
+        is_apart = built < driver[0] and (_numbers(facts.torch.cuda) or (0,))[0] > built
+        if is_newer or is_apart:
+            instead = pip_command(f"install cupy-cuda{min(driver[0], 13)}x")
+            yield Problem(
+                "error" if is_newer else "warning",
+                "cupy-cuda-mismatch",
+                f"{packages[0]} is built for CUDA {built}; the driver {facts.driver.version} runs "
+                f"CUDA {facts.driver.cuda}.",
+                f"Run {pip_command(f'uninstall -y {packages[0]}')}, then {instead}.",
+            )
+
+
+def _accelerator_problems(facts: Facts) -> Iterable[Problem]:
+    for gpu in facts.accelerators:
+        yield from _problems_of(gpu, facts.torch)
+    if not any(gpu.device for gpu in facts.accelerators) and not _has_nvidia(facts):
+        yield Problem(
+            "info",
+            "no-accelerator",
+            "This machine has no accelerator that PyTorch can use.",
+            "Nothing to do: the course runs without one; the CPU is measured live, GPU figures are "
+            "recorded or modelled and are labeled so.",
+        )
+    if (facts.pci_gpus or {}).get("amd") and facts.torch.hip is None and not _has_nvidia(facts):
+        yield Problem(
+            "info",
+            "amd-gpu-unused",
+            "There is an AMD GPU, but PyTorch is not a ROCm build.",
+            "If ROCm supports it, install PyTorch's ROCm build (pytorch.org, Get started); it has "
+            "not been tested with this course.",
+        )
+
+
+def _problems_of(gpu: Accelerator, torch: Torch) -> Iterable[Problem]:
+    where, codes = gpu.device or gpu.name, torch.architectures
+    capability, free = _numbers(gpu.compute_capability)[:2], gpu.free_bytes
+    is_known = gpu.kind == "cuda" and gpu.device and capability and codes
+    if is_known and not any(_runs_on(code, capability) for code in codes):
+        yield Problem(
+            "error",
+            "gpu-architecture",
+            f"PyTorch {torch.version} has no kernels for the {gpu.name} (compute capability "
+            f"{gpu.compute_capability}); it has {', '.join(codes)}.",
+            "Install a PyTorch build that has them: an older one for an old GPU, the newest "
+            "for a new one.",
+        )
+    if free is not None and gpu.memory_bytes and free < _GPU_FREE_RATIO * gpu.memory_bytes:
+        lists = "; `nvidia-smi` lists them" if gpu.kind == "cuda" else ""
+        yield Problem(
+            "warning",
+            "gpu-memory-taken",
+            f"Only {format_bytes(free)} of {format_bytes(gpu.memory_bytes)} are free on {where}.",
+            "Shut down other kernels (Running tab), or find out which other processes use this "
+            f"GPU{lists}.",
+        )
+    if set(gpu.slowdowns) - {"sync boost"}:
+        yield Problem(
+            "warning",
+            "gpu-throttled",
+            f"The clock of {where} is reduced now ({', '.join(gpu.slowdowns)}).",
+            "Times are longer than this GPU's best; let it cool, or ask the machine's "
+            "administrator about its power limit.",
+        )
+    if gpu.mig:
+        yield Problem(
+            "info",
+            "mig",
+            f"{gpu.name} is divided into MIG slices "
+            f"({', '.join(gpu.mig_slices) or 'none visible'}).",
+            "The peaks of the whole GPU do not apply to a slice: gpulab scales arithmetic by the "
+            "slice's multiprocessors; bandwidth stays that of the whole GPU.",
+        )
+
+
+def _host_problems(facts: Facts) -> Iterable[Problem]:
+    memory, processor = facts.memory, facts.processor
+    disk, free, limit = facts.disk_free_bytes, memory.available_bytes, memory.limit_bytes
+    if disk < _DISK_LOW_BYTES:
+        yield Problem(
+            "error" if disk < _DISK_FULL_BYTES else "warning",
+            "low-disk",
+            f"{format_bytes(disk)} are free at {facts.disk_path}.",
+            f"Free at least {format_bytes(_DISK_LOW_BYTES)}.",
+        )
+    if free < _MEMORY_LOW_BYTES:
+        yield Problem(
+            "error" if free < _MEMORY_FULL_BYTES else "warning",
+            "low-memory",
+            f"{format_bytes(free)} of main memory are free.",
+            "Shut down other kernels and programs.",
+        )
+    if limit is not None and limit < memory.installed_bytes:
+        yield Problem(
+            "info",
+            "memory-limit",
+            f"A container grants {format_bytes(limit)} of the machine's "
+            f"{format_bytes(memory.installed_bytes)}.",
+            "Nothing to do: gpulab uses the smaller value.",
+        )
+    if processor.quota_cores is not None and processor.quota_cores < processor.usable_cores:
+        threads = max(1, math.floor(processor.quota_cores))
+        yield Problem(
+            "warning",
+            "cpu-limit",
+            f"A container grants {processor.quota_words}, and libraries start "
+            f"{plural(processor.usable_cores, 'thread')}: the threads are throttled.",
+            f"Set OMP_NUM_THREADS={threads} before the kernel starts, or call "
+            f"torch.set_num_threads({threads}).",
+        )
+    if facts.translated:
+        yield Problem(
+            "warning",
+            "translated",
+            "This Python runs under emulation, on an architecture other than its own "
+            f"({facts.architecture}).",
+            "Install Python for this machine's own architecture; emulated times do not represent "
+            "the processor.",
+        )
+    if processor.hypervisor is not None:
+        yield Problem(
+            "info",
+            "virtual-machine",
+            "This is a virtual machine; clocks and caches are those that its host reports.",
+            "Nothing to do: other machines on the host can disturb times; gpulab's notes report it "
+            "when they do.",
+        )
+
+
+_CHECKS: tuple[Callable[[Facts], Iterable[Problem]], ...] = (
+    _torch_problems,
+    _driver_problems,
+    _cupy_problems,
+    _accelerator_problems,
+    _host_problems,
+)
+
+
+# -- the check before class ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Check(Result):
+    """One line of the report.
+
+    Attributes
+    ----------
+    name : str
+    state : str
+        "ok"; "fix" (a part of the course cannot run until it is fixed); "warn" (it runs, but
+        figures may be unreliable); "note" (good to know).
+    detail : str
+        What was found.
+    remedy : str
+        What to do; "" where nothing is to be done.
+    """
+
+    name: str
+    state: State
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Checkup(Result):
+    """The whole report.
+
+    Attributes
+    ----------
+    checks : tuple of Check
+    """
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing has to be fixed."""
+        return all(check.state != "fix" for check in self.checks)
+
+    def __repr__(self) -> str:
+        wrong = [check.name for check in self.checks if check.state == "fix"]
+        return f"<Checkup: {'fix ' + ', '.join(wrong) if wrong else 'ready for class'}>"
+
+    @property
+    def text(self) -> str:
+        """The report as it is printed in a terminal."""
+        width = max((len(check.name) for check in self.checks), default=0)
+        lines = []
+        for check in self.checks:
+            lines.append(f"{check.state:4}  {check.name:{width}}  {check.detail}")
+            if check.remedy:
+                lines.append(f"{'':4}  {'':{width}}  -> {check.remedy}")
+        wrong = sum(check.state == "fix" for check in self.checks)
+        lines.append(f"\n{plural(wrong, 'thing')} to fix." if wrong else "\nReady for class.")
+        return "\n".join(lines)
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row per check."""
+        return ("check", "state", "found", "what to do"), [
+            (c.name, c.state, c.detail, c.remedy) for c in self.checks
+        ]
+
+
+def checkup(facts: Facts | None = None) -> Checkup:
+    """Return whether this machine can run the course, and what to fix first.
+
+    Parameters
+    ----------
+    facts : Facts, optional
+        Made-up facts, for tests; None asks this machine.
+
+    Returns
+    -------
+    Checkup
+        ``.ok``, ``.text`` and the single checks.
+    """
+    known = gather() if facts is None else facts
+    memory = known.memory
+    checks = [
+        Check("python", "ok", f"{platform.python_version()} at {sys.executable}"),
+        *(_package(name, oldest) for name, oldest in _NEEDED.items()),
+        _write_access(pathlib.Path.cwd()),
+        _accelerator(known),
+        *_cupy(known),
+        Check("disk", "ok", f"{format_bytes(known.disk_free_bytes)} free"),
+        Check("memory", "ok", str(dataclasses.replace(memory, limit_bytes=None))),
+    ]
+    # a problem with disk or memory takes the place of the line that called it fine
+    problems = [p for p in diagnose(known) if p.code not in ("no-accelerator", "torch-missing")]
+    replaced = {p.code.removeprefix("low-") for p in problems if p.code.startswith("low-")}
+    return Checkup(
+        (
+            *(check for check in checks if check.name not in replaced),
+            *(Check(p.code, _STATES[p.severity], p.symptom, p.remedy) for p in problems),
+        )
+    )
+
+
+def _package(name: str, oldest: str) -> Check:
+    # a word as a shell takes it whole; in Windows' own ' is a letter, and > would write to a file
+    quote = '"' if sys.platform == "win32" else "'"
+    wanted = f"{quote}{name}>={oldest}{quote}"
+    try:
+        version: str | None = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        if name != "jupyterlab":
+            return Check(name, "fix", "not installed", f"Run {set_up_command()}.")
+        only = "not installed; only `gpulab lab` needs it, a hosted notebook does not"
+        return Check(name, "note", only)
+    # a folder for the package's facts without any: an installation that was interrupted, or met a
+    # full disk
+    if not version:
+        remedy = f"Run {pip_command(f'install --ignore-installed {wanted}')}."
+        return Check(name, "fix", "only partly installed", remedy)
+    if _numbers(version) < _numbers(oldest):
+        remedy = f"Run {set_up_command()}, or {pip_command(f'install {wanted}')}."
+        return Check(name, "fix", f"{version}; the course needs {oldest} or newer.", remedy)
+    return Check(name, "ok", version)
+
+
+def _write_access(folder: pathlib.Path) -> Check:
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".gpulab-"):
+            return Check("write access", "ok", str(folder))
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        remedy = "Start in a folder that you can write to, on a disk that is not full."
+        return Check("write access", "fix", f"cannot write to {folder}: {reason}.", remedy)
+
+
+def _accelerator(facts: Facts) -> Check:
+    gpu = next((gpu for gpu in facts.accelerators if gpu.device), None)
+    if gpu is None:
+        detail = (
+            "none; the CPU is measured live, GPU figures are recorded or modelled and are "
+            "labeled so"
+        )
+        return Check("accelerator", "note", detail)
+    failure = _failure("torch", device=str(gpu.device))
+    if failure is None:
+        return Check("accelerator", "ok", str(gpu))
+    found = f"{gpu.name} is present but cannot compute: {failure}"
+    return Check("accelerator", "fix", found, "Restart the kernel, then the machine.")
+
+
+def _cupy(facts: Facts) -> list[Check]:
+    packages = facts.cupy_packages
+    if not packages or facts.torch.kind != "cuda":
+        return []
+    failure = _failure("cupy")
+    if failure is None:
+        versions = [f"{name} {facts.libraries.get(name, '')}".strip() for name in packages]
+        return [Check("cupy", "ok", ", ".join(versions))]
+    found = f"{' and '.join(packages)} cannot compute: {failure}"
+    remedy = f"See the lines about CuPy below, or run {set_up_command()}."
+    return [Check("cupy", "fix", found, remedy)]
+
+
+def _failure(library: str, **place: Any) -> str | None:
+    """Multiply ones, whose product is known, on a device; return in one line how it failed, or
+    None.
+    """
+    try:
+        module = importlib.import_module(library)
+        ones = module.ones((_PRODUCT_SIZE, _PRODUCT_SIZE), dtype=module.float32, **place)
+        total = (ones @ ones).sum()
+        answer = float(total.get() if library == "cupy" else total)  # waits for the device
+    except Exception as error:
+        # whatever a broken driver or library throws is what the report is for
+        return in_a_line(error)
+    expected = float(_PRODUCT_SIZE**3)
+    if answer == expected:
+        return None
+    return f"a product of ones sums to {answer:g} and not to {expected:g}."

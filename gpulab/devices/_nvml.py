@@ -1,24 +1,22 @@
 """NVIDIA's management library: what the driver knows about each GPU, also those that CUDA does not
-show.
+show, and its counters around a measurement.
 
-``nvidia-ml-py`` is optional: without it ``nvidia-smi`` is called. CUDA's numbers and the driver's
-differ as soon as CUDA_VISIBLE_DEVICES is set, so GPUs are matched by UUID, never by number.
+CUDA's numbers and the driver's differ as soon as CUDA_VISIBLE_DEVICES is set, so GPUs are matched by
+UUID, never by number. Without ``nvidia-ml-py`` nothing is known of the driver. In a container the process ids are the host's, so other processes are counted
+where our own id is not in the list: this process always holds one context itself.
 """
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import functools
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpulab.results import Result
-
-# nvidia-smi takes seconds when it has to wake the driver; a hung one must not hang machine()
-_SMI_SECONDS = 20
+from gpulab.units import format_bytes
 
 # Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, "nvmlClocksEventReasons"). Idle and the
 # clocks that a user set are no trouble, so they are left out.
@@ -30,45 +28,88 @@ _SLOWDOWNS = {
     0x40: "hardware thermal",
     0x80: "power brake",
 }
+# nvml.h, nvmlPerfPolicyType_t: each has a counter of nanoseconds.
+_POLICIES = (0, 1, 4)  # power, thermal, board limit
 
 
 @dataclass(frozen=True)
-class NvmlGpu(Result):
-    """One GPU as the driver describes it; None stands for what it does not report.
+class Accelerator(Result):
+    """One GPU; None stands for what neither PyTorch nor the driver reports.
 
     Attributes
     ----------
-    uuid : str
-        "GPU-..." in the driver's spelling.
+    device : str or None
+        PyTorch's name, such as "cuda:0"; None for a GPU that PyTorch cannot use here.
+    name, kind : str
+        The product; "cuda", "rocm", "xpu" or "mps".
+    memory_bytes, free_bytes : int or None
+        In total, and free now.
+    compute_capability : str or None
+        NVIDIA's "9.0"; for AMD the architecture, such as "gfx942".
+    multiprocessors : int or None
+        SMs (NVIDIA), compute units (AMD), Xe cores (Intel).
     clock_hz, max_clock_hz, memory_clock_hz : float or None
         Multiprocessor clock now and at most; memory clock at most.
+    memory_bus_bits, l2_bytes : int or None
     mig : bool or None
-        Whether MIG is switched on.
+        Whether the GPU is divided into MIG slices; None where it cannot be.
     mig_slices : tuple of str
-        Names of the slices that are set up.
+    power_watts, power_limit_watts, temperature_celsius : float or None
     slowdowns : tuple of str
         What reduces the clock at the moment.
     """
 
-    uuid: str
+    device: str | None
     name: str
+    kind: str
     memory_bytes: int | None = None
     free_bytes: int | None = None
+    compute_capability: str | None = None
+    multiprocessors: int | None = None
     clock_hz: float | None = None
     max_clock_hz: float | None = None
     memory_clock_hz: float | None = None
     memory_bus_bits: int | None = None
-    compute_capability: str | None = None
+    l2_bytes: int | None = None
+    mig: bool | None = None
+    mig_slices: tuple[str, ...] = ()
     power_watts: float | None = None
     power_limit_watts: float | None = None
     temperature_celsius: float | None = None
-    mig: bool | None = None
-    mig_slices: tuple[str, ...] = ()
     slowdowns: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts, is_nvidia = [self.name], self.kind == "cuda"
+        if self.memory_bytes is not None:
+            free = (
+                f"{format_bytes(self.free_bytes)} free of " if self.free_bytes is not None else ""
+            )
+            parts.append(f"{free}{format_bytes(self.memory_bytes)}")
+        if self.compute_capability:
+            parts.append(f"{'compute capability ' * is_nvidia}{self.compute_capability}")
+        if self.multiprocessors:
+            parts.append(f"{self.multiprocessors} {'SMs' if is_nvidia else 'compute units'}")
+        if self.clock_hz:
+            parts.append(f"{self.clock_hz / 1e6:.0f} MHz now")
+        if self.max_clock_hz:
+            parts.append(f"up to {self.max_clock_hz / 1e6:.0f} MHz")
+        if self.l2_bytes:
+            parts.append(f"L2 {format_bytes(self.l2_bytes)}")
+        if self.mig is not None:
+            slices = ", ".join(self.mig_slices) or "no slice visible"
+            parts.append(f"MIG on: {slices}" if self.mig else "MIG off")
+        if self.power_watts is not None:
+            limit = f" of {self.power_limit_watts:.0f}" if self.power_limit_watts else ""
+            parts.append(f"{self.power_watts:.0f}{limit} W")
+        if self.temperature_celsius is not None:
+            parts.append(f"{self.temperature_celsius:.0f} °C")
+        if self.slowdowns:
+            parts.append(f"clock reduced by {', '.join(self.slowdowns)}")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
-class Driver(Result):
+class Driver:
     """The NVIDIA driver.
 
     Attributes
@@ -79,220 +120,195 @@ class Driver(Result):
         The newest CUDA that the driver runs, such as "13.0".
     error : str or None
         What the driver said instead of answering; None also where there simply is none.
-    gpus : tuple of NvmlGpu
+    gpus : mapping of str to Accelerator
+        By UUID, "GPU-..." in the driver's spelling.
     """
 
     version: str | None = None
     cuda: str | None = None
     error: str | None = None
-    gpus: tuple[NvmlGpu, ...] = ()
+    gpus: Mapping[str, Accelerator] = field(default_factory=dict)
 
 
-@contextlib.contextmanager
-def session() -> Iterator[Any]:
-    """Give the initialized ``pynvml`` module for the length of the block, or None where it is not
-    available.
+@dataclass(frozen=True)
+class GpuReadings:
+    """A GPU's counters at one moment; None where the driver does not report it.
+
+    Attributes
+    ----------
+    epoch_microseconds : int
+        When, as the driver counts it.
+    slowed_seconds : float or None
+        How long the clock was reduced by power, heat or the board's limit, since the driver was
+        loaded.
+    reasons : tuple of str
+        What reduces the clock at this moment.
+    clock_hertz, top_clock_hertz : float or None
+        The SM clock now, and the highest.
+    neighbours : int or None
+        Other processes that hold a context on the GPU.
+    neighbour_busy_ratio : float or None
+        The largest share of the SMs (0-1) that one of them used since the reading before.
+    """
+
+    epoch_microseconds: int
+    slowed_seconds: float | None = None
+    reasons: tuple[str, ...] = ()
+    clock_hertz: float | None = None
+    top_clock_hertz: float | None = None
+    neighbours: int | None = None
+    neighbour_busy_ratio: float | None = None
+
+
+@functools.cache
+def _initialized(nvml: Any) -> Any:
+    """Initialize the library once for the life of the process; raises NVMLError without a driver
+    that answers.
+    """
+    nvml.nvmlInit()
+    return nvml
+
+
+def ask(question: str, *args: Any) -> Any:
+    """Return the answer of ``nvml<question>``, or None where this GPU, driver or container does not
+    give one.
     """
     try:
         import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # no package, no library, no driver: each means that there is nothing to ask
-        yield None
-        return
+    except ImportError:  # a bare machine
+        return None
     try:
-        yield pynvml
-    finally:
-        # a GPU that fell off the bus fails here too, after the answer is known
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
-
-
-def probe() -> Driver:
-    """Return the driver and its GPUs, from NVML or else from ``nvidia-smi``; never raises."""
-    try:
-        import pynvml
-    except ImportError:
-        return _probe_smi()
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        missing = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-        return Driver() if error.value in missing else Driver(error=str(error))
-    try:
-        return _probe_nvml(pynvml)
-    except pynvml.NVMLError as error:  # a GPU that vanished between two questions
-        return Driver(error=str(error))
-    finally:
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _probe_nvml(nvml: Any) -> Driver:
-    version = int(nvml.nvmlSystemGetCudaDriverVersion())
-    gpus = tuple(
-        _gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())
-    )
-    return Driver(
-        _text(nvml.nvmlSystemGetDriverVersion()),
-        f"{version // 1000}.{version % 1000 // 10}",
-        None,
-        gpus,
-    )
-
-
-def _gpu(nvml: Any, handle: Any) -> NvmlGpu:
-    """Ask one GPU; a question that this GPU or driver does not know gives None, not an error."""
-
-    def ask(question: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return question(handle, *args)
-        except (
-            nvml.NVMLError_NotSupported,
-            nvml.NVMLError_FunctionNotFound,
-            nvml.NVMLError_NoPermission,
-            nvml.NVMLError_InvalidArgument,
-        ):
-            return None
-
-    def scaled(question: Callable[..., Any], factor: float, *args: Any) -> float | None:
-        value = ask(question, *args)
-        return None if value is None else value * factor
-
-    memory = ask(nvml.nvmlDeviceGetMemoryInfo)
-    capability = ask(nvml.nvmlDeviceGetCudaComputeCapability)
-    mig = ask(nvml.nvmlDeviceGetMigMode)
-    bits = ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0
-    return NvmlGpu(
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        memory_bytes=None if memory is None else int(memory.total),
-        free_bytes=None if memory is None else int(memory.free),
-        clock_hz=scaled(nvml.nvmlDeviceGetClockInfo, 1e6, nvml.NVML_CLOCK_SM),
-        max_clock_hz=scaled(nvml.nvmlDeviceGetMaxClockInfo, 1e6, nvml.NVML_CLOCK_SM),
-        memory_clock_hz=scaled(nvml.nvmlDeviceGetMaxClockInfo, 1e6, nvml.NVML_CLOCK_MEM),
-        memory_bus_bits=ask(nvml.nvmlDeviceGetMemoryBusWidth),
-        compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
-        power_watts=scaled(nvml.nvmlDeviceGetPowerUsage, 1e-3),
-        power_limit_watts=scaled(nvml.nvmlDeviceGetEnforcedPowerLimit, 1e-3),
-        temperature_celsius=scaled(nvml.nvmlDeviceGetTemperature, 1.0, nvml.NVML_TEMPERATURE_GPU),
-        mig=None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
-        mig_slices=_slices(nvml, handle)
-        if mig is not None and mig[0] == nvml.NVML_DEVICE_MIG_ENABLE
-        else (),
-        slowdowns=slowdown_names(bits),
-    )
-
-
-def slowdown_names(bits: int) -> tuple[str, ...]:
-    """Return in words what a mask of NVML's clock event reasons says holds the clock down."""
-    return tuple(name for bit, name in _SLOWDOWNS.items() if bits & bit)
-
-
-def _slices(nvml: Any, handle: Any) -> tuple[str, ...]:
-    names = []
-    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        try:
-            names.append(
-                _text(
-                    nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
-                )
-            )
-        except (
-            nvml.NVMLError_NotFound,
-            nvml.NVMLError_InvalidArgument,
-            nvml.NVMLError_NoPermission,
-        ):
-            continue  # a slot that is not in use, or not ours to see
-    return tuple(names)
-
-
-_SMI_FIELDS = (
-    "uuid",
-    "name",
-    "memory.total",
-    "memory.free",
-    "clocks.sm",
-    "clocks.max.sm",
-    "clocks.max.memory",
-    "compute_cap",
-    "power.draw",
-    "power.limit",
-    "temperature.gpu",
-    "mig.mode.current",
-    "clocks_throttle_reasons.active",
-    "driver_version",
-)
-
-
-def _probe_smi() -> Driver:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return Driver()
-    command = [program, f"--query-gpu={','.join(_SMI_FIELDS)}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SMI_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Driver(error=str(error))
-    if done.returncode != 0:
-        return Driver(
-            error=(done.stdout + done.stderr).strip().partition("\n")[0]
-            or f"nvidia-smi ended with code {done.returncode}"
-        )
-    return parse_smi(done.stdout)
-
-
-def parse_smi(text: str) -> Driver:
-    """Read the lines of ``nvidia-smi --query-gpu=... --format=csv,noheader,nounits`` for this
-    module's fields.
-
-    The newest CUDA that the driver runs cannot be queried; torch's own check is used instead.
-    """
-    gpus, version = [], None
-    for row in csv.reader(text.splitlines(), skipinitialspace=True):
-        if len(row) != len(_SMI_FIELDS):
-            continue
-        fields = {
-            name: None if value.startswith("[") or value == "N/A" else value
-            for name, value in zip(_SMI_FIELDS, row, strict=True)
-        }
-        version = fields["driver_version"]
-        mig = fields["mig.mode.current"]
-        reasons = fields["clocks_throttle_reasons.active"]
-        gpus.append(
-            NvmlGpu(
-                uuid=fields["uuid"] or "",
-                name=fields["name"] or "unknown NVIDIA GPU",
-                memory_bytes=_whole(_times(fields["memory.total"], 2**20)),
-                free_bytes=_whole(_times(fields["memory.free"], 2**20)),
-                clock_hz=_times(fields["clocks.sm"], 1e6),
-                max_clock_hz=_times(fields["clocks.max.sm"], 1e6),
-                memory_clock_hz=_times(fields["clocks.max.memory"], 1e6),
-                compute_capability=fields["compute_cap"],
-                power_watts=_times(fields["power.draw"], 1.0),
-                power_limit_watts=_times(fields["power.limit"], 1.0),
-                temperature_celsius=_times(fields["temperature.gpu"], 1.0),
-                mig=None if mig is None else mig == "Enabled",
-                slowdowns=slowdown_names(int(reasons, 16))
-                if reasons and reasons.startswith("0x")
-                else (),
-            )
-        )
-    return Driver(version, None, None, tuple(gpus))
-
-
-def _times(text: str | None, factor: float) -> float | None:
-    try:
-        return None if text is None else float(text) * factor
-    except ValueError:
+        return getattr(_initialized(pynvml), f"nvml{question}")(*args)
+    except pynvml.NVMLError:
         return None
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+def probe() -> Driver:
+    """Return the driver and its GPUs; never raises."""
+    try:
+        import pynvml
+    except ImportError:
+        return Driver()
+    try:
+        nvml = _initialized(pynvml)
+        cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        return Driver(
+            version=str(nvml.nvmlSystemGetDriverVersion()),
+            cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
+            gpus={str(nvml.nvmlDeviceGetUUID(handle)): _gpu(nvml, handle) for handle in handles},
+        )
+    except pynvml.NVMLError as error:  # also a GPU that vanished between two questions
+        missing = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+        return Driver(error=None if error.value in missing else str(error))
+
+
+def _scaled(factor: float, question: str, *args: Any) -> float | None:
+    value = ask(question, *args)
+    return None if value is None else value * factor
+
+
+def _gpu(nvml: Any, handle: Any) -> Accelerator:
+    memory = ask("DeviceGetMemoryInfo", handle)
+    capability = ask("DeviceGetCudaComputeCapability", handle)
+    mig = ask("DeviceGetMigMode", handle)
+    is_divided = None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE
+    slots = nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if is_divided else 0
+    # None: a slot that is not in use, or not ours to see
+    slices = [ask("DeviceGetMigDeviceHandleByIndex", handle, slot) for slot in range(slots)]
+    return Accelerator(
+        device=None,
+        name=str(nvml.nvmlDeviceGetName(handle)),
+        kind="cuda",
+        memory_bytes=None if memory is None else int(memory.total),
+        free_bytes=None if memory is None else int(memory.free),
+        compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
+        clock_hz=_scaled(1e6, "DeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
+        max_clock_hz=_scaled(1e6, "DeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
+        memory_clock_hz=_scaled(1e6, "DeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_MEM),
+        memory_bus_bits=ask("DeviceGetMemoryBusWidth", handle),
+        mig=is_divided,
+        mig_slices=tuple(ask("DeviceGetName", part) for part in slices if part is not None),
+        power_watts=_scaled(1e-3, "DeviceGetPowerUsage", handle),
+        power_limit_watts=_scaled(1e-3, "DeviceGetEnforcedPowerLimit", handle),
+        temperature_celsius=_scaled(1.0, "DeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
+        slowdowns=_slowdowns(handle),
+    )
+
+
+def _slowdowns(handle: Any) -> tuple[str, ...]:
+    """Return in words what holds a GPU's clock down."""
+    # drivers before 535 know only the older name
+    bits = ask("DeviceGetCurrentClocksEventReasons", handle) or ask(
+        "DeviceGetCurrentClocksThrottleReasons", handle
+    )
+    return tuple(name for bit, name in _SLOWDOWNS.items() if (bits or 0) & bit)
+
+
+def handle_of(index: int) -> Any:
+    """Return NVML's handle of a CUDA device, by its UUID because CUDA_VISIBLE_DEVICES renumbers;
+    None where it cannot be told which it is.
+    """
+    import torch
+
+    try:
+        uuid = str(torch.cuda.get_device_properties(index).uuid)
+    except RuntimeError:  # the device is lost
+        return None
+    is_prefixed = uuid.startswith(("GPU-", "MIG-"))
+    handle = ask("DeviceGetHandleByUUID", uuid if is_prefixed else f"GPU-{uuid}")
+    # A MIG slice, say: its UUID is none of a GPU's, and its number says nothing of the GPU that it
+    # is cut from.
+    renumbered = os.environ.get("CUDA_VISIBLE_DEVICES") is not None and ask("DeviceGetCount") != 1
+    return ask("DeviceGetHandleByIndex", index) if handle is None and not renumbered else handle
+
+
+def read_counters(index: int, since: GpuReadings | None = None) -> GpuReadings | None:
+    """Read the counters of a CUDA device; None where the driver does not answer.
+
+    Parameters
+    ----------
+    index : int
+    since : GpuReadings, optional
+        The previous reading, from which on the use by other processes counts.
+    """
+    handle = handle_of(index)
+    if handle is None:
+        return None
+    import pynvml
+
+    now = int(time.time() * 1e6)
+    # each counts nanoseconds since the driver was loaded
+    slowed = [ask("DeviceGetViolationStatus", handle, policy) for policy in _POLICIES]
+    known = [answer.violationTime * 1e-9 for answer in slowed if answer is not None]
+    neighbors, busy = _neighbors(handle, since.epoch_microseconds if since is not None else now)
+    return GpuReadings(
+        epoch_microseconds=now,
+        slowed_seconds=sum(known) if known else None,
+        reasons=_slowdowns(handle),
+        clock_hertz=_scaled(1e6, "DeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM),
+        top_clock_hertz=_scaled(1e6, "DeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM),
+        neighbours=neighbors,
+        neighbour_busy_ratio=busy,
+    )
+
+
+def _neighbors(handle: Any, since_microseconds: int) -> tuple[int | None, float | None]:
+    processes = ask("DeviceGetComputeRunningProcesses", handle)
+    if processes is None:
+        return None, None
+    pids, ours = {int(process.pid) for process in processes}, os.getpid()
+    count = len(pids - {ours}) if ours in pids else max(0, len(pids) - 1)
+    if count == 0:
+        return 0, 0.0
+    samples = ask("DeviceGetProcessUtilization", handle, since_microseconds)
+    if samples is None:
+        return count, None
+    shares: dict[int, float] = {}
+    for sample in samples:
+        shares[int(sample.pid)] = max(shares.get(int(sample.pid), 0.0), sample.smUtil / 100.0)
+    if ours in pids:
+        return count, max((share for pid, share in shares.items() if pid != ours), default=0.0)
+    # Our own id is hidden by the container: the busiest process during our own measurement is taken
+    # for ours.
+    return count, sorted([0.0, 0.0, *shares.values()])[-2]

@@ -13,14 +13,17 @@ import pathlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpulab.devices import gpu_readings
+from gpulab.devices import _host, _nvml
+from gpulab.devices._cpu import core_values
 from gpulab.devices._device import Device
-from gpulab.devices.gpu_readings import GpuReadings
+from gpulab.devices._nvml import GpuReadings
 
-_ROOT = pathlib.Path("/")
+__all__ = ["GpuReadings", "Readings", "read"]
+
+_TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,9 @@ class Readings:
     gpu: GpuReadings | None = None
 
 
-def read(device: Device, since: Readings | None = None, root: pathlib.Path = _ROOT) -> Readings:
+def read(
+    device: Device, since: Readings | None = None, root: pathlib.Path = _host.ROOT
+) -> Readings:
     """Read every counter that this machine has; about half a millisecond on a CPU, more with an
     NVIDIA GPU.
 
@@ -85,13 +90,14 @@ def read(device: Device, since: Readings | None = None, root: pathlib.Path = _RO
     root : path
         Where ``proc`` and ``sys`` are: "/", or a copy of another machine's files.
     """
-    cores = (
-        sorted(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else list(range(os.cpu_count() or 1))
-    )
-    busy, stolen = _busy_and_stolen(root / "proc", cores)
-    cpu = root / "sys/devices/system/cpu"
+    cores = _host.usable_core_numbers()
+    busy, stolen = _busy_and_stolen(root, cores)
+    clocks = core_values(root, cores, "cpufreq/scaling_cur_freq")
+    base_clocks = core_values(root, cores, "cpufreq/base_frequency")
+    hot = core_values(root, cores, "thermal_throttle/core_throttle_count")
+    gpu = None
+    if device.kind == "cuda":
+        gpu = _nvml.read_counters(device.index, since.gpu if since is not None else None)
     return Readings(
         seconds=time.perf_counter(),
         cores=len(cores),
@@ -99,36 +105,47 @@ def read(device: Device, since: Readings | None = None, root: pathlib.Path = _RO
         run_delay_seconds=_run_delay(root / "proc/thread-self/schedstat"),
         process_run_delay_seconds=_run_delays(root).seconds(),
         busy_seconds=busy,
-        tick_seconds=_tick_seconds(),
+        tick_seconds=_TICK_SECONDS,
         stolen_seconds=stolen,
         throttled_seconds=_throttled_seconds(root),
-        thermal_events=_sum_of(cpu, cores, "thermal_throttle/core_throttle_count"),
-        frequency_hertz=_hertz(max, cpu, cores, "cpufreq/scaling_cur_freq"),
-        base_frequency_hertz=_hertz(min, cpu, cores, "cpufreq/base_frequency"),
-        gpu=gpu_readings.read(device, since.gpu if since is not None else None)
-        if device.kind == "cuda"
-        else None,
+        thermal_events=sum(hot) if hot else None,
+        frequency_hertz=1e3 * max(clocks) if clocks else None,
+        base_frequency_hertz=1e3 * min(base_clocks) if base_clocks else None,
+        gpu=gpu,
     )
 
 
-def _text(path: pathlib.Path) -> str | None:
-    """Return a small file's text, or None where there is no such file or no right to read it."""
-    try:
-        return path.read_text()
-    except (OSError, ValueError):
-        return None
+def _busy_and_stolen(root: pathlib.Path, cores: Sequence[int]) -> tuple[float | None, float | None]:
+    """Return the CPU time of all processes on some cores, and that of other machines of the
+    hypervisor's.
+    """
+    if sys.platform != "linux":
+        import psutil
 
-
-def _tick_seconds() -> float:
-    return 1.0 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
+        times = psutil.cpu_times()
+        return float(times.user + times.system + getattr(times, "nice", 0.0)), None
+    rows = {
+        name: [int(field) for field in fields]
+        for name, *fields in map(str.split, _host.read_text(root / "proc/stat").splitlines())
+        if name.startswith("cpu")
+    }
+    ours = [rows.get(f"cpu{core}", []) for core in cores]
+    # A container's own /proc/stat (lxcfs) counts its cores from 0, whatever numbers they have: a
+    # part of them is no answer.
+    if any(len(row) < 8 for row in ours):
+        return None, None
+    busy = sum(
+        user + nice + system + irq + softirq
+        for user, nice, system, _idle, _iowait, irq, softirq, *_ in ours
+    )
+    return busy * _TICK_SECONDS, sum(row[7] for row in ours) * _TICK_SECONDS
 
 
 def _run_delay(path: pathlib.Path) -> float | None:
     """Return the second field of a schedstat file: nanoseconds spent waiting on a run queue (kernel
     docs, sched-stats).
     """
-    text = _text(path)
-    fields = text.split() if text else []
+    fields = _host.read_text(path).split()
     return int(fields[1]) * 1e-9 if len(fields) >= 2 else None
 
 
@@ -168,86 +185,12 @@ def _run_delays(root: pathlib.Path) -> _RunDelays:
     return _RunDelays(root)
 
 
-def _busy_and_stolen(proc: pathlib.Path, cores: list[int]) -> tuple[float | None, float | None]:
-    text = _text(proc / "stat")
-    if text is None:
-        return _busy_from_psutil(), None
-    tick = _tick_seconds()
-    busy = stolen = 0.0
-    wanted, seen = {f"cpu{core}" for core in cores}, 0
-    for line in text.splitlines():
-        name, *fields = line.split()
-        if name in wanted and len(fields) >= 8:
-            user, nice, system, _idle, _iowait, irq, softirq, steal = (
-                int(field) for field in fields[:8]
-            )
-            busy += (user + nice + system + irq + softirq) * tick
-            stolen += steal * tick
-            seen += 1
-    # A container's own /proc/stat (lxcfs) counts its cores from 0, whatever numbers they have: a
-    # part of them is no answer.
-    return (busy, stolen) if seen == len(cores) else (None, None)
-
-
-def _busy_from_psutil() -> float | None:
-    """Return the CPU time of all processes where there is no /proc (macOS, Windows)."""
-    if sys.platform == "linux":
-        return None
-    try:
-        import psutil
-    except ImportError:
-        return None
-    times = psutil.cpu_times()
-    return float(times.user + times.system + getattr(times, "nice", 0.0))
-
-
-def _cgroup_stat_files(root: pathlib.Path) -> list[pathlib.Path]:
-    """Return the cpu.stat files of this process's control group and of all groups above it
-    (versions 1 and 2).
-    """
-    mount, files = root / "sys/fs/cgroup", []
-    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers == "":
-            roots = [mount, mount / "unified"]
-        elif "cpu" in controllers.split(","):
-            roots = [mount / controllers, mount / "cpu"]
-        else:
-            continue
-        for top in roots:
-            here = top / path.lstrip("/")
-            files += [
-                group / "cpu.stat"
-                for group in (here, *here.parents)
-                if group == top or top in group.parents
-            ]
-    return list(dict.fromkeys(files))
-
-
 def _throttled_seconds(root: pathlib.Path) -> float | None:
     total: float | None = None
-    for file in _cgroup_stat_files(root):
-        for line in (_text(file) or "").splitlines():
+    for _, directory in _host.cgroup_directories(root, "cpu"):
+        for line in _host.read_text(directory / "cpu.stat").splitlines():
             name, _, value = line.partition(" ")
             # version 1 counts nanoseconds, version 2 microseconds
             if name in ("throttled_time", "throttled_usec"):
                 total = (total or 0.0) + int(value) * (1e-9 if name == "throttled_time" else 1e-6)
     return total
-
-
-def _values(cpu: pathlib.Path, cores: list[int], name: str) -> list[int]:
-    texts = [_text(cpu / f"cpu{core}" / name) for core in cores]
-    return [int(text) for text in texts if text is not None and text.strip().isdigit()]
-
-
-def _sum_of(cpu: pathlib.Path, cores: list[int], name: str) -> int | None:
-    values = _values(cpu, cores, name)
-    return sum(values) if values else None
-
-
-def _hertz(
-    which: Callable[[list[int]], int], cpu: pathlib.Path, cores: list[int], name: str
-) -> float | None:
-    values = _values(cpu, cores, name)
-    return 1000.0 * which(values) if values else None

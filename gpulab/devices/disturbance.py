@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpulab.devices.conditions import Readings
-from gpulab.devices.gpu_readings import GpuReadings
+from gpulab.devices.conditions import GpuReadings, Readings
 from gpulab.evidence import Note
 
 # Half of the 5 % that must be caught: a disturbance of 5 % read with an error of a fifth still lies

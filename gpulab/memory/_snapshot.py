@@ -263,21 +263,9 @@ def _process_bytes(where: devices.Device) -> int | None:
     """
     if where.kind != "cuda":
         return None
-    import torch
-
-    with _nvml.session() as nvml:
-        if nvml is None:
-            return None
-        try:
-            uuid = str(torch.cuda.get_device_properties(where.index).uuid)
-            handle = nvml.nvmlDeviceGetHandleByUUID(
-                uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
-            )
-            entries = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        except (nvml.NVMLError, AttributeError):
-            # MIG slices, old drivers and containers do not answer
-            return None
-        sizes = [entry.usedGpuMemory for entry in entries if entry.pid == os.getpid()]
+    # MIG slices, old drivers and containers do not answer
+    entries = _nvml.ask("DeviceGetComputeRunningProcesses", _nvml.handle_of(where.index)) or ()
+    sizes = [entry.usedGpuMemory for entry in entries if entry.pid == os.getpid()]
     return int(sizes[0]) if sizes and sizes[0] is not None else None
 
 

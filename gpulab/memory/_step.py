@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gpulab import _given
-from gpulab.devices._failures import translate
+from gpulab.devices._device import translate
 from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown
 
 # Name -> (dtype of autocast or None, dtype of the parameters or None, whether the loss is scaled).

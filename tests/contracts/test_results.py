@@ -100,8 +100,7 @@ def test_a_damaged_file_is_refused(name: str) -> None:
         assert "\n" not in message
 
 
-# Facts, from which the machine card is made, is never shown.
-@pytest.mark.parametrize("name", sorted(CLASSES.keys() - {"devices.Facts"}))
+@pytest.mark.parametrize("name", CLASSES)
 def test_the_repr_is_short(name: str) -> None:
     """A result at the end of a cell takes a few lines at most, and it cannot be changed."""
     one = made.instance(CLASSES[name])
@@ -167,8 +166,8 @@ def test_no_number_without_a_badge() -> None:
     def covered(cls: type, seen: frozenset[type] = frozenset()) -> bool:
         above = owners[cls] - seen
         return (
-            # The machine card and the doctor are made from Facts; Environment is a stamp itself.
-            cls.__name__ in {"Facts", "Environment"}
+            # A stamp itself.
+            cls.__name__ == "Environment"
             or "evidence" in typing.get_type_hints(cls)
             or callable(getattr(cls, "evidence", None))
             or (bool(above) and all(covered(owner, seen | {cls}) for owner in above))
