@@ -19,8 +19,15 @@ from gpulab.devices._device import (
 from gpulab.devices._facts import Facts, Memory, Torch, gather
 from gpulab.devices._machine import Check, Checkup, Machine, Problem, checkup, diagnose, machine
 from gpulab.devices._nvml import Accelerator, Driver
-from gpulab.devices._settings import arithmetic
-from gpulab.devices._spec import DeviceSpec, Figure, MemoryLevel, cpu_spec, gpu_spec, spec
+from gpulab.devices._spec import (
+    DeviceSpec,
+    Figure,
+    MemoryLevel,
+    arithmetic,
+    cpu_spec,
+    gpu_spec,
+    spec,
+)
 
 __all__ = [
     "Accelerator",

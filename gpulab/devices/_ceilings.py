@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sys
 import threading
 import time
@@ -20,14 +19,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpulab import _given
-from gpulab.devices import _cpu, _device, _host, _streams, conditions, disturbance
-from gpulab.devices._device import guard, translate
+from gpulab.devices import _cpu, _streams, conditions, disturbance
+from gpulab.devices._cpu import Processor
+from gpulab.devices._device import Device, environment, find, guard, translate
 from gpulab.devices._spec import MemoryLevel
-from gpulab.devices.conditions import Readings
+from gpulab.devices._streams import Clock
 from gpulab.errors import StoppedError, message_of
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result
-from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, plural
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
 
 _MIB = 2**20
 # Main memory is met only by working sets far above the last cache; half a GiB is the most that a
@@ -45,7 +45,6 @@ _LONGEST_PRODUCT_SECONDS = 0.15
 _PRODUCT_SECONDS = 0.008  # long against a launch, short enough for five dtypes in half a second
 _CPU_SECONDS = 0.05  # for the products of one size and dtype on a CPU
 _RATES = ("copy_bytes_per_second", "read_bytes_per_second", "triad_bytes_per_second")
-_LOOKS = 2  # where a neighbour was at work, the best of two looks
 _TURN_SECONDS = 0.05  # how often a stop is asked for while another thread measures
 _ADVICE = (
     "So these figures may be far too low; measure again with refresh=True when the machine is idle."
@@ -78,9 +77,7 @@ class MemoryCeiling(Result):
     @property
     def bytes_per_second(self) -> float:
         """The highest of the three rates."""
-        return max(
-            self.copy_bytes_per_second, self.read_bytes_per_second, self.triad_bytes_per_second
-        )
+        return max(getattr(self, name) for name in _RATES)
 
 
 @dataclass(frozen=True)
@@ -122,14 +119,9 @@ class Ceilings(Result):
     @property
     def levels(self) -> tuple[MemoryLevel, ...]:
         """The best rate of each level, in the form that ``DeviceSpec.levels`` has."""
+        source = "measured on this machine, best of copy, read and triad"
         return tuple(
-            MemoryLevel(
-                m.name,
-                m.capacity_bytes,
-                m.bytes_per_second,
-                "measured on this machine, best of copy, read and triad",
-            )
-            for m in self.memory
+            MemoryLevel(m.name, m.capacity_bytes, m.bytes_per_second, source) for m in self.memory
         )
 
     def bandwidth(self, working_set_bytes: float = math.inf) -> float:
@@ -145,9 +137,7 @@ class Ceilings(Result):
         rows = [
             (
                 f"{m.name}, {format_bytes(m.working_set_bytes)} streamed",
-                format_bytes_per_second(m.copy_bytes_per_second),
-                format_bytes_per_second(m.read_bytes_per_second),
-                format_bytes_per_second(m.triad_bytes_per_second),
+                *(format_bytes_per_second(getattr(m, name)) for name in _RATES),
             )
             for m in self.memory
         ]
@@ -159,12 +149,12 @@ class Ceilings(Result):
         return ("best of a few runs", "copy", "read", "triad"), rows
 
 
-_measured: dict[_device.Device, Ceilings] = {}
+_measured: dict[Device, Ceilings] = {}
 _one_at_a_time = threading.Lock()
 
 
 def ceilings(
-    device: _device.Device | str | None = None,
+    device: Device | str | None = None,
     refresh: bool = False,
     stop: Callable[[], bool] | None = None,
 ) -> Ceilings:
@@ -197,62 +187,53 @@ def ceilings(
     StoppedError
         If it was stopped.
     """
-    where = _device.find(device)
-    clock = _ending(time.perf_counter, _given.callback("ceilings", "stop", stop))
+    where = find(device)
+    asked = _given.callback("ceilings", "stop", stop)
+
+    def clock() -> float:
+        """Raise once a stop is asked for: the clock is read before and after each run."""
+        if asked is not None and asked():
+            raise StoppedError(
+                "ceilings: stopped before every ceiling was measured; no result is kept. Run it "
+                "again."
+            )
+        return time.perf_counter()
+
     while not _one_at_a_time.acquire(timeout=_TURN_SECONDS):
         clock()
     try:
         if refresh or where not in _measured:
             with guard(f"ceilings: measuring {where}"):
-                _measured[where] = _measure(where, clock)
+                found = _look(where, clock)
+                if any(note.code == "contended" for note in found.notes):
+                    found = _best(found, _look(where, clock))
+                _measured[where] = found
         return _measured[where]
     finally:
         _one_at_a_time.release()
 
 
-def _ending(clock: Callable[[], float], stop: Callable[[], bool] | None) -> Callable[[], float]:
-    """Return a clock that raises once a stop is asked for: it is read before and after each run,
-    and so nothing else need know.
-    """
-
-    def read() -> float:
-        if stop is not None and stop():
-            raise StoppedError(
-                "ceilings: stopped before every ceiling was measured; no result is kept. Run it "
-                "again."
-            )
-        return clock()
-
-    return read
-
-
-def _measure(device: _device.Device, clock: Callable[[], float]) -> Ceilings:
-    found = _look(device, clock)
-    for _ in range(_LOOKS - 1):
-        if not any(note.code == "contended" for note in found.notes):
-            break
-        found = _best(found, _look(device, clock))
-    return found
-
-
-def _look(device: _device.Device, clock: Callable[[], float]) -> Ceilings:
+def _look(device: Device, clock: Clock) -> Ceilings:
     notes: list[Note] = []
-    threads = _stream_threads()
+    # One thread per core, but no more than PyTorch is set to: the streams and the products then use
+    # the same cores.
+    torch, processor = sys.modules.get("torch"), _cpu.probe()
+    limit = math.inf if torch is None else torch.get_num_threads()
+    cores = min(processor.usable_cores, processor.quota_cores or math.inf, limit, _MOST_THREADS)
+    threads = max(1, math.floor(cores))
     # alive until the counters are read: their waits are among them
     with ThreadPoolExecutor(threads, "gpulab-stream") as pool:
         before = conditions.read(device)
         memory = (
-            _host_memory(threads, clock, notes, pool)
+            _host_memory(processor, threads, clock, notes, pool)
             if device.is_cpu
             else _device_memory(device, clock)
         )
         products = _products(device, clock, notes)
-        notes += _disturbances(before, conditions.read(device, before))
-    environment = _device.environment(device, command=f"gpulab.devices.ceilings({str(device)!r})")
-    evidence = Evidence.measured(
-        f"{device.name}, best of {_streams.RUNS} runs", date=environment.date
-    )
-    return Ceilings(str(device), memory, products, tuple(notes), evidence, environment)
+        notes += disturbance.from_readings(before, conditions.read(device, before), _ADVICE)
+    stamp = environment(device, command=f"gpulab.devices.ceilings({str(device)!r})")
+    evidence = Evidence.measured(f"{device.name}, best of {_streams.RUNS} runs", date=stamp.date)
+    return Ceilings(str(device), memory, products, tuple(notes), evidence, stamp)
 
 
 def _best(first: Ceilings, second: Ceilings) -> Ceilings:
@@ -276,134 +257,64 @@ def _best(first: Ceilings, second: Ceilings) -> Ceilings:
     )
 
 
-def _stream_threads() -> int:
-    """Return one thread per core, but no more than PyTorch is set to: the streams and the products
-    then use the same cores.
-    """
-    processor = _cpu.probe()
-    torch = sys.modules.get("torch")
-    limit = math.inf if torch is None else torch.get_num_threads()
-    return max(
-        1,
-        min(
-            _MOST_THREADS,
-            math.floor(min(processor.usable_cores, processor.quota_cores or math.inf, limit)),
-        ),
-    )
-
-
-def _disturbances(before: Readings, after: Readings) -> list[Note]:
-    """Notes if others took the cores or the clock fell meanwhile: by the rules of ``timing``, or by
-    the load where nothing is counted.
-    """
-    if before.run_delay_seconds is None and before.busy_seconds is None:
-        return _neighbours()
-    return disturbance.from_readings(before, after, _ADVICE)
-
-
-def _neighbours() -> list[Note]:
-    """A note if others kept the cores busy in the last minute: the best of a few runs is then too
-    low.
-    """
-    if not hasattr(os, "getloadavg"):
-        return []
-    load, cores = os.getloadavg()[0], _host.usable_cores()
-    if load < cores:
-        return []
-    return [
-        Note(
-            "contended",
-            f"{load:.1f} programs were ready to run on {plural(cores, 'core')} in the last minute. "
-            f"{_ADVICE}",
-        )
-    ]
-
-
 def _host_memory(
-    threads: int, clock: Callable[[], float], notes: list[Note], pool: Executor
+    processor: Processor, threads: int, clock: Clock, notes: list[Note], pool: Executor
 ) -> tuple[MemoryCeiling, ...]:
     levels = []
-    below = reached = 0.0
-    for cache in _cpu.probe().caches:
-        reach = _reach(cache, threads)
-        working_set = int(_CACHE_FILL * reach)
+    cached = reached = 0.0
+
+    def measure(name: str, capacity: float, working_set: int) -> None:
+        rates = [
+            _streams.host_rate(operation, working_set, threads, clock, pool)
+            for operation in _streams.OPERATIONS
+        ]
+        levels.append(MemoryCeiling(name, capacity, working_set, *rates))
+
+    for cache in processor.caches:
+        # where a container grants fewer threads than there are cores, the rest is idle
+        instances = cache.instances + sum(count for _, count in cache.others)
+        reach = cache.total_bytes * min(1.0, threads / instances)
         # A level whose half fits into the caches below it (a small last-level cache) cannot be met
         # from outside.
-        if working_set > reached:
-            levels.append(
-                _host_level(
-                    cache.level, float(cache.total_bytes), working_set, threads, clock, pool
-                )
-            )
-        below, reached = max(below, float(cache.total_bytes)), max(reached, reach)
-    free = _device.Device("cpu").free_bytes or _SMALLEST_STREAM_BYTES
+        if int(_CACHE_FILL * reach) > reached:
+            measure(cache.level, float(cache.total_bytes), int(_CACHE_FILL * reach))
+        cached, reached = max(cached, float(cache.total_bytes)), max(reached, reach)
+    host = Device("cpu")
     # Caches of unknown size (Windows tells none) may be larger than the smallest stream, whose rate
     # would then be theirs.
-    wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * below) if below else _LARGEST_STREAM_BYTES
-    taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * free))
-    if taken < 2 * below:
+    wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * cached) if cached else math.inf
+    taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * (host.free_bytes or 0)))
+    if taken < 2 * cached:
         sentence = (
-            f"only {format_bytes(taken)} were streamed, with {format_bytes(below)} of cache, "
-            "so the DRAM figure partly includes the cache."
+            f"only {format_bytes(taken)} were streamed, with {format_bytes(cached)} of cache, "
+            "so the DRAM figure partly includes the cache. Treat it as an upper bound."
         )
-        notes.append(Note("warm-cache", f"{sentence} Treat it as an upper bound."))
-    if not below:
+        notes.append(Note("warm-cache", sentence))
+    if not cached:
         sentence = (
             "the system does not report the sizes of the caches, so no cache was measured; "
-            f"{format_bytes(taken)} were streamed for DRAM"
+            f"{format_bytes(taken)} were streamed for DRAM. If a cache holds a large part of that, "
+            "treat the DRAM figure as an upper bound."
         )
-        notes.append(
-            Note(
-                "skipped",
-                f"{sentence}. If a cache holds a large part of that, treat the DRAM figure as an "
-                "upper bound.",
-            )
-        )
-    everything = float(_device.Device("cpu").memory_bytes or math.inf)
-    return (*levels, _host_level("DRAM", everything, taken, threads, clock, pool))
+        notes.append(Note("skipped", sentence))
+    measure("DRAM", float(host.memory_bytes or math.inf), taken)
+    return tuple(levels)
 
 
-def _reach(cache: _cpu.Cache, threads: int) -> float:
-    """Return the bytes of a level that so many threads can fill: where a container grants fewer
-    than there are cores, the rest is idle.
-    """
-    instances = cache.instances + sum(count for _, count in cache.others)
-    return cache.total_bytes * min(1.0, threads / instances)
-
-
-def _host_level(
-    name: str,
-    capacity: float,
-    working_set: int,
-    threads: int,
-    clock: Callable[[], float],
-    pool: Executor,
-) -> MemoryCeiling:
-    rates = [
-        _streams.host_rate(operation, working_set, threads, clock, pool)
-        for operation in _streams.OPERATIONS
-    ]
-    return MemoryCeiling(name, capacity, working_set, *rates)
-
-
-def _device_memory(device: _device.Device, clock: Callable[[], float]) -> tuple[MemoryCeiling, ...]:
+def _device_memory(device: Device, clock: Clock) -> tuple[MemoryCeiling, ...]:
     """Main memory alone: a stream through a GPU's L2 takes less time than its launch, so calls
     cannot show that level.
     """
-    free, total = device.free_bytes, device.memory_bytes
-    working_set = int(
-        min(_DEVICE_STREAM_BYTES, _SHARE_OF_FREE * free if free else _DEVICE_STREAM_BYTES / 8)
-    )
+    free = device.free_bytes or _DEVICE_STREAM_BYTES / 2
+    working_set = int(min(_DEVICE_STREAM_BYTES, _SHARE_OF_FREE * free))
     rates = [
         _streams.device_rate(operation, working_set, str(device), device.synchronize, clock)
         for operation in _streams.OPERATIONS
     ]
-    return (MemoryCeiling("DRAM", float(total or math.inf), working_set, *rates),)
+    return (MemoryCeiling("DRAM", float(device.memory_bytes or math.inf), working_set, *rates),)
 
 
-def _products(
-    device: _device.Device, clock: Callable[[], float], notes: list[Note]
-) -> dict[str, float]:
+def _products(device: Device, clock: Clock, notes: list[Note]) -> dict[str, float]:
     rates = {}
     for dtype in _DTYPES:
         if dtype == "tf32" and not device.has_tf32:
@@ -413,17 +324,12 @@ def _products(
         except (RuntimeError, TypeError) as error:
             if translate(error, "") is not None:
                 raise
-            notes.append(
-                Note(
-                    "skipped",
-                    f"no {dtype} product on {device}: "
-                    f"{message_of(error, 100) or type(error).__name__}",
-                )
-            )
+            why = message_of(error, 100) or type(error).__name__
+            notes.append(Note("skipped", f"no {dtype} product on {device}: {why}"))
     return rates
 
 
-def _product_rate(dtype: str, device: _device.Device, clock: Callable[[], float]) -> float:
+def _product_rate(dtype: str, device: Device, clock: Clock) -> float:
     """Best FLOP/s of a square product whose size is chosen so that one lasts about eight
     milliseconds.
     """
@@ -457,18 +363,12 @@ def _product_rate(dtype: str, device: _device.Device, clock: Callable[[], float]
             int(n * (_PRODUCT_SECONDS / first) ** (1 / 3)) // 128 * 128,
             2 * n if 8 * first < _LONGEST_PRODUCT_SECONDS else n,
         )
-        size = min(larger, _LARGEST_SIZE[place], _fitting_size(device))
+        # three matrices (and float32 originals) fit into a quarter of what is free
+        room = math.isqrt(int(_SHARE_OF_FREE * (device.free_bytes or 2**30)) // (5 * 8))
+        size = min(larger, _LARGEST_SIZE[place], max(128, room // 128 * 128))
         if size > n:
             rate = max(rate, 2.0 * size**3 / seconds(size, 6))
     return rate
-
-
-def _fitting_size(device: _device.Device) -> int:
-    """The largest product whose three matrices (and float32 originals) fit into a quarter of what
-    is free.
-    """
-    free = device.free_bytes or 2**30
-    return max(128, int(math.sqrt(_SHARE_OF_FREE * free / (5 * 8))) // 128 * 128)
 
 
 @contextlib.contextmanager
@@ -478,20 +378,12 @@ def _float32_as(precision: str) -> Iterator[None]:
     """
     import torch
 
-    matmul: Any = torch.backends.cuda.matmul
-    newer = hasattr(matmul, "fp32_precision")
-    switches: list[tuple[Any, str, Any]] = [
-        (matmul, "fp32_precision", precision)
-        if newer
-        else (matmul, "allow_tf32", precision == "tf32")
-    ]
-    if hasattr(torch.backends.mkldnn, "matmul"):
-        switches.append((torch.backends.mkldnn.matmul, "fp32_precision", "ieee"))
-    before = [getattr(place, name) for place, name, _ in switches]
+    matmuls: tuple[Any, Any] = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    before = [place.fp32_precision for place in matmuls]
     try:
-        for place, name, value in switches:
-            setattr(place, name, value)
+        for place, value in zip(matmuls, (precision, "ieee"), strict=True):
+            place.fp32_precision = value
         yield
     finally:
-        for (place, name, _), value in zip(switches, before, strict=True):
-            setattr(place, name, value)
+        for place, value in zip(matmuls, before, strict=True):
+            place.fp32_precision = value

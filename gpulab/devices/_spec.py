@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpulab.devices import _cpu, _datasheets, _device, _facts
-from gpulab.devices._settings import arithmetic
+from gpulab.devices._nvml import Accelerator
 from gpulab.evidence import Evidence
 from gpulab.results import Result
-from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, plural
 
 # No processor sold clocks higher (Intel Core i9-14900KS: 6.2 GHz); used where a virtual machine
 # hides the real limit.
@@ -26,6 +28,26 @@ _FASTEST_CLOCK_HZ = 6.2e9
 # Bytes that a GPU multiprocessor can take from L2 in one clock (Volta to Blackwell: 64 B, measured
 # below that on all parts).
 _L2_BYTES_PER_CLOCK = 64
+
+# Arithmetic that stands for a dtype that has no tensor unit of its own.
+_STANDS_FOR = {
+    "complex64": "float32",
+    "complex128": "float64",
+    "bool": "int8",
+    "uint8": "int8",
+    "int16": "float32",
+    "uint16": "float32",
+    "int32": "float32",
+    "uint32": "float32",
+    "int64": "float32",
+    "uint64": "float32",
+}
+
+
+# FLOP of float32 that one core makes a clock, by the widest of its instruction sets: lanes x pipes x
+# 2; where there is no fused multiply-add (avx), a multiply and an add of all lanes.
+_CPU_FLOAT32 = {"avx512f": 64, "fma": 32, "avx": 16, "sse2": 8, "sve": 64, "asimd": 32}
+_AMX = 1024
 
 
 @dataclass(frozen=True)
@@ -135,18 +157,49 @@ class DeviceSpec(Result):
             for name, figure in self.flops_per_second.items()
         ]
         for level in self.levels:
-            size = (
-                format_bytes(level.capacity_bytes)
-                if math.isfinite(level.capacity_bytes)
-                else "size not known"
-            )
-            rate = (
-                format_bytes_per_second(level.bytes_per_second)
-                if level.bytes_per_second is not None
-                else "not stated"
-            )
+            size, rate = "size not known", "not stated"
+            if math.isfinite(level.capacity_bytes):
+                size = format_bytes(level.capacity_bytes)
+            if level.bytes_per_second is not None:
+                rate = format_bytes_per_second(level.bytes_per_second)
             rows.append((f"{level.name} ({size})", rate, level.source))
         return (self.name, "at most", "source"), rows
+
+
+def arithmetic(dtype: str, kind: str, operation: str | None = None) -> tuple[str, ...]:
+    """Return the arithmetics that may be used for a dtype, by the names of
+    ``DeviceSpec.flops_per_second``.
+
+    Parameters
+    ----------
+    dtype : str
+        Of the arrays, such as "float32".
+    kind : str
+        Of the device: "cpu", "cuda" ...
+    operation : str, optional
+        "matmul" or "convolution"; None counts what either may use.
+
+    Returns
+    -------
+    tuple of str
+        The dtype's own first. PyTorch's settings are read only if PyTorch is loaded.
+    """
+    own = "float8" if dtype.startswith("float8") else _STANDS_FOR.get(dtype, dtype)
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return (own,)
+    backends, faster = torch.backends, None
+    if own == "float32" and kind in ("cuda", "rocm"):
+        places = {"matmul": backends.cuda.matmul, "convolution": backends.cudnn.conv}
+        asked = [places[operation]] if operation in places else places.values()
+        allowed = any(place.fp32_precision in ("tf32", "bf16") for place in asked)
+        override = os.environ.get("NVIDIA_TF32_OVERRIDE")
+        faster = "tf32" if override == "1" or (allowed and override != "0") else None
+    elif own == "float32" and kind == "cpu" and operation != "convolution":
+        faster = "bfloat16" if backends.mkldnn.matmul.fp32_precision in ("bf16", "tf32") else None
+    elif own == "float16" and kind == "cuda" and backends.cuda.matmul.allow_fp16_accumulation:
+        faster = "float16_acc16"
+    return (own,) if faster is None else (own, faster)
 
 
 def spec(device: _device.Device | str | None = None) -> DeviceSpec:
@@ -181,11 +234,10 @@ def spec(device: _device.Device | str | None = None) -> DeviceSpec:
 def _spec(device: _device.Device, name: str) -> DeviceSpec:
     if device.is_cpu:
         return cpu_spec(_cpu.probe(), device.memory_bytes or math.inf, name)
-    gpu = _facts.accelerator(device)
-    return gpu_spec(gpu, name)
+    return gpu_spec(_facts.accelerator(device), name)
 
 
-def gpu_spec(gpu: _facts.Accelerator, name: str) -> DeviceSpec:
+def gpu_spec(gpu: Accelerator, name: str) -> DeviceSpec:
     """Return the peaks of a GPU from its data sheet or, failing that, from its own figures.
 
     Parameters
@@ -209,7 +261,7 @@ def gpu_spec(gpu: _facts.Accelerator, name: str) -> DeviceSpec:
     )
 
 
-def _stated(known: _datasheets.Part, gpu: _facts.Accelerator) -> dict[str, Figure]:
+def _stated(known: _datasheets.Part, gpu: Accelerator) -> dict[str, Figure]:
     """The data sheet's peaks, scaled to this card's clock where that is higher and to its
     multiprocessors (a MIG slice has fewer).
     """
@@ -226,7 +278,7 @@ def _stated(known: _datasheets.Part, gpu: _facts.Accelerator) -> dict[str, Figur
     }
 
 
-def _computed(gpu: _facts.Accelerator) -> dict[str, Figure]:
+def _computed(gpu: Accelerator) -> dict[str, Figure]:
     rates = (
         _datasheets.rates_per_clock(gpu.compute_capability or "", gpu.name)
         if gpu.kind == "cuda"
@@ -244,23 +296,20 @@ def _computed(gpu: _facts.Accelerator) -> dict[str, Figure]:
     }
 
 
-def _bandwidth(known: _datasheets.Part | None, gpu: _facts.Accelerator) -> tuple[float | None, str]:
+def _bandwidth(known: _datasheets.Part | None, gpu: Accelerator) -> tuple[float | None, str]:
     """The larger of what the data sheet states and what memory clock and bus give (two transfers a
     clock).
     """
-    own = (
-        2.0 * gpu.memory_clock_hz * gpu.memory_bus_bits / 8
-        if gpu.memory_clock_hz and gpu.memory_bus_bits
-        else None
-    )
-    if known is not None and (own is None or known.bytes_per_second >= own):
-        return known.bytes_per_second, known.source
-    if own is not None:
-        return own, f"2 x {(gpu.memory_clock_hz or 0) / 1e6:.0f} MHz x {gpu.memory_bus_bits} bit"
-    return None, "not stated for this device"
+    rates: list[tuple[float | None, str]] = []
+    if known is not None:
+        rates.append((known.bytes_per_second, known.source))
+    if gpu.memory_clock_hz and gpu.memory_bus_bits:
+        source = f"2 x {gpu.memory_clock_hz / 1e6:.0f} MHz x {gpu.memory_bus_bits} bit"
+        rates.append((2.0 * gpu.memory_clock_hz * gpu.memory_bus_bits / 8, source))
+    return max(rates, key=lambda rate: rate[0] or 0, default=(None, "not stated for this device"))
 
 
-def _l2(known: _datasheets.Part | None, gpu: _facts.Accelerator) -> tuple[MemoryLevel, ...]:
+def _l2(known: _datasheets.Part | None, gpu: Accelerator) -> tuple[MemoryLevel, ...]:
     sms = gpu.multiprocessors or (known.multiprocessors if known else None)
     clock = max(gpu.max_clock_hz or 0.0, known.boost_hz if known else 0.0)
     if not gpu.l2_bytes or not sms or not clock or gpu.kind != "cuda":
@@ -285,26 +334,31 @@ def cpu_spec(processor: _cpu.Processor, memory_bytes: float, name: str) -> Devic
     1,024 bfloat16 operations a clock), Arm's for NEON (four 128-bit pipes) and SVE (two 512-bit
     pipes at most). Apple's matrix unit is not documented: no figure.
     """
-    stated = processor.max_clock_hz is not None
     clock = processor.max_clock_hz or max(_FASTEST_CLOCK_HZ, processor.clock_hz or 0.0)
-    cores = processor.usable_cores
-    origin = "reported by the system" if stated else "no processor on the market is faster"
-    why = f"{cores} core{'s' if cores != 1 else ''} x {clock / 1e9:.2f} GHz ({origin})"
-    rates = {} if processor.name.startswith("Apple") else cpu_rates_per_clock(processor.simd)
+    cores, simd = processor.usable_cores, processor.simd
+    origin = (
+        "reported by the system"
+        if processor.max_clock_hz
+        else "no processor on the market is faster"
+    )
+    why = f"{plural(cores, 'core')} x {clock / 1e9:.2f} GHz ({origin})"
+    rates = {} if processor.name.startswith("Apple") else _cpu_rates_per_clock(simd)
     flops = {
         dtype: Figure(rate * cores * clock, f"{why} x {rate} FLOP a clock")
         for dtype, rate in rates.items()
     }
-    widths = _cpu_bytes_per_clock(processor.simd)
+    # Bytes that one core moves a clock, reads and writes together. L1: two loads and two stores of
+    # 64 B, or three loads and two stores of 32 B. L2: a line each way. L3: half a line each way.
+    widths = {"L1d": 256 if {"avx512f", "sve"} & set(simd) else 160, "L2": 128, "L3": 64}
     levels = [
         MemoryLevel(
-            c.level,
-            float(c.total_bytes),
-            cores * clock * widths[c.level],
-            f"{why} x {widths[c.level]} B a clock",
+            cache.level,
+            float(cache.total_bytes),
+            cores * clock * widths[cache.level],
+            f"{why} x {widths[cache.level]} B a clock",
         )
-        for c in processor.caches
-        if c.level in widths
+        for cache in processor.caches
+        if cache.level in widths
     ]
     memory = MemoryLevel(
         "DRAM", memory_bytes, None, "not stated by the system; devices.ceilings measures it"
@@ -317,46 +371,20 @@ def cpu_spec(processor: _cpu.Processor, memory_bytes: float, name: str) -> Devic
     return DeviceSpec("cpu", "cpu", name, flops, (*levels, memory), evidence)
 
 
-def cpu_rates_per_clock(simd: Sequence[str]) -> dict[str, int]:
+def _cpu_rates_per_clock(simd: Sequence[str]) -> dict[str, int]:
     """Return the most FLOP per clock of one core by dtype; empty for instruction sets that are not
     known.
     """
     has = set(simd)
-    if "avx512f" in has:
-        float32 = 64  # 16 lanes x 2 pipes x 2
-    elif "fma" in has:
-        float32 = 32  # 8 lanes x 2 pipes x 2
-    elif "avx" in has:
-        float32 = 16  # a multiply and an add of 8 lanes each
-    elif "sse2" in has:
-        float32 = 8
-    elif "sve" in has:
-        float32 = 64
-    elif "asimd" in has:
-        float32 = 32  # 4 lanes x 4 pipes x 2
-    else:
+    float32 = next((rate for word, rate in _CPU_FLOAT32.items() if word in has), None)
+    if float32 is None:
         return {}
-    amx = 1024
+    bfloat16 = 2 * float32 if has & {"avx512_bf16", "bf16"} else float32
+    float16 = 2 * float32 if has & {"avx512_fp16", "asimdhp"} else float32
     return {
         "float64": float32 // 2,
         "float32": float32,
-        "bfloat16": amx
-        if "amx_bf16" in has
-        else 2 * float32
-        if has & {"avx512_bf16", "bf16"}
-        else float32,
-        "float16": amx
-        if "amx_fp16" in has
-        else 2 * float32
-        if has & {"avx512_fp16", "asimdhp"}
-        else float32,
-        "int8": 2 * amx if "amx_int8" in has else 4 * float32,
+        "bfloat16": _AMX if "amx_bf16" in has else bfloat16,
+        "float16": _AMX if "amx_fp16" in has else float16,
+        "int8": 2 * _AMX if "amx_int8" in has else 4 * float32,
     }
-
-
-def _cpu_bytes_per_clock(simd: Sequence[str]) -> dict[str, int]:
-    """The most bytes that one core moves a clock, reads and writes together, by cache level."""
-    wide = "avx512f" in simd or "sve" in simd
-    # L1: two loads and two stores of 64 B, or three loads and two stores of 32 B. L2: a line each
-    # way. L3: half a line each way.
-    return {"L1d": 256 if wide else 160, "L2": 128, "L3": 64}

@@ -9,10 +9,9 @@ whatever disturbs a run makes it slower, never faster.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -85,9 +84,7 @@ def _in_place(call: Callable[[], Any]) -> Callable[[], Any]:
     return run
 
 
-def host_rate(
-    operation: str, nbytes: int, threads: int, clock: Clock, pool: Executor | None = None
-) -> float:
+def host_rate(operation: str, nbytes: int, threads: int, clock: Clock, pool: Executor) -> float:
     """Return the best rate of all threads together, in bytes per second.
 
     Parameters
@@ -100,29 +97,15 @@ def host_rate(
     clock : callable
         Returns seconds. It is called before and after each run, so an error that it raises ends the
         measurement there.
-    pool : Executor, optional
+    pool : Executor
         With room for as many threads; one that lives on keeps the system's account of how long its
         threads waited for a core.
     """
     if threads == 1:
         work, moved = thread_work(operation, nbytes)
         return moved / best(lambda: _timed(work, clock))
-    if pool is not None:
-        return _in_threads(operation, nbytes // threads, threads, clock, pool)
-    with ThreadPoolExecutor(threads) as own:
-        return _in_threads(operation, nbytes // threads, threads, clock, own)
-
-
-def _timed(work: Callable[[], Any], clock: Clock) -> float:
-    start = clock()
-    work()
-    return clock() - start
-
-
-def _in_threads(operation: str, nbytes: int, threads: int, clock: Clock, pool: Executor) -> float:
-    """Every run starts together and ends with the last thread: the rate that the whole machine
-    sustains.
-    """
+    # Every run starts together and ends with the last thread: the rate that the whole machine
+    # sustains.
     spans: list[list[tuple[float, float]]] = [[] for _ in range(RUNS + 1)]
     barrier = threading.Barrier(threads)
     failures: list[BaseException] = []
@@ -131,7 +114,7 @@ def _in_threads(operation: str, nbytes: int, threads: int, clock: Clock, pool: E
     def body() -> None:
         nonlocal moved
         try:
-            work, moved = thread_work(operation, nbytes)
+            work, moved = thread_work(operation, nbytes // threads)
             for run in range(RUNS + 1):
                 barrier.wait(_BARRIER_SECONDS)
                 start = clock()
@@ -148,6 +131,12 @@ def _in_threads(operation: str, nbytes: int, threads: int, clock: Clock, pool: E
         raise (real or failures)[0]
     seconds = min(max(end for _, end in run) - min(start for start, _ in run) for run in spans[1:])
     return threads * moved / seconds
+
+
+def _timed(work: Callable[[], Any], clock: Clock) -> float:
+    start = clock()
+    work()
+    return clock() - start
 
 
 def device_rate(
@@ -175,12 +164,10 @@ def shortest(work: Callable[[], Any], clock: Clock, seconds: float) -> float:
     On a CPU a call is over when it returns, and a short call can run between the time slices of
     another process, which a batch cannot.
     """
-    end, least, calls = clock() + seconds, math.inf, 0
-    while calls < 3 or clock() < end:
-        took = _timed(work, clock)
-        least = min(least, took) if calls else least
-        calls += 1
-    return least
+    end, times = clock() + seconds, []
+    while len(times) < 3 or clock() < end:
+        times.append(_timed(work, clock))
+    return min(times[1:])
 
 
 def repeated(
