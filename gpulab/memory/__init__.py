@@ -7,10 +7,9 @@ from gpulab.memory._predict import largest_batch, predict
 from gpulab.memory._release import Released, release
 from gpulab.memory._snapshot import HeldTensor, Snapshot, snapshot
 from gpulab.memory._trace import trace
-from gpulab.memory._traffic import traffic
+from gpulab.memory._traffic import OperatorTraffic, Traffic, traffic
 from gpulab.memory._watch import CellMemory, DeviceUse, Watch
 from gpulab.memory.results import CATEGORIES, LiveTensor, MemoryTrace, Prediction, Timeline
-from gpulab.memory.traffic_results import OperatorTraffic, Traffic
 
 __all__ = [
     "CATEGORIES",

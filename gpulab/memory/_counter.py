@@ -5,7 +5,7 @@ functions: it needs torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from gpulab.memory._tracker import storages_of
-from gpulab.memory.traffic_results import OperatorTraffic
+from gpulab.memory._tracker import storages_of, tensors_in
+from gpulab.memory._traffic import OperatorTraffic
 
 # FLOPs an output element where it is not one: the formulas of gpulab.workloads (gelu) or the
 # operator's own definition.
@@ -125,7 +125,8 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         if func.namespace == "prim" or views or _base(func) in _NOTHING:
             return result
-        written = _written(func, args, kwargs, result)
+        targets = [value for _, value, writes in _arguments(func, args, kwargs) if writes]
+        written = distinct(tensors_in((targets, result)))
         read = _read(func, args, kwargs, written)
         self._read |= read.keys() - self._fresh
         self.changed |= written.keys() & self._read
@@ -138,9 +139,9 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def distinct(values: Iterable[Any]) -> dict[tuple[Any, ...], int]:
-    """Return the bytes of distinct memory behind each different tensor among the values."""
-    return {_key(tensor): _nbytes(tensor) for tensor in values if isinstance(tensor, torch.Tensor)}
+def distinct(tensors: Iterable[torch.Tensor]) -> dict[tuple[Any, ...], int]:
+    """Return the bytes of distinct memory behind each different tensor."""
+    return {_key(tensor): _nbytes(tensor) for tensor in tensors}
 
 
 def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -164,15 +165,9 @@ def _nbytes(tensor: torch.Tensor) -> int:
     """
     if tensor.layout is not torch.strided:
         return sum(_nbytes(part) for part, _ in storages_of(tensor, tensor.device.type))
-    elements = math.prod(
-        size
-        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-        if stride or not size
-    )
-    # from first to last
-    span = 1 + sum(
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
+    dimensions = list(zip(tensor.shape, tensor.stride(), strict=True))
+    elements = math.prod(size for size, stride in dimensions if stride or not size)
+    span = 1 + sum((size - 1) * stride for size, stride in dimensions)  # from first to last
     return min(elements, max(span, 0)) * tensor.element_size()
 
 
@@ -187,42 +182,29 @@ def _plain(func: Any) -> str:
     return base if base in _BLIND or base.startswith("__") else base.removesuffix("_")
 
 
-def _changed(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Return the tensors among the arguments that the operator writes to."""
-    found = []
+def _arguments(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any, bool]]:
+    """Yield each argument's place in the schema, its value, and whether the operator writes to
+    it.
+    """
     for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            found += tree_leaves(
-                args[place]
-                if place < len(args) and not argument.kwarg_only
-                else kwargs.get(argument.name)
-            )
-    return found
-
-
-def _written(func: Any, args: Any, kwargs: Any, result: Any) -> dict[tuple[Any, ...], int]:
-    return distinct([*_changed(func, args, kwargs), *tree_leaves(result)])
+        is_placed = place < len(args) and not argument.kwarg_only
+        value = args[place] if is_placed else kwargs.get(argument.name)
+        yield argument, value, argument.alias_info is not None and argument.alias_info.is_write
 
 
 def _read(
     func: Any, args: Any, kwargs: Any, written: dict[tuple[Any, ...], int]
 ) -> dict[tuple[Any, ...], int]:
-    values = []
-    for place, argument in enumerate(func._schema.arguments):
-        value = (
-            args[place]
-            if place < len(args) and not argument.kwarg_only
-            else kwargs.get(argument.name)
-        )
-        writes = argument.alias_info is not None and argument.alias_info.is_write
-        # ``out=``, or the target of a copy or a fill, is only written
-        if not (writes and (argument.is_out or _base(func) in _BLIND)):
-            values += tree_leaves(value)
-    read = distinct(values)
+    # ``out=``, or the target of a copy or a fill, is only written
+    values = [
+        tree_leaves(value)
+        for argument, value, is_written in _arguments(func, args, kwargs)
+        if not (is_written and (argument.is_out or _base(func) in _BLIND))
+    ]
+    read = distinct(tensors_in(values))
     if _base(func) in _LOOKUPS:
-        table = next((tensor for tensor in values if isinstance(tensor, torch.Tensor)), None)
-        if table is not None:
-            read[_key(table)] = min(read[_key(table)], sum(written.values()))
+        table = _key(tensors_in(values)[0])
+        read[table] = min(read[table], sum(written.values()))
     return read
 
 
@@ -232,15 +214,12 @@ def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
         return _attention_flops(name, args)
     if packet in flop_registry:
         return float(flop_registry[packet](*args, **kwargs, out_val=result))
-    outputs = [tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
+    outputs = tensors_in(result)
     if name in _MOVES or _base(func) in _BLIND:
         return 0.0
     if name in _PER_INPUT:
-        first = next(
-            (tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)),
-            None,
-        )
-        return float(_PER_INPUT[name] * first.numel()) if first is not None else None
+        inputs = tensors_in((args, kwargs))
+        return float(_PER_INPUT[name] * inputs[0].numel()) if inputs else None
     if name in _PER_ELEMENT or torch.Tag.pointwise in func.tags:
         scaled = name in ("add", "sub", "rsub") and kwargs.get("alpha", 1) != 1
         return float((_PER_ELEMENT.get(name, 1) + scaled) * outputs[0].numel()) if outputs else None

@@ -12,10 +12,11 @@ Imported only inside functions: the class needs torch when it is defined.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,18 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gpulab.memory._snapshot import living, shape_of
 from gpulab.memory.results import CATEGORIES, LiveTensor, Timeline
+from gpulab.units import format_bytes
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 _ALIVE = sys.maxsize
+# What a sparse tensor consists of.
+_SPARSE_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
 
 
 class Stopped(Exception):  # noqa: N818  (not an error: the learner pressed Stop)
@@ -92,7 +102,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live_bytes = 0
         self.live: list[int] = []
         self.with_scratch = 0
-        self.in_optimizer = False
+        self.in_optimizer = self.is_stopped = False
         self._by_key: dict[int, tuple[int, Any]] = {}
         self._parameters: list[Any] = []
         self._seen: set[int] = set()
@@ -100,8 +110,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # storages in small: their bytes -> those that they stand for
         self.scales: dict[int, Callable[[int], int]] = {}
 
-    # -- what runs for each operator
-    # ----------------------------------------------------------------------------
+    # -- what runs for each operator ----------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and note which storages it made or resized."""
@@ -109,17 +118,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace == "prim":  # a question about a tensor, not work
             return func(*args, **kwargs)
         if self.stop is not None and self.stop():
+            self.is_stopped = True
             raise Stopped
-        tensors = [
-            tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)
-        ]
-        scale = next(
-            filter(
-                None,
-                (self.scales.get(each.untyped_storage()._cdata) for each in tensors if self.scales),
-            ),
-            None,
-        )
+        tensors = tensors_in((args, kwargs))
+        keys = [each.untyped_storage()._cdata for each in tensors] if self.scales else []
+        scale = next((self.scales[key] for key in keys if key in self.scales), None)
         for tensor in tensors:
             self._arrived(tensor if scale else self._stand_in(tensor, func))
         with _one_thread() if scale else contextlib.nullcontext():
@@ -129,7 +132,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 else self.replace(func, args, kwargs, self.in_optimizer)
             )
         before = self.live_bytes
-        outputs = [tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
+        outputs = tensors_in(result)
         for tensor in outputs:
             if scale:
                 self.scales[tensor.untyped_storage()._cdata] = scale
@@ -157,8 +160,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phases.append(phase)
         self.live.append(self.live_bytes)
 
-    # -- storages
-    # -----------------------------------------------------------------------------------------------
+    # -- storages -----------------------------------------------------------------------------------
 
     def _storages(self, tensor: Any) -> Iterable[tuple[Any, Any]]:
         return storages_of(tensor, self.device_type)
@@ -244,24 +246,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _resized(self, index: int, storage: Any) -> None:
         old = self.records[index]
         old.died = len(self.operators)
-        new = Record(
-            storage.nbytes(),
-            len(self.operators),
-            _ALIVE,
-            old.phase,
-            old.recomputed,
-            old.category,
-            old.name,
-            old.operator,
-            old.shape,
-            old.dtype,
-        )
+        new = replace(old, nbytes=storage.nbytes(), born=old.died, died=_ALIVE)
         self.live_bytes += new.nbytes - old.nbytes
         self._by_key[storage._cdata] = (len(self.records), self._by_key[storage._cdata][1])
         self.records.append(new)
 
-    # -- what the caller tells
-    # ----------------------------------------------------------------------------------
+    # -- what the caller tells ----------------------------------------------------------------------
 
     def watch(self, tensor: Any, category: str, name: str = "") -> None:
         """Count a tensor from the start, under a category that is known."""
@@ -290,9 +280,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def watch_inputs(self, values: Any) -> None:
         """Count the tensors of a batch from the start."""
-        for tensor in tree_leaves(values):
-            if isinstance(tensor, torch.Tensor):
-                self.watch(tensor, "inputs", "input")
+        for tensor in tensors_in(values):
+            self.watch(tensor, "inputs", "input")
 
     def mark_gradients(self) -> None:
         """Call what lies in the parameters' ``grad`` now gradients."""
@@ -313,8 +302,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._by_key.clear()
         self._parameters.clear()
 
-    # -- what it amounts to
-    # -------------------------------------------------------------------------------------
+    # -- what it amounts to -------------------------------------------------------------------------
 
     def classify(self) -> None:
         """Give each storage that has no category one, by when it was made and whether it outlived
@@ -322,16 +310,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         ends = _phase_ends(self.phases)
         for record in self.records:
-            if record.category is not None:
-                continue
-            end = ends[record.born] if record.born < len(ends) else len(ends)
-            outlived = record.died > end
-            if record.phase == OPTIMIZER:
-                record.category = "optimizer" if outlived else "temporary"
-            elif record.phase == FORWARD:
-                record.category = "activations" if outlived else "temporary"
-            else:
-                record.category = "activations" if record.recomputed else "temporary"
+            if record.category is None:
+                end = ends[record.born] if record.born < len(ends) else len(ends)
+                is_kept = record.recomputed if record.phase == BACKWARD else record.died > end
+                kept = "optimizer" if record.phase == OPTIMIZER else "activations"
+                record.category = kept if is_kept else "temporary"
 
     def timeline(self) -> Timeline:
         """Return the live bytes by category after each event."""
@@ -366,6 +349,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
 
 
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """Return the tensors of a nest of lists, tuples and mappings."""
+    return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
+
+
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
     """Run a real operator on a few elements, for which a second thread would only be waited for."""
@@ -378,25 +366,15 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def storages_of(tensor: Any, device_type: str) -> Iterable[tuple[Any, Any]]:
+def storages_of(tensor: Any, device_type: str) -> list[tuple[Any, Any]]:
     """Return (dense part, storage) of a tensor on devices of a type: one of a dense tensor, several
     of a sparse one.
     """
     if tensor.device.type != device_type:
-        return ()
-    if tensor.layout is torch.strided:
-        return ((tensor, tensor.untyped_storage()),)
-    if tensor.layout is torch.sparse_coo:
-        return tuple(
-            (part, part.untyped_storage()) for part in (tensor._indices(), tensor._values())
-        )
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
-        return tuple((part, part.untyped_storage()) for part in parts)
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        parts = (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
-        return tuple((part, part.untyped_storage()) for part in parts)
-    return ()
+        return []
+    dense = [getattr(tensor, name)() for name in _SPARSE_PARTS.get(tensor.layout, ())]
+    parts = [tensor] if tensor.layout is torch.strided else dense
+    return [(part, part.untyped_storage()) for part in parts]
 
 
 def _phase_ends(phases: list[str]) -> list[int]:
@@ -405,3 +383,78 @@ def _phase_ends(phases: list[str]) -> list[int]:
     for i in range(len(phases) - 2, -1, -1):
         ends[i] = ends[i + 1] if phases[i] == phases[i + 1] else i + 1
     return ends
+
+
+class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count the living storages of one device type, and raise PyTorch's own error when an operator
+    makes them too many: how a CPU gets the out-of-memory error of a small accelerator.
+
+    It keeps the bytes of each living storage and nothing of the dead, so that it can stay on for as
+    long as a training runs.
+
+    Parameters
+    ----------
+    device_type : str
+    nbytes : int
+        What the living storages together may take.
+    on_top : bool
+        Whether only those count that are made while the mode is on.
+    """
+
+    def __init__(self, device_type: str, nbytes: int, on_top: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device_type, self.nbytes, self.on_top = device_type, nbytes, on_top
+        self.live_bytes = self.peak_bytes = 0
+        self._living: dict[int, tuple[int | None, Any]] = {}  # None: there before, and not counted
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator; what it made too much is let go again before the error is raised."""
+        kwargs = kwargs or {}
+        if func.namespace == "prim":  # a question about a tensor, not work
+            return func(*args, **kwargs)
+        # what was there before the block, and what autograd kept
+        self._count((args, kwargs), ours=not self.on_top)
+        before = self.live_bytes
+        result = func(*args, **kwargs)
+        self._count(result)
+        made = self.live_bytes - before
+        if made > 0 and self.live_bytes > self.nbytes:
+            # the error keeps this frame: with the result in it, what did not fit would stay
+            result = None
+            raise torch.OutOfMemoryError(
+                f"{self.device_type.upper()} out of memory. Tried to allocate {format_bytes(made)} "
+                f"in {func}. "
+                f"gpulab.memory.limit allows {format_bytes(self.nbytes)}, of which "
+                f"{format_bytes(max(0, self.nbytes - before))} is free; "
+                f"live tensors hold {format_bytes(before)}."
+            )
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return result
+
+    def watch_living(self) -> None:
+        """Count every tensor that Python can reach now: made before the block, or between two of
+        them.
+        """
+        for item in living((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)):
+            self._count(item)
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def _count(self, values: Any, ours: bool = True) -> None:
+        for tensor in tensors_in(values):
+            for _, storage in storages_of(tensor, self.device_type):
+                if storage.device.type != self.device_type:
+                    continue  # a fake tensor, which says it were here
+                key, nbytes = storage._cdata, storage.nbytes()
+                known = self._living.get(key)
+                if known is None:
+                    self._living[key] = (
+                        nbytes if ours else None,
+                        weakref.ref(storage, functools.partial(self._died, key)),
+                    )
+                    self.live_bytes += nbytes if ours else 0
+                elif known[0] is not None and known[0] != nbytes:  # resized in place
+                    self._living[key] = (nbytes, known[1])
+                    self.live_bytes += nbytes - known[0]
+
+    def _died(self, key: int, _: Any) -> None:
+        self.live_bytes -= self._living.pop(key)[0] or 0
