@@ -1,5 +1,5 @@
-"""The memory of a training step without running it: fake tensors go through the real autograd and
-optimizer code.
+"""The memory of a training step: predicted without running it, where fake tensors go through the
+real autograd and optimizer code, and traced while it runs, operator by operator.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from gpulab.errors import (
     DeviceError,
     GpulabError,
     InputError,
+    OutOfMemoryError,
     StoppedError,
     kind_of,
     message_of,
     shown,
 )
-from gpulab.evidence import Evidence
-from gpulab.memory.results import CATEGORIES, Prediction, free_bytes_of
+from gpulab.evidence import Evidence, Note
+from gpulab.memory.results import CATEGORIES, MemoryTrace, Prediction, free_bytes_of
+from gpulab.units import plural
 
 _SOURCE = (
     "PyTorch's fake tensors through its own autograd and optimizer code; oneDNN's LSTM "
@@ -51,6 +53,8 @@ _ASSUMPTIONS = {
     "workspace not counted",
 }
 _PEAK_TENSORS = 50
+# every operator of every step is kept: more would fill the memory that is looked at
+_MOST_STEPS = 1000
 
 
 def predict(
@@ -127,43 +131,117 @@ def predict(
     >>> p.peak_by_category["parameters"], p.peak_by_category["gradients"]
     (4004000, 4004000)
     """
-    from gpulab.memory import _step
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    progress, stop = (
-        _given.callback("predict", "progress", progress),
-        _given.callback("predict", "stop", stop),
-    )
+    from gpulab.memory import _kernels, _sandbox, _step
+    from gpulab.memory._tracker import StorageTracker
+
+    progress = _given.callback("predict", "progress", progress)
+    stop = _given.callback("predict", "stop", stop)
     checkpoint = _given.flag("predict", "checkpoint", checkpoint)
     _step.check_precision("predict", precision)
     name, factory = _step.optimizer_factory("predict", optimizer)
-    fake = _Fake(_device_type(model, device), stop)
+    kind = _device_type(model, device)
     report = progress or (lambda fraction, text: None)
     report(0.0, "making fake tensors")
-    with fake.world(), fake.step(model, inputs, targets, loss, precision) as step:
-        nothing: contextlib.AbstractContextManager[list[str]] = contextlib.nullcontext([])
-        with _step.checkpointed(step.model) if checkpoint else nothing as calls:
-            from gpulab.memory._tracker import Stopped
+    tracker = StorageTracker(kind, replace=_kernels.run, scratch=_kernels.scratch_bytes, stop=stop)
 
-            try:
-                marks = fake.run(step, factory, report)
-            except Stopped:
-                raise StoppedError(
-                    "predict: stopped before a whole step was traced; expected it to finish. Call "
-                    "it again."
-                ) from None
+    def fake_storage(original: Any) -> Any:
+        nbytes = original.untyped_storage().nbytes()
+        return torch.empty(nbytes, dtype=torch.uint8, device=kind).untyped_storage()
+
+    ends: list[int] = []
+    with (
+        _sandbox.undisturbed(kind),
+        _square_masks_causal(),
+        _fake_errors_unlogged(),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        _kernels.LengthsAsTensors(),
+        _step.on_substitutes(
+            "predict",
+            tracker,
+            model if isinstance(model, torch.nn.Module) else _made(model, kind),
+            inputs=inputs,
+            targets=targets,
+            loss=loss,
+            precision=precision,
+            new_storage=fake_storage,
+            device=kind,
+        ) as step,
+    ):
+        for module in [
+            each for root in (step.model, *_sandbox.modules_in(loss)) for each in root.modules()
+        ]:
+            if isinstance(module, torch.nn.RNNBase):
+                forward = functools.partial(_kernels.in_small, tracker, module.forward)
+                module.__dict__["forward"] = forward
+        with (
+            _step.checkpointed(step.model) if checkpoint else contextlib.nullcontext([]) as calls,
+            _following(tracker),
+        ):
+            step.prepare(tracker, factory, _step.FakeScaler(kind))
+            for number in (1, 2):
+                report(number / 3, f"following step {number}")
+                step.run(tracker)
+                ends.append(len(tracker.operators))
+        if tracker.is_stopped:
+            raise StoppedError(
+                "predict: stopped before a whole step was traced; expected it to finish. Call it "
+                "again."
+            )
         label = type(step.model).__name__
         count = sum(p.numel() for p in step.model.parameters())
-    fake.hidden_bytes = len(calls) // 2 * _GENERATOR_BYTES
     report(1.0, "done")
-    return _result(
-        fake,
-        marks,
+    facts = _at_the_peak(tracker, ends[0])
+    inside = max(0, tracker.with_scratch - facts["peak_bytes"])
+    return Prediction(
         label=label,
+        first_step_peak_bytes=tracker.peak(0, ends[0])[1],
+        scratch_bytes=inside + len(calls) // 2 * _GENERATOR_BYTES,
+        kept_bytes=tracker.live[-1] if tracker.live else tracker.live_bytes,
         parameter_count=count,
         optimizer=name,
         precision=precision,
         checkpoint=checkpoint,
+        device_type=kind,
+        notes=(),
+        evidence=Evidence.modelled(_ASSUMPTIONS[kind], _SOURCE, KNOWN_ERRORS[kind]),
+        **facts,
     )
+
+
+@contextlib.contextmanager
+def _following(tracker: Any) -> Iterator[None]:
+    """Follow what runs in the block; a stop ends it early."""
+    from gpulab.memory._step import optimizer_seen
+    from gpulab.memory._tracker import Stopped
+
+    try:
+        with contextlib.suppress(Stopped), optimizer_seen(tracker), tracker:
+            yield
+    finally:
+        tracker.close()
+
+
+def _at_the_peak(tracker: Any, start: int = 0) -> dict[str, Any]:
+    """Return what a prediction and a trace have in common, of the highest point from an event
+    on.
+    """
+    tracker.classify()
+    event, peak = tracker.peak(start)
+    alive = tracker.alive_at(event)
+    return {
+        "peak_bytes": peak,
+        "peak_by_category": {
+            category: sum(t.nbytes for t in alive if t.category == category)
+            for category in CATEGORIES
+        },
+        "peak_operator": tracker.operators[event] if tracker.operators else "",
+        "peak_phase": tracker.phases[event] if tracker.phases else "",
+        "peak_tensors": tuple(alive[:_PEAK_TENSORS]),
+        "timeline": tracker.timeline(),
+    }
 
 
 def largest_batch(
@@ -258,13 +336,7 @@ def _device_type(model: Any, device: Any) -> str:
         )
         return "cuda" if any(p.is_cuda for p in own) else "cpu"
     try:
-        name = (
-            device
-            if isinstance(device, str)
-            else str(device)
-            if isinstance(device, (torch.device, devices.Device))
-            else ""
-        )
+        name = str(device) if isinstance(device, (str, torch.device, devices.Device)) else ""
         kind = torch.device({"gpu": "cuda", "rocm": "cuda"}.get(name, name)).type
     except RuntimeError:  # torch knows no such device
         kind = ""
@@ -280,103 +352,179 @@ def _device_type(model: Any, device: Any) -> str:
     return kind
 
 
-class _Fake:
-    """A world of fake tensors with a tracker in it."""
+def trace(
+    model_or_fn: Any,
+    *inputs: Any,
+    loss: Callable[..., Any] | None = None,
+    optimizer: Any = None,
+    targets: Any = None,
+    precision: str = "float32",
+    checkpoint: bool = False,
+    steps: int = 2,
+    device: Any = None,
+    progress: Callable[[float, str], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> MemoryTrace:
+    """Run a training step (or any function) and return its memory by category after each operator.
 
-    def __init__(self, device_type: str, stop: Callable[[], bool] | None) -> None:
-        from torch._subclasses.fake_tensor import FakeTensorMode
+    Parameters
+    ----------
+    model_or_fn : torch.nn.Module or callable
+        A module: it runs on copies of its tensors (so it needs their memory a second time) and is
+        left unchanged, including gradients, buffers and random generators. A function is called
+        once on ``inputs``; what it changes stays changed.
+    *inputs
+        What the model or the function takes. For a model they are copied too.
+    loss, optimizer, targets, precision, checkpoint
+        As in ``predict``; for a model only. ``optimizer=None`` stops after the backward pass.
+    steps : int
+        Training steps of a model, 1000 at most. The second shows the optimizer's state from its
+        start.
+    device : optional
+        Whose memory to follow; None takes the device of the model's parameters or of the first
+        tensor among the inputs, else the best one available.
+    progress, stop : callable, optional
+        ``stop`` is polled before each operator.
 
-        from gpulab.memory import _kernels
-        from gpulab.memory._tracker import StorageTracker
+    Returns
+    -------
+    MemoryTrace
+        Evidence MEASURED. If stopped, the result covers the part that ran, with a note.
 
-        self.device_type, self.hidden_bytes = device_type, 0
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.tracker = StorageTracker(
-            device_type, replace=_kernels.run, scratch=_kernels.scratch_bytes, stop=stop
+    Raises
+    ------
+    InputError
+        If the step of a model raises, or an argument cannot be used.
+    DeviceError, OutOfMemoryError
+        If the device vanished, or the step does not fit.
+    StoppedError
+        If ``stop`` returned True before the first operator.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpulab import memory
+    >>> t = memory.trace(torch.nn.Linear(1000, 1000), torch.ones(1, 1000), loss=torch.sum,
+    device="cpu")
+    >>> t.peak_by_category["parameters"], t.peak_by_category["gradients"]
+    (4004000, 4004000)
+    """
+    import torch
+
+    from gpulab.memory import _sandbox, _step
+    from gpulab.memory._tracker import StorageTracker
+
+    progress = _given.callback("trace", "progress", progress)
+    stop = _given.callback("trace", "stop", stop)
+    checkpoint = _given.flag("trace", "checkpoint", checkpoint)
+    if not _given.is_whole(steps) or not 1 <= steps <= _MOST_STEPS:
+        raise InputError(
+            f"trace: steps is {shown(steps)}; expected a whole number from 1 to {_MOST_STEPS}. "
+            "Pass steps=2."
         )
-
-    @contextlib.contextmanager
-    def world(self) -> Iterator[None]:
-        """Fake mode on, the caller's modes (no_grad, inference, autocast) off, generators kept."""
-        import torch
-
-        from gpulab.memory import _kernels
-        from gpulab.memory._sandbox import autocast_off, generators_kept
-
+    _step.check_precision("trace", precision)
+    is_model = isinstance(model_or_fn, torch.nn.Module)
+    if not is_model and not callable(model_or_fn):
+        raise InputError(
+            f"trace: got {kind_of(model_or_fn)}; expected a torch.nn.Module or a function. Pass "
+            "one of these."
+        )
+    where = devices.find(device) if device is not None else _device_of(model_or_fn, inputs)
+    tracker = StorageTracker(where.torch_type, stop=stop)
+    report = progress or (lambda fraction, text: None)
+    if is_model:
+        label = type(model_or_fn).__name__
+        _, factory = _step.optimizer_factory("trace", optimizer)
         with (
-            generators_kept(),
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            autocast_off(self.device_type),
-            _square_masks_causal(),
-            _fake_errors_unlogged(),
-            self.mode,
-            _kernels.LengthsAsTensors(),
-        ):
-            yield
-
-    def storage(self, original: Any) -> Any:
-        """Return a fake storage as large as that of a tensor."""
-        import torch
-
-        nbytes = original.untyped_storage().nbytes()
-        return torch.empty(nbytes, dtype=torch.uint8, device=self.device_type).untyped_storage()
-
-    @contextlib.contextmanager
-    def step(
-        self, model: Any, inputs: Any, targets: Any, loss: Any, precision: str
-    ) -> Iterator[Any]:
-        """Build the fake step; the caller's modules are lent fake tensors until the end."""
-        import torch
-
-        from gpulab.memory import _kernels, _sandbox, _step
-
-        if not isinstance(model, torch.nn.Module):
-            model = _made(model, self.device_type)
-        model = _sandbox.unwrapped("predict", model)
-        half = _step.PRECISIONS[precision][1]
-        lender = _sandbox.Lender(
-            "predict", self.storage, self.device_type, getattr(torch, half) if half else None
-        )
-        roots = [model, *_sandbox.modules_in(loss)]
-        with _sandbox.lent(lender, roots):
-            batch, goals = lender.everything(tuple(inputs)), lender.everything(targets)
-            self.tracker.watch_modules(roots)
-            self.tracker.watch_inputs((batch, goals))
-            step = _step.Step(
-                "predict",
-                model,
-                inputs=batch,
-                targets=goals,
+            _sandbox.undisturbed(where.torch_type),
+            _step.on_substitutes(
+                "trace",
+                tracker,
+                model_or_fn,
+                inputs=inputs,
+                targets=targets,
                 loss=loss,
                 precision=precision,
-                device=self.device_type,
+                new_storage=_copied_storage,
+                device=None,
+            ) as step,
+            _step.checkpointed(step.model) if checkpoint else contextlib.nullcontext(),
+            _following(tracker),
+        ):
+            step.prepare(tracker, factory, torch.amp.GradScaler(where.torch_type))
+            for number in range(steps):
+                report(number / steps, f"step {number + 1} of {steps}")
+                step.run(tracker)
+        report(1.0, "done")
+    else:
+        if (loss, optimizer, targets, checkpoint, precision) != (
+            None,
+            None,
+            None,
+            False,
+            "float32",
+        ):
+            raise InputError(
+                "trace: a function was given with loss, optimizer or precision; expected these "
+                "inside the function. Pass a module."
             )
-            del batch, goals, lender
-            for module in [
-                module
-                for root in roots
-                for module in root.modules()
-                if isinstance(module, torch.nn.RNNBase)
-            ]:
-                module.__dict__["forward"] = functools.partial(
-                    _kernels.in_small, self.tracker, module.forward
-                )
-            yield step
+        label = getattr(model_or_fn, "__name__", "function")
+        tracker.begin_step()
+        with _following(tracker):
+            kept = model_or_fn(*inputs)  # its own errors pass through as they are
+            tracker.mark_gradients()
+            del kept
+    if tracker.is_stopped and not tracker.operators:
+        raise StoppedError(
+            "trace: stopped before the first operator; expected it to run. Call it again."
+        )
+    reached = (
+        f"The step was stopped after {plural(len(tracker.operators), 'operator')}; the "
+        "peak is that of the part that ran. Run it again."
+    )
+    return MemoryTrace(
+        label=label,
+        device=str(where),
+        notes=(Note("stopped", reached),) if tracker.is_stopped else (),
+        evidence=Evidence.measured(where.name),
+        **_at_the_peak(tracker),
+    )
 
-    def run(self, step: Any, factory: Any, report: Callable[[float, str], None]) -> list[int]:
-        """Take two steps; return the event numbers at which each ends."""
-        from gpulab.memory import _step
 
-        marks = []
-        with _step.optimizer_seen(self.tracker), self.tracker:
-            step.prepare(self.tracker, factory, _step.FakeScaler(self.device_type))
-            for number in (1, 2):
-                report(number / 3, f"following step {number}")
-                step.run(self.tracker)
-                marks.append(len(self.tracker.operators))
-        self.tracker.close()
-        return marks
+def _device_of(model_or_fn: Any, inputs: Any) -> devices.Device:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    from gpulab.memory import _step
+
+    try:
+        parameters = (
+            list(model_or_fn.parameters()) if isinstance(model_or_fn, torch.nn.Module) else []
+        )
+        tensors = [x for x in (*parameters, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
+    except Exception as error:
+        # a module of somebody else's that does not answer, or a list that holds itself
+        raise InputError(_step.explain("trace", "looking for the device", error)) from error
+    if any(t.is_meta for t in tensors):
+        raise InputError(
+            "trace: the model is on the meta device, which has no memory; expected a real device. "
+            "Use memory.predict."
+        )
+    return devices.find(tensors[0].device) if tensors else devices.default()
+
+
+def _copied_storage(original: Any) -> Any:
+    try:
+        return original.untyped_storage().clone()
+    except Exception as error:
+        if isinstance(error, GpulabError) or "memory" not in str(error).lower():
+            raise
+        raise OutOfMemoryError(
+            f"trace: there is no memory for a copy of the model ({error}); expected room for a "
+            "second copy of "
+            "its parameters. Use memory.predict, or trace a function that runs the step on your "
+            "model itself."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -442,31 +590,3 @@ def _made(factory: Any, device_type: str) -> Any:
             f"predict: the model's factory returned {kind_of(model)}; expected a torch.nn.Module."
         )
     return model
-
-
-def _result(fake: _Fake, marks: list[int], **facts: Any) -> Prediction:
-    tracker = fake.tracker
-    tracker.classify()
-    event, peak = tracker.peak(marks[0])
-    _, first = tracker.peak(0, marks[0])
-    alive = tracker.alive_at(event)
-    by_category = {
-        category: sum(t.nbytes for t in alive if t.category == category) for category in CATEGORIES
-    }
-    return Prediction(
-        peak_bytes=peak,
-        first_step_peak_bytes=first,
-        scratch_bytes=max(0, tracker.with_scratch - peak) + fake.hidden_bytes,
-        kept_bytes=tracker.live[-1] if tracker.live else tracker.live_bytes,
-        peak_by_category=by_category,
-        peak_operator=tracker.operators[event] if tracker.operators else "",
-        peak_phase=tracker.phases[event] if tracker.phases else "",
-        peak_tensors=tuple(alive[:_PEAK_TENSORS]),
-        device_type=fake.device_type,
-        timeline=tracker.timeline(),
-        notes=(),
-        evidence=Evidence.modelled(
-            _ASSUMPTIONS[fake.device_type], _SOURCE, KNOWN_ERRORS[fake.device_type]
-        ),
-        **facts,
-    )

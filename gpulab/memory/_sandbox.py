@@ -45,12 +45,8 @@ class Lender:
         device: str | None,
         dtype: Any = None,
     ) -> None:
-        self.function, self.new_storage, self.device, self.dtype = (
-            function,
-            new_storage,
-            device,
-            dtype,
-        )
+        self.function, self.new_storage = function, new_storage
+        self.device, self.dtype = device, dtype
         self._tensors: dict[int, tuple[Any, Any]] = {}
         self._storages: dict[int, tuple[Any, Any]] = {}
 
@@ -96,15 +92,9 @@ class Lender:
         storage = source.untyped_storage()
         if storage._cdata not in self._storages:
             self._storages[storage._cdata] = (storage, self.new_storage(source))
-        lent: Any = torch.empty(
-            0, dtype=source.dtype, device=source.device if self.device is None else self.device
-        )
-        lent.set_(
-            self._storages[storage._cdata][1],
-            source.storage_offset(),
-            source.shape,
-            source.stride(),
-        )
+        lent: Any = torch.empty(0, dtype=source.dtype, device=self.device or source.device)
+        place = source.storage_offset(), source.shape, source.stride()
+        lent.set_(self._storages[storage._cdata][1], *place)
         if self.dtype is not None and source.is_floating_point():
             lent = lent.to(self.dtype)
         if source.is_conj():
@@ -149,13 +139,9 @@ def unwrapped(function: str, model: Any) -> Any:
     """
     import torch
 
-    while True:
-        if hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        elif isinstance(model, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
-            model = model.module
-        else:
-            break
+    parallel = torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
+    while isinstance(model, parallel) or hasattr(model, "_orig_mod"):
+        model = model.module if isinstance(model, parallel) else model._orig_mod
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise InputError(
@@ -208,18 +194,11 @@ def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
     """
     modules = list({id(m): m for root in roots for m in root.modules()}.values())
     with _ONE_AT_A_TIME:
-        kept = [
-            (
-                module,
-                dict(module.__dict__),
-                [
-                    (v, v.copy())
-                    for v in module.__dict__.values()
-                    if isinstance(v, (dict, list, set))
-                ],
-            )
-            for module in modules
-        ]
+        kept = []
+        for module in modules:
+            attributes = dict(module.__dict__)
+            containers = [v for v in attributes.values() if isinstance(v, (dict, list, set))]
+            kept.append((module, attributes, [(each, each.copy()) for each in containers]))
         try:
             for module in modules:
                 _lend(lender, module)
@@ -278,6 +257,22 @@ def autocast_off(device_type: str) -> Iterator[None]:
         torch.set_autocast_enabled(device_type, True)
         for _ in range(depth):
             torch.autocast_increment_nesting()
+
+
+@contextlib.contextmanager
+def undisturbed(device_type: str) -> Iterator[None]:
+    """Suspend the caller's modes (no_grad, inference, autocast) in the block, and put the random
+    generators back after it.
+    """
+    import torch
+
+    with (
+        generators_kept(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        autocast_off(device_type),
+    ):
+        yield
 
 
 @contextlib.contextmanager

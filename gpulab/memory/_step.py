@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gpulab import _given
-from gpulab.devices._device import translate
+from gpulab.devices import translate
 from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown
+from gpulab.memory import _sandbox
 
 # Name -> (dtype of autocast or None, dtype of the parameters or None, whether the loss is scaled).
 PRECISIONS: Mapping[str, tuple[str | None, str | None, bool]] = {
@@ -49,28 +50,24 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
             "lr=...)."
         )
     if isinstance(optimizer, str):
-        classes = {
-            name: made
-            for name in torch.optim.__all__
-            if isinstance(made := getattr(torch.optim, name), type)
-        }
+        kinds = [getattr(torch.optim, name) for name in torch.optim.__all__]
         known = {
-            name.lower(): name
-            for name, made in classes.items()
-            if issubclass(made, torch.optim.Optimizer) and name not in ("Optimizer", "LBFGS")
+            kind.__name__.lower(): kind
+            for kind in kinds
+            if isinstance(kind, type)
+            and issubclass(kind, torch.optim.Optimizer)
+            and kind not in (torch.optim.Optimizer, torch.optim.LBFGS)
         }
         if optimizer.lower() == "sgd-momentum":
-            return "SGD with momentum", lambda parameters: torch.optim.SGD(
-                parameters, lr=1e-3, momentum=0.9
-            )
+            return "SGD with momentum", functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
         if optimizer.lower() not in known:
             names = ", ".join([*sorted(known), "sgd-momentum"])
             raise InputError(
                 f"{function}: optimizer {shown(optimizer)} is unknown; expected one of {names}, or "
                 "a factory. Pass 'adam'."
             )
-        name = known[optimizer.lower()]
-        return name, lambda parameters: getattr(torch.optim, name)(parameters, lr=1e-3)
+        kind = known[optimizer.lower()]
+        return kind.__name__, functools.partial(kind, lr=1e-3)
     if not callable(optimizer):
         raise InputError(
             f"{function}: optimizer is {kind_of(optimizer)}; expected a name or a factory. Pass "
@@ -164,13 +161,8 @@ class Step:
         precision: str,
         device: str,
     ) -> None:
-        self.function, self.model, self.inputs, self.targets, self.loss = (
-            function,
-            model,
-            inputs,
-            targets,
-            loss,
-        )
+        self.function, self.model, self.loss = function, model, loss
+        self.inputs, self.targets = inputs, targets
         self.autocast_dtype, _, self.scaled = check_precision(function, precision)
         self.device, self.optimizer, self.scaler = device, None, None
 
@@ -208,32 +200,24 @@ class Step:
         scaled = self.scaler.scale(loss) if self.scaler is not None else loss
         self._guard("backward", scaled.backward)
         tracker.mark_gradients()
-        if self.optimizer is not None:
-            self._guard("optimizer", self._update)
+        if self.optimizer is not None and self.scaler is not None:
+            self._guard("optimizer", lambda: self.scaler.step(self.optimizer))
+            self.scaler.update()
+        elif self.optimizer is not None:
+            self._guard("optimizer", self.optimizer.step)
 
     def _forward(self) -> Any:
         import torch
 
         dtype = getattr(torch, self.autocast_dtype) if self.autocast_dtype else None
         with torch.autocast(self.device, dtype=dtype, enabled=dtype is not None):
-            if self.loss is None:
-                value = (
-                    self.model(*self.inputs)
-                    if self.targets is None
-                    else self.model(*self.inputs, self.targets)
-                )
-            elif self.targets is None:
-                value = self.loss(self.model(*self.inputs))
-            else:
-                value = self.loss(self.model(*self.inputs), self.targets)
+            targets = () if self.targets is None else (self.targets,)
+            value = (
+                self.model(*self.inputs, *targets)
+                if self.loss is None
+                else self.loss(self.model(*self.inputs), *targets)
+            )
         return loss_of(self.function, value)
-
-    def _update(self) -> None:
-        if self.scaler is not None:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        elif self.optimizer is not None:
-            self.optimizer.step()
 
     def _guard(self, part: str, call: Callable[[], Any]) -> Any:
         from gpulab.memory._tracker import Stopped
@@ -245,6 +229,50 @@ class Step:
         except Exception as error:
             of_device = translate(error, f"{self.function}: {part}")
             raise of_device or InputError(explain(self.function, part, error)) from error
+
+
+@contextlib.contextmanager
+def on_substitutes(
+    function: str,
+    tracker: Any,
+    model: Any,
+    *,
+    inputs: Any,
+    targets: Any,
+    loss: Any,
+    precision: str,
+    new_storage: Callable[[Any], Any],
+    device: str | None,
+) -> Iterator[Step]:
+    """Give a step whose model, loss and batch hold stand-ins of their tensors, which the tracker
+    counts; the caller's modules are as before afterwards.
+
+    Parameters
+    ----------
+    new_storage, device
+        As for ``_sandbox.Lender``.
+    """
+    import torch
+
+    model = _sandbox.unwrapped(function, model)
+    half = PRECISIONS[precision][1]
+    lender = _sandbox.Lender(function, new_storage, device, getattr(torch, half) if half else None)
+    roots = [model, *_sandbox.modules_in(loss)]
+    with _sandbox.lent(lender, roots):
+        batch, goals = lender.everything(inputs), lender.everything(targets)
+        tracker.watch_modules(roots)
+        tracker.watch_inputs((batch, goals))
+        step = Step(
+            function,
+            model,
+            inputs=batch,
+            targets=goals,
+            loss=loss,
+            precision=precision,
+            device=tracker.device_type,
+        )
+        del batch, goals, lender  # they would keep tensors alive that the step lets go
+        yield step
 
 
 def explain(function: str, part: str, error: Exception) -> str:
@@ -276,29 +304,28 @@ def checkpointed(model: Any) -> Iterator[list[str]]:
     Gives a list that grows by one entry for each call of a child.
     """
     import torch
+    from torch.utils.checkpoint import checkpoint
+
+    calls: list[str] = []
+
+    def recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        calls.append("")
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
     children: list[Any] = []
     for child in model.children():
         is_container = isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict))
         children += child.children() if is_container else [child]
     before = [(child, child.__dict__.get("forward")) for child in children]
-    calls: list[str] = []
     try:
-        for child, _ in before:
-            child.__dict__["forward"] = functools.partial(_recomputed, calls, child.forward)
+        for child in children:
+            child.__dict__["forward"] = functools.partial(recomputed, child.forward)
         yield calls
     finally:
         for child, own in before:
             child.__dict__.pop("forward", None)
             if own is not None:
                 child.__dict__["forward"] = own
-
-
-def _recomputed(calls: list[str], forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    from torch.utils.checkpoint import checkpoint
-
-    calls.append("")
-    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
 
 @contextlib.contextmanager
@@ -309,7 +336,7 @@ def optimizer_seen(tracker: Any) -> Iterator[None]:
     def enter(optimizer: Any, args: Any, kwargs: Any) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if id(parameter) not in tracker._seen:
+                if id(parameter) not in tracker._parameters:
                     tracker.watch_parameter(parameter, "")
         tracker.mark_gradients()
         tracker.in_optimizer = True

@@ -104,8 +104,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.with_scratch = 0
         self.in_optimizer = self.is_stopped = False
         self._by_key: dict[int, tuple[int, Any]] = {}
-        self._parameters: list[Any] = []
-        self._seen: set[int] = set()
+        self._parameters: dict[int, Any] = {}
         self._fakes: Any = WeakIdKeyDictionary()
         # storages in small: their bytes -> those that they stand for
         self.scales: dict[int, Callable[[int], int]] = {}
@@ -181,7 +180,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _arrived(self, tensor: Any) -> None:
         """Count a tensor that was there before: a parameter of a traced function, or an input."""
         if isinstance(tensor, torch.nn.Parameter):
-            if id(tensor) not in self._seen:
+            if id(tensor) not in self._parameters:
                 self.watch_parameter(tensor, "")
             return
         for part, storage in self._storages(tensor):
@@ -261,8 +260,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def watch_parameter(self, parameter: Any, name: str) -> None:
         """Count a parameter, and take what appears in its ``grad`` for a gradient."""
-        self._seen.add(id(parameter))
-        self._parameters.append(parameter)
+        self._parameters[id(parameter)] = parameter
         self.watch(parameter, "parameters", name)
 
     def watch_modules(self, modules: Iterable[Any]) -> None:
@@ -285,7 +283,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def mark_gradients(self) -> None:
         """Call what lies in the parameters' ``grad`` now gradients."""
-        for parameter in self._parameters:
+        for parameter in self._parameters.values():
             if parameter.grad is not None:
                 for _, storage in self._storages(parameter.grad):
                     known = self._by_key.get(storage._cdata)
