@@ -6,8 +6,7 @@ recording: it holds, holds partly, fails, cannot be decided, or is not recorded 
 timed here, and no verdict is written by hand.
 """
 
-from gpulab.claims._judge import judge, ledger
-from gpulab.claims._registry import claims
+from gpulab.claims._judge import claims, judge, ledger
 from gpulab.claims.results import Claim, Comparison, Finding, Ledger, Source, Verdict
 
 __all__ = [

@@ -1,19 +1,57 @@
-"""The verdict: mechanical, from the intervals alone."""
+"""The list of claims, and the verdicts: mechanical, from the intervals alone."""
 
 from __future__ import annotations
 
+import difflib
+import functools
 import math
+import pathlib
+import tomllib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from gpulab import recordings
 from gpulab._given import items as given_items
-from gpulab.claims._registry import Spec, spec, specs
-from gpulab.claims.results import Claim, Comparison, Finding, Ledger, Verdict
+from gpulab.claims._compare import Rule, average, compared
+from gpulab.claims.results import Claim, Comparison, Finding, Ledger, Source, Verdict
 from gpulab.errors import InputError, shown
 from gpulab.recordings import Recording
 
 # "Faster" with nothing more said: a gain that is surely below this is none.
 NO_GAIN = 1.02
+
+
+@functools.cache
+def _listed() -> dict[str, tuple[Claim, dict[str, Any]]]:
+    """Return each claim of ``claims.toml``, in the order of the ledger, with its table there."""
+    file = pathlib.Path(__file__).with_name("claims.toml")
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    sources = {
+        key: Source(key, one["title"], one["authors"], one.get("year"), one["url"])
+        for key, one in content["sources"].items()
+    }
+    return {
+        one["key"]: (
+            Claim(
+                one["key"],
+                one["theme"],
+                one["sentence"],
+                one["reading"],
+                sources[one["source"]],
+                one["where"],
+                one["about"],
+                *one.get("range", (1, math.inf)),
+                of_each=not one.get("best_case", False),
+            ),
+            one,
+        )
+        for one in content["claims"]
+    }
+
+
+def claims() -> tuple[Claim, ...]:
+    """Return all claims in the order of the ledger."""
+    return tuple(claim for claim, _ in _listed().values())
 
 
 def judge(key: str, recording: Recording, cpu: Recording | None = None) -> Finding:
@@ -33,7 +71,17 @@ def judge(key: str, recording: Recording, cpu: Recording | None = None) -> Findi
         If there is no such claim, ``recording`` is not a recording, or ``cpu`` is the recording of
         another kind of device.
     """
-    wanted = spec(key)
+    if not isinstance(key, str) or key not in _listed():
+        near = (
+            difflib.get_close_matches(key, _listed(), n=3, cutoff=0.4)
+            if isinstance(key, str)
+            else []
+        )
+        raise InputError(
+            f"claims: there is no claim {shown(key)}; expected the key of one of "
+            "gl.claims.claims(), such as "
+            f"{', '.join(map(repr, near or list(_listed())[:3]))}."
+        )
     for one in (recording, *([] if cpu is None else [cpu])):
         if not isinstance(one, Recording):
             raise InputError(
@@ -46,7 +94,7 @@ def judge(key: str, recording: Recording, cpu: Recording | None = None) -> Findi
             f"{shown(cpu.environment.device_kind)}; expected the recording of a CPU, "
             "with which claims about GPUs are compared. Pass one, or leave it out."
         )
-    return _finding(wanted, recording, cpu)
+    return _finding(key, recording, cpu)
 
 
 def ledger(given: Iterable[Recording] | None = None) -> Ledger:
@@ -76,31 +124,33 @@ def ledger(given: Iterable[Recording] | None = None) -> Ledger:
         )
     cpu = next((one for one in many if one.environment.device_kind == "cpu"), None)
     findings = []
-    for one in specs():
-        fitting = [recording for recording in many if speaks_of(one.claim, recording)]
-        findings += [_finding(one, recording, cpu) for recording in fitting] or [
-            Finding(one.claim, "", Verdict.MISSING, (), 0, 0, None)
+    for claim in claims():
+        fitting = [recording for recording in many if _applies(claim, recording)]
+        findings += [_finding(claim.key, recording, cpu) for recording in fitting] or [
+            Finding(claim, "", Verdict.MISSING, (), 0, 0, None)
         ]
     return Ledger(tuple(findings))
 
 
-def speaks_of(claim: Claim, recording: Recording) -> bool:
+def _applies(claim: Claim, recording: Recording) -> bool:
     """Return whether a claim is about a recording's device."""
     is_cpu = recording.environment.device_kind == "cpu"
     return claim.about == "any" or (claim.about == "cpu") == is_cpu
 
 
-def _finding(wanted: Spec, recording: Recording, cpu: Recording | None) -> Finding:
-    claim = wanted.claim
-    found = sorted(
-        wanted.compare(recording, cpu) if speaks_of(claim, recording) else [], key=lambda c: c.ratio
-    )
-    states = [_inside(claim, one) for one in found]
+def _finding(key: str, recording: Recording, cpu: Recording | None) -> Finding:
+    claim, table = _listed()[key]
+    rules: list[Rule] = table["compare"] if _applies(claim, recording) else []
+    cases = [case for rule in rules for case in compared(rule, recording, cpu)]
+    if table.get("average"):
+        cases = average(cases)
+    cases.sort(key=lambda case: case.ratio)
+    states = [_inside(claim, case) for case in cases]
     return Finding(
         claim,
         recording.name,
-        _verdict(claim, found, states),
-        tuple(found),
+        _verdict(claim, cases, states),
+        tuple(cases),
         states.count(True),
         states.count(False),
         recording.evidence(),
@@ -121,7 +171,7 @@ def _inside(claim: Claim, one: Comparison) -> bool | None:
     return False if high < claim.low or low > claim.high else None
 
 
-def _verdict(claim: Claim, found: Sequence[Comparison], states: Sequence[bool | None]) -> Verdict:
+def _verdict(claim: Claim, cases: Sequence[Comparison], states: Sequence[bool | None]) -> Verdict:
     """Return the verdict.
 
     A promise of each case holds where none contradicts and at least half agree, and fails where
@@ -130,12 +180,12 @@ def _verdict(claim: Claim, found: Sequence[Comparison], states: Sequence[bool | 
     tells nothing may be the best.
     """
     agree, against, half = states.count(True), states.count(False), len(states) / 2
-    if not found:
+    if not cases:
         return Verdict.MISSING
     if not claim.of_each:
         if agree:
             return Verdict.HOLDS
-        if any(one.interval is not None and one.interval[0] > NO_GAIN for one in found):
+        if any(one.interval is not None and one.interval[0] > NO_GAIN for one in cases):
             return Verdict.PARTLY
         return Verdict.FAILS if against == len(states) else Verdict.UNDECIDED
     if agree:
