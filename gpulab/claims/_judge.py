@@ -41,7 +41,7 @@ def _listed() -> dict[str, tuple[Claim, dict[str, Any]]]:
                 one["where"],
                 one["about"],
                 *one.get("range", (1, math.inf)),
-                of_each=not one.get("best_case", False),
+                not one.get("best_case", False),
             ),
             one,
         )

@@ -7,9 +7,11 @@ only with its version.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +30,33 @@ _SHORTEST_SECONDS, _LONGEST_SECONDS = 1e-15, 1e9
 # Nobody takes so many samples, and no call does so much work; what is above turns into no float, or
 # its rate into infinity.
 _MOST_COUNT, _MOST_WORK = 10**15, 1e30
+
+# What the readers of a recording require of an entry: the parameters of each experiment. The
+# recorder's cases have them, and a test checks that both agree. An experiment that is not listed
+# here may have any parameters.
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "bandwidth": ("nbytes", "operation"),
+    "catalogue": ("workload", "n", "dtype"),
+    "ceilings": ("operation", "dtype"),
+    "collectives": ("collective", "nbytes", "ranks"),
+    "compression": ("layer", "form", "dtype", "n"),
+    "data-parallel scaling": ("model", "mode", "ranks", "batch", "parameter_bytes"),
+    "ladders": ("family", "rung", "n"),
+    "latency": ("nbytes", "method", "hops"),
+    "launch": ("operation", "launches"),
+    "overlap": ("arrangement", "nbytes", "chunks"),
+    "pipeline": ("part",),
+    "precision": ("format", "n"),
+    "speed-up ladder": ("form", "technique", "batch_size", "steps"),
+    "tips": ("tip", "form"),
+    "training": ("model", "precision", "means"),
+    "transfer": ("direction", "memory", "nbytes"),
+}
+# Those that are counted with; all others of the above are words.
+_COUNTS = ("batch", "batch_size", "chunks", "hops", "launches", "n", "ranks", "steps")
+_WHOLE = frozenset((*_COUNTS, "nbytes", "parameter_bytes"))
+# beyond it no memory lies, and a whole number would not turn into a float without loss
+_MOST = 2**62
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,57 +104,48 @@ class Timing(Result):
             self.median_seconds,
             self.first_call_seconds,
             self.launch_seconds,
+            self.with_transfer_seconds or 0.0,
             *(self.interval_seconds or ()),
             *self.samples_seconds,
         ]
-        if self.with_transfer_seconds is not None:
-            times.append(self.with_transfer_seconds)
-        if not all(np.isfinite(t) and t >= 0 for t in times):
-            raise RecordingError(
-                "Timing: a time is negative or not finite; expected seconds. The file is damaged."
-            )
-        if not all(
-            _SHORTEST_SECONDS <= t <= _LONGEST_SECONDS
-            for t in (self.median_seconds, *self.visits_seconds)
+        low, high = self.interval_seconds or (self.median_seconds,) * 2
+        kept = max(1, len(self.samples_seconds), len(self.visits_seconds))
+        for holds, problem in (
+            (
+                all(math.isfinite(t) and t >= 0 for t in times),
+                "a time is negative or not finite; expected seconds",
+            ),
+            (
+                all(
+                    _SHORTEST_SECONDS <= t <= _LONGEST_SECONDS
+                    for t in (self.median_seconds, *self.visits_seconds)
+                ),
+                f"a median is not a plausible time; expected {_SHORTEST_SECONDS:g} to "
+                f"{_LONGEST_SECONDS:g} seconds",
+            ),
+            (
+                low <= self.median_seconds <= high,
+                "the median lies outside its own interval; expected low <= median <= high",
+            ),
+            (
+                self.calls_per_sample >= 1
+                and len(self.samples_seconds) > 0
+                and kept <= self.sample_count
+                and len(self.visits_seconds) <= MOST_VISITS,
+                "the sample counts contradict each other; expected 1 <= kept <= counted",
+            ),
+            (
+                max(self.sample_count, self.calls_per_sample) <= _MOST_COUNT,
+                f"the number of samples or calls is too large; expected at most {_MOST_COUNT:g}",
+            ),
+            (
+                all(0 <= (amount or 0) <= _MOST_WORK for amount in (self.flops, self.nbytes)),
+                "the work per call is negative, or too large for one call; expected FLOPs and "
+                f"bytes of 0 to {_MOST_WORK:g}",
+            ),
         ):
-            raise RecordingError(
-                f"Timing: a median is not a plausible time; expected {_SHORTEST_SECONDS:g} to "
-                f"{_LONGEST_SECONDS:g} seconds. The file "
-                "is damaged."
-            )
-        if (
-            self.interval_seconds is not None
-            and not self.interval_seconds[0] <= self.median_seconds <= self.interval_seconds[1]
-        ):
-            raise RecordingError(
-                "Timing: the median lies outside its own interval; expected low <= median <= high. "
-                "The file is damaged."
-            )
-        counts = (1, len(self.samples_seconds), len(self.visits_seconds))
-        if (
-            self.calls_per_sample < 1
-            or not len(self.samples_seconds)
-            or max(counts) > self.sample_count
-            or counts[2] > MOST_VISITS
-        ):
-            raise RecordingError(
-                "Timing: the sample counts contradict each other; expected 1 <= kept <= counted. "
-                "The file is damaged."
-            )
-        if max(self.sample_count, self.calls_per_sample) > _MOST_COUNT:
-            raise RecordingError(
-                "Timing: the number of samples or calls is too large; expected at most "
-                f"{_MOST_COUNT:g}. The file is damaged."
-            )
-        if any(
-            amount is not None and not 0 <= amount <= _MOST_WORK
-            for amount in (self.flops, self.nbytes)
-        ):
-            raise RecordingError(
-                "Timing: the work per call is negative, or too large for one call; expected FLOPs "
-                f"and bytes of 0 to {_MOST_WORK:g}. The "
-                "file is damaged."
-            )
+            if not holds:
+                raise RecordingError(f"Timing: {problem}. The file is damaged.")
 
     def over(self, other: Timing) -> tuple[float, tuple[float, float] | None]:
         """Return the ratio of this median to another, and its interval, from the least favorable
@@ -195,6 +215,31 @@ class Entry(Result):
                 "The file is damaged."
             )
 
+    @classmethod
+    def unread(cls, text: str) -> Entry:
+        """Return the entry that one of ``write``'s files holds, from the line under its "{" to its
+        "}"; its timing stays text until it is asked for, which saves most of the time of loading.
+        """
+        start, _, rest = text.partition('\n   "timing": ')
+        timing, _, end = rest.rpartition(',\n   "reason": ')
+        content = json.loads(f'{{{start} "reason": {end}')
+        entry = object.__new__(cls)
+        for name in ("experiment", "params", "reason", "date"):
+            entry.__dict__[name] = content.get(name)
+        entry.__dict__["_timing_text"] = timing
+        return entry
+
+    if not TYPE_CHECKING:  # or every misspelled attribute would pass
+
+        def __getattr__(self, name):
+            """Decode the timing of an ``unread`` entry: Python asks here for what is not there."""
+            if name != "timing" or "_timing_text" not in self.__dict__:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            there = json.loads(self.__dict__["_timing_text"])
+            timing = None if there is None else Timing.from_dict(there, f"Entry {self.key}.timing")
+            self.__dict__["timing"] = timing
+            return timing
+
     @property
     def key(self) -> str:
         """The experiment and its parameters in one line; unique within a recording."""
@@ -205,7 +250,7 @@ class Entry(Result):
     @property
     def recorded(self) -> bool:
         """Whether there is a timing."""
-        return self.timing is not None
+        return self.reason is None
 
 
 @dataclass(frozen=True)
@@ -328,6 +373,31 @@ class Recording(Result):
         ]
 
 
+def refuse_unusable(entries: Iterable[Entry]) -> None:
+    """Refuse an entry of a known experiment that lacks a parameter, or has one of another type.
+
+    Raises
+    ------
+    RecordingError
+        If one does.
+    """
+    for entry in entries:
+        needed = PARAMETERS.get(entry.experiment, ())
+        for name in (*needed, *(_WHOLE & entry.params.keys() if needed else ())):
+            value = entry.params.get(name)
+            if not (
+                isinstance(value, int) and 1 <= value <= _MOST
+                if name in _WHOLE
+                else isinstance(value, str)
+            ):
+                expected = "a whole number from 1" if name in _WHOLE else "a word"
+                raise RecordingError(
+                    f"recordings.read: the case {shown(entry.key)} has {shown(name)} = "
+                    f"{shown(value)}; expected {expected}. The file is "
+                    "damaged or was written by another version."
+                )
+
+
 def _refuse_unseen(what: str, *texts: str) -> None:
     """Refuse names with control characters: a terminal would obey them wherever a case is
     listed.
@@ -345,28 +415,20 @@ def _row(entry: Entry) -> tuple[str, ...]:
     timing = entry.timing
     if timing is None:
         return entry.key, f"not recorded: {entry.reason}", "", "", "", ""
-    flops = (
-        ""
-        if timing.flops is None
-        else format_flops_per_second(timing.flops / timing.median_seconds)
-    )
-    nbytes = (
-        ""
-        if timing.nbytes is None
-        else format_bytes_per_second(timing.nbytes / timing.median_seconds)
-    )
-    interval = (
-        "none"
-        if timing.interval_seconds is None
-        else " to ".join(map(format_seconds, timing.interval_seconds))
+    ends = timing.interval_seconds
+    rates = (
+        "" if amount is None else form(amount / timing.median_seconds)
+        for amount, form in (
+            (timing.flops, format_flops_per_second),
+            (timing.nbytes, format_bytes_per_second),
+        )
     )
     return (
         entry.key,
         format_seconds(timing.median_seconds),
-        interval,
+        "none" if ends is None else " to ".join(map(format_seconds, ends)),
         str(max(1, len(timing.visits_seconds))),
-        flops,
-        nbytes,
+        *rates,
     )
 
 

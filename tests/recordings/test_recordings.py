@@ -220,8 +220,12 @@ def test_a_path_may_begin_with_the_home(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_ships(name: str, approved: Any) -> None:
-    """A shipped recording loads and has cases of each experiment; their number and one median."""
+    """A shipped recording has cases of each experiment, and is the same whether all of it is read
+    and checked or only what is asked for; their number and one median.
+    """
     recording = recordings.load(name)
+    whole = recordings.read(recordings.directory() / f"{name}.json")
+    assert recording.to_dict() == whole.to_dict()
     lines = [repr(recording), recording.caption()]
     for experiment in dict.fromkeys(entry.experiment for entry in recording.entries):
         cases = [entry for entry in recording.entries if entry.experiment == experiment]
