@@ -1,24 +1,87 @@
 """Measure a whole machine with one command, on a machine that has only numpy, torch and CuPy.
 
-Experiments are registered in modules of this package; ``record`` runs them, the most informative
-first, and writes a recording after each one, so that an interrupt loses nothing.
+``record`` runs the experiments below, the most informative cases first, and writes a recording
+after each one, so that an interrupt loses nothing.
 """
 
+from gpulab.recorder import _networks, _ranks, _rates
+from gpulab.recorder._experiments import Case, Experiment, experiments, register
 from gpulab.recorder._model_errors import ModelError, model_errors
-from gpulab.recorder._registry import Case, Experiment, experiments, register
 from gpulab.recorder._run import record
 
 __all__ = ["Case", "Experiment", "ModelError", "experiments", "model_errors", "record", "register"]
 
-from gpulab.recorder import _catalogue as _catalogue  # each of these registers its experiments
-from gpulab.recorder import _ceilings as _ceilings
-from gpulab.recorder import _compression as _compression
-from gpulab.recorder import _hierarchy as _hierarchy
-from gpulab.recorder import _ladders as _ladders
-from gpulab.recorder import _parallel as _parallel
-from gpulab.recorder import _pipeline as _pipeline
-from gpulab.recorder import _precision as _precision
-from gpulab.recorder import _speedup as _speedup
-from gpulab.recorder import _tips as _tips
-from gpulab.recorder import _training as _training
-from gpulab.recorder import _transfers as _transfers
+for _name, _summary, _cases in (
+    (
+        "catalogue",
+        "every workload over its sizes and dtypes, with and without copies",
+        _rates.catalogue,
+    ),
+    ("ceilings", "memory copy, triad, and the matrix product by dtype", _rates.ceilings),
+    (
+        "launch",
+        "the time from one small operation to the next, in a stream and in a CUDA graph",
+        _rates.launches,
+    ),
+    (
+        "compression",
+        "lighter layers of notebook 07: CSR, 2:4, 8 bits, and a grouped convolution, compared with "
+        "dense ones",
+        _networks.layers,
+    ),
+    (
+        "latency",
+        "the time of dependent loads (each load gives the address of the next), over working sets",
+        _rates.latencies,
+    ),
+    (
+        "bandwidth",
+        "bytes read per second over working sets: one core of a CPU, or a whole GPU",
+        _rates.bandwidths,
+    ),
+    (
+        "ladders",
+        "the kernel ladders of notebook 04: Python kernels (with numba-cuda), CUDA C++ (with "
+        "CuPy), the library's product",
+        _rates.ladders,
+    ),
+    (
+        "data-parallel scaling",
+        "a training step over numbers of ranks, strong and weak scaling",
+        _ranks.scaling,
+    ),
+    ("collectives", "collectives over sizes, on all ranks", _ranks.collectives),
+    (
+        "pipeline",
+        "decoding JPEG files, a training step behind workers, and the cost of reading the loss",
+        _networks.pipeline,
+    ),
+    (
+        "precision",
+        "matrix products in each format, with sides that are multiples of 16 and sides that are not",
+        _rates.precisions,
+    ),
+    (
+        "training",
+        "a training step in each precision, and with each technique of notebook 06",
+        _networks.training_steps,
+    ),
+    (
+        "speed-up ladder",
+        "a beginner's training script and a dozen techniques: each alone, all together, and all "
+        "but one",
+        _networks.speedup_ladder,
+    ),
+    ("tips", "small tips from tuning guides, each without and with it", _networks.tips),
+    (
+        "transfer",
+        "copies of 1 KiB to 1 GiB in both directions, pageable and pinned (on a CPU: the host copy)",
+        _rates.copies,
+    ),
+    (
+        "overlap",
+        "copy and compute one after the other, and in chunks at the same time",
+        _rates.overlaps,
+    ),
+):
+    register(Experiment(_name, _summary, _cases))

@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gpulab
@@ -20,9 +20,9 @@ from gpulab import _given, devices
 from gpulab._files import alone
 from gpulab.devices import Device, Machine
 from gpulab.errors import InputError, RecordingError, StoppedError, message_of, shown
-from gpulab.recorder._registry import Case, Experiment, entry, experiments
+from gpulab.recorder._experiments import Case, Experiment, experiments
 from gpulab.recordings import Entry, Recording, read, write
-from gpulab.recordings._schema import MOST_VISITS, Timing
+from gpulab.recordings._schema import MOST_VISITS, Timing, thin
 from gpulab.recordings._several import dated, foreign_part, joined
 from gpulab.recordings._visits import together, visits_of
 
@@ -46,18 +46,19 @@ NOT_REACHED = "time did not reach it"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
-def machine_name(device: Device) -> str:
-    """Return a file-safe short name, such as "nvidia-h200" or "amd-epyc-2-cores"."""
-    return re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")[:64] or "machine"
-
-
-def _plan(device: Device, only: Iterable[str | Experiment] | None) -> list[tuple[str, Case]]:
+def _plan(device: Device, only: Iterable[str | Experiment] | None) -> dict[str, tuple[str, Case]]:
+    """Return the requested cases by the keys of their entries, the most informative first."""
     planned = [
         (experiment.name, case)
         for experiment in experiments(only)
         for case in experiment.cases(device)
     ]
-    return sorted(planned, key=lambda item: item[1].rank)
+    planned.sort(key=lambda item: item[1].rank)
+    return {_not_reached(*item).key: item for item in planned}
+
+
+def _not_reached(name: str, case: Case) -> Entry:
+    return Entry(name, case.params, None, NOT_REACHED)
 
 
 def _is_long(timing: Timing) -> bool:
@@ -67,10 +68,6 @@ def _is_long(timing: Timing) -> bool:
         + samples_a_visit * timing.calls_per_sample * timing.median_seconds
         > _LONG_SECONDS
     )
-
-
-def _key(experiment: str, case: Case) -> str:
-    return Entry(experiment, case.params, None, NOT_REACHED).key
 
 
 def _previous(out: pathlib.Path, fresh: Recording) -> Recording | None:
@@ -90,24 +87,28 @@ def _previous(out: pathlib.Path, fresh: Recording) -> Recording | None:
     return old
 
 
-def _going_on(old: Recording, fresh: Recording, name: str | None) -> Recording:
-    """Return a fresh recording that keeps what stands behind the one it continues: name and notes,
-    its commands and its libraries.
-    """
-    environment = joined(old.environment, fresh.environment)
-    return replace(
-        fresh, name=old.name if name is None else name, notes=old.notes, environment=environment
-    )
-
-
 def _time(name: str, case: Case, deadline_seconds: float) -> Entry:
     """Time one case; what cannot be timed is kept with its reason: a library that does not fit
-    torch may raise anything.
+    torch may raise anything. Of a measurement all is kept but most of its samples.
     """
     try:
-        return entry(name, case, case.time(deadline_seconds))
+        m = case.time(deadline_seconds)
     except Exception as error:
         return Entry(name, case.params, None, f"{type(error).__name__}: {message_of(error, 300)}")
+    timing = Timing(
+        samples_seconds=thin(m.samples_seconds),
+        sample_count=len(m.samples_seconds),
+        median_seconds=m.median_seconds,
+        interval_seconds=m.interval_seconds,
+        first_call_seconds=m.first_call_seconds,
+        launch_seconds=m.launch_seconds,
+        with_transfer_seconds=m.with_transfer_seconds,
+        calls_per_sample=m.calls_per_sample,
+        flops=m.flops,
+        nbytes=m.nbytes,
+        notes=m.notes,
+    )
+    return Entry(name, case.params, timing, date=m.environment.date)
 
 
 def _let_go(device: Device) -> None:
@@ -128,37 +129,37 @@ def _let_go(device: Device) -> None:
                     cupy.get_default_memory_pool().free_all_blocks()
 
 
+@dataclass
 class _Run:
-    """The state of one recording in the making."""
+    """The state of one recording in the making.
 
-    def __init__(
-        self,
-        out: pathlib.Path,
-        base: Recording,
-        plan: list[tuple[str, Case]],
-        done: dict[str, Entry],
-        missed: dict[str, Entry],
-        visits: int,
-        clock: Clock,
-    ) -> None:
-        self.out, self.base, self.done, self.missed, self.visits, self.clock = (
-            out,
-            base,
-            done,
-            missed,
-            visits,
-            clock,
-        )
-        self.plan = {_key(name, case): (name, case) for name, case in plan}
-        self.given_up: set[str] = set()  # what failed, or takes too long to be visited again
-        self.last_save = -SAVE_EVERY_SECONDS
-        self.made, self.spent_seconds = 0, 0.0
+    Attributes
+    ----------
+    plan : mapping
+        The experiment's name and the case of each key.
+    done, missed : mapping
+        The entries that have a timing, or failed in this run; and those of an earlier run that have
+        none.
+    given_up : set
+        The keys of what failed, or takes too long to be visited again.
+    made, spent_seconds
+        How many visits this run has made, and how long all of them took.
+    """
+
+    out: pathlib.Path
+    base: Recording
+    plan: dict[str, tuple[str, Case]]
+    done: dict[str, Entry]
+    missed: dict[str, Entry]
+    visits: int
+    clock: Clock
+    given_up: set[str] = field(default_factory=set)
+    last_save: float = -SAVE_EVERY_SECONDS
+    made: int = 0
+    spent_seconds: float = 0.0
 
     def recording(self) -> Recording:
-        planned = {
-            key: Entry(name, case.params, None, NOT_REACHED)
-            for key, (name, case) in self.plan.items()
-        }
+        planned = {key: _not_reached(*item) for key, item in self.plan.items()}
         return replace(self.base, entries=tuple({**planned, **self.missed, **self.done}.values()))
 
     def save(self, force: bool = False) -> None:
@@ -180,21 +181,10 @@ class _Run:
         """Return how often a case has been visited, as often as is wanted where it is not to be
         visited again.
         """
-        entry = self.done.get(key)
-        if key in self.given_up:
+        timing = self.done[key].timing if key in self.done else None
+        if key in self.given_up or (timing is not None and _is_long(timing)):
             return self.visits
-        if entry is None or entry.timing is None:
-            return 0
-        return (
-            self.visits
-            if _is_long(entry.timing)
-            else min(len(visits_of(entry.timing)), self.visits)
-        )
-
-    def shares_left(self) -> int:
-        return sum(
-            case.shares * (self.visits - self.visited(key)) for key, (_, case) in self.plan.items()
-        )
+        return 0 if timing is None else min(len(visits_of(timing)), self.visits)
 
     def waiting(self, left: Callable[[], float]) -> Iterator[tuple[str, int]]:
         """Return each case that waits and the number of its visit: thirty cases in turn, so that
@@ -277,7 +267,9 @@ def record(
         If ``out`` holds something else, or another machine's recording.
     """
     where = devices.find(device)
-    label = machine_name(where) if name is None else name
+    label = name
+    if label is None:  # such as "amd-epyc-2-cores", which may name a file
+        label = re.sub(r"[^a-z0-9]+", "-", where.name.lower()).strip("-")[:64] or "machine"
     if not _given.is_finite(minutes) or not 0 < minutes <= _LONGEST_MINUTES:
         raise InputError(
             f"record: minutes = {shown(minutes)}; expected more than 0 and at most one day. Pass "
@@ -310,32 +302,30 @@ def record(
         gpulab_version=gpulab.__version__,
         entries=(),
     )
-    with _alone(target):
+    with _exclusive(target):
         old = None if restart else _previous(target, base)
-        there = {} if old is None else {item.key: item for item in old.entries}
+        there: dict[str, Entry] = {}
+        if old is not None:
+            # what the file stands for already is kept: name and notes, commands and libraries
+            there = {item.key: item for item in old.entries}
+            base = replace(
+                base,
+                name=old.name if name is None else name,
+                notes=old.notes,
+                environment=joined(old.environment, base.environment),
+            )
         done = {key: item for key, item in there.items() if item.recorded}
         # Why a case is missing holds until it is tried again; of what is no longer planned only a
         # run of all experiments can tell.
-        ours = {_key(experiment, case) for experiment, case in plan}
         missed = {
             key: item
             for key, item in there.items()
-            if not item.recorded and (only is not None or key in ours)
+            if not item.recorded and (only is not None or key in plan)
         }
-        run = _Run(
-            target,
-            base if old is None else _going_on(old, base, name),
-            plan,
-            done,
-            missed,
-            visits,
-            clock,
-        )
+        run = _Run(target, base, plan, done, missed, visits, clock)
         _loop(run, where, budget=minutes * 60.0, progress=progress, stop=stop)
-        run.base = replace(
-            run.base,
-            clocks_seen={**run.base.clocks_seen, **_clocks(devices.machine(), where, "after")},
-        )
+        after = _clocks(devices.machine(), where, "after")
+        run.base = replace(base, clocks_seen={**base.clocks_seen, **after})
         run.save(force=True)
         return run.recording()
 
@@ -368,7 +358,7 @@ def _target(out: Any) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def _alone(target: pathlib.Path) -> Iterator[None]:
+def _exclusive(target: pathlib.Path) -> Iterator[None]:
     """Keep a second recorder away from the file: each would overwrite what the other has
     measured.
     """
@@ -409,7 +399,10 @@ def _loop(
             if left <= 0 or (stop is not None and stop()):
                 break
             shares = run.plan[key][1].shares
-            share = left / run.shares_left()
+            waiting_shares = sum(
+                case.shares * (run.visits - run.visited(one)) for one, (_, case) in run.plan.items()
+            )
+            share = left / waiting_shares
             run.visit(key, shares * min(max(share, SHORTEST_CASE_SECONDS), LONGEST_CASE_SECONDS))
             _let_go(device)
             run.save()

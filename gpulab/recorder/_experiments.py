@@ -1,0 +1,181 @@
+"""Experiments, each with its cases and how they are timed, and the registry that holds them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gpulab import _given
+from gpulab.devices import Device
+from gpulab.errors import InputError, shown
+from gpulab.recordings._schema import Parameter
+from gpulab.timing import Measurement, measure
+
+# Ranks: what tells most about a machine comes first, so that a short budget still gives a useful
+# recording.
+FIRST, SECOND, THIRD, LAST = 0, 1, 2, 3
+# A case makes some five calls at least, whatever its share of the budget.
+_LONGEST_CALL_SECONDS = 3.0
+# What seems too long is timed so often: a machine that does something else only lengthens a time,
+# and here it is multiplied by hundreds.
+_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to time.
+
+    Attributes
+    ----------
+    params : mapping
+        What distinguishes this case from the others.
+    time : callable
+        ``time(deadline_seconds) -> Measurement``; allocates, measures and frees.
+    rank : int
+        Lower ranks run first, across all experiments.
+    shares : int
+        How many shares of the time budget it may take: more where a call is long, since an interval
+        needs twenty calls.
+    """
+
+    params: Mapping[str, Parameter]
+    time: Callable[[float], Measurement]
+    rank: int = SECOND
+    shares: int = 1
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A named family of cases.
+
+    Attributes
+    ----------
+    name, summary : str
+    cases : callable
+        ``cases(device) -> iterable of Case``: what this device can run; cheap, allocates nothing.
+    """
+
+    name: str
+    summary: str
+    cases: Callable[[Device], Iterable[Case]]
+
+
+_REGISTRY: dict[str, Experiment] = {}
+
+
+def register(experiment: Experiment) -> Experiment:
+    """Add an experiment.
+
+    Raises
+    ------
+    InputError
+        If another experiment has the name.
+    """
+    if experiment.name in _REGISTRY:
+        raise InputError(
+            f"recorder.register: an experiment {experiment.name!r} already exists; expected a new "
+            "name."
+        )
+    _REGISTRY[experiment.name] = experiment
+    return experiment
+
+
+def experiments(only: Iterable[str | Experiment] | None = None) -> tuple[Experiment, ...]:
+    """Return the experiments: all that are registered, or the requested ones, given by name or as
+    objects.
+
+    Raises
+    ------
+    InputError
+        If a name is not registered.
+    """
+    if only is None:
+        return tuple(_REGISTRY.values())
+    wanted = _given.items("recorder", "only", only)
+    unknown = [
+        one
+        for one in wanted
+        if not isinstance(one, Experiment) and (not isinstance(one, str) or one not in _REGISTRY)
+    ]
+    if unknown:
+        known = ", ".join(map(shlex.quote, _REGISTRY))  # as they are typed after --only
+        raise InputError(
+            f"recorder: there is no experiment {shown(unknown[0])}; expected one of {known}."
+        )
+    return tuple(one if isinstance(one, Experiment) else _REGISTRY[one] for one in wanted)
+
+
+class Work(NamedTuple):
+    """What a case calls, ready on its device, and what is known of one call."""
+
+    run: Callable[..., Any]
+    label: str
+    inputs: tuple[Any, ...] = ()
+    flops: float | None = None
+    nbytes: float | None = None
+    transfer: bool = False  # whether the copies of the inputs and of the result are timed too
+    # what holds while it is timed, such as a setting, and frees what was prepared
+    setting: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+
+
+def timed(
+    device: Device,
+    params: Mapping[str, Parameter],
+    prepare: Callable[[], Work],
+    rank: int = SECOND,
+    shares: int = 1,
+) -> Case:
+    """Return the case that measures on a device what ``prepare()`` allocates and returns."""
+
+    def time_work(deadline_seconds: float) -> Measurement:
+        work = prepare()
+        with work.setting:
+            return measure(
+                work.run,
+                *work.inputs,
+                device=device,
+                flops=work.flops,
+                nbytes=work.nbytes,
+                transfer=work.transfer,
+                deadline=deadline_seconds,
+                label=work.label,
+            )
+
+    return Case(params, time_work, rank, shares)
+
+
+def refuse_long(
+    who: str,
+    small: Callable[[], Any],
+    times: float,
+    *,
+    what: str = "call",
+    longest_seconds: float = _LONGEST_CALL_SECONDS,
+) -> None:
+    """Time a small part after one warm-up call, and refuse the whole if ``times`` times its fastest
+    sample is too long: a number format without hardware support takes minutes.
+
+    Raises
+    ------
+    InputError
+        If the whole would take more than ``longest_seconds``.
+    """
+    small()
+    least = math.inf
+    for _ in range(_SAMPLES):
+        begin = time.perf_counter()
+        small()
+        least = min(least, times * (time.perf_counter() - begin))
+        if least <= longest_seconds:
+            return
+    # Rounded so that what is too long does not read as what is allowed: 3.4 and not 3 beside 3.
+    estimate = f"{least:.0f}" if round(least) > longest_seconds else f"{least:.1f}"
+    raise InputError(
+        f"{who}: a {what} would take about {estimate} s here; expected at most "
+        f"{longest_seconds:g} s. Left out."
+    )

@@ -1,0 +1,597 @@
+"""Networks: lighter layers (notebook 07), feeding an accelerator (06), a training step in each
+precision and with each technique (05, 06), the speed-up ladder (09), and tips from tuning guides.
+
+The data needs no scikit-learn, and times do not depend on its content: what a network learns is not
+recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from gpulab import compression, networks, training
+from gpulab.compression import _integer, _sparse
+from gpulab.devices import Device
+from gpulab.errors import GpulabError, InputError
+from gpulab.recorder._experiments import (
+    FIRST,
+    LAST,
+    SECOND,
+    THIRD,
+    Case,
+    Work,
+    refuse_long,
+    timed,
+)
+from gpulab.training import Data, Task, Technique, _images, _pipeline
+from gpulab.training._ladder_recorded import ALONE, EXPERIMENT, START, UP_TO, WITHOUT
+
+# Where a call is long, such as ten steps, a case gets more of the budget: an interval needs twenty
+# calls.
+_SHARES = 4
+
+# Lighter layers: large enough for an accelerator to be busy with arithmetic.
+_FEATURES, _ROWS = 4096, 4096
+_CPU_FEATURES, _CPU_ROWS = 1024, 64
+_ZEROS = (0.5, 0.9, 0.98)
+_CHANNELS, _SIDE, _BATCH = 128, 56, 64
+_CPU_SIDE, _CPU_BATCH = 16, 8
+
+# The pipeline's images.
+_JPEG_BATCH, _JPEG_SIZE = 32, 128
+_WORKERS = (0, 1, 2, 4, 8)
+_ENDLESS = 1_000_000  # more batches or steps than any deadline sees
+_LOOP_STEPS = 50
+
+# Training.
+_PRECISIONS = ("float32", "tf32", "bfloat16", "float16", "pure-bfloat16")
+# Name -> the options of ``training.fit`` beside the precision.
+_TECHNIQUES: Mapping[str, dict[str, Any]] = {
+    "plain": {},
+    "fused": {"fused": True},
+    "not fused": {"fused": False},
+    "channels_last": {"channels_last": True},
+    "compile": {"compile": True},
+    "graph": {"cuda_graph": True},
+    "pinned": {"pinned": True},
+    "prefetch": {"prefetch": 2, "pinned": True},
+    "checkpoint": {"checkpoint": True},
+}
+# steps before the first sample: compilation, a graph's recording, the optimizer's state
+_CPU_STEPS_BEFORE, _GPU_STEPS_BEFORE = 2, 6
+# A step may take this long: on a CPU whose convolutions are slow in bfloat16 it takes a minute. The
+# estimate from a sixteenth of the batch is up to three times too long (11 s for 3.6 s on a busy
+# machine), so what is left out surely takes long.
+_LONGEST_STEP_SECONDS, _SMALL_SHARE = 20.0, 16
+_GPU_STEPS_A_CALL = 10  # waiting after each step would time the waiting
+# The ladder's batch sizes: the course's fit digits on a CPU; these images and this network fill a
+# GPU.
+_START_BATCH, _LARGE_BATCH = 32, 256
+
+# Tips.
+_TIP_ROWS, _TIP_WIDTH, _TIP_LAYERS = 256, 256, 24
+_ELEMENTS = 2**22
+_TIP_CPU_BATCH, _TIP_BATCH, _TIP_CHANNELS, _TIP_SIDE = 8, 64, 64, 32
+
+
+def layers(device: Device) -> Iterable[Case]:
+    """Dense against CSR, 2:4 and 8-bit linear layers, and a convolution in groups."""
+    if device.torch_type == "mps":  # PyTorch has neither CSR nor 8-bit kernels there
+        return
+    linear, dense = functools.partial(_linear, device), compression.finish
+    yield linear("dense", "float32" if device.is_cpu else "float16", dense)
+    for zeros in _ZEROS:
+        rank = THIRD if zeros < 0.9 else SECOND
+        yield linear("csr", "float32", _pruned(zeros), zeros, rank)
+    # One input at a time, as a phone answers: a product of a matrix and a vector, which waits for
+    # the weights.
+    yield linear("dense", "float32", dense, rank=THIRD, rows=1)
+    yield linear("csr", "float32", _pruned(0.9), 0.9, THIRD, rows=1)
+    if not device.is_cpu:
+        yield linear("dense", "float32", dense, rank=THIRD)
+        if not _sparse.two_four_refusal(device):
+            yield linear("2:4", "float16", _two_four, 0.5)
+    yield linear("8-bit weights in float", "float32", compression.quantize, rank=THIRD)
+    if device.is_cpu and not _integer.refusal(device):
+        yield linear("8-bit kernels", "float32", _quantized("dynamic", "integer"))
+    if importlib.util.find_spec("torchao") is not None:
+        floats = "float32" if device.is_cpu else "bfloat16"
+        for activations in (None, "dynamic"):
+            form = f"torchao, 8-bit weights{' and inputs' if activations else ''}"
+            yield linear(form, floats, _quantized(activations, "torchao"), rank=THIRD)
+    side, batch = (_CPU_SIDE, _CPU_BATCH) if device.is_cpu else (_SIDE, _BATCH)
+    for groups in (1, 4, 32, _CHANNELS):
+        params: dict[str, str | int | float] = {
+            "layer": "convolution",
+            "form": "dense",
+            "groups": groups,
+            "dtype": "float32",
+            "n": _CHANNELS,
+            "side": side,
+            "batch": batch,
+        }
+        prepare = functools.partial(_convolution, device, groups, side, batch)
+        yield timed(device, params, prepare, SECOND if groups in (1, _CHANNELS) else THIRD)
+
+
+def _pruned(zeros: float) -> Callable[[Any], Any]:
+    return lambda layer: compression.to_sparse(compression.prune(layer, zeros))
+
+
+def _two_four(layer: Any) -> Any:
+    return compression.to_sparse(compression.prune(layer, pattern="2:4"), "2:4")
+
+
+def _quantized(activations: str | None, arithmetic: str) -> Callable[[Any], Any]:
+    return lambda layer: compression.quantize(
+        layer, "per-channel", activations, arithmetic=arithmetic
+    )
+
+
+def _linear(
+    device: Device,
+    form: str,
+    dtype: str,
+    make: Callable[[Any], Any],
+    zeros: float = 0.0,
+    rank: int = SECOND,
+    rows: int | None = None,
+) -> Case:
+    """One linear layer in one form; ``make`` turns the dense layer into it, on the device."""
+    n, usual_rows = (_CPU_FEATURES, _CPU_ROWS) if device.is_cpu else (_FEATURES, _ROWS)
+    count = rows or usual_rows
+
+    def prepare() -> Work:
+        import torch
+
+        torch.manual_seed(0)
+        dense = torch.nn.Sequential(torch.nn.Linear(n, n)).to(str(device), getattr(torch, dtype))
+        model = make(dense.eval())
+        x = torch.randn(count, n).to(str(device), getattr(torch, dtype))
+        flops = 2.0 * count * n**2 if form == "dense" else None
+        return Work(_without_gradients(model), f"linear, {form}", (x,), flops)
+
+    params = {"layer": "linear", "form": form, "zeros": zeros, "dtype": dtype, "n": n}
+    return timed(device, {**params, "rows": count}, prepare, rank)
+
+
+def _convolution(device: Device, groups: int, side: int, batch: int) -> Work:
+    import torch
+
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1, groups=groups, bias=False)
+    x = torch.randn(batch, _CHANNELS, side, side).to(str(device))
+    flops = 2.0 * batch * side**2 * _CHANNELS * (_CHANNELS // groups) * 9
+    run = _without_gradients(layer.to(str(device)).eval())
+    return Work(run, f"convolution, {groups} groups", (x,), flops)
+
+
+def _without_gradients(model: Any) -> Callable[[Any], Any]:
+    import torch
+
+    def run(x: Any) -> Any:
+        with torch.no_grad():
+            return model(x)
+
+    return run
+
+
+def pipeline(device: Device) -> Iterable[Case]:
+    """Decoding JPEG files, steps behind workers, and what reading the loss in each step costs."""
+    for reads in (True, False):
+        params = {"part": "loop", "reads_loss": int(reads), "steps": _LOOP_STEPS}
+        yield timed(device, params, functools.partial(_loop, device, reads), SECOND, _SHARES)
+    if importlib.util.find_spec("PIL") is None:  # a bare machine may have no Pillow
+        return
+    common = {"batch": _JPEG_BATCH, "size": _JPEG_SIZE}
+    yield timed(Device("cpu"), {"part": "decode", **common}, _decode)
+    # elsewhere no step is taken: the taking of a batch would stand for one
+    if device.is_cpu or device.torch_type == "cuda":
+        for workers in _WORKERS:
+            prepare = functools.partial(_step_behind, device, workers)
+            params = {"part": "step", "workers": workers, **common}
+            yield timed(device, params, prepare, SECOND if workers in (0, 4) else THIRD, _SHARES)
+
+
+def _loop(device: Device, reads: bool) -> Work:
+    import torch
+
+    torch.manual_seed(0)
+    model = networks.mlp(64, 256, 10).to(str(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.randn(64, 64).to(str(device))
+    y = torch.randint(0, 10, (64,)).to(str(device))
+
+    def run() -> Any:
+        total: Any = 0.0
+        for _ in range(_LOOP_STEPS):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total = total + (loss.item() if reads else loss.detach())
+        return total
+
+    return Work(run, f"{_LOOP_STEPS} steps, {'reading' if reads else 'keeping'} the loss")
+
+
+def _batches() -> _images.BatchSet:
+    return _images.BatchSet(_images.jpegs(), _JPEG_BATCH, _JPEG_SIZE, _ENDLESS)
+
+
+def _decode() -> Work:
+    numbers, batches = iter(range(_ENDLESS)), _batches()
+    return Work(lambda: batches[next(numbers)], f"decode {_JPEG_BATCH} JPEG files")
+
+
+def _step_behind(device: Device, workers: int) -> Work:
+    """Return one step of the loop, its loading counted; on a CPU only the taking of a batch, since
+    training there would fight for the cores.
+    """
+    live = device.torch_type == "cuda"
+    accelerator = (
+        _pipeline.LiveAccelerator(device, _JPEG_BATCH, _JPEG_SIZE, pinned=True) if live else None
+    )
+    setting = contextlib.ExitStack()
+    batches = setting.enter_context(_pipeline._loader(_batches(), workers, 2, live))
+
+    def run() -> None:
+        batch = next(batches)
+        if accelerator is not None:
+            accelerator.step(batch)
+
+    return Work(run, f"a step behind {workers} workers", setting=setting)
+
+
+def _noise_images() -> Task:
+    """Return a task of color images with a network that fills a GPU better than the digits do."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    data = Data(
+        torch.randn(2048, 3, 32, 32, generator=generator),
+        torch.randint(10, (2048,), generator=generator),
+    )
+    return Task(
+        "noise-cnn",
+        "a convolutional network on random images of 32x32 pixels",
+        "images",
+        "classes",
+        256,
+        1,
+        1e-3,
+        lambda: (data, data),
+        lambda: networks.cnn(3, 10, width=64, stages=3),
+    )
+
+
+def _wide_prose() -> Task:
+    """Return the task of the prose with a transformer four times as wide and twice as deep."""
+    small = training.task("prose-transformer")
+    letters = int(small.train.inputs.max()) + 1
+    return Task(
+        "prose-wide",
+        "a transformer of width 256 and four layers on the prose",
+        "windows",
+        "characters",
+        64,
+        1,
+        1e-3,
+        lambda: (small.train, small.test),
+        lambda: networks.transformer(letters, width=256, heads=8, layers=4, context=64),
+    )
+
+
+_TASKS = {"cnn": _noise_images, "transformer": _wide_prose}
+
+
+def training_steps(device: Device) -> Iterable[Case]:
+    """Each precision, then each technique alone in float32 and bfloat16."""
+    steps = 1 if device.is_cpu else _GPU_STEPS_A_CALL
+    for model in _TASKS:
+        for technique in _TECHNIQUES:
+            plain = technique == "plain"
+            for precision in _PRECISIONS if plain else ("float32", "bfloat16"):
+                if not _runs(device, precision, technique) or (
+                    technique == "channels_last" and model != "cnn"
+                ):
+                    continue
+                rank = SECOND if plain or precision == "bfloat16" else THIRD
+                if plain and precision in ("float32", "bfloat16"):
+                    rank = FIRST
+                # the recordings' word for a technique
+                params = {"model": model, "precision": precision, "means": technique}
+                prepare = functools.partial(_training, device, model, precision, technique)
+                shares = 1 if device.is_cpu else _SHARES
+                yield timed(device, {**params, "steps": steps}, prepare, rank, shares)
+
+
+def _runs(device: Device, precision: str, technique: str) -> bool:
+    """Return whether the device has both, so that nothing is recorded under the name of something
+    else.
+    """
+    if precision == "tf32" and device.kind != "cuda":
+        return False
+    # slow without instructions; the scaler reads on the host
+    if precision == "float16" and (device.is_cpu or technique == "graph"):
+        return False
+    return device.kind == "cuda" or technique not in ("graph", "pinned", "prefetch")
+
+
+def _training(device: Device, model: str, precision: str, technique: str) -> Work:
+    task, who = _TASKS[model](), f"training, {model}, {precision}, {technique}"
+    if device.is_cpu:
+        small_batch = max(1, task.batch_size // _SMALL_SHARE)
+        small = training.Run(
+            task, device=device, precision=precision, steps=_ENDLESS, batch_size=small_batch
+        )
+        small.parts_every = 0
+        with contextlib.closing(small):
+            refuse_long(
+                who,
+                lambda: small.advance(1),
+                _SMALL_SHARE,
+                what="step",
+                longest_seconds=_LONGEST_STEP_SECONDS,
+            )
+    options = {"precision": precision, **_TECHNIQUES[technique]}
+    return _steps(device, task, who, f"{model}, {precision}, {technique}", options)
+
+
+def _steps(device: Device, task: Task, who: str, label: str, options: Mapping[str, Any]) -> Work:
+    """Return some steps of a training run that is warm: one on a CPU, ten between two
+    synchronizations on an accelerator.
+    """
+    run = training.Run(task, device=device, steps=_ENDLESS, **options)
+    run.parts_every = 0
+    try:
+        run.advance(_CPU_STEPS_BEFORE if device.is_cpu else _GPU_STEPS_BEFORE)
+    except BaseException:
+        run.close()
+        raise
+    steps = 1 if device.is_cpu else _GPU_STEPS_A_CALL
+    return Work(run.advance, label, (steps,), setting=_judged(run, who))
+
+
+@contextlib.contextmanager
+def _judged(run: Any, who: str) -> Iterator[None]:
+    """Close a training run when it is timed; refuse its time where it was not what was asked."""
+    with contextlib.closing(run):
+        yield
+        if run.is_over:  # further calls would have returned at once
+            raise InputError(
+                f"{who}: the loss was not finite at step {len(run.losses)}; expected a finite loss."
+            )
+        missing = [
+            note.sentence
+            for note in run.notes
+            # the data of a form may be on the device already, with nothing left to pin
+            if note.code == "skipped" and "was pinned" not in note.sentence
+        ]
+        if missing:  # never record one thing under the name of another
+            raise InputError(f"{who}: {missing[0]} Expected it to run as requested.")
+
+
+def speedup_ladder(device: Device) -> Iterable[Case]:
+    """A beginner's script, each technique alone and upon the others, then all but one: each form is
+    a case of its own, so their ratios join both intervals.
+    """
+    # a CPU's own ladder is climbed live in notebook 09; steps of this network take a CPU a second
+    if device.is_cpu:
+        return
+    case, here = functools.partial(_form, device), [one for one in _ladder() if _has(device, one)]
+    yield case(START, "", [], SECOND)
+    for number, one in enumerate(here, 1):
+        yield case(UP_TO, one.name, here[:number], SECOND if number == len(here) else THIRD)
+        yield case(ALONE, one.name, [one], THIRD)
+    for one in here:
+        yield case(WITHOUT, one.name, [other for other in here if other is not one], LAST)
+
+
+def _ladder() -> list[Technique]:
+    """Return the course's techniques with sizes for these images."""
+    other: Mapping[str, dict[str, Any]] = {
+        "batch": {"options": {"batch_size": _LARGE_BATCH}},
+        "lighter": {"model": lambda: networks.mobilenet(3, 10, width=64, stages=3)},
+    }
+    return [dataclasses.replace(one, **other.get(one.name, {})) for one in training.techniques()]
+
+
+def _has(device: Device, technique: Technique) -> bool:
+    """Return whether the device has a technique, without running it."""
+    try:
+        return technique.lacks(device) is None and not (
+            technique.name == "prefetch" and device.torch_type != "cuda"
+        )
+    except (GpulabError, AssertionError, RuntimeError):
+        # a device that is not here (a plan for another machine) has what its kind has
+        return device.kind == "cuda"
+
+
+def _form(device: Device, form: str, technique: str, used: list[Technique], rank: int) -> Case:
+    options: dict[str, Any] = {**training.START, "batch_size": _START_BATCH}
+    for one in used:
+        options.update(one.options)
+    label = f"{EXPERIMENT}, {technique or 'nothing'} {form}"
+
+    def prepare() -> Work:
+        task = _noise_images()
+        for one in used:
+            if one.model is not None:
+                task = dataclasses.replace(task, _build=one.model)
+        return _steps(device, task, label, label, options)
+
+    params: dict[str, Any] = {
+        "model": "cnn",
+        "form": form,
+        "technique": technique,
+        "batch_size": int(options["batch_size"]),
+        "steps": _GPU_STEPS_A_CALL,
+    }
+    return timed(device, params, prepare, rank, _SHARES)
+
+
+def tips(device: Device) -> Iterable[Case]:
+    """Small tips from tuning guides, each without and with it, for the ledger of claims."""
+    for name, prepare in _TIPS.items():
+        if (name == "create_on_device" and device.is_cpu) or (
+            name == "cudnn_autotune" and device.kind != "cuda"
+        ):
+            continue
+        for form in ("without", "with"):
+            rank = SECOND if name in ("no_grad", "one_call") else THIRD
+            ready = functools.partial(_tip, name, form, prepare, device)
+            yield timed(device, {"tip": name, "form": form}, ready, rank)
+
+
+# What a tip runs on a device, without or with it, and what must hold while it is timed.
+_Tip = tuple[Callable[[], Any], contextlib.AbstractContextManager[Any]]
+
+
+def _tip(name: str, form: str, prepare: Callable[[Device, bool], _Tip], device: Device) -> Work:
+    run, setting = prepare(device, form == "with")
+    return Work(run, f"{name}: {form}", setting=setting)
+
+
+def _deep(device: Device) -> tuple[Any, Any]:
+    """Return a network of many small layers, in which costs for each operator and each tensor show,
+    and its input.
+    """
+    import torch
+
+    torch.manual_seed(0)
+    parts = [
+        part
+        for _ in range(_TIP_LAYERS)
+        for part in (torch.nn.Linear(_TIP_WIDTH, _TIP_WIDTH), torch.nn.ReLU())
+    ]
+    x = torch.randn(_TIP_ROWS, _TIP_WIDTH).to(str(device))
+    return torch.nn.Sequential(*parts).to(str(device)), x
+
+
+def _no_grad(device: Device, on: bool) -> _Tip:
+    import torch
+
+    model, x = _deep(device)
+    return (lambda: model(x)), torch.no_grad() if on else torch.enable_grad()
+
+
+def _inference_mode(device: Device, on: bool) -> _Tip:
+    import torch
+
+    model, x = _deep(device)
+    return (lambda: model(x)), torch.inference_mode() if on else torch.no_grad()
+
+
+def _step(device: Device, none: bool = True, foreach: bool | None = None) -> Callable[[], None]:
+    """Return a training step; ``foreach`` is Adam's, without it the optimizer is plain SGD."""
+    import torch
+
+    model, x = _deep(device)
+    optimizer: Any = (
+        torch.optim.SGD(model.parameters(), lr=1e-4)
+        if foreach is None
+        else torch.optim.Adam(model.parameters(), lr=1e-4, foreach=foreach)
+    )
+
+    def run() -> None:
+        optimizer.zero_grad(set_to_none=none)
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return run
+
+
+def _set_to_none(device: Device, on: bool) -> _Tip:
+    return _step(device, none=on), contextlib.nullcontext()
+
+
+def _no_anomaly_detection(device: Device, on: bool) -> _Tip:
+    import torch
+
+    run = _step(device)
+    return run, contextlib.nullcontext() if on else torch.autograd.set_detect_anomaly(True)
+
+
+def _foreach(device: Device, on: bool) -> _Tip:
+    return _step(device, foreach=on), contextlib.nullcontext()
+
+
+def _normalized(device: Device, bias: bool) -> Callable[[], Any]:
+    """Return a convolution and a batch norm, forward and backward."""
+    import torch
+
+    torch.manual_seed(0)
+    batch = _TIP_CPU_BATCH if device.is_cpu else _TIP_BATCH
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(_TIP_CHANNELS, _TIP_CHANNELS, 3, padding=1, bias=bias),
+        torch.nn.BatchNorm2d(_TIP_CHANNELS),
+    ).to(str(device))
+    x = torch.randn(batch, _TIP_CHANNELS, _TIP_SIDE, _TIP_SIDE).to(str(device))
+    return lambda: model(x).square().mean().backward()
+
+
+def _no_bias_before_norm(device: Device, on: bool) -> _Tip:
+    return _normalized(device, bias=not on), contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _autotuned(on: bool) -> Iterator[None]:
+    """Let cuDNN time its algorithms, or not, and put the setting back."""
+    import torch
+
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = on
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def _cudnn_autotune(device: Device, on: bool) -> _Tip:
+    return _normalized(device, bias=False), _autotuned(on)
+
+
+def _as_tensor(device: Device, on: bool) -> _Tip:
+    import numpy as np
+    import torch
+
+    data = np.ones(_ELEMENTS, dtype=np.float32)
+    return (lambda: (torch.as_tensor if on else torch.tensor)(data)), contextlib.nullcontext()
+
+
+def _create_on_device(device: Device, on: bool) -> _Tip:
+    import torch
+
+    where = str(device)
+    if on:
+        return (lambda: torch.zeros(_ELEMENTS, device=where)), contextlib.nullcontext()
+    return (lambda: torch.zeros(_ELEMENTS).to(where)), contextlib.nullcontext()
+
+
+def _one_call(device: Device, on: bool) -> _Tip:
+    """A thousand small products in a loop, or as one batch."""
+    import torch
+
+    a, b = (torch.ones(1000, 16, 16, device=str(device)) for _ in range(2))
+    run = (lambda: torch.bmm(a, b)) if on else (lambda: [x @ y for x, y in zip(a, b, strict=True)])
+    return run, contextlib.nullcontext()
+
+
+_TIPS: Mapping[str, Callable[[Device, bool], _Tip]] = {
+    "no_grad": _no_grad,
+    "inference_mode": _inference_mode,
+    "set_to_none": _set_to_none,
+    "no_anomaly_detection": _no_anomaly_detection,
+    "foreach": _foreach,
+    "no_bias_before_norm": _no_bias_before_norm,
+    "as_tensor": _as_tensor,
+    "one_call": _one_call,
+    "cudnn_autotune": _cudnn_autotune,
+    "create_on_device": _create_on_device,
+}

@@ -1,0 +1,345 @@
+"""What a device, its memory and its link to the host can do: the catalogue of workloads, the
+highest rates, number formats, working sets, kernels and copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from gpulab import arrays, hierarchy, transfer, workloads
+from gpulab.devices import Device
+from gpulab.errors import InputError
+from gpulab.kernels import cuda_launcher, launcher
+from gpulab.recorder._experiments import (
+    FIRST,
+    LAST,
+    SECOND,
+    THIRD,
+    Case,
+    Work,
+    refuse_long,
+    timed,
+)
+from gpulab.timing import Measurement
+from gpulab.workloads import WorkloadSpec
+
+# One launch must run far longer than a launch costs, and the arrays must be far larger than any
+# cache: 1 GiB an array on an accelerator (the largest L2 of today is 126 MB), 256 MiB on a CPU (its
+# L3 may be as large).
+_ACCELERATOR_ARRAY_BYTES, _CPU_ARRAY_BYTES = 2**30, 2**28
+_ACCELERATOR_GEMM_SIZE, _CPU_GEMM_SIZE = 8192, 2048
+# A float16 product on a CPU runs in scalar code and takes minutes at this size, so it is not a
+# ceiling of anything.
+_CPU_GEMM_DTYPES = ("float32", "float64", "bfloat16")
+_ACCELERATOR_GEMM_DTYPES = ("bfloat16", "float16", "tf32", "float32", "float64")
+# a product of so much smaller sides gives the estimate for the whole: bfloat16 takes a minute where
+# the processor has no instructions for it
+_SMALLER = 8
+_LAUNCHES = 1000
+# Products in each format: multiples of 16 suit every format; one less suits none.
+_GPU_SIDES, _CPU_SIDES = (4096, 4095, 8192, 8191, 1024, 1023), (512, 511)
+_FP8 = "float8_e4m3fn"
+# Working sets, two sizes for each doubling: 4 KiB to 64 MiB on a CPU, to 512 MiB on a GPU; every
+# fourth doubling first, so that a short budget shows the levels. A GPU's stream needs a set that
+# all of its multiprocessors share.
+_CHASE_POWER, _CPU_STREAM_POWER, _GPU_STREAM_POWER = 12, 12, 20
+_CPU_LAST_POWER, _GPU_LAST_POWER = 26, 29
+# Copies of 1 KiB to 1 GiB in powers of two; every fourth one first, so that a short budget still
+# shows the shape of the curve.
+_COPY_POWERS = range(10, 31)
+_OVERLAP_BYTES, _OVERLAP_CHUNKS = (2**24, 2**28), (2, 4, 8, 16, 32)
+_ARRANGEMENTS = ("serial", "chunked")
+
+
+def catalogue(device: Device) -> Iterable[Case]:
+    """Every workload: middle sizes in float32 first, then the other sizes, then the other
+    dtypes.
+    """
+    for name in workloads.names():
+        spec = workloads.get(name)
+        for dtype in spec.dtypes:
+            for n in spec.sizes:
+                is_middle = n == spec.sizes[len(spec.sizes) // 2]
+                rank = LAST if dtype != "float32" else SECOND if is_middle else THIRD
+                prepare = functools.partial(_workload, device, spec, n, dtype)
+                yield timed(device, {"workload": name, "n": n, "dtype": dtype}, prepare, rank)
+
+
+def _workload(device: Device, spec: WorkloadSpec, n: int, dtype: str) -> Work:
+    work = spec(n=n, dtype=dtype)
+    work.check(device)
+    smaller = [spec(n=size, dtype=dtype) for size in spec.sizes if size <= n // 4]
+    if device.is_cpu and smaller:
+        small = smaller[-1]
+        inputs = small.inputs(device=str(device))
+        times = max(work.flops / max(small.flops, 1.0), work.nbytes / small.nbytes)
+        refuse_long(work.label, lambda: small.run(*inputs), times)
+    inputs = work.inputs(device=str(device))
+    return Work(work.run, work.label, tuple(inputs), work.flops, work.nbytes, transfer=True)
+
+
+def ceilings(device: Device) -> Iterable[Case]:
+    """Memory copy, triad, and the matrix product by dtype, all before anything else."""
+    elements = (_CPU_ARRAY_BYTES if device.is_cpu else _ACCELERATOR_ARRAY_BYTES) // 4
+    for operation, count, run in (("copy", 2, _copy), ("triad", 3, _triad)):
+        params = {"operation": operation, "nbytes": 4 * elements * count, "dtype": "float32"}
+        prepare = functools.partial(_stream, device, operation, count, run, elements)
+        yield timed(device, params, prepare, FIRST)
+    n = _CPU_GEMM_SIZE if device.is_cpu else _ACCELERATOR_GEMM_SIZE
+    for dtype in _CPU_GEMM_DTYPES if device.is_cpu else _ACCELERATOR_GEMM_DTYPES:
+        if (dtype != "tf32" or device.kind == "cuda") and not (
+            dtype == "float64" and device.kind == "mps"
+        ):
+            prepare = functools.partial(_gemm, device, dtype, n)
+            yield timed(device, {"operation": "gemm", "n": n, "dtype": dtype}, prepare, FIRST)
+
+
+def _stream(
+    device: Device, operation: str, count: int, run: Callable[..., None], elements: int
+) -> Work:
+    import torch
+
+    data = tuple(
+        torch.ones(elements, dtype=torch.float32, device=str(device)) for _ in range(count)
+    )
+    return Work(run, operation, data, nbytes=4.0 * elements * count)
+
+
+def _copy(target: Any, source: Any) -> None:
+    target.copy_(source)
+
+
+def _triad(target: Any, b: Any, c: Any) -> None:
+    import torch
+
+    torch.add(b, c, alpha=3.0, out=target)
+
+
+@contextlib.contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    """Allow or forbid TF32 in float32 products, and put the setting back."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _gemm(device: Device, dtype: str, n: int) -> Work:
+    import torch
+
+    # never record one thing under the name of another
+    if dtype == "tf32" and device.kind == "cuda" and not device.has_tf32:
+        raise InputError(
+            f"matrix product tf32: {device.name} has no TF32; expected compute capability 8.0 "
+            "or newer. Left out."
+        )
+    kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+    # random data: products of zeros draw less power and run faster
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(n, n, generator=generator).to(kind).to(str(device)) for _ in range(2))
+    label = f"matrix product {dtype}"
+    if device.is_cpu:
+        corner = slice(n // _SMALLER)
+        small = a[corner, corner], b[corner, corner]
+        refuse_long(label, lambda: torch.mm(*small), float(_SMALLER**3))
+    return Work(torch.mm, label, (a, b), 2.0 * n**3, setting=_tf32(dtype == "tf32"))
+
+
+def launches(device: Device) -> Iterable[Case]:
+    """A thousand small operations, in a stream and in a CUDA graph."""
+    for how in ("stream", "graph") if device.torch_type == "cuda" else ("stream",):
+        params = {"operation": how, "launches": _LAUNCHES}
+        yield timed(device, params, functools.partial(_launches, device, how), FIRST)
+
+
+def _launches(device: Device, how: str) -> Work:
+    import torch
+
+    x = torch.zeros(1, device=str(device))
+
+    def run() -> None:
+        for _ in range(_LAUNCHES):
+            x.add_(1.0)
+
+    label = f"{_LAUNCHES} small operations, {how}"
+    if how == "stream":
+        return Work(run, label)
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream(device.index)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(side):
+        x.add_(1.0)  # capture asks for a warm operator
+    side.synchronize()
+    # by default it captures on the device that was current at the first capture
+    with torch.cuda.graph(graph, stream=side):
+        run()
+    return Work(graph.replay, label)
+
+
+def precisions(device: Device) -> Iterable[Case]:
+    """Products in each format that the device multiplies: TF32 and FP8 only where it has them;
+    float16 on a CPU is left to small sizes.
+    """
+    sides = _CPU_SIDES if device.is_cpu else _GPU_SIDES[:2]
+    names = ["float32", "bfloat16", "float16"]
+    if device.torch_type == "cuda":
+        import torch
+
+        sides, names = _GPU_SIDES, ["float32", "float16", "bfloat16"]
+        capability = torch.cuda.get_device_capability(device.index or 0)
+        if device.kind == "cuda":
+            names += ["tf32"] if capability >= (8, 0) else []
+            names += [_FP8] if capability >= (8, 9) else []
+    for n in sides:
+        for name in names:
+            if name != _FP8 or n % 16 == 0:  # an FP8 product refuses other sides
+                rank = SECOND if n in (4096, 512) else THIRD
+                prepare = functools.partial(_product, device, name, n)
+                yield timed(device, {"format": name, "n": n}, prepare, rank)
+
+
+def _product(device: Device, name: str, n: int) -> Work:
+    """Return the product of two square matrices in a number format."""
+    import torch
+
+    dtype = torch.float32 if name == "tf32" else getattr(torch, name)
+    operands = tuple(torch.rand(n, n, device=str(device)).to(dtype) for _ in range(2))
+    run: Callable[..., Any] = torch.matmul
+    if name == _FP8:
+        run = functools.partial(_fp8_product, torch.ones((), device=str(device)))
+    setting = _tf32(name == "tf32")
+    return Work(run, f"{name} product, n={n}", operands, 2.0 * n**3, setting=setting)
+
+
+def _fp8_product(scale: Any, x: Any, y: Any) -> Any:
+    import torch
+
+    scaled: Any = torch._scaled_mm  # its second operand must be column-major
+    return scaled(x, y.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+
+
+def latencies(device: Device) -> Iterable[Case]:
+    """Dependent loads over working sets."""
+    for nbytes, rank in _working_sets(device, _CHASE_POWER):
+        params = {
+            "nbytes": nbytes,
+            "method": hierarchy.chase_method(device),
+            "hops": hierarchy.HOPS_PER_CALL,
+        }
+        yield Case(params, functools.partial(_chase, nbytes, device), rank)
+
+
+def _chase(nbytes: int, device: Device, deadline_seconds: float) -> Measurement:
+    return hierarchy.measure_chase(nbytes, device, deadline=deadline_seconds)
+
+
+def bandwidths(device: Device) -> Iterable[Case]:
+    """Streams read over working sets."""
+    first = _CPU_STREAM_POWER if device.is_cpu else _GPU_STREAM_POWER
+    for nbytes, rank in _working_sets(device, first):
+        read = functools.partial(_read, nbytes, device)
+        yield Case({"nbytes": nbytes, "operation": "read"}, read, rank)
+
+
+def _read(nbytes: int, device: Device, deadline_seconds: float) -> Measurement:
+    return hierarchy.measure_stream(nbytes, device, "read", deadline=deadline_seconds)
+
+
+def _working_sets(device: Device, first: int) -> Iterable[tuple[int, int]]:
+    """Yield sizes in bytes with their ranks; none where no chase and no stream can run."""
+    if not (device.is_cpu or device.torch_type == "cuda"):
+        return
+    last = _CPU_LAST_POWER if device.is_cpu else _GPU_LAST_POWER
+    for power in range(first, last + 1):
+        yield 2**power, FIRST if power % 4 == 2 else SECOND
+        if power < last:
+            yield 3 * 2 ** (power - 1), SECOND
+
+
+def ladders(device: Device) -> Iterable[Case]:
+    """The kernels of notebook 04 on a GPU: reductions, transposes, histograms, softmax, and the
+    matrix product up to the library's own.
+    """
+    if device.torch_type != "cuda":
+        return
+    from gpulab.kernels import ladder  # its kernels load numba
+
+    python = all(importlib.util.find_spec(name) is not None for name in ("numba", "numba_cuda"))
+    cuda = importlib.util.find_spec("cupy") is not None
+    rungs: list[Any] = [*(ladder.RUNGS if python else ()), *(ladder.CUDA_RUNGS if cuda else ())]
+    for rung in rungs:
+        for n in rung.sizes[1:]:
+            for options in getattr(rung, "options", (None,)):
+                params = {"family": rung.family, "rung": rung.name, "n": n}
+                params |= {} if options is None else {"options": " ".join(options)}
+                prepare = functools.partial(_rung, device, rung, n, options)
+                yield timed(device, params, prepare, SECOND if n == rung.sizes[1] else THIRD)
+    for n in ladder.CUDA_RUNGS[0].sizes[1:]:
+        params = {"family": "matmul", "rung": "matmul-library", "n": n}
+        prepare = functools.partial(_library_product, device, n)
+        yield timed(device, params, prepare, SECOND if n == 1024 else THIRD)
+
+
+def _rung(device: Device, rung: Any, n: int, options: tuple[str, ...] | None) -> Work:
+    arguments = rung.arguments(n)
+    if options is None:
+        there = [arrays.to_device(each, device) for each in arguments]
+        ready = launcher(rung.kernel, *rung.launch(n), *there)
+    else:
+        *given, size = arguments
+        there = [arrays.to_device(each, device) for each in given]
+        ready = cuda_launcher(
+            rung.source, rung.kernel, *rung.launch(n), *there, size, options=options
+        )
+    return Work(ready, rung.name, (), rung.flops(n), rung.nbytes(n))
+
+
+def _library_product(device: Device, n: int) -> Work:
+    """Return what the ladder is compared with: the library's float32 product, which the settings of
+    PyTorch keep from TF32.
+    """
+    work = workloads.get("matmul")(n=n, dtype="float32")
+    inputs = tuple(work.inputs(device=str(device)))
+    return Work(work.run, "matmul-library", inputs, work.flops, work.nbytes)
+
+
+def copies(device: Device) -> Iterable[Case]:
+    """Copies of every size in both directions, pageable and pinned; on a CPU the copy on the
+    host.
+    """
+    series = [(d, m) for m in ("pinned", "pageable") for d in ("to_device", "to_host")]
+    for direction, memory in [("host", "pageable")] if device.is_cpu else series:
+        for power in _COPY_POWERS:
+            params = {"direction": direction, "memory": memory, "nbytes": 2**power}
+            time = functools.partial(_time_copy, 2**power, direction, memory, device)
+            yield Case(params, time, FIRST if power % 4 == 2 else SECOND)
+
+
+def _time_copy(
+    nbytes: int, direction: str, memory: str, device: Device, deadline_seconds: float
+) -> Measurement:
+    return transfer.measure_copy(nbytes, direction, memory, device, deadline=deadline_seconds)
+
+
+def overlaps(device: Device) -> Iterable[Case]:
+    """Copy and compute, one after the other and in chunks at the same time."""
+    for nbytes in _OVERLAP_BYTES:
+        for chunks in _OVERLAP_CHUNKS:
+            for arrangement in _ARRANGEMENTS:
+                params = {"arrangement": arrangement, "nbytes": nbytes, "chunks": chunks}
+                time = functools.partial(_time_overlap, nbytes, chunks, device, arrangement)
+                yield Case(params, time, SECOND if chunks == 8 else THIRD)
+
+
+def _time_overlap(
+    nbytes: int, chunks: int, device: Device, arrangement: str, deadline_seconds: float
+) -> Measurement:
+    both = transfer.measure_overlap(nbytes, chunks, device, deadline=2 * deadline_seconds)
+    return both[_ARRANGEMENTS.index(arrangement)]
