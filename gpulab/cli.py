@@ -35,7 +35,7 @@ _COMMANDS = {
         "gpulab.lessons._misconceptions",
         "list the common wrong predictions and wrong answers of the course",
     ),
-    "html": ("gpulab._html._command", "write the course as HTML pages that open from the disk"),
+    "html": ("gpulab._html", "write the course as HTML pages that open from the disk"),
     "claims": ("gpulab.claims._command", "compare published claims with recorded machines"),
     "recordings": ("gpulab.recordings._command", "list, show, compare and merge recordings"),
     "record": ("gpulab.recorder._command", "measure this machine and write a recording"),

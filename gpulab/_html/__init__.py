@@ -1,9 +1,79 @@
-"""The course as pages that open from the disk: each notebook executed, its instruments as still
-pictures, no server, no internet.
+"""``gpulab html``: the course as pages that open from the disk, each notebook executed, its
+instruments as still pictures, no server, no internet.
 
-``gpulab html`` runs the notebooks (``_execute``), turns what they show into plain HTML
-(``_outputs``, ``_stills``, ``_microscope``) and writes the pages (``_pages``) through nbconvert
-with a template of our own. The pages hold the results of one machine on one day. Each page states
-the machine and the date at its head and next to every output with the badge MEASURED, since for the
-reader such an output is a recording.
+The command runs the notebooks (``_execute``), turns what they show into plain HTML (``_outputs``)
+and writes the pages (``_pages``) through nbconvert with a template of our own. The pages hold the
+results of one machine on one day. Each page states the machine and the date at its head and next to
+every output with the badge MEASURED, since for the reader such an output is a recording.
 """
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand to the command line's parser."""
+    parser = subparsers.add_parser(
+        "html",
+        help="write the course as HTML pages that open from the disk",
+        description="Run the notebooks on this machine and write them as HTML pages that need neither "
+        "a server nor the internet. "
+        "The whole course takes about ten minutes on two cores.",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="where to write the pages; index.html is the first",
+    )
+    parser.add_argument(
+        "--notebooks", type=Path, metavar="FOLDER", help="the notebooks (default: the course's own)"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=(),
+        metavar="NAME",
+        help="only these notebooks, by the beginning of their names: 02 05",
+    )
+    parser.add_argument(
+        "--executed",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for executed notebooks; those in it whose cells are unchanged are used again",
+    )
+    parser.add_argument(
+        "--solutions", action="store_true", help="add a folded solution below each exercise"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out ``gpulab html``; return the exit code."""
+    from gpulab._given import expanded
+    from gpulab._html._pages import write_course
+    from gpulab.lab import find_originals
+    from gpulab.units import plural
+
+    def folder(path: Path | None) -> Path | None:
+        """A shell expands ~ only at the beginning of a word, and not in --out=~/pages."""
+        return None if path is None else expanded("html", path)
+
+    source, executed = folder(arguments.notebooks) or find_originals(), folder(arguments.executed)
+    written = write_course(
+        source,
+        expanded("html", arguments.out),
+        only=tuple(arguments.only),
+        executed=executed,
+        solutions=arguments.solutions,
+        say=print,
+    )
+    print(
+        f"{plural(written.pages, 'page')}, {written.nbytes / 1e6:.1f} MB, {written.seconds:.0f} s. "
+        f"Open {written.index}"
+    )
+    return 0
