@@ -2,9 +2,14 @@
 collectives, scaling and pipelines.
 """
 
-from gpulab.models._access import AccessPattern, access_at, access_pattern
-from gpulab.models._blocks import LIMITERS, OccupancyTable, occupancy_table
-from gpulab.models._ceilings import roofline
+from gpulab.models._access import (
+    ACCESS_KINDS,
+    AccessKind,
+    AccessPattern,
+    access_at,
+    access_pattern,
+    named_access,
+)
 from gpulab.models._collectives import (
     GLOO_ALGORITHMS,
     CollectiveCost,
@@ -23,13 +28,18 @@ from gpulab.models._inference import (
 )
 from gpulab.models._limits import SmLimits, compute_capabilities, sm_limits
 from gpulab.models._occupancy import (
+    LIMITERS,
     BlockLimits,
     Occupancy,
     OccupancySweep,
+    OccupancyTable,
+    SmLimits,
+    compute_capabilities,
     occupancy,
     occupancy_sweep,
+    occupancy_table,
+    sm_limits,
 )
-from gpulab.models._patterns import ACCESS_KINDS, AccessKind, named_access
 from gpulab.models._pipeline_schedule import (
     PIPELINE_SCHEDULES,
     PassKind,
@@ -39,7 +49,7 @@ from gpulab.models._pipeline_schedule import (
     pipeline_schedule,
 )
 from gpulab.models._requests import sectors_per_request, shared_wavefronts
-from gpulab.models._roofline import ArithmeticRoof, MemoryRoof, Roofline, RooflinePoint
+from gpulab.models._roofline import ArithmeticRoof, MemoryRoof, Roofline, RooflinePoint, roofline
 from gpulab.models._scaling import ScalingCurve, ScalingPoint, amdahl, gustafson, scaling
 
 __all__ = [

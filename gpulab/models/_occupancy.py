@@ -1,32 +1,409 @@
-"""Occupancy of one launch, with the resource that limits it and what would lift the limit, and of a
-range of launches.
+"""Occupancy: how many warps an SM holds of a launch, which resource limits it, and what would lift
+the limit.
+
+The limits of each compute capability, the blocks that each resource allows (whole arrays of launches
+at once, in integers), one launch with its explanation, and sweeps. The rules are those that NVIDIA
+publishes in ``cuda_occupancy.h``; ``benchmarks/occupancy_oracle.py`` compares the two.
+
+Sources
+-------
+- 7.5 and later: CUDA Programming Guide 13.0, "Compute Capabilities", table "Technical
+  Specifications per Compute Capability"; the same figures are in NVIDIA's
+  ``cuda/__device/arch_traits.h`` (CCCL 3.3), which alone has 8.8.
+- 7.0, 7.2: the same table of the CUDA C++ Programming Guide 12.9, and its section "Compute
+  Capability 7.x" (one block may take all 96 KB).
+- Steps of allocation, partitions, the splits of shared memory and L1 cache, barriers, virtual
+  resources: the comments and tables of ``cuda_occupancy.h`` in the wheel ``nvidia-cuda-runtime``
+  13.5.37. Its barriers of 10.3 are 32; version 13.0.96 had 64.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gpulab._given import flag, is_whole, word
 from gpulab.errors import InputError, LaunchError, shown
 from gpulab.evidence import Evidence
-from gpulab.models._blocks import LIMITERS, UNLIMITED, occupancy_table
-from gpulab.models._limits import (
-    MAX_BARRIERS_PER_BLOCK,
-    MAX_REGISTERS_PER_THREAD,
-    MAX_THREADS_PER_BLOCK,
-    SOURCE,
-    WARP_THREADS,
-    SmLimits,
-    sm_limits,
-)
-from gpulab.models._remedies import explain, table_of
 from gpulab.results import Result
-from gpulab.units import plural
+from gpulab.units import format_bytes, plural
+
+WARP_THREADS = 32
+MAX_THREADS_PER_BLOCK = 1024
+MAX_REGISTERS_PER_THREAD = 255
+MAX_BARRIERS_PER_BLOCK = 16  # PTX ISA, "bar": barriers 0 to 15
+REGISTER_STEP = 256  # registers are given to warps in steps of this
+PARTITIONS = 4  # a warp takes its registers from one of four equal parts of the file
+SOURCE = (
+    "CUDA Programming Guide 13.0, technical specifications per compute capability (7.0 and 7.2: "
+    "12.9); "
+    "allocation steps as in NVIDIA's cuda_occupancy.h 13.5"
+)
+
+_KIB = 1024
+_DEFAULT_SHARED_BYTES = 48 * _KIB
+_REGISTERS = 64 * 1024
+_VIRTUAL_RESOURCES = 128
+
+
+@dataclass(frozen=True)
+class SmLimits(Result):
+    """The resources of one SM.
+
+    Attributes
+    ----------
+    compute_capability : str
+        Such as "9.0".
+    warps, blocks : int
+        Resident at once.
+    registers : int
+        32-bit registers of an SM, which one block may take as a whole.
+    shared_bytes : int
+        Shared memory of an SM at its largest split.
+    shared_bytes_per_block : int
+        What one block may ask for after opting in; without that, 48 KiB.
+    shared_reserved_bytes : int
+        What the driver takes from each block's allocation for itself.
+    shared_step_bytes : int
+        Shared memory is given to blocks in steps of this.
+    shared_splits_bytes : tuple of int
+        The sizes that shared memory can be set to, ascending; the rest is L1 cache.
+    barriers, virtual_resources : int or None
+        Of an SM; None where they never limit.
+    """
+
+    compute_capability: str
+    warps: int
+    blocks: int
+    registers: int
+    shared_bytes: int
+    shared_bytes_per_block: int
+    shared_reserved_bytes: int
+    shared_step_bytes: int
+    shared_splits_bytes: tuple[int, ...]
+    barriers: int | None
+    virtual_resources: int | None
+
+
+_SPLITS_TURING = (32, 64)
+_SPLITS_VOLTA = (0, 8, 16, 32, 64, 96)
+_SPLITS_SMALL = (0, 8, 16, 32, 64, 100)
+_SPLITS_AMPERE = (*_SPLITS_SMALL, 132, 164)
+_SPLITS_HOPPER = (*_SPLITS_AMPERE, 196, 228)
+
+# Compute capability -> blocks, threads, splits of shared memory in KiB, barriers.
+_SMS: Mapping[str, tuple[int, int, tuple[int, ...], int | None]] = {
+    "7.0": (32, 2048, _SPLITS_VOLTA, None),
+    "7.2": (32, 2048, _SPLITS_VOLTA, None),
+    "7.5": (16, 1024, _SPLITS_TURING, None),
+    "8.0": (32, 2048, _SPLITS_AMPERE, None),
+    "8.6": (16, 1536, _SPLITS_SMALL, None),
+    "8.7": (16, 1536, _SPLITS_AMPERE, None),
+    "8.8": (16, 1536, _SPLITS_SMALL, None),
+    "8.9": (24, 1536, _SPLITS_SMALL, None),
+    "9.0": (32, 2048, _SPLITS_HOPPER, 64),
+    "10.0": (32, 2048, _SPLITS_HOPPER, 64),
+    "10.3": (32, 2048, _SPLITS_HOPPER, 32),
+    "11.0": (24, 1536, _SPLITS_HOPPER, 24),
+    "12.0": (24, 1536, _SPLITS_SMALL, 24),
+    "12.1": (24, 1536, _SPLITS_SMALL, 24),
+}
+
+
+def _limits(capability: str) -> SmLimits:
+    blocks, threads, splits, barriers = _SMS[capability]
+    major = int(capability.partition(".")[0])
+    reserved = _KIB if major >= 8 else 0
+    return SmLimits(
+        compute_capability=capability,
+        warps=threads // WARP_THREADS,
+        blocks=blocks,
+        registers=_REGISTERS,
+        shared_bytes=splits[-1] * _KIB,
+        shared_bytes_per_block=splits[-1] * _KIB - reserved,
+        shared_reserved_bytes=reserved,
+        shared_step_bytes=128 if major >= 8 else 256,
+        shared_splits_bytes=tuple(size * _KIB for size in splits),
+        barriers=barriers,
+        virtual_resources=_VIRTUAL_RESOURCES if major >= 10 else None,
+    )
+
+
+_LIMITS = {capability: _limits(capability) for capability in _SMS}
+
+
+def compute_capabilities() -> tuple[str, ...]:
+    """Return the compute capabilities that ``occupancy`` knows, ascending.
+
+    Examples
+    --------
+    >>> compute_capabilities()[0], "9.0" in compute_capabilities()
+    ('7.0', True)
+    """
+    return tuple(_LIMITS)
+
+
+def sm_limits(compute_capability: Any = "9.0") -> SmLimits:
+    """Return what one SM of a compute capability holds at most.
+
+    Parameters
+    ----------
+    compute_capability : str
+        Such as "9.0", or the compiler's name for it, such as "sm_90" or "sm_90a".
+
+    Returns
+    -------
+    SmLimits
+
+    Raises
+    ------
+    InputError
+        If the compute capability is not one of ``compute_capabilities()``.
+
+    Examples
+    --------
+    >>> sm_limits("sm_86").warps
+    48
+    """
+    name = compute_capability if isinstance(compute_capability, str) else ""
+    architecture = re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[af]?", name)
+    if architecture is not None:
+        name = f"{architecture.group(1)}.{architecture.group(2)}"
+    if name not in _LIMITS:
+        raise InputError(
+            f"sm_limits: compute_capability={shown(compute_capability)}; expected one of: "
+            f"{', '.join(_LIMITS)}. "
+            'Pass it as text, such as "9.0".'
+        )
+    return _LIMITS[name]
+
+
+Integers = npt.NDArray[np.int64]
+
+# Where two resources allow equally few blocks, the first of them is named: warps first, since a
+# full SM is no fault.
+LIMITERS = ("warps", "registers", "shared", "blocks", "barriers", "virtual")
+UNLIMITED = 2**31 - 1
+# Beyond it 32-bit arithmetic, the vendor's and the hardware's, would overflow.
+_LARGEST = 2**30
+
+
+@dataclass(frozen=True)
+class OccupancyTable:
+    """The occupancy of many launches on one SM; every array has the broadcast shape of the
+    arguments.
+
+    Attributes
+    ----------
+    limits : SmLimits
+    blocks_by_resource : mapping of str to ndarray of int64
+        How many blocks each of ``LIMITERS`` allows; ``UNLIMITED`` where the resource does not
+        limit.
+    blocks_per_sm, warps_per_sm : ndarray of int64
+        0 where the launch is impossible.
+    ratio : ndarray of float64
+        Warps over the SM's warp slots, 0 to 1.
+    limiter_index : ndarray of int64
+        Into ``LIMITERS``: the first resource that allows no more blocks.
+    registers_per_block, shared_bytes_per_block, shared_bytes_per_sm : ndarray of int64
+        Allocated, with roundings and the driver's share; and the split of shared memory that holds
+        for the launch.
+    """
+
+    limits: SmLimits
+    blocks_by_resource: Mapping[str, Integers]
+    blocks_per_sm: Integers
+    warps_per_sm: Integers
+    ratio: npt.NDArray[np.float64]
+    limiter_index: Integers
+    registers_per_block: Integers
+    shared_bytes_per_block: Integers
+    shared_bytes_per_sm: Integers
+
+    @property
+    def limiter(self) -> npt.NDArray[np.str_]:
+        """The limiting resource of each launch, in words."""
+        return np.array(LIMITERS)[self.limiter_index]
+
+
+def occupancy_table(
+    threads_per_block: Any,
+    registers_per_thread: Any,
+    shared_bytes_per_block: Any = 0,
+    compute_capability: str = "9.0",
+    *,
+    barriers_per_block: Any = 1,
+    carveout_percent: Any = -1,
+    opt_in: Any = True,
+    virtual_resources: Any = 0,
+) -> OccupancyTable:
+    """Return the occupancy of many launches at once: the arguments are arrays of whole numbers that
+    broadcast.
+
+    Parameters
+    ----------
+    threads_per_block : array_like of int
+        From 1. More than 1024 gives 0 blocks.
+    registers_per_thread : array_like of int
+        From 0. More than 255 gives 0 blocks.
+    shared_bytes_per_block : array_like of int
+        Static and dynamic together, without the driver's share.
+    compute_capability : str
+    barriers_per_block : array_like of int
+        Named barriers in use; ``__syncthreads`` is one. They count from 9.0 on.
+    carveout_percent : array_like of int
+        The share of the SM's memory preferred for shared memory, 0 to 100; -1 for the driver's
+        choice.
+    opt_in : array_like of bool
+        Whether the kernel opts in to more than 48 KiB.
+    virtual_resources : array_like of int
+        Per block, from 10.0 on. No public call of CUDA 13 reports how many a kernel uses.
+
+    Returns
+    -------
+    OccupancyTable
+
+    Raises
+    ------
+    InputError
+        If an argument is not an array of whole numbers, is out of range, or has a shape that does
+        not broadcast with the others; or the compute capability is not known.
+
+    Examples
+    --------
+    >>> occupancy_table([32, 256, 1024], 64, 0, "9.0").ratio
+    array([0.5, 0.5, 0.5])
+    """
+    sm = sm_limits(compute_capability)
+    given = {
+        "threads_per_block": (threads_per_block, 1),
+        "registers_per_thread": (registers_per_thread, 0),
+        "shared_bytes_per_block": (shared_bytes_per_block, 0),
+        "barriers_per_block": (barriers_per_block, 0),
+        "carveout_percent": (carveout_percent, -1),
+        "virtual_resources": (virtual_resources, 0),
+    }
+    arrays = [
+        _whole_array(name, value, least, 100 if name == "carveout_percent" else _LARGEST)
+        for name, (value, least) in given.items()
+    ]
+    opted = np.asarray(opt_in)
+    if opted.dtype != np.bool_:
+        raise InputError(
+            f"occupancy_table: opt_in={shown(opt_in)}; expected True or False. Pass one of them, "
+            "or an array of them."
+        )
+    try:
+        threads, registers, shared, barriers, carveout, virtual, opted = np.broadcast_arrays(
+            *arrays, opted
+        )
+    except ValueError as error:
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        raise InputError(
+            f"occupancy_table: the arrays have the shapes {shapes}; expected shapes that "
+            "broadcast. Reshape them."
+        ) from error
+    warps = -(-threads // WARP_THREADS)
+    by_registers, registers_per_block = _register_blocks(sm, registers, warps)
+    by_shared, shared_per_block, shared_per_sm = _shared_blocks(sm, shared, carveout, opted)
+    limits = {
+        "warps": np.where(threads > MAX_THREADS_PER_BLOCK, 0, sm.warps // warps),
+        "registers": by_registers,
+        "shared": by_shared,
+        "blocks": np.full_like(warps, sm.blocks),
+        "barriers": _shares(sm.barriers, barriers),
+        "virtual": _shares(sm.virtual_resources, virtual),
+    }
+    stacked = np.stack([limits[name] for name in LIMITERS])
+    blocks = stacked.min(axis=0)
+    resident = blocks * warps
+    return OccupancyTable(
+        limits=sm,
+        blocks_by_resource=limits,
+        blocks_per_sm=blocks,
+        warps_per_sm=resident,
+        ratio=resident / sm.warps,
+        limiter_index=stacked.argmin(axis=0),
+        registers_per_block=registers_per_block,
+        shared_bytes_per_block=shared_per_block,
+        shared_bytes_per_sm=shared_per_sm,
+    )
+
+
+def _whole_array(name: str, value: Any, least: int, most: int) -> Integers:
+    try:
+        array = np.asarray(value)
+    except ValueError:  # a ragged list
+        array = np.array(None)
+    if array.dtype.kind not in "iu" or (
+        array.size and not least <= int(array.min()) <= int(array.max()) <= most
+    ):
+        raise InputError(
+            f"occupancy_table: {name}={shown(value)}; expected whole numbers from {least} to "
+            f"{most:,}. Pass an int or an array of them."
+        )
+    return array.astype(np.int64, copy=False)
+
+
+def _round_up(value: Integers, step: int) -> Integers:
+    return -(-value // step) * step
+
+
+def _register_blocks(
+    sm: SmLimits, registers: Integers, warps: Integers
+) -> tuple[Integers, Integers]:
+    """Blocks that the register file holds, and the registers of one block."""
+    per_warp = _round_up(registers * WARP_THREADS, REGISTER_STEP)
+    # The check of one block takes its warps for a multiple of the partitions, so 5 warps must fit
+    # as 8.
+    checked = per_warp * _round_up(warps, PARTITIONS)
+    impossible = (checked > sm.registers) | (registers > MAX_REGISTERS_PER_THREAD)
+    resident_warps = sm.registers // PARTITIONS // np.maximum(per_warp, 1) * PARTITIONS
+    blocks = np.where(impossible, 0, np.where(per_warp > 0, resident_warps // warps, UNLIMITED))
+    return blocks, per_warp * warps
+
+
+def _shared_blocks(
+    sm: SmLimits, shared: Integers, carveout: Integers, opted: Any
+) -> tuple[Integers, Integers, Integers]:
+    """Blocks that shared memory holds, the bytes of one block, and the split that holds for
+    them.
+    """
+    per_block = _round_up(shared + sm.shared_reserved_bytes, sm.shared_step_bytes)
+    most = (
+        np.where(opted, sm.shared_bytes_per_block, _DEFAULT_SHARED_BYTES) + sm.shared_reserved_bytes
+    )
+    splits = np.array(sm.shared_splits_bytes)
+
+    def next_split(wanted: Integers) -> Integers:
+        sizes: Integers = splits[np.minimum(np.searchsorted(splits, wanted), len(splits) - 1)]
+        return sizes
+
+    preferred = next_split(
+        np.where(carveout < 0, sm.shared_bytes, carveout * sm.shared_bytes // 100)
+    )
+    # A preference too small for one block gives way to the smallest split that holds one.
+    per_sm = np.where(preferred >= per_block, preferred, next_split(per_block))
+    blocks = np.where(
+        per_block > most, 0, np.where(per_block > 0, per_sm // np.maximum(per_block, 1), UNLIMITED)
+    )
+    return blocks, per_block, per_sm
+
+
+def _shares(available: int | None, used: Integers) -> Integers:
+    """Blocks that share out what the SM has; unlimited where it has no such limit or the block uses
+    none.
+    """
+    if available is None:
+        return np.full_like(used, UNLIMITED)
+    return np.where(used > 0, available // np.maximum(used, 1), UNLIMITED)
+
 
 # The launch's arguments that can be swept; the first three are also those that the explanations
 # look for remedies in.
@@ -289,22 +666,17 @@ def occupancy(
         opted,
         virtual,
         allowed=BlockLimits(
-            **{name: _or_none(blocks) for name, blocks in table.blocks_by_resource.items()}
+            **{
+                name: None if blocks == UNLIMITED else int(blocks)
+                for name, blocks in table.blocks_by_resource.items()
+            }
         ),
         allocated_registers_per_block=int(table.registers_per_block),
         allocated_shared_bytes_per_block=int(table.shared_bytes_per_block),
         shared_bytes_per_sm=int(table.shared_bytes_per_sm),
         sm=sm,
-        evidence=_evidence(),
+        evidence=Evidence.modelled(_ASSUMPTIONS, SOURCE, _KNOWN_ERROR),
     )
-
-
-def _or_none(blocks: Any) -> int | None:
-    return None if int(blocks) == UNLIMITED else int(blocks)
-
-
-def _evidence() -> Evidence:
-    return Evidence.modelled(_ASSUMPTIONS, SOURCE, _KNOWN_ERROR)
 
 
 def _whole(name: str, value: Any, least: int, most: int | None = None) -> int:
@@ -443,3 +815,176 @@ def _usual_values(sm: SmLimits, axis: str) -> np.ndarray:
         "carveout_percent": (0, 101, 1),
     }
     return np.arange(*ranges[axis])
+
+
+_ARGUMENTS = (*AXES, "opt_in", "virtual_resources")
+_WORDS = {
+    "warps": "warp slots",
+    "registers": "registers",
+    "shared": "shared memory",
+    "blocks": "block slots",
+    "barriers": "barriers",
+    "virtual": "virtual resources",
+}
+_WHOLE_WARPS = np.arange(WARP_THREADS, MAX_THREADS_PER_BLOCK + 1, WARP_THREADS)
+
+
+def table_of(launch: Occupancy, **changed: Any) -> OccupancyTable:
+    """Return the table of a launch with some of its arguments changed."""
+    arguments = {name: getattr(launch, name) for name in _ARGUMENTS} | changed
+    if arguments["carveout_percent"] is None:
+        arguments["carveout_percent"] = -1
+    return occupancy_table(compute_capability=launch.compute_capability, **arguments)
+
+
+def explain(launch: Occupancy) -> str:
+    """Return a few sentences: what limits the launch, with the numbers, and what would lift it."""
+    lanes = launch.threads_per_block % WARP_THREADS
+    idle = f" The last warp of each block uses {lanes} of its 32 lanes." if lanes else ""
+    if launch.ratio >= 1.0:
+        return f"All {launch.sm.warps} warp slots are taken: no launch can hold more.{idle}"
+    first = _cause(launch)
+    others = [_WORDS[name] for name in launch.limiters[1:]]
+    if others and launch.blocks_per_sm:
+        # the one word that is no plural
+        allow = "allows" if others == [_WORDS["shared"]] else "allow"
+        first += f" The {' and '.join(others)} {allow} no more either."
+    return f"{first} {_remedy(launch)}{idle}"
+
+
+def _cause(launch: Occupancy) -> str:
+    """Return what the limiting resource holds, with the numbers."""
+    sm, blocks = launch.sm, plural(launch.blocks_per_sm, "block")
+    slots = f"{launch.warps_per_sm} of {sm.warps} warp slots"
+    match launch.limiter:
+        case "warps":
+            fill = "fills" if launch.blocks_per_sm == 1 else "fill"
+            return (
+                f"A block has {plural(launch.warps_per_block, 'warp')}: {blocks} {fill} {slots}, "
+                "and one more does not fit."
+            )
+        case "registers":
+            return _register_cause(launch, blocks)
+        case "shared":
+            return _shared_cause(launch, blocks)
+        case "blocks":
+            warps = plural(launch.warps_per_block, "warp")
+            return (
+                f"An SM takes at most {sm.blocks} blocks, and {launch.blocks_per_sm} of {warps} "
+                f"each fill {slots}."
+            )
+        case "barriers":
+            used = plural(launch.barriers_per_block, "barrier")
+            return f"An SM has {sm.barriers} barriers, enough for {blocks} of {used} each."
+        case _:
+            return (
+                f"An SM has {sm.virtual_resources} virtual resources, for {blocks} of "
+                f"{launch.virtual_resources:,} each."
+            )
+
+
+def _register_cause(launch: Occupancy, blocks: str) -> str:
+    registers = launch.registers_per_thread
+    per_warp = math.ceil(registers * WARP_THREADS / REGISTER_STEP) * REGISTER_STEP
+    warps = launch.sm.registers // PARTITIONS // per_warp * PARTITIONS
+    held = f"The register file holds {plural(warps, 'warp')} of {registers} registers per thread"
+    if launch.blocks_per_sm == 0:
+        needed = math.ceil(launch.warps_per_block / PARTITIONS) * PARTITIONS
+        return f"{held}, fewer than the {needed} that one block needs: it can't be launched."
+    return f"{held}: {blocks}."
+
+
+def _shared_cause(launch: Occupancy, blocks: str) -> str:
+    sm, asked = launch.sm, format_bytes(launch.shared_bytes_per_block)
+    if launch.blocks_per_sm:
+        reserved = sm.shared_reserved_bytes
+        driver = f" ({reserved:,} for the driver)" if reserved else ""
+        return (
+            f"Shared memory of {format_bytes(launch.shared_bytes_per_sm)} holds {blocks} of "
+            f"{launch.allocated_shared_bytes_per_block:,} bytes{driver}."
+        )
+    if not launch.opt_in and launch.shared_bytes_per_block <= sm.shared_bytes_per_block:
+        return (
+            f"A block asks for {asked} of shared memory, and more than 48 KiB requires "
+            "opt_in=True: it can't be launched."
+        )
+    return (
+        f"A block asks for {asked} of shared memory; {sm.compute_capability} gives a block at "
+        f"most {format_bytes(sm.shared_bytes_per_block)}: it can't be launched."
+    )
+
+
+def _shared_sizes(launch: Occupancy) -> np.ndarray:
+    """Return the largest size of each allocation step up to the launch's own."""
+    sm = launch.sm
+    most = min(launch.shared_bytes_per_block, sm.shared_bytes)
+    steps = np.arange(0, most + sm.shared_reserved_bytes + 1, sm.shared_step_bytes)
+    sizes = steps - sm.shared_reserved_bytes
+    return sizes[sizes >= 0]
+
+
+# What may lift a limit: the argument, the values to try, and the words before the gain.
+_Remedy = tuple[str, Callable[["Occupancy"], np.ndarray], Callable[[int], str]]
+_BLOCK: _Remedy = (
+    "threads_per_block",
+    lambda launch: _WHOLE_WARPS,
+    lambda value: f"With {value} threads per block",
+)
+_REMEDIES: dict[str, tuple[_Remedy, ...]] = {
+    "registers": (
+        (
+            "registers_per_thread",
+            lambda launch: np.arange(launch.registers_per_thread),
+            lambda value: f"With at most {value} registers per thread",
+        ),
+    ),
+    "shared": (
+        (
+            "opt_in",
+            lambda launch: np.array([] if launch.opt_in else [True]),
+            lambda value: "With opt_in=True",
+        ),
+        (
+            "carveout_percent",
+            lambda launch: np.arange(
+                101 if launch.carveout_percent is None else launch.carveout_percent + 1, 101
+            ),
+            lambda value: f"With a carve-out of {value} %",
+        ),
+        (
+            "shared_bytes_per_block",
+            _shared_sizes,
+            lambda value: f"With at most {value:,} bytes of shared memory per block",
+        ),
+    ),
+    "barriers": (
+        (
+            "barriers_per_block",
+            lambda launch: np.arange(launch.barriers_per_block),
+            lambda value: f"With at most {plural(value, 'barrier')} per block",
+        ),
+    ),
+}
+
+
+def _remedy(launch: Occupancy) -> str:
+    """Return the smallest single change that would allow more warps.
+
+    No rule of thumb: every value of an argument is tried, and the nearest that helps is reported.
+    """
+    for name, candidates, words in (*_REMEDIES.get(launch.limiter, ()), _BLOCK):
+        values = candidates(launch)
+        if not values.size:
+            continue
+        table = table_of(launch, **{name: values})
+        better = np.flatnonzero(table.warps_per_sm > launch.warps_per_sm)
+        if better.size:
+            distance = np.abs(values[better].astype(int) - int(getattr(launch, name)))
+            index = int(better[distance.argmin()])
+            blocks = int(table.blocks_per_sm[index])
+            fit = "fits" if blocks == 1 else "fit"
+            return (
+                f"{words(int(values[index]))}, {plural(blocks, 'block')} {fit} "
+                f"({100 * table.ratio[index]:.3g} %)."
+            )
+    return "No single change of the block, its registers or its shared memory allows more warps."
