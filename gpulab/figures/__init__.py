@@ -4,11 +4,6 @@ what a figure needs.
 
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
-from gpulab.figures.classroom import class_predictions, class_roofline
-from gpulab.figures.diet import diet
-from gpulab.figures.formats import number_line
-from gpulab.figures.gradients import gradient_window
-from gpulab.figures.hierarchy import bandwidth, latency, parallel_chains
 from gpulab.figures.inference import inference
 from gpulab.figures.kernels import access, occupancy
 from gpulab.figures.memory import (

@@ -26,7 +26,6 @@ from gpulab.models._inference import (
     LanguageModel,
     inference,
 )
-from gpulab.models._limits import SmLimits, compute_capabilities, sm_limits
 from gpulab.models._occupancy import (
     LIMITERS,
     BlockLimits,

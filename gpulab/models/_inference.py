@@ -17,8 +17,7 @@ from gpulab.devices.memory_sizes import gpus
 from gpulab.devices.memory_sizes import memory_bytes as product_memory_bytes
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
-from gpulab.models._ceilings import roofline
-from gpulab.models._roofline import Roofline
+from gpulab.models._roofline import Roofline, roofline
 from gpulab.results import Result
 from gpulab.units import format_bytes, format_number, format_seconds
 
