@@ -405,7 +405,7 @@ def trace(
     >>> import torch
     >>> from gpulab import memory
     >>> t = memory.trace(torch.nn.Linear(1000, 1000), torch.ones(1, 1000), loss=torch.sum,
-    device="cpu")
+    ...     device="cpu")
     >>> t.peak_by_category["parameters"], t.peak_by_category["gradients"]
     (4004000, 4004000)
     """

@@ -78,6 +78,11 @@ CASES: dict[str, Callable[[], LabFigure]] = {
     "memory_prediction, far from full": lambda: figures.memory_prediction(
         made.prediction(), free_bytes=1e12, device_kind="cuda"
     ),
+    "inference": lambda: figures.inference(
+        [models.inference("Llama 3 8B", "H200 SXM", batch=2**k) for k in range(9)],
+        16,
+        [(16, 1000.0, made.evidence())],
+    ),
     "memory_snapshot": lambda: figures.memory_snapshot(made.snapshot()),
     "memory_timeline, measured": lambda: figures.memory_timeline(made.memory_trace()),
     "memory_timeline, modelled": lambda: figures.memory_timeline(made.memory_trace("modelled")),
