@@ -9,12 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _WHERE = {
-    "MachineCard": "gpulab.widgets.machine_card",
-    "CompareTimings": "gpulab.widgets.compare_timings",
+    "MachineCard": "gpulab.widgets.machine",
+    "CompareTimings": "gpulab.widgets.machine",
     "TransferExplorer": "gpulab.widgets.transfer_explorer",
     "MemoryInspector": "gpulab.widgets.memory_inspector",
-    "OccupancyExplorer": "gpulab.widgets.occupancy_explorer",
-    "AccessPatterns": "gpulab.widgets.access_patterns",
+    "OccupancyExplorer": "gpulab.widgets.kernels",
+    "AccessPatterns": "gpulab.widgets.kernels",
     "RooflineExplorer": "gpulab.widgets.roofline_explorer",
     "SimtMicroscope": "gpulab.widgets.simt_microscope",
     "PipelineTimeline": "gpulab.widgets.pipeline_timeline",
@@ -66,12 +66,14 @@ if TYPE_CHECKING:
     from gpulab.widgets.access_patterns import AccessPatterns as AccessPatterns
     from gpulab.widgets.compare_timings import CompareTimings as CompareTimings
     from gpulab.widgets.inference_planner import InferencePlanner as InferencePlanner
+    from gpulab.widgets.kernels import AccessPatterns as AccessPatterns
+    from gpulab.widgets.kernels import OccupancyExplorer as OccupancyExplorer
     from gpulab.widgets.loss_scaling import LossScaling as LossScaling
-    from gpulab.widgets.machine_card import MachineCard as MachineCard
+    from gpulab.widgets.machine import CompareTimings as CompareTimings
+    from gpulab.widgets.machine import MachineCard as MachineCard
     from gpulab.widgets.memory_inspector import MemoryInspector as MemoryInspector
     from gpulab.widgets.model_diet import ModelDiet as ModelDiet
     from gpulab.widgets.number_formats import NumberFormats as NumberFormats
-    from gpulab.widgets.occupancy_explorer import OccupancyExplorer as OccupancyExplorer
     from gpulab.widgets.pipeline_schedule import PipelineSchedule as PipelineSchedule
     from gpulab.widgets.pipeline_timeline import PipelineTimeline as PipelineTimeline
     from gpulab.widgets.roofline_explorer import RooflineExplorer as RooflineExplorer

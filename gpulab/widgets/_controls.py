@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from gpulab._given import is_whole
 from gpulab.errors import InputError, shown
@@ -39,6 +39,8 @@ class Control:
         What the reader sees, with the unit.
     help : str
         One sentence, shown while the control has the focus or the mouse.
+    default : object
+        The initial value.
     shows_only : bool
         True if the control changes only what is shown, not what is measured.
     for_actions : tuple of str
@@ -48,9 +50,12 @@ class Control:
         them.
     """
 
+    kind: ClassVar[str]
+
     name: str
     label: str
     help: str = ""
+    default: Any = None
     shows_only: bool = False
     for_actions: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
@@ -66,7 +71,7 @@ class Control:
     @property
     def initial(self) -> Any:
         """The initial value."""
-        raise NotImplementedError
+        return self.default
 
     def check(self, value: Any) -> Any:
         """Return the validated value, as the instrument stores it.
@@ -88,7 +93,7 @@ class Control:
 
     def describe(self) -> dict[str, Any]:
         """Return the control as JSON for the panel."""
-        return {"name": self.name, "label": self.label, "help": self.help}
+        return {"name": self.name, "label": self.label, "help": self.help, "kind": self.kind}
 
 
 def pairs(options: Sequence[Any]) -> list[tuple[Any, str]]:
@@ -105,7 +110,6 @@ class _Options(Control):
     """A control with a list of options, each a value or a pair of value and text."""
 
     options: Sequence[Any] = ()
-    default: Any = None
 
     @property
     def initial(self) -> Any:
@@ -152,11 +156,8 @@ class _Options(Control):
                     f"{self._texts()}. Choose again."
                 )
             return options[index if index in places else places[0]][0]
-        if (
-            isinstance(raw, bool)
-            or not isinstance(raw, (int, float))
-            or not 0 <= raw < len(options)
-        ):
+        is_number = isinstance(raw, (int, float)) and not isinstance(raw, bool)
+        if not is_number or not 0 <= raw < len(options):
             raise InputError(
                 f"{self.label}: choice {shown(raw)} does not exist any more; expected 0 to "
                 f"{len(options) - 1}. Choose again."
@@ -178,25 +179,25 @@ class Choice(_Options):
 
     radio: bool = False
 
-    def describe(self) -> dict[str, Any]:
-        """Return the options and whether they are radio buttons."""
-        return {**super().describe(), "kind": "radio" if self.radio else "choice"}
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        """Whether they are radio buttons."""
+        return "radio" if self.radio else "choice"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slider(_Options):
     """A slider over listed values, so that sizes can double from step to step."""
 
-    def describe(self) -> dict[str, Any]:
-        """Return the options, in the order of the slider."""
-        return {**super().describe(), "kind": "slider"}
+    kind = "slider"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Several(_Options):
     """Any number of options, as check boxes; at least ``least`` of them."""
 
-    default: Any = field(default_factory=tuple)
+    kind = "several"
+    default: Any = ()
     least: int = 0
 
     @property
@@ -228,20 +229,16 @@ class Several(_Options):
         return [_Options.raw(self, item) for item in value]
 
     def describe(self) -> dict[str, Any]:
-        """Return the options."""
-        return {**super().describe(), "kind": "several", "least": self.least}
+        """Return the options, and how many have to be chosen."""
+        return {**super().describe(), "least": self.least}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Switch(Control):
     """On or off: a check box."""
 
+    kind = "switch"
     default: bool = False
-
-    @property
-    def initial(self) -> bool:
-        """The default."""
-        return self.default
 
     def check(self, value: Any) -> bool:
         """Return the value; only True and False are accepted."""
@@ -250,10 +247,6 @@ class Switch(Control):
                 f"{self.label}: {shown(value)} is neither on nor off; expected True or False."
             )
         return value
-
-    def describe(self) -> dict[str, Any]:
-        """Return the kind."""
-        return {**super().describe(), "kind": "switch"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,6 +264,7 @@ class Number(Control):
     suggestions : sequence of numbers
     """
 
+    kind = "number"
     default: float
     minimum: float = -math.inf
     maximum: float = math.inf
@@ -278,29 +272,15 @@ class Number(Control):
     unit: str = ""
     suggestions: Sequence[float] = ()
 
-    @property
-    def initial(self) -> float:
-        """The default."""
-        return self.default
-
     def _expected(self) -> str:
-        kind = "a whole number" if self.integer else "a number"
-        low, high = (self._text(v) for v in (self.minimum, self.maximum))
-        if math.isfinite(self.minimum) and math.isfinite(self.maximum):
-            return f"{kind} from {low} to {high}"
-        return (
-            f"{kind} of at least {low}"
-            if math.isfinite(self.minimum)
-            else f"{kind} of at most {high}"
-            if math.isfinite(self.maximum)
-            else kind
-        )
-
-    def _text(self, value: float) -> str:
-        """Return the shortest text that reads back as the number: the field shows what is worked
-        with.
-        """
-        return repr(float(value)).removesuffix(".0")
+        low, high = self.raw(self.minimum), self.raw(self.maximum)
+        bounds = {
+            (True, True): f" from {low} to {high}",
+            (True, False): f" of at least {low}",
+            (False, True): f" of at most {high}",
+            (False, False): "",
+        }[math.isfinite(self.minimum), math.isfinite(self.maximum)]
+        return f"{'a whole number' if self.integer else 'a number'}{bounds}"
 
     def check(self, value: Any) -> float:
         """Return the number; as an int if only whole numbers are accepted."""
@@ -323,13 +303,15 @@ class Number(Control):
             )
             raise InputError(
                 f"{self.label}: {given}; expected {self._expected()}. Type one, such as "
-                f"{self._text(self.default)}."
+                f"{self.raw(self.default)}."
             )
         return int(number) if self.integer else number
 
     def raw(self, value: Any) -> str:
-        """Return the number as the text in the field."""
-        return self._text(value)
+        """Return the shortest text that reads back as the number: the field shows what is worked
+        with.
+        """
+        return repr(float(value)).removesuffix(".0")
 
     def describe(self) -> dict[str, Any]:
         """Return the bounds (None where there is none), the unit and the suggestions."""
@@ -339,7 +321,6 @@ class Number(Control):
         }
         return {
             **super().describe(),
-            "kind": "number",
             "unit": self.unit,
             "integer": self.integer,
             "suggestions": list(self.suggestions),

@@ -5,7 +5,8 @@ How to add an instrument
 ------------------------
 1. Write the core call first (in a package below ``widgets``; it takes ``progress`` and ``stop`` and
    returns a result), then its figure in ``gpulab/figures``. An instrument does no arithmetic.
-2. Add one file to ``gpulab/widgets`` with one class that inherits from ``Instrument`` and defines
+2. Add a class to the file of its subject in ``gpulab/widgets``, or to a new one. It inherits from
+   ``Instrument`` and defines
 
    - ``title``, ``summary``, ``actions`` (an ``Action`` for each button; none for an analytic
      instrument, which only redraws);
@@ -15,7 +16,8 @@ How to add an instrument
      to ``self.results[action]``;
    - ``draw(values)``: a ``Drawing`` of ``self.results``; called after each change and after the
      work; under 100 ms;
-   - ``code_for(values)``: the few lines of gpulab that give the same result in a cell;
+   - ``code_for(values)``: the few lines of gpulab that give the same result in a cell; ``cell``
+     and ``call`` write them from the arguments of the core call;
    - ``changed(name)``, if the options of one control depend on another control: call
      ``self.replace_control(...)`` there;
    - ``ended(action)``, if a control selects which result is shown: set it to the new result there,
@@ -52,12 +54,46 @@ from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.figures import mimebundle
 from gpulab.results import folded
-from gpulab.widgets import _cells
-from gpulab.widgets._controls import Control, GoneError
+from gpulab.widgets._controls import (
+    Choice,
+    Control,
+    GoneError,
+    Number,
+    Several,
+    Slider,
+    Switch,
+    pairs,
+)
 from gpulab.widgets._panels import ControlsPanel, ResultsPanel
-from gpulab.widgets._work import Job, Progress, Stop, in_one_sentence
+from gpulab.widgets._work import Job, Progress, Stop, in_one_sentence, register
 
+# An instrument imports what it is made of from here.
+__all__ = [
+    "Action",
+    "Choice",
+    "Code",
+    "Control",
+    "Drawing",
+    "Instrument",
+    "Number",
+    "Progress",
+    "Several",
+    "Slider",
+    "Stop",
+    "Switch",
+    "Values",
+    "call",
+    "cell",
+    "in_one_sentence",
+    "literal",
+    "pairs",
+    "part_of",
+    "rounded",
+]
+
+Values = Mapping[str, Any]
 _NOTES = 2  # that are shown; more are folded
+_NOTE_ROWS = ("note: ", "note on ")
 # What makes a result wrong comes before what makes a time doubtful, and how a time was taken comes
 # last.
 _WEIGHTS = {
@@ -110,6 +146,13 @@ class Drawing:
     notes: Sequence[Note] = ()
     message: str = ""
 
+    @classmethod
+    def of(cls, result: Any, figure: go.Figure | None = None, message: str = "") -> Drawing:
+        """Return the table of a result, its evidence and its notes, beside a figure of it."""
+        headers, rows = result.table()
+        notes = getattr(result, "notes", ())
+        return cls(figure, headers, rows, [result.evidence], notes, message)
+
     def __post_init__(self) -> None:
         """Leave out the rows of notes, and bring the notes into order."""
         codes = sorted(
@@ -119,18 +162,46 @@ class Drawing:
             note for code in codes for note in dict.fromkeys(self.notes) if note.code == code
         ]
         first = [next(note for note in grouped if note.code == code) for code in codes[:_NOTES]]
-        object.__setattr__(
-            self, "notes", [*first, *(note for note in grouped if note not in first)]
-        )
-        object.__setattr__(
-            self,
-            "rows",
-            [
-                row
-                for row in self.rows
-                if not (row and str(row[0]).startswith(("note: ", "note on ")))
-            ],
-        )
+        others = [note for note in grouped if note not in first]
+        rows = [row for row in self.rows if not row or not str(row[0]).startswith(_NOTE_ROWS)]
+        object.__setattr__(self, "notes", [*first, *others])
+        object.__setattr__(self, "rows", rows)
+
+
+class Code(str):
+    """Python that ``call`` writes as it is, not as a string."""
+
+    __repr__ = str.__str__
+
+
+def literal(value: Any) -> str:
+    """Return the value as Python with double quotes, as the course writes it."""
+    return repr(value).replace("'", '"')
+
+
+def call(function: str, *arguments: Any, **named: Any) -> str:
+    """Return the call of a function of gpulab as code.
+
+    >>> call("transfer.sweep", "cpu", deadline=2.0)
+    'gl.transfer.sweep("cpu", deadline=2.0)'
+    """
+    words = [*map(literal, arguments), *(f"{name}={literal(v)}" for name, v in named.items())]
+    return f"gl.{function}({', '.join(words)})"
+
+
+def cell(*lines: str, more: str = "") -> str:
+    """Return the lines as the text of a cell that imports gpulab, and what else it needs."""
+    return "\n".join([*([f"import {more}"] if more else []), "import gpulab as gl", "", *lines])
+
+
+def rounded(text: str) -> str:
+    """Return "2 s" for "2.00 s": the text of a choice among round values."""
+    return text.replace(".00", "").replace(".0 ", " ")
+
+
+def part_of(progress: Progress, number: int, count: int, name: str) -> Progress:
+    """Return the progress of one part among several."""
+    return lambda fraction, text: progress((number + fraction) / count, f"{name}: {text}")
 
 
 class Instrument(ipywidgets.VBox):  # type: ignore[misc]
@@ -140,6 +211,15 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     ----------
     **values
         Initial values of controls, by name.
+
+    Attributes
+    ----------
+    results : dict
+        The newest result of each action.
+    latest : str
+        The action whose result is the newest, or "".
+    shown : Drawing
+        What is on the screen now: figure, table, evidence, notes and message.
 
     Raises
     ------
@@ -155,7 +235,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self._lock = threading.RLock()
         self._job: Job | None = None
         self.results: dict[str, Any] = {}
-        self._latest = ""  # the action of the newest result
+        self.latest = ""
         # action -> the values that its result was made with
         self._made: dict[str, dict[str, Any]] = {}
         self._working: dict[str, Any] | None = None  # the values of the work under way
@@ -184,7 +264,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self._results.open_now()
         super().__init__([self._panel, self._picture, self._results])
         self.add_class("gpulab-instrument")
-        _cells.register(self)
+        register(self)
 
     # What a subclass gives.
 
@@ -217,15 +297,15 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         what it changes.
         """
 
-    def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Any:
+    def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Any:
         """Make the core call of an action and return its result; runs in a thread."""
         raise NotImplementedError
 
-    def draw(self, values: Mapping[str, Any]) -> Drawing:
+    def draw(self, values: Values) -> Drawing:
         """Return what to show for ``self.results`` and the values."""
         raise NotImplementedError
 
-    def code_for(self, values: Mapping[str, Any]) -> str:
+    def code_for(self, values: Values) -> str:
         """Return the lines that give the same result in a cell."""
         raise NotImplementedError
 
@@ -274,10 +354,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         names = [a.name for a in self.actions]
         wanted = action or (names[0] if names else "")
         if wanted not in names:
-            raise InputError(
-                f"{self.title}: no action {shown(wanted)}; expected one of "
-                f"{', '.join(names) or 'none: this instrument only redraws'}."
-            )
+            known = ", ".join(names) or "none: this instrument only redraws"
+            raise InputError(f"{self.title}: no action {shown(wanted)}; expected one of {known}.")
         with self._lock:
             if self.running:
                 self._panel.write(
@@ -322,7 +400,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     @property
     def result(self) -> Any:
         """The newest result, or None."""
-        return self.results.get(self._latest)
+        return self.results.get(self.latest)
 
     @property
     def error(self) -> str:
@@ -338,11 +416,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     def progress(self) -> str:
         """The text beside the progress bar: what the work is doing, or how the last run ended."""
         return str(self._panel.progress)
-
-    @property
-    def shown(self) -> Drawing:
-        """What is on the screen now: figure, table, evidence, notes and message."""
-        return self._shown
 
     def describe(self) -> dict[str, Any]:
         """Return title, summary, buttons and controls as plain data; a control has its options or
@@ -411,14 +484,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         """
         with self._lock:
             if self._working is not None and self._aside is None:
-                self._aside = dict(self.results), dict(self._made), self._latest
+                self._aside = dict(self.results), dict(self._made), self.latest
             self._keep(action, self.values if self._working is None else self._working, result)
             self._redraw()
-
-    @property
-    def latest(self) -> str:
-        """The action whose result is the newest, or ""."""
-        return self._latest
 
     # The machinery.
 
@@ -435,7 +503,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         control = self.controls.get(self._panel.error_control)
         return control.name if control is not None and self.on_screen(control) else ""
 
-    def _assign(self, values: Mapping[str, Any]) -> None:
+    def _assign(self, values: Values) -> None:
         """Take values in the controls' own order: one that decides another's options comes before
         it.
         """
@@ -532,7 +600,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         else:
             self._apply({name: value})
 
-    def _apply(self, values: Mapping[str, Any]) -> None:
+    def _apply(self, values: Values) -> None:
         """Set controls without waiting for anything: a message is under the lock."""
         self.set(**values)
 
@@ -559,8 +627,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         job = self._job = Job(work, self._on_progress, end, action.measures)
         job.start()
 
-    def _keep(self, action: str, values: Mapping[str, Any], result: Any) -> None:
-        self.results[action], self._latest, self._made[action] = result, action, dict(values)
+    def _keep(self, action: str, values: Values, result: Any) -> None:
+        self.results[action], self.latest, self._made[action] = result, action, dict(values)
 
     def _on_progress(self, fraction: float, text: str) -> None:
         self._panel.write_while("running", fraction=fraction, progress=text)
@@ -578,7 +646,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                     self._redraw()
                 else:
                     if before is not None:
-                        self.results, self._made, self._latest = before
+                        self.results, self._made, self.latest = before
                         self._redraw()
                     self.failed(action.name)
             except Exception as failure:
@@ -616,14 +684,14 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         drawing = self.draw(self.values)
         message = drawing.message
         # a control of this name says which action's result is shown
-        shown = self.values.get("view", self._latest)
+        shown = self.values.get("view", self.latest)
         if self._stale(shown):
             button = next(a.label for a in self.actions if a.name == shown)
             message = (
                 f"The controls have changed since this result was made: press {button} to "
                 f"update it. {message}"
             ).strip()
-        self._shown = dataclasses.replace(drawing, message=message)
+        self.shown = dataclasses.replace(drawing, message=message)
         if drawing.figure is None:
             outputs: tuple[Any, ...] = ()
             self._picture.layout.min_height = "0"

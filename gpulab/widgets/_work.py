@@ -1,5 +1,5 @@
-"""Long work outside the kernel's main thread: throttled progress, a stop request, and one
-measurement at a time.
+"""Long work outside the kernel's main thread: throttled progress, a stop request, one measurement
+at a time, and its end when the cell that made the instrument runs again.
 
 A loop in a button's callback blocks the kernel and cannot be stopped, and an exception in a thread
 is not shown in a notebook. So the work runs in a thread of its own, and the instrument receives its
@@ -15,7 +15,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from gpulab.errors import GpulabError, StoppedError
 
@@ -169,3 +169,52 @@ def stop_all(seconds: float = 2.0) -> None:
 
 
 atexit.register(stop_all)
+
+
+# The notebook cell that made each instrument.
+
+
+class _Stoppable(Protocol):
+    def stop(self) -> None: ...
+
+
+# Cell id -> (the execution that made them, the instruments made then).
+_MADE: dict[str, tuple[str, list[weakref.ref[Any]]]] = {}
+
+
+def _cell_here() -> tuple[str, str] | None:
+    """Return the ids of the cell and of its execution, or None outside a notebook."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return None
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None:
+        return None
+    parent = kernel.get_parent("shell") or {}
+    cell = parent.get("metadata", {}).get("cellId")
+    return (cell, parent.get("header", {}).get("msg_id", "")) if cell else None
+
+
+def register(instrument: _Stoppable, where: tuple[str, str] | None = None) -> None:
+    """Remember which cell made the instrument; stop those that an earlier run of the same cell
+    made.
+
+    Parameters
+    ----------
+    instrument : Instrument
+    where : (str, str), optional
+        Ids of the cell and of its execution. By default the kernel is asked for them.
+    """
+    where = where or _cell_here()
+    if where is None:
+        return
+    cell, execution = where
+    before, made = _MADE.get(cell, (execution, []))
+    if before != execution:
+        for reference in made:
+            old = reference()
+            if old is not None:
+                old.stop()
+        made = []
+    _MADE[cell] = (execution, [*made, weakref.ref(instrument)])

@@ -12,9 +12,8 @@ import traitlets
 
 from gpulab.errors import GpulabError
 from gpulab.lessons import Prediction
-from gpulab.widgets import _cells
 from gpulab.widgets._panels import Panel, script
-from gpulab.widgets._work import in_one_sentence
+from gpulab.widgets._work import in_one_sentence, register
 
 VIEW_MIME = "application/vnd.jupyter.widget-view+json"
 
@@ -49,7 +48,7 @@ class PredictionPanel(Panel):
         self._follow(prediction)
         self.on_msg(self._on_message)
         self.open_now()
-        _cells.register(self)
+        register(self)
 
     def submit(self, value: str | float) -> None:
         """Keep an answer, as the Save button does; an answer that is refused is explained in one

@@ -4,7 +4,7 @@ and overlap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpulab import devices, figures, lessons, recordings, transfer, workloads
@@ -12,16 +12,30 @@ from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds, plural
-from gpulab.widgets._controls import Choice, Control, Number, Slider, Switch
-from gpulab.widgets._instrument import Action, Drawing, Instrument
-from gpulab.widgets._work import Progress, Stop
-from gpulab.widgets.compare_timings import draw_break_even
+from gpulab.widgets._instrument import (
+    Action,
+    Choice,
+    Code,
+    Control,
+    Drawing,
+    Instrument,
+    Number,
+    Progress,
+    Slider,
+    Stop,
+    Switch,
+    Values,
+    call,
+    cell,
+    rounded,
+)
 
 _MIB = 2**20
 _LATENCIES = tuple(k / 1e6 for k in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500))
 _BANDWIDTHS = tuple(k * 1e9 for k in (1, 2, 4, 8, 12.35, 16, 26, 32, 53, 64, 128, 225, 450, 900))
 _WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
 _NONE = "none"  # the choice of no recorded machine
+_NUMBERS = ("latency_seconds", "bandwidth_bytes_per_second")  # of the modelled link
 _VIEWS = (("sweep", "sweep and fit"), ("break_even", "break-even"), ("overlap", "overlap"))
 
 
@@ -71,7 +85,7 @@ class TransferExplorer(Instrument):
         self._fits: dict[tuple[int, str], tuple[Sweep, AlphaBeta | str]] = {}
         super().__init__(**values)
 
-    def make_controls(self) -> Sequence[Control]:
+    def make_controls(self) -> list[Control]:
         """Return the view, then the controls of each view; the modelled link serves all three."""
         return [
             Choice(
@@ -85,7 +99,7 @@ class TransferExplorer(Instrument):
             *self._sweep_controls(),
             *self._break_even_controls(),
             *self._overlap_controls(),
-            *_link_controls(),
+            *self._link_controls(),
         ]
 
     def _sweep_controls(self) -> list[Control]:
@@ -93,15 +107,9 @@ class TransferExplorer(Instrument):
             (str(d), f"{d.name}{': host copy' if d.is_cpu else ''}")
             for d in reversed(self._devices)
         ]
-        far = tuple(recordings.readable())
-        machines = [
-            (_NONE, "none" if far else "none recorded yet"),
-            *((name, name) for name in far),
-        ]
-        seconds = [
-            (s, format_seconds(s).replace(".00", "").replace(".0 ", " "))
-            for s in (2.0, 5.0, 10.0, 20.0, 60.0)
-        ]
+        far = list(recordings.readable())
+        machines = [(_NONE, "none" if far else "none recorded yet"), *far]
+        seconds = [(s, rounded(format_seconds(s))) for s in (2.0, 5.0, 10.0, 20.0, 60.0)]
         ours: dict[str, Any] = {"views": ("sweep",), "for_actions": ("sweep",)}
         shown: dict[str, Any] = {"views": ("sweep",), "shows_only": True}
         return [
@@ -135,14 +143,7 @@ class TransferExplorer(Instrument):
                 help="Time over size shows the latency, rate over size shows the bandwidth.",
                 **shown,
             ),
-            Choice(
-                name="series",
-                label="Fitted series",
-                options=((_NONE, "none yet"),),
-                help="The series whose time is fitted as latency "
-                "+ size / bandwidth, with the 95 % band for a new measurement.",
-                **shown,
-            ),
+            self._series_control([]),
             Number(
                 name="predict_mebibytes",
                 label="Predict a copy of",
@@ -164,23 +165,18 @@ class TransferExplorer(Instrument):
         ]
 
     def _break_even_controls(self) -> list[Control]:
-        live = [(str(d), f"{d.name} (this machine)") for d in self._devices if not d.is_cpu]
-        loaded = [
-            (name, recording.environment) for name, recording in recordings.readable().items()
+        against = [(str(d), f"{d.name} (this machine)") for d in self._devices if not d.is_cpu]
+        against += [
+            (f"recording {name}", f"{recording.environment.device} (recorded)")
+            for name, recording in recordings.readable().items()
+            if recording.environment.device_kind != "cpu"
         ]
-        far = [
-            (f"recording {name}", f"{e.device} (recorded)")
-            for name, e in loaded
-            if e.device_kind != "cpu"
-        ]
-        against = [*live, *far, ("model", "H200 over the modelled link")]
-        names = workloads.names()
         ours: dict[str, Any] = {"views": ("break_even",), "for_actions": ("break_even",)}
         return [
             Choice(
                 name="workload",
                 label="Workload",
-                options=names,
+                options=workloads.names(),
                 default="matmul",
                 help="Computed at its usual sizes.",
                 **ours,
@@ -188,7 +184,7 @@ class TransferExplorer(Instrument):
             Choice(
                 name="against",
                 label="CPU against",
-                options=against,
+                options=[*against, ("model", "H200 over the modelled link")],
                 help="The accelerator; the CPU is measured live.",
                 **ours,
             ),
@@ -203,21 +199,15 @@ class TransferExplorer(Instrument):
         ]
 
     def _overlap_controls(self) -> list[Control]:
-        ways = (("model", "modelled link"), ("here", "measured here"))
-        default = "model" if len(self._devices) == 1 else "here"
         ours: dict[str, Any] = {"views": ("overlap",), "for_actions": ("overlap",)}
         shown: dict[str, Any] = {"views": ("overlap",), "shows_only": True}
-        ratios = (0.25, 0.5, 1.0, 2.0, 4.0)
-        sizes = [
-            (_MIB * 2**k, format_bytes(_MIB * 2**k).replace(".00", "").replace(".0 ", " "))
-            for k in range(9)
-        ]
+        sizes = [(n, rounded(format_bytes(n))) for n in (_MIB * 2**k for k in range(9))]
         return [
             Choice(
                 name="way",
                 label="Timeline",
-                options=ways,
-                default=default,
+                options=(("model", "modelled link"), ("here", "measured here")),
+                default="model" if len(self._devices) == 1 else "here",
                 radio=True,
                 help="The modelled timeline is updated with "
                 "each control; the measured one is made when you press its button.",
@@ -243,10 +233,52 @@ class TransferExplorer(Instrument):
             Slider(
                 name="compute_ratio",
                 label="Modelled compute / copy",
-                options=ratios,
+                options=(0.25, 0.5, 1.0, 2.0, 4.0),
                 default=1.0,
                 help="The time of the modelled compute relative to one copy of all bytes.",
                 **shown,
+            ),
+        ]
+
+    @staticmethod
+    def _series_control(options: Sequence[tuple[str, str]]) -> Control:
+        return Choice(
+            name="series",
+            label="Fitted series",
+            options=options or ((_NONE, "none yet"),),
+            help="The series whose time is fitted as latency "
+            "+ size / bandwidth, with the 95 % band for a new measurement.",
+            views=("sweep",),
+            shows_only=True,
+        )
+
+    @staticmethod
+    def _link_controls() -> list[Control]:
+        default = transfer.link("pcie4-x16")
+        return [
+            Choice(
+                name="link",
+                label="Modelled link",
+                options=transfer.link_names(),
+                default=default.name,
+                help="Sets latency and bandwidth to those published for such a link.",
+                shows_only=True,
+            ),
+            Slider(
+                name="latency_seconds",
+                label="Its latency",
+                options=[(s, rounded(format_seconds(s))) for s in _LATENCIES],
+                default=default.latency_seconds,
+                help="The time of a copy of zero bytes.",
+                shows_only=True,
+            ),
+            Slider(
+                name="bandwidth_bytes_per_second",
+                label="Its bandwidth",
+                options=[(r, f"{r / 1e9:g} GB/s") for r in _BANDWIDTHS],
+                default=default.bandwidth_bytes_per_second,
+                help="The rate that large copies approach.",
+                shows_only=True,
             ),
         ]
 
@@ -256,17 +288,12 @@ class TransferExplorer(Instrument):
         """Return whether the control applies to what is shown: the modelled link only if it is
         drawn or used.
         """
-        if control.name in (*_LINK_NAMES, "compute_ratio") and not self._link_matters():
+        v = self.values
+        used = {"sweep": v["link_shown"], "break_even": v["against"] == "model"}
+        needs_link = control.name in ("link", *_NUMBERS, "compute_ratio")
+        if needs_link and not used.get(v["view"], v["way"] == "model"):
             return False
         return super().on_screen(control)
-
-    def _link_matters(self) -> bool:
-        view = self.values["view"]
-        wanted = {
-            "sweep": self.values["link_shown"],
-            "break_even": self.values["against"] == "model",
-        }
-        return bool(wanted.get(view, self.values["way"] == "model"))
 
     def changed(self, name: str) -> None:
         """Set latency and bandwidth to those of a newly chosen link, and offer the series of the
@@ -274,8 +301,7 @@ class TransferExplorer(Instrument):
         """
         if name == "link":
             preset = transfer.link(self.values["link"])
-            self.values["latency_seconds"] = preset.latency_seconds
-            self.values["bandwidth_bytes_per_second"] = preset.bandwidth_bytes_per_second
+            self.values.update({number: getattr(preset, number) for number in _NUMBERS})
         if name == "recorded":
             self._offer_series()
 
@@ -289,64 +315,59 @@ class TransferExplorer(Instrument):
     def _offer_series(self) -> None:
         """Offer each series of the sweeps shown; the live one comes first."""
         options = [
-            (
-                f"{where} {direction} {memory}",
-                f"{name}: {_WORDS.get(direction, direction)}, {memory}",
-            )
-            for where, s, name in self._sweeps(self.values)
-            for direction, memory in s.series
+            (f"{where} {' '.join(series)}", f"{name}: {_series_words(*series)}")
+            for where, s, name in self._sweeps()
+            for series in s.series
         ]
-        before = self.controls["series"]
-        if isinstance(before, Choice):
-            kept: dict[str, Any] = {"help": before.help, "views": before.views, "shows_only": True}
-            self.replace_control(
-                Choice(
-                    name="series",
-                    label=before.label,
-                    options=options or [(_NONE, "none yet")],
-                    **kept,
-                )
-            )
+        self.replace_control(self._series_control(options))
 
     # What is shown.
 
     @property
     def link(self) -> Link:
         """The modelled link that the controls describe."""
-        return self._link(self.values)
+        return transfer.link(**self._link_arguments())
 
-    def _link(self, values: Mapping[str, Any]) -> Link:
-        return transfer.link(**self._link_arguments(values))
+    def _link_arguments(self) -> dict[str, Any]:
+        """Return what ``gl.transfer.link`` is given: a name, and only those numbers that are not
+        the named link's own.
+        """
+        name = self.values["link"]
+        preset = transfer.link(name)
+        own = {
+            number: self.values[number]
+            for number in _NUMBERS
+            if self.values[number] != getattr(preset, number)
+        }
+        return {"name": name, **own}
 
     @property
     def fit(self) -> AlphaBeta | None:
         """The fit on the screen."""
-        found = self._fit(self.values)
+        found = self._fit()
         return found if isinstance(found, AlphaBeta) else None
 
-    def _sweeps(self, values: Mapping[str, Any]) -> list[tuple[str, Sweep, str]]:
+    def _sweeps(self) -> list[tuple[str, Sweep, str]]:
         """Return (key, sweep, name) of what was measured here and of the recorded machine that is
         chosen.
         """
-        live: Sweep | None = self.results.get("sweep")
-        name = values["recorded"]
+        name = self.values["recorded"]
         if name not in self._recorded:
             self._recorded[name] = (
                 None if name == _NONE else transfer.recorded_sweep(recordings.load(name))
             )
-        far = self._recorded[name]
-        return [
-            *([("live", live, "here")] if live else []),
-            *([("recorded", far, name)] if far else []),
+        both = [
+            ("live", self.results.get("sweep"), "here"),
+            ("recorded", self._recorded[name], name),
         ]
+        return [(key, s, name) for key, s, name in both if s is not None]
 
-    def _fit(self, values: Mapping[str, Any]) -> AlphaBeta | str | None:
+    def _fit(self) -> AlphaBeta | str | None:
         """Return the chosen series' fit, the sentence why it has none, or None where nothing was
         measured.
         """
-        where, _, series = values["series"].partition(" ")
-        s = next((s for key, s, _ in self._sweeps(values) if key == where), None)
-        return None if s is None else self._fit_of(s, series)
+        where, _, series = self.values["series"].partition(" ")
+        return next((self._fit_of(s, series) for key, s, _ in self._sweeps() if key == where), None)
 
     def _fit_of(self, s: Sweep, series: str) -> AlphaBeta | str:
         key = (id(s), series)
@@ -359,16 +380,12 @@ class TransferExplorer(Instrument):
         return self._fits[key][1]
 
     def work(
-        self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop
+        self, action: str, values: Values, progress: Progress, stop: Stop
     ) -> Sweep | BreakEven | Overlap:
         """Run ``gl.transfer.sweep``, ``break_even`` or ``overlap``."""
         if action == "break_even":
-            arguments = self._break_even_arguments(values)
-            if values["against"] == "model":
-                arguments |= {"link": self._link(values), "processor": "nvidia-h200"}
-            return transfer.break_even(
-                values["workload"], progress=progress, stop=stop, **arguments
-            )
+            arguments = self._break_even_arguments(values, self.link)
+            return transfer.break_even(progress=progress, stop=stop, **arguments)
         if action == "overlap":
             return transfer.overlap(
                 values["nbytes"], chunks=values["chunks"], progress=progress, stop=stop
@@ -377,69 +394,85 @@ class TransferExplorer(Instrument):
             values["device"], deadline=values["deadline"], progress=progress, stop=stop
         )
         # here, beside the kernel's main thread, so that a choice of series redraws at once
-        for direction, memory in s.series:
-            self._fit_of(s, f"{direction} {memory}")
+        for series in s.series:
+            self._fit_of(s, " ".join(series))
         return s
 
-    def draw(self, values: Mapping[str, Any]) -> Drawing:
+    def draw(self, values: Values) -> Drawing:
         """Return the sweep with its fit, the break-even, or the timeline."""
-        if values["view"] == "break_even":
-            return draw_break_even(self.results.get("break_even"))
-        return (
-            self._draw_overlap(values) if values["view"] == "overlap" else self._draw_sweep(values)
-        )
+        if values["view"] == "overlap":
+            return self._draw_overlap(values)
+        if values["view"] == "sweep":
+            return self._draw_sweep(values)
+        b: BreakEven | None = self.results.get("break_even")
+        if b is None:
+            return Drawing(
+                message="Press Find break-even: it measures this CPU over the usual sizes of the "
+                "workload."
+            )
+        evidence = [e for e in (b.host_evidence, b.evidence) if e is not None]
+        figure = figures.break_even(b) if b.rows else None
+        return Drawing(figure, *b.table(), evidence, b.notes, b.sentence)
 
-    def _draw_sweep(self, values: Mapping[str, Any]) -> Drawing:
-        sweeps = self._sweeps(values)
-        road = self._link(values)
-        links = [road] if values["link_shown"] else []
-        found = self._fit(values)
-        fit = found if isinstance(found, AlphaBeta) else None
+    def _draw_sweep(self, values: Values) -> Drawing:
+        sweeps, link, name = self._sweeps(), self.link, values["recorded"]
+        links = [link] if values["link_shown"] else []
+        found, fit = self._fit(), self.fit
         nbytes = float(values["predict_mebibytes"]) * _MIB
         words = [] if self.results.get("sweep") else ["Press Sweep to measure on this machine."]
-        if values["recorded"] != _NONE and self._recorded[values["recorded"]] is None:
-            words.append(f"Transfers of {values['recorded']}: not recorded yet.")
+        if name != _NONE and self._recorded[name] is None:
+            words.append(f"Transfers of {name}: not recorded yet.")
         if isinstance(found, str):
             words.append(f"No fit: {found}")
         words += _fit_words(fit, nbytes) if fit else []
         if links:
+            seconds = format_seconds(link.seconds(nbytes))
             words.append(
-                f"The modelled link {road.name} takes {format_seconds(road.seconds(nbytes))} for "
-                f"{format_bytes(nbytes)}."
+                f"The modelled link {link.name} takes {seconds} for {format_bytes(nbytes)}."
             )
+        message = " ".join(words)
         if not sweeps and not links:
-            return Drawing(message=" ".join(words))
-        first = sweeps[0][1] if sweeps else None
-        beside = [s for _, s, _ in sweeps[1:]]
+            return Drawing(message=message)
+        shown = [s for _, s, _ in sweeps]
         figure = figures.sweep(
-            first, fit, values["quantity"], beside, links=links, at_bytes=nbytes if fit else None
+            shown[0] if shown else None,
+            fit,
+            values["quantity"],
+            shown[1:],
+            links=links,
+            at_bytes=nbytes if fit else None,
         )
         headers, rows = _sweep_table(
             [(s, name) for _, s, name in sweeps], links, values["quantity"]
         )
-        evidence = [s.evidence for _, s, _ in sweeps] + [one.evidence for one in links]
-        notes = [note for _, s, _ in sweeps for note in s.notes]
-        return Drawing(figure, headers, rows, evidence, notes, " ".join(words))
+        evidence = [one.evidence for one in (*shown, *links)]
+        notes = [note for s in shown for note in s.notes]
+        return Drawing(figure, headers, rows, evidence, notes, message)
 
-    def _draw_overlap(self, values: Mapping[str, Any]) -> Drawing:
-        modelled = values["way"] == "model"
-        o: Overlap | None = (
-            self._modelled_overlap(values) if modelled else self.results.get("overlap")
-        )
+    def _draw_overlap(self, values: Values) -> Drawing:
+        o: Overlap | None = self.results.get("overlap")
+        if values["way"] == "model":
+            link, nbytes = self.link, values["nbytes"]
+            o = transfer.overlap(
+                nbytes,
+                chunks=values["chunks"],
+                link=link,
+                compute_seconds=values["compute_ratio"] * link.seconds(nbytes),
+            )
         if o is None:
             return Drawing(
                 message="Press Measure overlap: it copies and computes on this machine, in chunks "
                 "and one after the other."
             )
-        (_, header), rows = ("", "time"), o.table()[1]
         codes = {note.code for note in o.notes}
-        gain = (
-            f"{o.ratio_text} of the gain that is possible"
-            if round(100 * o.ratio) > 0
-            else "nothing was gained"
-        )
-        gain = "no overlap happened" if "no-overlap" in codes and o.chunks > 1 else gain
-        gain = "more than is possible, so no gain is reported" if "implausible" in codes else gain
+        if "implausible" in codes:
+            gain = "more than is possible, so no gain is reported"
+        elif "no-overlap" in codes and o.chunks > 1:
+            gain = "no overlap happened"
+        elif round(100 * o.ratio) > 0:
+            gain = f"{o.ratio_text} of the gain that is possible"
+        else:
+            gain = "nothing was gained"
         pieces = plural(o.chunks, "chunk")
         message = (
             f"In {pieces} it takes {format_seconds(o.seconds)}, one after the other "
@@ -447,23 +480,13 @@ class TransferExplorer(Instrument):
         )
         far, words = _recorded_overlap(values["recorded"], o)
         evidence = [o.evidence, *([recordings.load(values["recorded"]).evidence()] if far else [])]
-        title = f"{format_bytes(o.nbytes)} in {pieces}"
         return Drawing(
             figures.overlap(o),
-            (title, header),
-            [*rows, *far],
+            (f"{format_bytes(o.nbytes)} in {pieces}", "time"),
+            [*o.table()[1], *far],
             evidence,
             o.notes,
             f"{message} {words}".strip(),
-        )
-
-    def _modelled_overlap(self, values: Mapping[str, Any]) -> Overlap:
-        road, nbytes = self._link(values), values["nbytes"]
-        return transfer.overlap(
-            nbytes,
-            chunks=values["chunks"],
-            link=road,
-            compute_seconds=values["compute_ratio"] * road.seconds(nbytes),
         )
 
     def _stale(self, action: str) -> bool:
@@ -472,92 +495,68 @@ class TransferExplorer(Instrument):
         """
         if action == "overlap" and self.values["way"] == "model":
             return False
-        modelled = action == "break_even" and self._made.get(action, {}).get("against") == "model"
-        moved = modelled and any(
-            self._made[action][name] != self.values[name] for name in _LINK_NAMES
-        )
-        return moved or super()._stale(action)
+        made = self._made.get(action, {})
+        moved = any(made.get(name) != self.values[name] for name in ("link", *_NUMBERS))
+        modelled = action == "break_even" and made.get("against") == "model"
+        return (modelled and moved) or super()._stale(action)
 
     # The code.
 
-    def _link_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what ``gl.transfer.link`` is given: a name, and only those numbers that are not
-        the named link's own.
-        """
-        preset = transfer.link(values["link"])
-        own = {
-            name: values[name] for name in _LINK_NAMES[1:] if values[name] != getattr(preset, name)
-        }
-        return {"name": values["link"], **own}
+    def _break_even_arguments(self, values: Values, link: Any) -> dict[str, Any]:
+        """Return what ``gl.transfer.break_even`` takes."""
+        against: str = values["against"]
+        recording = against.removeprefix("recording ")
+        other = {"device": against} if recording == against else {"recording": recording}
+        if against == "model":
+            other = {"link": link, "processor": "nvidia-h200"}
+        return {"workload": values["workload"], **other, "deadline": values["search_deadline"]}
 
-    def _break_even_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        against = values["against"]
-        other: dict[str, Any] = {} if against == "model" else {"device": against}
-        if against.startswith("recording "):
-            other = {"recording": against.removeprefix("recording ")}
-        return {**other, "deadline": values["search_deadline"]}
-
-    def code_for(self, values: Mapping[str, Any]) -> str:
+    def code_for(self, values: Values) -> str:
         """Return the calls of ``gl.transfer`` behind the view."""
-        first, *own = self._link_arguments(values).items()
-        road = (
-            "link = "
-            f"gl.transfer.link({_literal(first[1])}{''.join(f', {name}={value:g}' for name, value in own)})"
-        )
+        arguments = {
+            name: value if name == "name" else Code(f"{value:g}")
+            for name, value in self._link_arguments().items()
+        }
+        link = f"link = {call('transfer.link', arguments.pop('name'), **arguments)}"
         if values["view"] == "break_even":
-            lines = self._break_even_code(values, road)
-        elif values["view"] == "overlap":
-            chunked = f"o = gl.transfer.overlap({values['nbytes']}, chunks={values['chunks']}"
-            seconds = (
-                f", compute_seconds={values['compute_ratio']:g} * link.seconds({values['nbytes']})"
-            )
-            model = f", link=link{'' if values['compute_ratio'] == 1 else seconds})"
-            lines = (
-                [road, chunked + model, "o"] if values["way"] == "model" else [f"{chunked})", "o"]
-            )
-            lines += ["gl.lessons.recorded_overlap()"] if values["recorded"] != _NONE else []
-        else:
-            lines = self._sweep_code(values, road)
-        return "\n".join(["import gpulab as gl", "", *lines])
+            arguments = self._break_even_arguments(values, Code("link"))
+            made = call("transfer.break_even", arguments.pop("workload"), **arguments)
+            return cell(*([link] if "link" in arguments else []), f"b = {made}", "b")
+        if values["view"] == "sweep":
+            return cell(*self._sweep_code(values, link))
+        nbytes, arguments = values["nbytes"], {"chunks": values["chunks"]}
+        if values["way"] == "model":
+            arguments["link"] = Code("link")
+            if values["compute_ratio"] != 1:
+                ratio = f"{values['compute_ratio']:g} * link.seconds({nbytes})"
+                arguments["compute_seconds"] = Code(ratio)
+        lines = [link] if values["way"] == "model" else []
+        lines += [f"o = {call('transfer.overlap', nbytes, **arguments)}", "o"]
+        return cell(*lines, *(["gl.lessons.recorded_overlap()"] * (values["recorded"] != _NONE)))
 
-    def _break_even_code(self, values: Mapping[str, Any], road: str) -> list[str]:
-        words = "".join(
-            f", {name}={_literal(value)}"
-            for name, value in self._break_even_arguments(values).items()
-        )
-        if values["against"] != "model":
-            return [f"b = gl.transfer.break_even({_literal(values['workload'])}{words})", "b"]
-        call = (
-            f"b = gl.transfer.break_even({_literal(values['workload'])}, link=link, "
-            f'processor="nvidia-h200"{words})'
-        )
-        return [road, call, "b"]
-
-    def _sweep_code(self, values: Mapping[str, Any], road: str) -> list[str]:
-        where, _, series = values["series"].partition(" ")
-        direction, _, memory = series.partition(" ")
-        chosen = f"{_literal(direction)}, {_literal(memory)}" if series else ""
-        far = values["recorded"] if self._recorded[values["recorded"]] else _NONE
+    def _sweep_code(self, values: Values, link: str) -> list[str]:
+        where, *series = values["series"].split(" ")
+        chosen = ", ".join(f'"{part}"' for part in series) if len(series) == 2 else ""
         # as the field shows it: six digits are too few
         mebibytes = self.controls["predict_mebibytes"].raw(values["predict_mebibytes"])
-        source = "far" if where == "recorded" else "s"
-        lines = [
-            f"s = gl.transfer.sweep({_literal(values['device'])}, deadline={values['deadline']})"
-        ]
-        lines += (
-            [f"far = gl.transfer.recorded_sweep(gl.recordings.load({_literal(far)}))"]
-            if far != _NONE
-            else []
-        )
-        lines += [
-            f"fit = {source}.fit({chosen})",
-            f"low, expected, high = fit.predict({mebibytes} * 2**20)",
-        ]
-        lines += [road] if values["link_shown"] else []
-        quantity = "" if values["quantity"] == "seconds" else ', quantity="rate"'
-        beside = "" if far == _NONE else ", beside=[far]"
-        links = ", links=[link]" if values["link_shown"] else ""
-        return [*lines, f"gl.figures.sweep(s, fit{quantity}{beside}{links})"]
+        swept = call("transfer.sweep", values["device"], deadline=values["deadline"])
+        lines, drawn = [f"s = {swept}"], ["s", "fit"]
+        if values["quantity"] == "rate":
+            drawn.append('quantity="rate"')
+        if self._recorded[values["recorded"]]:
+            recording = call("recordings.load", values["recorded"])
+            lines.append(f"far = {call('transfer.recorded_sweep', Code(recording))}")
+            drawn.append("beside=[far]")
+        lines.append(f"fit = {'far' if where == 'recorded' else 's'}.fit({chosen})")
+        lines.append(f"low, expected, high = fit.predict({mebibytes} * 2**20)")
+        if values["link_shown"]:
+            lines.append(link)
+            drawn.append("links=[link]")
+        return [*lines, f"gl.figures.sweep({', '.join(drawn)})"]
+
+
+def _series_words(direction: str, memory: str) -> str:
+    return f"{_WORDS.get(direction, direction)}, {memory}"
 
 
 def _recorded_overlap(name: str, o: Overlap) -> tuple[list[tuple[str, str]], str]:
@@ -570,78 +569,32 @@ def _recorded_overlap(name: str, o: Overlap) -> tuple[list[tuple[str, str]], str
     for nbytes, chunks, serial, chunked in seen:
         if (nbytes, chunks) == (o.nbytes, o.chunks):
             words = f"{Badge.RECORDED} on {name}:"
-            rows = [
+            return [
                 (f"{words} one after the other", format_seconds(serial)),
                 (f"{words} in overlapping chunks", format_seconds(chunked)),
-            ]
-            return rows, ""
+            ], ""
     if not seen:
         if recordings.load(name).environment.device_kind == "cpu":
             return [], f"{name} is a CPU: overlap is compared only with recorded GPUs."
         return [], f"Overlap on {name}: not recorded yet."
     sizes = " and ".join(format_bytes(nbytes) for nbytes in dict.fromkeys(row[0] for row in seen))
-    return (
-        [],
-        f"Overlap on {name} was recorded for {sizes}, in "
-        f"{', '.join(str(n) for n in sorted({row[1] for row in seen}))} chunks.",
-    )
-
-
-_LINK_NAMES = ("link", "latency_seconds", "bandwidth_bytes_per_second")
-
-
-def _link_controls() -> list[Control]:
-    presets = transfer.link_names()
-    latencies = [(s, format_seconds(s).replace(".00", "").replace(".0 ", " ")) for s in _LATENCIES]
-    bandwidths = [(r, f"{r / 1e9:g} GB/s") for r in _BANDWIDTHS]
-    default = transfer.link("pcie4-x16")
-    kind: dict[str, Any] = {"shows_only": True}
-    return [
-        Choice(
-            name="link",
-            label="Modelled link",
-            options=presets,
-            default=default.name,
-            help="Sets latency and bandwidth to those published for such a link.",
-            **kind,
-        ),
-        Slider(
-            name="latency_seconds",
-            label="Its latency",
-            options=latencies,
-            default=default.latency_seconds,
-            help="The time of a copy of zero bytes.",
-            **kind,
-        ),
-        Slider(
-            name="bandwidth_bytes_per_second",
-            label="Its bandwidth",
-            options=bandwidths,
-            default=default.bandwidth_bytes_per_second,
-            help="The rate that large copies approach.",
-            **kind,
-        ),
-    ]
+    counts = ", ".join(map(str, sorted({row[1] for row in seen})))
+    return [], f"Overlap on {name} was recorded for {sizes}, in {counts} chunks."
 
 
 def _fit_words(fit: AlphaBeta, nbytes: float) -> list[str]:
     """Return sentences about the fit and its prediction."""
     latency = " to ".join(format_seconds(v) for v in fit.latency_interval_seconds)
     rate = " to ".join(format_bytes_per_second(v) for v in fit.bandwidth_interval_bytes_per_second)
-    count = len(fit.knees_bytes)
-    knees = (
-        f", knee{'s' if count > 1 else ''} at {', '.join(format_bytes(k) for k in fit.knees_bytes)}"
-        if count
-        else ", no knee"
-    )
+    knees = ", ".join(map(format_bytes, fit.knees_bytes))
+    knees = f"knee{'s' if len(fit.knees_bytes) > 1 else ''} at {knees}" if knees else "no knee"
     low, expected, high = fit.predict(nbytes)
     return [
         f"Fit: latency {format_seconds(fit.latency_seconds)} (95 % {latency}), bandwidth "
-        f"{format_bytes_per_second(fit.bandwidth_bytes_per_second)} (95 % {rate}){knees}; held-out "
+        f"{format_bytes_per_second(fit.bandwidth_bytes_per_second)} (95 % {rate}), {knees}; held-out "
         f"error {fit.held_out_error:.1%}.",
         f"A copy of {format_bytes(nbytes)} is expected to take {format_seconds(expected)}, 95 % "
-        "between "
-        f"{format_seconds(low)} and {format_seconds(high)}.",
+        f"between {format_seconds(low)} and {format_seconds(high)}.",
     ]
 
 
@@ -657,15 +610,13 @@ def _sweep_table(
                 for p in s.select(direction, memory)
             }
             where = f"{name}: " if len(sweeps) > 1 else ""
-            columns.append(
-                (f"{where}{_WORDS.get(direction, direction)}, {memory}", s.evidence, cells)
-            )
+            columns.append((f"{where}{_series_words(direction, memory)}", s.evidence, cells))
     sizes = sorted(
         {n for _, _, cells in columns for n in cells} or {2**k for k in range(10, 31, 2)}
     )
     columns += [
-        (road.name, road.evidence, {n: _cell(road.seconds(n), None, n, quantity) for n in sizes})
-        for road in links
+        (link.name, link.evidence, {n: _cell(link.seconds(n), None, n, quantity) for n in sizes})
+        for link in links
     ]
     rows: list[list[str | Badge]] = [["evidence", *(evidence.badge for _, evidence, _ in columns)]]
     rows += [
@@ -679,8 +630,3 @@ def _cell(seconds: float, interval: tuple[float, float] | None, nbytes: int, qua
         return format_bytes_per_second(nbytes / seconds)
     ends = "" if interval is None else f" [{', '.join(format_seconds(v) for v in interval)}]"
     return f"{format_seconds(seconds)}{ends}"
-
-
-def _literal(value: Any) -> str:
-    """Return the value as Python code with double quotes, as the course writes it."""
-    return repr(value).replace("'", '"')

@@ -15,13 +15,7 @@ from instruments import NAMES, SMALLEST, display, make, offered, run_cell, setti
 
 from texts import figure_text
 
-ACTIONS = [
-    (name, action.name)
-    for name in NAMES
-    for action in getattr(widgets, name).actions
-    if (name, action.name)
-    != ("CompareTimings", "break_even")  # TransferExplorer's is the same call
-]
+ACTIONS = [(name, action.name) for name in NAMES for action in getattr(widgets, name).actions]
 # What each action takes in seconds: the cheap ones are for every commit.
 QUICK = {"refresh", "overlap", "snapshot", "clear"}
 
@@ -51,9 +45,7 @@ JUNK = (
 )
 # Instrument, settings, and the controls that change nothing on the screen with these settings.
 CONTEXTS: list[tuple[str, dict[str, Any], set[str]]] = [
-    *((name, {}, set()) for name in NAMES if name not in ("CompareTimings", "ScalingLab")),
-    ("CompareTimings", {}, {"against"}),
-    ("CompareTimings", {"view": "break_even"}, {"n", "transfer", "recorded"}),
+    *((name, {}, set()) for name in NAMES if name != "ScalingLab"),
     ("MemoryInspector", {"view": "trace"}, set()),
     ("MemoryInspector", {"view": "release"}, set()),
     ("ModelDiet", {"stored": "8 bits"}, set()),
@@ -198,7 +190,7 @@ def test_each_action_gives_its_result(ran: dict[str, Any], name: str, action: st
 # Code that takes no more than a second or two; ranks of its own and long sweeps take seconds.
 CODES: list[tuple[str, str, dict[str, Any]]] = [
     ("MachineCard", "refresh", {}),
-    ("CompareTimings", "run", {"view": "run"}),
+    ("CompareTimings", "run", {}),
     ("TransferExplorer", "overlap", {"view": "overlap", "way": "here"}),
     ("MemoryInspector", "snapshot", {"view": "snapshot"}),
     ("MemoryInspector", "predict", {"view": "predict"}),

@@ -117,7 +117,7 @@ def test_the_code_shown_gives_the_same_values(name: str, given: dict[str, Any]) 
 PUBLISHED: dict[str, tuple[str, dict[str, Any], str, Any]] = {
     "times": ("CompareTimings", {"n": 64}, "run", made.comparison),
     "times that disagree": ("CompareTimings", {"n": 65}, "run", lambda: made.comparison(False)),
-    "break-even": ("CompareTimings", {"view": "break_even"}, "break_even", made.break_even),
+    "break-even": ("TransferExplorer", {"view": "break_even"}, "break_even", made.break_even),
     "no break-even": (
         "TransferExplorer",
         {"view": "break_even"},

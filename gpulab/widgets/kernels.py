@@ -1,18 +1,128 @@
-"""Occupancy of a launch: the resident warps of an SM, the limiting resource, and curves over block
-size, registers, shared memory.
+"""Kernels without a run: the memory access of one warp, lane by lane, and the occupancy of a
+launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from gpulab import _given, devices, figures, models
 from gpulab.devices import _datasheets, _facts
 from gpulab.errors import DeviceError, InputError, shown
-from gpulab.models import Occupancy
-from gpulab.widgets._controls import Choice, Control, Number, Slider
-from gpulab.widgets._instrument import Action, Drawing, Instrument
+from gpulab.models import ACCESS_KINDS, AccessPattern, Occupancy
+from gpulab.widgets._instrument import (
+    Action,
+    Choice,
+    Control,
+    Drawing,
+    Instrument,
+    Number,
+    Slider,
+    Values,
+    call,
+    cell,
+)
+
+# Every stride up to beyond a row of 32 banks, then the pitches of usual arrays with and without
+# padding.
+_STRIDES = (*range(41), 48, 63, 64, 65, 96, 127, 128, 129, 256, 257, 512, 1024)
+_ELEMENTS = (
+    (1, "1 byte (int8)"),
+    (2, "2 bytes (float16)"),
+    (4, "4 bytes (float32)"),
+    (8, "8 bytes (float64)"),
+    (16, "16 bytes (float4)"),
+)
+
+
+class AccessPatterns(Instrument):
+    """Let 32 lanes access an array, and count sectors and bank conflicts.
+
+    ``pattern`` is what ``gl.models.named_access`` returned for the controls.
+
+    Examples
+    --------
+    >>> a = AccessPatterns(stride_elements=32)
+    >>> a.pattern.sectors, a.pattern.conflict_ways
+    (32, 32)
+    >>> print(a.code)
+    import gpulab as gl
+    <BLANKLINE>
+    a = gl.models.access_pattern(32, 0, 4)
+    gl.figures.access(a)
+    """
+
+    title = "Access patterns"
+    summary = (
+        "What the 32 lanes of a warp request at once: sectors moved in device memory, and "
+        "bank conflicts in shared memory."
+    )
+    actions: tuple[Action, ...] = ()
+
+    def make_controls(self) -> list[Control]:
+        """Return the kind of pattern, stride, offset, element size and active lanes."""
+        kinds = [(name, f"{kind.label}: {kind.formula}") for name, kind in ACCESS_KINDS.items()]
+        return [
+            Choice(
+                name="kind",
+                label="Lane i takes",
+                options=kinds,
+                help="The element of each lane, as a kernel would write it.",
+            ),
+            Slider(
+                name="stride_elements",
+                label="Stride (elements)",
+                options=_STRIDES,
+                default=1,
+                help="From one lane to the next, or from one row to the next; with 0 all lanes "
+                "read one element.",
+            ),
+            Slider(
+                name="offset_elements",
+                label="Offset (elements)",
+                options=range(33),
+                default=0,
+                help="Where lane 0 begins; element 0 starts a sector and a row of banks.",
+            ),
+            Choice(
+                name="element_bytes",
+                label="Element",
+                options=_ELEMENTS,
+                default=4,
+                help="What each lane requests.",
+            ),
+            Slider(
+                name="active_lanes",
+                label="Active lanes",
+                options=range(33),
+                default=32,
+                help="The number of lanes that take part, counted from lane 0.",
+            ),
+        ]
+
+    @property
+    def pattern(self) -> AccessPattern:
+        """The access pattern of the warp for the present controls."""
+        kind, *numbers, lanes = self.values.values()  # in the order of the controls
+        return models.named_access(kind, *numbers, active_lanes=lanes)
+
+    def draw(self, values: Values) -> Drawing:
+        """Return sectors and banks, and their counts compared with the ideal."""
+        pattern = self.pattern
+        return Drawing.of(pattern, figures.access(pattern), pattern.explanation)
+
+    def code_for(self, values: Values) -> str:
+        """Return the call of ``gl.models.access_pattern`` or ``named_access`` and the picture."""
+        kind, *numbers, lanes = values.values()
+        some = {"active_lanes": lanes} if lanes != 32 else {}
+        made = (
+            call("models.access_pattern", *numbers, **some)
+            if kind == "strided"
+            else call("models.named_access", kind, *numbers, **some)
+        )
+        return cell(f"a = {made}", "gl.figures.access(a)")
+
 
 _OWN = "none"
 _KIB = 1024
@@ -27,7 +137,7 @@ class OccupancyExplorer(Instrument):
     Examples
     --------
     >>> o = OccupancyExplorer(threads_per_block=256, registers_per_thread=64,
-    ...     compute_capability="9.0")
+    ...                       compute_capability="9.0")
     >>> o.launch.ratio, o.launch.limiter
     (0.5, 'registers')
     >>> print(o.code)
@@ -46,7 +156,7 @@ class OccupancyExplorer(Instrument):
         self._kernels: dict[str, tuple[Any, str | None, int]] = {}
         super().__init__(**values)
 
-    def make_controls(self) -> Sequence[Control]:
+    def make_controls(self) -> list[Control]:
         """Return the kernel (where one was loaded), block size, registers, shared bytes, compute
         capability and barriers.
         """
@@ -157,22 +267,16 @@ class OccupancyExplorer(Instrument):
                 f"load: dynamic_shared_bytes={shown(dynamic_shared_bytes)}; expected a whole "
                 "number, 0 or more. Pass bytes."
             )
-        arch = (
-            compute_capability if compute_capability is not None else getattr(facts, "arch", None)
-        )
+        arch = compute_capability or getattr(facts, "arch", None)
         capability = models.sm_limits(arch).compute_capability if arch is not None else None
+        labels = {name: f"{name} ({capability})" if capability else name for name in found}
         with self._lock:
             before = dict(self._kernels), dict(self.controls)
-            labels = {
-                name: name if capability is None else f"{name} ({capability})" for name in found
-            }
-            self._kernels |= {
-                labels[name]: (one, capability, int(dynamic_shared_bytes))
-                for name, one in found.items()
-            }
+            for name, label in labels.items():
+                self._kernels[label] = found[name], capability, int(dynamic_shared_bytes)
             self.replace_control(self._kernel_control())
             try:
-                self.set(kernel=labels[kernel if kernel is not None else next(iter(found))])
+                self.set(kernel=labels[kernel or next(iter(found))])
             except InputError:
                 self._kernels, self.controls = before
                 raise
@@ -206,28 +310,20 @@ class OccupancyExplorer(Instrument):
     @property
     def launch(self) -> Occupancy:
         """The occupancy of the launch that the controls describe."""
-        return self._launch(self.values)
+        numbers, barriers = _arguments(self.values)
+        return models.occupancy(*numbers, **barriers)
 
-    def _launch(self, values: Mapping[str, Any]) -> Occupancy:
-        return models.occupancy(
-            values["threads_per_block"],
-            values["registers_per_thread"],
-            values["shared_bytes_per_block"],
-            values["compute_capability"],
-            barriers_per_block=values["barriers_per_block"],
-        )
-
-    def draw(self, values: Mapping[str, Any]) -> Drawing:
+    def draw(self, values: Values) -> Drawing:
         """Return the curves with the launch on them, the blocks that each resource allows, and
         why.
         """
-        launch = self._launch(values)
+        launch = self.launch
+        message = f"{launch.explanation} {self._kernel_words(values)}".strip()
         headers, rows = launch.table()
         told = [row for row in rows if row[0] != "why"]  # the sentence stands over the table
-        message = f"{launch.explanation} {self._kernel_words(values)}".strip()
         return Drawing(figures.occupancy(launch), headers, told, [launch.evidence], message=message)
 
-    def _kernel_words(self, values: Mapping[str, Any]) -> str:
+    def _kernel_words(self, values: Values) -> str:
         """Return what the compiler said of the chosen kernel, and which controls were moved away
         from it.
         """
@@ -255,54 +351,43 @@ class OccupancyExplorer(Instrument):
             )
         return words
 
-    def code_for(self, values: Mapping[str, Any]) -> str:
+    def code_for(self, values: Values) -> str:
         """Return the call of ``gl.models.occupancy`` and the picture."""
-        numbers = ", ".join(
-            str(values[name])
-            for name in ("threads_per_block", "registers_per_thread", "shared_bytes_per_block")
-        )
-        barriers = (
-            f", barriers_per_block={values['barriers_per_block']}"
-            if values["barriers_per_block"] != 1
-            else ""
-        )
-        call = f'o = gl.models.occupancy({numbers}, "{values["compute_capability"]}"{barriers})'
-        return f"import gpulab as gl\n\n{call}\ngl.figures.occupancy(o)"
+        numbers, barriers = _arguments(values)
+        if values["barriers_per_block"] == 1:
+            barriers = {}
+        made = call("models.occupancy", *numbers, **barriers)
+        return cell(f"o = {made}", "gl.figures.occupancy(o)")
+
+
+def _arguments(values: Values) -> tuple[list[Any], dict[str, Any]]:
+    """Return what ``gl.models.occupancy`` takes, in the order of the controls."""
+    _, *numbers, barriers = values.values()
+    return numbers, {"barriers_per_block": barriers}
 
 
 def _capability_here() -> str | None:
     """Return the compute capability of this machine's first NVIDIA GPU, or None."""
+    gpus = [device for device in devices.available() if device.kind == "cuda"]
     try:
-        return next(
-            (
-                _facts.accelerator(d).compute_capability
-                for d in devices.available()
-                if d.kind == "cuda"
-            ),
-            None,
-        )
+        return _facts.accelerator(gpus[0]).compute_capability if gpus else None
     except DeviceError:  # it vanished: the capability is only a default
         return None
 
 
 def _named(capability: str) -> str:
     """Return a compute capability with a product of it."""
-    part = next(
-        (part.name for part in _datasheets.PARTS if part.compute_capability == capability), None
-    )
-    return capability if part is None else f"{capability}, such as {part}"
+    for part in _datasheets.PARTS:
+        if part.compute_capability == capability:
+            return f"{capability}, such as {part.name}"
+    return capability
 
 
 def _facts_of(given: Any) -> dict[str, Any]:
     """Return kernel name -> its facts, of a module or of one kernel."""
-    found = (
-        dict(given.kernels)
-        if isinstance(getattr(given, "kernels", None), Mapping)
-        else {getattr(given, "name", ""): given}
-    )
-    if not found or not all(
-        hasattr(one, attribute) for one in found.values() for attribute in _FACTS
-    ):
+    kernels = getattr(given, "kernels", None)
+    found = dict(kernels) if isinstance(kernels, Mapping) else {getattr(given, "name", ""): given}
+    if not found or not all(hasattr(one, name) for one in found.values() for name in _FACTS):
         raise InputError(
             f"load: {shown(given)} does not hold the facts of a kernel; expected a CompiledModule "
             "or one of its kernels. "
