@@ -17,14 +17,15 @@ _WHERE = {
     "AccessPatterns": "gpulab.widgets.kernels",
     "RooflineExplorer": "gpulab.widgets.roofline_explorer",
     "SimtMicroscope": "gpulab.widgets.simt_microscope",
-    "PipelineTimeline": "gpulab.widgets.pipeline_timeline",
-    "NumberFormats": "gpulab.widgets.number_formats",
-    "LossScaling": "gpulab.widgets.loss_scaling",
+    "PipelineTimeline": "gpulab.widgets.training",
+    "NumberFormats": "gpulab.widgets.precision",
+    "LossScaling": "gpulab.widgets.precision",
     "PipelineSchedule": "gpulab.widgets.pipeline_schedule",
     "ScalingLab": "gpulab.widgets.scaling_lab",
     "ShardingExplorer": "gpulab.widgets.sharding_explorer",
     "ModelDiet": "gpulab.widgets.model_diet",
     "InferencePlanner": "gpulab.widgets.inference_planner",
+    "ModelDiet": "gpulab.widgets.training",
     "Instrument": "gpulab.widgets._instrument",
 }
 
@@ -68,15 +69,15 @@ if TYPE_CHECKING:
     from gpulab.widgets.inference_planner import InferencePlanner as InferencePlanner
     from gpulab.widgets.kernels import AccessPatterns as AccessPatterns
     from gpulab.widgets.kernels import OccupancyExplorer as OccupancyExplorer
-    from gpulab.widgets.loss_scaling import LossScaling as LossScaling
     from gpulab.widgets.machine import CompareTimings as CompareTimings
     from gpulab.widgets.machine import MachineCard as MachineCard
     from gpulab.widgets.memory_inspector import MemoryInspector as MemoryInspector
-    from gpulab.widgets.model_diet import ModelDiet as ModelDiet
-    from gpulab.widgets.number_formats import NumberFormats as NumberFormats
     from gpulab.widgets.pipeline_schedule import PipelineSchedule as PipelineSchedule
-    from gpulab.widgets.pipeline_timeline import PipelineTimeline as PipelineTimeline
+    from gpulab.widgets.precision import LossScaling as LossScaling
+    from gpulab.widgets.precision import NumberFormats as NumberFormats
     from gpulab.widgets.roofline_explorer import RooflineExplorer as RooflineExplorer
     from gpulab.widgets.scaling_lab import ScalingLab as ScalingLab
     from gpulab.widgets.simt_microscope import SimtMicroscope as SimtMicroscope
+    from gpulab.widgets.training import ModelDiet as ModelDiet
+    from gpulab.widgets.training import PipelineTimeline as PipelineTimeline
     from gpulab.widgets.transfer_explorer import TransferExplorer as TransferExplorer

@@ -445,7 +445,7 @@ class TransferExplorer(Instrument):
         headers, rows = _sweep_table(
             [(s, name) for _, s, name in sweeps], links, values["quantity"]
         )
-        evidence = [one.evidence for one in (*shown, *links)]
+        evidence = [s.evidence for s in shown] + [link.evidence for link in links]
         notes = [note for s in shown for note in s.notes]
         return Drawing(figure, headers, rows, evidence, notes, message)
 

@@ -1,0 +1,436 @@
+"""Number formats: a number in two of them, bit by bit, and the gradients of a real model in the
+range of one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gpulab import figures, precision, training
+from gpulab.errors import InputError, StoppedError, shown
+from gpulab.precision import Gradients, GradientWindow
+from gpulab.precision._window import plain
+from gpulab.widgets._instrument import (
+    Action,
+    Choice,
+    Control,
+    Drawing,
+    Instrument,
+    Number,
+    Progress,
+    Several,
+    Slider,
+    Stop,
+    Values,
+    call,
+    cell,
+)
+
+_NONE = "none"
+_STEPS = 16
+_LARGEST = 1.7976931348623157e308
+
+
+class NumberFormats(Instrument):
+    """Type a number, step to its neighbors, or flip its bits; the second format shows the same
+    number.
+
+    ``number`` is what ``gl.precision.number`` returned for the controls.
+
+    Examples
+    --------
+    >>> n = NumberFormats(value=0.1, format="float16")
+    >>> n.number.bits
+    '0010111001100110'
+    >>> n.set(bits=())
+    >>> n.number.held
+    0.0
+    >>> print(NumberFormats(value=2049).code)
+    import gpulab as gl
+    <BLANKLINE>
+    n = gl.precision.number(2049.0, "float16")
+    gl.figures.number_line([n, gl.precision.number(n.given, "bfloat16")])
+    """
+
+    title = "Number formats"
+    summary = (
+        "How a format represents a number: its bits, the numbers next to it, and the same "
+        "number in another format."
+    )
+    actions: tuple[Action, ...] = ()
+
+    def make_controls(self) -> list[Control]:
+        """Return the two formats, the number, the steps away from it, and its bits."""
+        names = [(name, _described(precision.format(name))) for name in precision.formats()]
+        return [
+            Choice(
+                name="format",
+                label="Format",
+                options=names,
+                default="float16",
+                help="The format whose bits you can flip.",
+            ),
+            Choice(
+                name="beside",
+                label="Beside it",
+                options=[(_NONE, "nothing"), *names],
+                default="bfloat16",
+                help="A second format that shows the same number.",
+            ),
+            Number(
+                name="value",
+                label="Number",
+                default=0.1,
+                minimum=-_LARGEST,
+                maximum=_LARGEST,
+                suggestions=(0.1, 1.0, 2049.0, 70000.0, 3e-8, 1e-8),
+                help="Any number; the format rounds it once.",
+            ),
+            Slider(
+                name="steps",
+                label="Steps away",
+                options=range(-_STEPS, _STEPS + 1),
+                default=0,
+                help="Move along the numbers of the format: each step leads to the next one.",
+            ),
+            self._bits_control("float16"),
+        ]
+
+    def _bits_control(self, name: str) -> Control:
+        one = precision.format(name)
+        return Several(
+            name="bits",
+            label="Bits that are 1",
+            options=[(k, _bit_name(one, k)) for k in range(one.bits)],
+            default=(),
+            help="Flip one: s is the sign, e the exponent, m the mantissa; the first bit of "
+            "a field is the most significant.",
+        )
+
+    def __init__(self, **values: Any) -> None:
+        # the bits of an infinity or nan, which no number field can hold
+        self._special: int | None = None
+        super().__init__(**values)
+
+    def _assign(self, values: Values) -> None:
+        """Tick the bits of the number also where nothing was given, before the browser is told."""
+        super()._assign(values)
+        if "bits" not in values:
+            self._tick()
+
+    def changed(self, name: str) -> None:
+        """Keep number and bits consistent: the one that changed decides."""
+        if name == "bits":
+            self._flip()
+            return
+        if name in ("format", "value", "steps"):
+            self._special = None
+        if name == "format":
+            self.replace_control(self._bits_control(self.values["format"]))
+        if name == "value":
+            self.values["steps"] = 0
+        self._tick()
+
+    def _flip(self) -> None:
+        one = precision.format(self.values["format"])
+        code = sum(1 << (one.bits - 1 - place) for place in self.values["bits"])
+        held = precision.number_from_bits(code, one).held
+        # -0.0 and 0.0 are one number in the field: their bits differ, so they are kept.
+        self._special = code if not math.isfinite(held) or (held == 0 and code) else None
+        if math.isfinite(held):
+            self.values["value"], self.values["steps"] = held, 0
+
+    def _tick(self) -> None:
+        self.values["bits"] = tuple(k for k, bit in enumerate(self.number.bits) if bit == "1")
+
+    # What is shown.
+
+    @property
+    def number(self) -> precision.Number:
+        """The number in the first format."""
+        v = self.values
+        if self._special is not None:
+            return precision.number_from_bits(self._special, v["format"])
+        return precision.number(float(v["value"]), v["format"], int(v["steps"]))
+
+    def draw(self, values: Values) -> Drawing:
+        """Return the bits and the number line, and a column of facts for each format."""
+        first = self.number
+        many = [first]
+        if values["beside"] != _NONE:
+            many.append(precision.number(first.given, values["beside"]))
+        # a row's name, and what each format has there
+        rows = [
+            [cells[0][0], *(told for _, told in cells)]
+            for cells in zip(*(n.table()[1] for n in many), strict=True)
+        ]
+        return Drawing(
+            figures.number_line(many),
+            ("", *(n.format.name for n in many)),
+            rows,
+            [first.evidence],
+            message=" ".join(map(_sentence, many)),
+        )
+
+    def code_for(self, values: Values) -> str:
+        """Return the calls that make the same numbers and the picture."""
+        if self._special is not None:
+            made = call("precision.number_from_bits", self.number.bits, values["format"])
+        else:
+            steps = {"steps": values["steps"]} if values["steps"] else {}
+            made = call("precision.number", float(values["value"]), values["format"], **steps)
+        drawn = "n"
+        if values["beside"] != _NONE:
+            drawn = f'[n, gl.precision.number(n.given, "{values["beside"]}")]'
+        return cell(f"n = {made}", f"gl.figures.number_line({drawn})")
+
+
+def _described(one: precision.Format) -> str:
+    if one.kind != "float":
+        return f"{one.name}: whole numbers"
+    return f"{one.name}: {one.exponent_bits} exponent, {one.mantissa_bits} mantissa bits"
+
+
+def _bit_name(one: precision.Format, place: int) -> str:
+    """Return a bit's name: the sign, or its field and the power of two that it is worth there."""
+    if one.kind == "integer":
+        return f"{'-' if place == 0 else ''}{2 ** (one.bits - 1 - place)}"
+    fields = ("s", *(f"e{k}" for k in reversed(range(one.exponent_bits))))
+    return fields[place] if place < len(fields) else f"m{place - one.exponent_bits}"
+
+
+def _sentence(n: precision.Number) -> str:
+    name = n.format.name
+    if n.kind == "nan":
+        return f"{name}: nan, not a number."
+    if n.kind == "infinite":
+        return f"{name}: infinite; the largest number is {n.format.largest:.6g}."
+    if n.held == 0 and n.given != 0:
+        smallest = f"{n.format.smallest_subnormal:.3g}"
+        return f"{name}: zero; the smallest number is {smallest}, and half of it rounds to zero."
+    lost = n.relative_error
+    error = "exactly" if lost == 0 else f"a relative error of {lost:.2g}"
+    return f"{name}: {n.held:.10g}, {error}."
+
+
+# Gradients.
+
+_OWN = "your own"
+_TRAINED = (0, 20, 100, 300)
+_FORMATS = ("float16", "bfloat16", "float8_e5m2", "float8_e4m3fn")
+_SCALES = tuple(2.0**k for k in range(-16, 33))
+_BATCH = 128
+_START = (
+    "Press Compute gradients: the model takes its training steps, then one backward pass in "
+    "float32 shows every gradient."
+)
+
+
+class LossScaling(Instrument):
+    """Train a small model for some steps, look at its gradients, and find a loss scale that
+    preserves them.
+
+    ``window`` is what ``gl.precision.gradient_window`` returned for the controls; ``load`` takes
+    gradients of your own.
+
+    Examples
+    --------
+    >>> i = LossScaling(scale=8.0)
+    >>> i.load(precision.gradients(*_linear()))
+    <LossScaling task='your own', steps=100, format='float16', which='all', scale=8.0>
+    >>> i.window.overflowing_share
+    0.0
+    """
+
+    title = "Loss scaling"
+    summary = (
+        "What happens to gradients in a 16-bit format, and which scale of the loss preserves them."
+    )
+    actions = (
+        Action(
+            "gradients",
+            "Compute gradients",
+            "Trains the model for the chosen steps, then takes one backward pass.",
+            measures=False,
+        ),
+    )
+
+    def __init__(self, **values: Any) -> None:
+        self._loaded: Gradients | None = None
+        super().__init__(**values)
+
+    def make_controls(self) -> list[Control]:
+        """Return the task, the training before, the format, which gradients, and the scale."""
+        scales = [(scale, plain(scale)) for scale in _SCALES]
+        return [
+            self._task_control(),
+            Choice(
+                name="steps",
+                label="Training steps before",
+                options=_TRAINED,
+                default=100,
+                help="Gradients shrink as a network learns.",
+            ),
+            Choice(
+                name="format",
+                label="Format",
+                options=_FORMATS,
+                shows_only=True,
+                help="The format in which the gradients would be stored.",
+            ),
+            Choice(
+                name="which",
+                label="Gradients of",
+                options=("all", "parameters", "activations"),
+                shows_only=True,
+                help="Of the parameters, or of the layers' outputs, through which the backward "
+                "pass goes.",
+            ),
+            Slider(
+                name="scale",
+                label="Scale of the loss",
+                options=scales,
+                default=1.0,
+                shows_only=True,
+                help="Every gradient is multiplied by it. A power of two changes only the "
+                "exponent.",
+            ),
+        ]
+
+    def _task_control(self) -> Control:
+        own = [_OWN] if self._loaded is not None else []
+        return Choice(
+            name="task",
+            label="Model",
+            options=[*own, *training.tasks()],
+            default="digits-mlp",
+            help="A network of the course and its data.",
+        )
+
+    def on_screen(self, control: Control) -> bool:
+        """Return whether a control is shown: loaded gradients need no training."""
+        return control.name != "steps" or self.values.get("task") != _OWN
+
+    def load(self, gradients: Gradients) -> LossScaling:
+        """Show gradients of your own.
+
+        Parameters
+        ----------
+        gradients : Gradients
+            From ``gl.precision.gradients``.
+
+        Returns
+        -------
+        LossScaling
+            Itself, so that a cell can end with it.
+
+        Raises
+        ------
+        InputError
+            If these are no gradients.
+        """
+        if not isinstance(gradients, Gradients):
+            raise InputError(
+                f"load: got {shown(gradients)}; expected what gl.precision.gradients() returns. "
+                "Call that first."
+            )
+        with self._lock:
+            self._loaded = gradients
+            self.replace_control(self._task_control())
+            self.set(task=_OWN)
+        return self
+
+    def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Gradients:
+        """Train, then return the gradients of one batch.
+
+        Raises
+        ------
+        StoppedError
+            If it was stopped before all training steps were taken.
+        """
+        from torch.nn import functional
+
+        if self._loaded is not None and values["task"] == _OWN:
+            return self._loaded
+        task = training.task(values["task"])
+        model = task.make_model(seed=0)
+        if values["steps"]:
+            training.fit(
+                task, model=model, steps=values["steps"], seed=0, progress=progress, stop=stop
+            )
+            if stop():  # the gradients of a shorter training are not those that the controls name
+                raise StoppedError(
+                    f"Stopped before all {values['steps']} training steps were taken; no gradients "
+                    "were computed."
+                )
+        progress(0.95, "One backward pass")
+        device = next(model.parameters()).device
+        inputs, targets = (part.to(device) for part in task.train[:_BATCH])
+        return precision.gradients(
+            model,
+            inputs,
+            targets=targets,
+            loss=lambda scores, y: functional.cross_entropy(scores.flatten(0, -2), y.flatten()),
+        )
+
+    # What is shown.
+
+    @property
+    def gradients(self) -> Gradients | None:
+        """The gradients on the screen, or None."""
+        return self._loaded if self.values["task"] == _OWN else self.results.get("gradients")
+
+    @property
+    def window(self) -> GradientWindow | None:
+        """The gradients in the format at the scale of the controls, or None before there are
+        any.
+        """
+        source, v = self.gradients, self.values
+        if source is None:
+            return None
+        return precision.gradient_window(source, v["format"], v["scale"], which=v["which"])
+
+    def _stale(self, action: str) -> bool:
+        """Gradients of your own were made elsewhere: no control has moved since."""
+        return self.values["task"] != _OWN and super()._stale(action)
+
+    def draw(self, values: Values) -> Drawing:
+        """Return the histogram in the window, and the share of each fate."""
+        window = self.window
+        if window is None:
+            return Drawing(message=_START)
+        return Drawing.of(window, figures.gradient_window(window), window.explanation)
+
+    def code_for(self, values: Values) -> str:
+        """Return the lines that train, take the gradients and lay the window over them."""
+        which = f', which="{values["which"]}"' if values["which"] != "all" else ""
+        window = (
+            f'w = gl.precision.gradient_window(g, "{values["format"]}", '
+            f"{values['scale']!r}{which})",
+            "gl.figures.gradient_window(w)",
+        )
+        if values["task"] == _OWN:
+            own = "# g = gl.precision.gradients(model, inputs, loss=..., targets=...)"
+            return cell(own, *window)
+        trained = f"gl.training.fit(task, model=model, steps={values['steps']})"
+        return cell(
+            f"task = {call('training.task', values['task'])}",
+            "model = task.make_model(seed=0)",
+            *([trained] if values["steps"] else []),
+            "device = next(model.parameters()).device",
+            f"x, y = (part.to(device) for part in task.train[:{_BATCH}])",
+            "cross_entropy = torch.nn.functional.cross_entropy",
+            "g = gl.precision.gradients(model, x, targets=y, loss=lambda s, y: "
+            "cross_entropy(s.flatten(0, -2), y.flatten()))",
+            *window,
+            more="torch",
+        )
+
+
+def _linear() -> tuple[Any, ...]:
+    """A model and its input for the example above; it returns its own loss."""
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 1, bias=False), torch.nn.Flatten(0))
+    return model, torch.tensor([[1.0, 2.0, 4.0]])

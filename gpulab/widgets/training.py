@@ -1,0 +1,557 @@
+"""Training: the input pipeline as a timeline, measured or modelled, and a network that is compressed
+with one recipe after another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpulab import compression, devices, figures, training, transfer
+from gpulab.compression import Recipe, Weighing
+from gpulab.errors import InputError
+from gpulab.evidence import Badge
+from gpulab.training import PipelineResult
+from gpulab.units import format_bytes, format_flops, format_ratio, format_seconds
+from gpulab.widgets._instrument import (
+    Action,
+    Choice,
+    Code,
+    Control,
+    Drawing,
+    Instrument,
+    Number,
+    Progress,
+    Slider,
+    Stop,
+    Switch,
+    Values,
+    call,
+    cell,
+    rounded,
+)
+
+_STEPS = 24
+_SIZE = 128  # pixels of a sample
+_STEP_SECONDS = tuple(k / 1e3 for k in (2, 5, 10, 20, 40, 80, 160))
+# Milliseconds for one image before anything was measured: what a core of a few years ago takes to
+# decode and scale one.
+_LOADING_MS = 1.5
+_LIVE = "live"
+
+
+class PipelineTimeline(Instrument):
+    """Load, copy, compute: see which part works when, and where the accelerator waits.
+
+    ``results["run"]`` is what ``gl.training.pipeline`` returned; ``modelled`` is the model for the
+    present controls.
+
+    Examples
+    --------
+    >>> t = PipelineTimeline(workers=2, step_seconds=0.01)
+    >>> t.modelled.workers, round(t.modelled.compute_seconds, 6)
+    (2, 0.01)
+    """
+
+    title = "The input pipeline"
+    summary = (
+        "Images are loaded, copied and used for training. The accelerator is expensive: see "
+        "where it waits."
+    )
+    actions: tuple[Action, ...] = (
+        Action(
+            "run", "Run the steps", f"Decode real JPEG files for {_STEPS} steps, with real workers."
+        ),
+    )
+
+    def make_controls(self) -> list[Control]:
+        """Return whether to measure or to model, the settings of the loader, then those of the
+        accelerator.
+        """
+        there = [d for d in devices.available() if d.torch_type == "cuda"]
+        accelerators = [
+            ("model", "modelled, with the step time below"),
+            *((_LIVE, f"{d.name}, training for real") for d in there[:1]),
+        ]
+        return [
+            Choice(
+                name="way",
+                label="Timeline",
+                options=(
+                    ("model", "modelled, updated with each control"),
+                    ("here", "measured here"),
+                ),
+                radio=True,
+                shows_only=True,
+                help="The modelled timeline is calculated; "
+                "the measured one is made when you press the button.",
+            ),
+            Slider(
+                name="batch_size",
+                label="Images in a batch",
+                options=(8, 16, 32, 64, 128),
+                default=32,
+                help="Loaded and trained on together.",
+            ),
+            Slider(
+                name="workers",
+                label="Workers",
+                options=tuple(range(9)),
+                default=0,
+                help="Processes that load; with 0 the training process loads itself.",
+            ),
+            Slider(
+                name="prefetch",
+                label="Batches ahead per worker",
+                options=(1, 2, 4, 8),
+                default=2,
+                help="How far a worker may be ahead of the training (prefetch_factor).",
+            ),
+            Switch(
+                name="pinned",
+                label="Pinned memory, asynchronous copies",
+                default=False,
+                help="The host continues while the batch is copied.",
+            ),
+            Switch(
+                name="read_loss",
+                label="Read the loss after each step",
+                default=True,
+                help="loss.item(): the host waits until the step is done.",
+            ),
+            Choice(
+                name="accelerator",
+                label="Accelerator",
+                options=accelerators,
+                help="The device that computes.",
+            ),
+            Slider(
+                name="step_seconds",
+                label="Its step takes",
+                options=[(s, rounded(format_seconds(s))) for s in _STEP_SECONDS],
+                default=0.02,
+                help="Of the modelled accelerator, for any "
+                "batch size; half the time means an accelerator twice as fast.",
+            ),
+            Number(
+                name="loading_ms",
+                label="Loading one image",
+                unit="ms",
+                default=_LOADING_MS,
+                minimum=0.01,
+                maximum=1000,
+                suggestions=(0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
+                shows_only=True,
+                help="For the modelled timeline: one worker on "
+                "its own core. A measured run without workers sets it to your machine's time.",
+            ),
+            Number(
+                name="cores",
+                label="Cores",
+                default=devices.environment("cpu").cores,
+                minimum=1,
+                maximum=512,
+                integer=True,
+                suggestions=(1, 2, 4, 8, 16, 32, 64),
+                shows_only=True,
+                help="Of the modelled host; if there are more workers than cores, they take turns.",
+            ),
+        ]
+
+    def on_screen(self, control: Control) -> bool:
+        """Return whether the control applies to what is shown."""
+        if control.name in ("loading_ms", "cores"):
+            return bool(self.values["way"] == "model")
+        if control.name == "prefetch":
+            return bool(self.values["workers"] > 0)
+        if control.name == "accelerator":
+            return len(getattr(control, "options", ())) > 1
+        return True
+
+    @property
+    def modelled(self) -> PipelineResult:
+        """The modelled timeline for the present controls."""
+        return training.model_pipeline(**_modelled(self.values))
+
+    def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> PipelineResult:
+        """Run ``gl.training.pipeline``."""
+        return training.pipeline(**_measured(values), progress=progress, stop=stop)
+
+    def ended(self, action: str) -> None:
+        """Show the run; if nothing else shared the core, set the model's loading time to the
+        measured one.
+        """
+        self.turn(action, way="here")
+        p: PipelineResult = self.results["run"]
+        if p.workers == 0:
+            milliseconds = 1e3 * p.loading_seconds / p.batch_size
+            self.turn(action, loading_ms=min(1000.0, max(0.01, float(f"{milliseconds:.3g}"))))
+
+    def _stale(self, action: str) -> bool:
+        """The modelled timeline is never old."""
+        return self.values["way"] == "here" and super()._stale(action)
+
+    def draw(self, values: Values) -> Drawing:
+        """Return the timeline, its table and where the time goes."""
+        p = self.modelled if values["way"] == "model" else self.results.get("run")
+        if p is None:
+            return Drawing(message="Press Run the steps: real files are decoded on this machine.")
+        evidence = [p.evidence]
+        if p.accelerator_evidence != p.evidence:
+            evidence.append(p.accelerator_evidence)
+        headers, rows = p.table()
+        return Drawing(figures.pipeline(p), headers, rows, evidence, p.notes, p.sentence)
+
+    def code_for(self, values: Values) -> str:
+        """Return the call of ``gl.training`` behind the picture."""
+        if values["way"] == "here":
+            given = {name: v for name, v in _measured(values).items() if v is not None}
+            return cell(f"p = {call('training.pipeline', **given)}", "gl.figures.pipeline(p)")
+        given = _modelled(values)
+        loading, compute = given.pop("loading_seconds"), given.pop("compute_seconds")
+        given["copy_seconds"] = float(f"{given['copy_seconds']:.3g}")
+        seconds = Code(f"{loading:.4g}"), Code(f"{compute:g}")
+        made = call("training.model_pipeline", *seconds, **given)
+        return cell(f"p = {made}", "gl.figures.pipeline(p)")
+
+
+def _loader(values: Values) -> dict[str, Any]:
+    return {name: values[name] for name in ("workers", "prefetch", "pinned", "read_loss")}
+
+
+def _modelled(values: Values) -> dict[str, Any]:
+    """Return what ``gl.training.model_pipeline`` takes."""
+    batch = values["batch_size"]
+    nbytes = batch * 3 * _SIZE**2
+    link = transfer.link("pcie4-x16", memory="pinned" if values["pinned"] else "pageable")
+    return {
+        "loading_seconds": batch * float(values["loading_ms"]) * 1e-3,
+        "compute_seconds": values["step_seconds"],
+        "copy_seconds": link.seconds(nbytes),
+        **_loader(values),
+        "cores": int(values["cores"]),
+        "batch_size": batch,
+        "batch_bytes": nbytes,
+        "steps": _STEPS,
+    }
+
+
+def _measured(values: Values) -> dict[str, Any]:
+    """Return what ``gl.training.pipeline`` takes."""
+    seconds = None if values["accelerator"] == _LIVE else values["step_seconds"]
+    return {
+        "batch_size": values["batch_size"],
+        **_loader(values),
+        "step_seconds": seconds,
+        "steps": _STEPS,
+    }
+
+
+# Compressed models.
+
+_STORED = (
+    ("float32", "float32"),
+    ("8 bits", "8 bits"),
+    ("4 bits", "4 bits"),
+    ("3 bits", "3 bits"),
+    ("2 bits", "2 bits"),
+    ("16 values", "16 shared values"),
+    ("8 values", "8 shared values"),
+    ("4 values", "4 shared values"),
+)
+_NETWORKS = (
+    ("as it is", "the task's own"),
+    ("resnext", "grouped convolutions (ResNeXt)"),
+    ("mobilenet", "depthwise (MobileNet)"),
+)
+_COMPUTE = (("dense", "as usual"), ("csr", "zeros skipped (CSR)"), ("integer", "8-bit CPU kernels"))
+_INPUTS = (
+    (None, "float32"),
+    ("dynamic", "8 bits, range of each batch"),
+    ("static", "8 bits, calibrated"),
+)
+_SECONDS = 0.4  # of sampling for each model and batch size
+_START = (
+    "Press Run to train the network (once), apply the recipe, and measure both models. Each "
+    "recipe adds a point."
+)
+
+
+class ModelDiet(Instrument):
+    """Apply a recipe to a task's network and compare the result with the network as trained;
+    earlier points stay.
+
+    ``result`` is the ``Weighing`` with all models that were measured for the present task, device,
+    batch and seeds.
+
+    Examples
+    --------
+    >>> d = ModelDiet(zeros=0.9)
+    >>> print(d.code)
+    import gpulab as gl
+    <BLANKLINE>
+    recipe = gl.compression.Recipe(zeros=0.9)
+    w = gl.compression.diet("digits-cnn", [recipe], seeds=(0,), device="cpu", batch_size=64)
+    gl.figures.diet(w)
+    """
+
+    title = "Model diet"
+    summary = (
+        "Prune, share, round or group the weights of a network, and see the size, time and "
+        "accuracy of each recipe."
+    )
+    actions: tuple[Action, ...] = (
+        Action(
+            "run", "Run", "Apply the recipe and compare the result with the network as trained."
+        ),
+        Action(
+            "clear",
+            "Clear the points",
+            "Remove the recipes measured so far for this task.",
+            measures=False,
+        ),
+    )
+
+    def __init__(self, **values: Any) -> None:
+        self._weighed: dict[tuple[Any, ...], Weighing] = {}
+        # the label; one weighed again keeps its place among the models
+        self._newest: dict[tuple[Any, ...], str] = {}
+        super().__init__(**values)
+
+    def make_controls(self) -> list[Control]:
+        """Return the task, the recipe in the order in which it is applied, and how the models are
+        measured.
+        """
+        # each point keeps its own recipe: a control that moves makes no result stale
+        live: dict[str, Any] = {"shows_only": True}
+        return [
+            Choice(
+                name="task",
+                label="Task",
+                options=training.tasks(),
+                default="digits-cnn",
+                help="What the network learns.",
+                **live,
+            ),
+            Choice(
+                name="network",
+                label="Network",
+                options=_NETWORKS,
+                help="Fewer connections by design, for images.",
+                **live,
+            ),
+            Slider(
+                name="channels",
+                label="Channels removed",
+                options=_shares(0.25, 0.5, 0.75),
+                help="Of each layer that can be pruned.",
+                **live,
+            ),
+            Slider(
+                name="zeros",
+                label="Weights set to zero",
+                options=_shares(0.5, 0.8, 0.9, 0.95, 0.98),
+                help="The smallest ones, over all layers.",
+                **live,
+            ),
+            Choice(
+                name="stored",
+                label="Weights stored as",
+                options=_STORED,
+                help="Fewer bits, or few shared values (k-means).",
+                **live,
+            ),
+            Choice(
+                name="scale",
+                label="One scale per",
+                options=(("per-channel", "channel"), ("per-tensor", "layer")),
+                radio=True,
+                help="For weights of few bits.",
+                **live,
+            ),
+            Choice(
+                name="inputs",
+                label="Inputs of layers",
+                options=_INPUTS,
+                help="For weights of few bits.",
+                **live,
+            ),
+            Choice(
+                name="compute",
+                label="Computed",
+                options=_COMPUTE,
+                help="The kernels that compute the layers.",
+                **live,
+            ),
+            Slider(
+                name="fine_tune",
+                label="Fine-tuning",
+                options=_shares(0.25, 0.5, 1.0),
+                default=0.5,
+                help="After each lossy step, as a share of the epochs of training.",
+                **live,
+            ),
+            Slider(
+                name="seeds",
+                label="Seeds",
+                options=(1, 2, 3, 5),
+                default=1,
+                help="With several, the interval is over seeds and test "
+                "items; the time grows in proportion.",
+                **live,
+            ),
+            Slider(
+                name="batch",
+                label="Items at once",
+                options=(1, 16, 64, 256),
+                default=64,
+                help="The size of the batch that is timed.",
+                **live,
+            ),
+            Choice(
+                name="device",
+                label="Train and measure on",
+                options=[(str(d), d.name) for d in devices.available()],
+                help="Each device has its own points.",
+                **live,
+            ),
+        ]
+
+    def on_screen(self, control: Control) -> bool:
+        """Return whether a control applies, given the others: scale and inputs only with few bits,
+        networks only for images.
+        """
+        if control.name in ("scale", "inputs"):
+            return "bits" in self.values["stored"]
+        if control.name == "network":
+            return bool(self.values["task"].endswith("cnn"))
+        return super().on_screen(control)
+
+    def recipe(self, values: Values | None = None) -> Recipe:
+        """Return the recipe of the controls.
+
+        Raises
+        ------
+        InputError
+            If two of them do not go together.
+        """
+        v = self.values if values is None else values
+        number, _, kind = v["stored"].partition(" ")
+        bits = int(number) if kind == "bits" else 32
+        return Recipe(
+            network=v["network"] if v["task"].endswith("cnn") else "as it is",
+            channels=v["channels"],
+            zeros=v["zeros"],
+            values=int(number) if kind == "values" else 0,
+            bits=bits,
+            weights=v["scale"] if bits < 32 else "per-channel",
+            activations=v["inputs"] if bits < 32 else None,
+            compute=v["compute"],
+            fine_tune=v["fine_tune"],
+        )
+
+    # The work.
+
+    def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Weighing | None:
+        """Apply and measure the recipe and add it to the points; or clear the points."""
+        key = _key(values)
+        if action == "clear":
+            self._weighed.pop(key, None)
+            return None
+        new = compression.diet(
+            values["task"],
+            [self.recipe(values)],
+            seeds=range(values["seeds"]),
+            device=values["device"],
+            batch_size=values["batch"],
+            deadline=_SECONDS,
+            progress=progress,
+            stop=stop,
+        )
+        kept = self._weighed.get(key)
+        self._newest[key] = new.models[-1].label
+        self._weighed[key] = new if kept is None else kept.with_models(new)
+        return self._weighed[key]
+
+    # What is shown.
+
+    @property
+    def result(self) -> Weighing | None:
+        """The models measured for the present task, device, batch and seeds."""
+        return self._weighed.get(_key(self.values))
+
+    def draw(self, values: Values) -> Drawing:
+        """Return the points as figure and table, and why the newest model is not faster."""
+        told = ""
+        try:
+            if self.recipe(values).label == "as trained":
+                told = "The recipe does not change anything yet: set one of its controls."
+        except InputError as error:
+            told = str(error)
+        w = self.result
+        if w is None:
+            return Drawing(message=f"{told} {_START}".strip())
+        newest = self._newest.get(_key(values))
+        words = (
+            said for m, said in zip(w.models[1:], w.sentences, strict=True) if m.label == newest
+        )
+        headers = (
+            "",
+            "model",
+            "file",
+            "weights left",
+            "FLOP per item",
+            f"time for {w.batch}",
+            "speed-up",
+            "right",
+            "Pareto front",
+        )
+        rows = [_row(number, each, w) for number, each in enumerate(w.models, start=1)]
+        message = f"{next(words, '')} {told}".strip()
+        return Drawing(figures.diet(w), headers, rows, [w.evidence], w.notes, message)
+
+    def code_for(self, values: Values) -> str:
+        """Return the recipe, the diet and the picture."""
+        try:
+            recipe, plain = vars(self.recipe(values)), vars(Recipe())
+        except InputError as error:
+            return f"# {error}"
+        changed = {name: value for name, value in recipe.items() if value != plain[name]}
+        made = call(
+            "compression.diet",
+            values["task"],
+            Code("[recipe]"),
+            seeds=tuple(range(values["seeds"])),
+            device=values["device"],
+            batch_size=values["batch"],
+        )
+        recipe_code = call("compression.Recipe", **changed)
+        return cell(f"recipe = {recipe_code}", f"w = {made}", "gl.figures.diet(w)")
+
+
+def _shares(*shares: float) -> list[tuple[float, str]]:
+    return [(0.0, "none"), *((share, f"{share:.0%}") for share in shares)]
+
+
+def _key(values: Values) -> tuple[Any, ...]:
+    return tuple(values[name] for name in ("task", "seeds", "batch", "device"))
+
+
+def _row(number: int, each: compression.WeighedModel, found: Weighing) -> list[str | Badge]:
+    low, high = each.accuracy_interval or (0.0, 1.0)
+    ratio = each.speedup_interval
+    span = (
+        "(no interval)"
+        if ratio is None
+        else f"[{format_ratio(ratio[0])}, {format_ratio(ratio[1])}]"
+    )
+    return [
+        str(number),
+        each.label,
+        format_bytes(each.file_bytes),
+        f"{each.parameters - each.zeros:,}",
+        format_flops(each.flops_per_item),
+        format_seconds(each.median_seconds),
+        "reference" if each.speedup is None else f"{format_ratio(each.speedup)} {span}",
+        f"{100 * (each.accuracy or 0.0):.1f} % [{100 * low:.1f}, {100 * high:.1f}]",
+        "yes" if each.label in found.front else "",
+    ]
