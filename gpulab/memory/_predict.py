@@ -126,8 +126,8 @@ def predict(
     --------
     >>> import torch
     >>> from gpulab import memory
-    >>> p = memory.predict(torch.nn.Linear(1000, 1000), torch.zeros(1, 1000), loss=torch.sum,
-    ...     optimizer="sgd")
+    >>> layer, x = torch.nn.Linear(1000, 1000), torch.zeros(1, 1000)
+    >>> p = memory.predict(layer, x, loss=torch.sum, optimizer="sgd")
     >>> p.peak_by_category["parameters"], p.peak_by_category["gradients"]
     (4004000, 4004000)
     """
@@ -287,8 +287,8 @@ def largest_batch(
     --------
     >>> import torch
     >>> from gpulab import memory
-    >>> model, make_batch = torch.nn.Linear(1000, 1000), lambda n: torch.zeros(n, 1000)
-    >>> memory.largest_batch(model, make_batch, memory=5 * 10**8, loss=torch.sum, device="cpu")
+    >>> layer, options = torch.nn.Linear(1000, 1000), {"loss": torch.sum, "device": "cpu"}
+    >>> memory.largest_batch(layer, lambda n: torch.zeros(n, 1000), memory=5 * 10**8, **options)
     21646
     """
     make = _given.callback("largest_batch", "make_batch", make_batch)
@@ -404,8 +404,8 @@ def trace(
     --------
     >>> import torch
     >>> from gpulab import memory
-    >>> t = memory.trace(torch.nn.Linear(1000, 1000), torch.ones(1, 1000), loss=torch.sum,
-    ...     device="cpu")
+    >>> layer, x = torch.nn.Linear(1000, 1000), torch.ones(1, 1000)
+    >>> t = memory.trace(layer, x, loss=torch.sum, device="cpu")
     >>> t.peak_by_category["parameters"], t.peak_by_category["gradients"]
     (4004000, 4004000)
     """
