@@ -18,9 +18,9 @@ from typing import Any
 from gpulab import _given, devices
 from gpulab.devices import _host
 from gpulab.evidence import Evidence, Note
-from gpulab.memory._snapshot import _DEPTH, _arrays, _key
+from gpulab.memory._snapshot import arrays_in, storage_of, torch_bytes
 from gpulab.results import Result
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,8 @@ class Released(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the bytes that were freed, then what was done."""
         rows = [(f"freed on {self.device}", format_bytes(self.freed_device_bytes))]
-        rows += (
-            [("this process shrank by", format_bytes(self.freed_host_bytes))]
-            if self.device != "cpu"
-            else []
-        )
+        if self.device != "cpu":
+            rows.append(("this process shrank by", format_bytes(self.freed_host_bytes)))
         rows += [("", sentence) for sentence in self.what]
         rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
         return ("released", ""), rows
@@ -124,11 +121,13 @@ def release(device: Any = None, outputs: bool = False) -> Released:
         where.synchronize()  # work in flight still holds its tensors
     free, resident = where.free_bytes, _host.resident_bytes()
     what = [_clear_tracebacks(), *_outputs(where, drop=outputs)]
-    collected = gc.collect()
-    what.append(f"Collected garbage ({collected} unreachable objects).")
+    what.append(f"Collected garbage ({gc.collect()} unreachable objects).")
     with devices.guard(f"release: emptying the caches of {where}"):
         what += _empty_caches()
-    _trim_heap()
+    # glibc's call gives free pages back to the system; other C libraries have none
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
     return Released(
         device=str(where),
         device_free_before_bytes=free,
@@ -155,15 +154,8 @@ def _failures() -> Iterator[BaseException]:
 
 def _clear_tracebacks() -> str:
     frames = 0
-    tracebacks = {
-        id(error.__traceback__): error.__traceback__
-        for error in _failures()
-        if error.__traceback__ is not None
-    }
-    kept = getattr(sys, "last_traceback", None)
-    if kept is not None:
-        tracebacks[id(kept)] = kept
-    for held in tracebacks.values():
+    kept = [getattr(sys, "last_traceback", None), *(each.__traceback__ for each in _failures())]
+    for held in {id(each): each for each in kept if each is not None}.values():
         traceback.clear_frames(held)
         for frame, _ in traceback.walk_tb(held):
             frames += 1
@@ -173,26 +165,18 @@ def _clear_tracebacks() -> str:
             _ = frame.f_locals
     if not frames:
         return "No failed cell's traceback was kept."
-    return (
-        f"Cleared the local variables in {frames} frame{'s' if frames != 1 else ''} of the "
-        "last traceback."
-    )
-
-
-def _shell() -> Any:
-    """Return the running IPython shell, found without importing IPython."""
-    module = sys.modules.get("IPython.core.getipython")
-    return module.get_ipython() if module is not None else None
+    return f"Cleared the local variables in {plural(frames, 'frame')} of the last traceback."
 
 
 def _outputs(where: devices.Device, drop: bool) -> list[str]:
-    shell = _shell()
+    module = sys.modules.get("IPython.core.getipython")  # found without importing IPython
+    shell = module.get_ipython() if module is not None else None
     if shell is None:
         return []
     cache = shell.user_ns.get("_oh", {})
     holding: dict[Any, int] = {}
     for number, value in list(cache.items()):
-        keys = [_key(array, where) for _, array in _arrays("", value, _DEPTH)]
+        keys = [storage_of(array, where) for _, array in arrays_in("", value)]
         nbytes = sum({key[:2]: key[2] for key in keys if key is not None}.values())
         if nbytes:
             holding[number] = nbytes
@@ -221,24 +205,17 @@ def _outputs(where: devices.Device, drop: bool) -> list[str]:
 
 
 def _empty_caches() -> list[str]:
-    done = []
-    torch = sys.modules.get("torch")
+    done, torch, cupy = [], sys.modules.get("torch"), sys.modules.get("cupy")
+    accelerators = devices.available()[1:] if torch is not None else ()
     if torch is not None:
         torch.clear_autocast_cache()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            before = sum(torch.cuda.memory_reserved(i) for i in range(torch.cuda.device_count()))
-            if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
-                torch._C._cuda_clearCublasWorkspaces()
-            torch.cuda.empty_cache()
-            after = sum(torch.cuda.memory_reserved(i) for i in range(torch.cuda.device_count()))
-            done.append(f"PyTorch's cache released {format_bytes(before - after)}.")
-        elif torch.backends.mps.is_available():
-            torch.mps.empty_cache()
-            done.append("Emptied PyTorch's cache.")
-        elif hasattr(torch, "xpu") and torch.xpu.is_available():
-            torch.xpu.empty_cache()
-            done.append("Emptied PyTorch's cache.")
-    cupy = sys.modules.get("cupy")
+    if torch is not None and accelerators:
+        before = sum(torch_bytes(each)[1] for each in accelerators)
+        if torch.cuda.is_initialized() and hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
+            torch._C._cuda_clearCublasWorkspaces()
+        getattr(torch, accelerators[0].torch_type).empty_cache()
+        after = sum(torch_bytes(each)[1] for each in accelerators)
+        done.append(f"PyTorch's cache released {format_bytes(before - after)}.")
     if cupy is not None and cupy.cuda.is_available():
         pool = cupy.get_default_memory_pool()
         before = pool.total_bytes()
@@ -246,11 +223,3 @@ def _empty_caches() -> list[str]:
         cupy.get_default_pinned_memory_pool().free_all_blocks()
         done.append(f"CuPy's pool released {format_bytes(before - pool.total_bytes())}.")
     return done
-
-
-def _trim_heap() -> None:
-    """Ask the C library (glibc) to give free pages back to the system; others have no such call."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)

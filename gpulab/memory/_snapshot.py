@@ -1,4 +1,6 @@
-"""What holds a device's memory now: every byte has an owner, and the parts sum to the whole."""
+"""What holds a device's memory now: every byte has an owner, and the parts sum to the whole; and what
+one cell does to it: its peak, what it keeps, what it frees.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,7 @@ from gpulab.units import format_bytes
 # their items: deeper or longer nests are data structures of a library, whose places mean nothing to
 # the reader.
 _DEPTH, _ITEMS = 3, 200
+_LARGEST = 10  # of the new arrays of a cell
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,11 @@ class HeldTensor(Result):
     dtype: str
     library: str
     shared_by: int
+
+    @property
+    def shape_words(self) -> str:
+        """The shape in a table: "2x3", or "scalar"."""
+        return "x".join(map(str, self.shape)) or "scalar"
 
 
 @dataclass(frozen=True)
@@ -104,15 +112,9 @@ class Snapshot(Result):
             for name, nbytes in self.parts.items()
         ]
         for tensor in self.tensors[:10]:
-            shape = "x".join(map(str, tensor.shape)) or "scalar"
             views = f", {tensor.shared_by} views" if tensor.shared_by > 1 else ""
-            rows.append(
-                (
-                    f"- {tensor.name or 'no name'}",
-                    format_bytes(tensor.nbytes),
-                    f"{shape} {tensor.dtype} ({tensor.library}{views})",
-                )
-            )
+            what = f"{tensor.shape_words} {tensor.dtype} ({tensor.library}{views})"
+            rows.append((f"- {tensor.name or 'no name'}", format_bytes(tensor.nbytes), what))
         rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
         return (
             f"memory of {self.device}: {format_bytes(self.total_bytes)}",
@@ -167,7 +169,8 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
         )
     where = devices.find(device)
     with devices.guard(f"snapshot: asking {where} what holds its memory"):
-        tensors = held(where, names)
+        rows = [row for row in _storages(where, names).values() if row.nbytes]
+        tensors = sorted(rows, key=lambda row: (-row.nbytes, row.name))
         parts, notes = (_host_parts if where.is_cpu else _device_parts)(
             where, sum(t.nbytes for t in tensors)
         )
@@ -177,8 +180,7 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     )
 
 
-# -- parts
-# ----------------------------------------------------------------------------------------------------------
+# -- parts ------------------------------------------------------------------------------------------
 
 
 def _host_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Note, ...]]:
@@ -200,7 +202,7 @@ def _host_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tupl
 
 def _device_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Note, ...]]:
     total, free = where.memory_bytes or 0, where.free_bytes
-    allocated, reserved = pool_bytes(where)
+    allocated, reserved = _pool_bytes(where)
     if free is None:
         free = total - max(reserved, found)
     used = max(0, total - free)
@@ -208,45 +210,33 @@ def _device_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tu
     cached = min(max(0, reserved - tensors), used - tensors)
     parts = {"tensors": tensors, "cached": cached}
     mine = _process_bytes(where)
-    if mine is None:
-        parts |= {"context and other processes": used - tensors - cached, "free": total - used}
-        why = (
-            "The driver does not report which process holds what (a container, MIG, or no NVML), "
-            "so the rest of the used memory is shown as one part."
-        )
-        return parts, (Note("skipped", why),)
-    here = min(max(mine, tensors + cached), used)
-    parts |= {
-        "this process": here - tensors - cached,
-        "other processes": used - here,
-        "free": total - used,
-    }
-    return parts, ()
+    if mine is not None:
+        here = min(max(mine, tensors + cached), used)
+        parts |= {"this process": here - tensors - cached, "other processes": used - here}
+        return parts | {"free": total - used}, ()
+    why = (
+        "The driver does not report which process holds what (a container, MIG, or no NVML), "
+        "so the rest of the used memory is shown as one part."
+    )
+    parts |= {"context and other processes": used - tensors - cached, "free": total - used}
+    return parts, (Note("skipped", why),)
 
 
-def pool_bytes(where: devices.Device) -> tuple[int, int]:
-    """Return (held by arrays, taken from the driver) over the allocators of all loaded
-    libraries.
-    """
-    allocated = reserved = 0
+def torch_bytes(where: devices.Device) -> tuple[int, int]:
+    """Return (held by tensors, taken from the driver) of PyTorch's allocator on an accelerator."""
     torch = sys.modules.get("torch")
-    if torch is not None and where.torch_type in ("cuda", "xpu"):
-        module = getattr(torch, where.torch_type)
-        allocated, reserved = (
-            int(module.memory_allocated(where.index)),
-            int(module.memory_reserved(where.index)),
-        )
-    elif torch is not None and where.kind == "mps":
-        allocated, reserved = (
-            int(torch.mps.current_allocated_memory()),
-            int(torch.mps.driver_allocated_memory()),
-        )
-    used, taken = cupy_bytes(where)
-    return allocated + used, reserved + taken
+    if torch is None:
+        return 0, 0
+    if where.kind == "mps":
+        held, taken = torch.mps.current_allocated_memory, torch.mps.driver_allocated_memory
+        return int(held()), int(taken())
+    allocator = getattr(torch, where.torch_type)
+    held, taken = allocator.memory_allocated, allocator.memory_reserved
+    return int(held(where.index)), int(taken(where.index))
 
 
 def cupy_bytes(where: devices.Device) -> tuple[int, int]:
-    """Return (held by arrays, taken from the driver) of CuPy's allocator alone."""
+    """Return (held by arrays, taken from the driver) of CuPy's allocator."""
     cupy = sys.modules.get("cupy")
     # A CuPy whose CUDA the driver does not know holds nothing, and its answers are no sign of a
     # lost device.
@@ -255,6 +245,12 @@ def cupy_bytes(where: devices.Device) -> tuple[int, int]:
     with cupy.cuda.Device(where.index):
         pool = cupy.get_default_memory_pool()
         return int(pool.used_bytes()), int(pool.total_bytes())
+
+
+def _pool_bytes(where: devices.Device) -> tuple[int, int]:
+    """Return (held by arrays, taken from the driver) of both allocators."""
+    (held, taken), (used, reserved) = torch_bytes(where), cupy_bytes(where)
+    return held + used, taken + reserved
 
 
 def _process_bytes(where: devices.Device) -> int | None:
@@ -269,28 +265,17 @@ def _process_bytes(where: devices.Device) -> int | None:
     return int(sizes[0]) if sizes and sizes[0] is not None else None
 
 
-# -- tensors
-# --------------------------------------------------------------------------------------------------------
+# -- tensors ----------------------------------------------------------------------------------------
 
 
-def held(where: devices.Device, names: Mapping[str, Any]) -> list[HeldTensor]:
-    """Return the storages on a device that Python can reach, largest first."""
-    rows = storages(where, names).values()
-    return sorted((row for row in rows if row.nbytes), key=lambda row: (-row.nbytes, row.name))
-
-
-def storages(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, int], HeldTensor]:
+def _storages(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, int], HeldTensor]:
     """Return the storages on a device that Python can reach, by library and identity."""
-    return {key: _row(key[0], entries) for key, entries in _found(where, names).items()}
-
-
-def lives(
-    where: devices.Device, names: Mapping[str, Any]
-) -> dict[tuple[str, int], Callable[[], Any]]:
-    """Return for each of these storages what gives None once it is gone: an identity is an address,
-    and the next one may get it.
-    """
-    return {key: _life(entries[0][1]) for key, entries in _found(where, names).items()}
+    rows = {}
+    for key, entries in _found(where, names).items():
+        name, array, nbytes = entries[0]
+        dtype = str(array.dtype).removeprefix("torch.")
+        rows[key] = HeldTensor(name, nbytes, shape_of(array), dtype, key[0], len(entries))
+    return rows
 
 
 def _found(
@@ -302,7 +287,7 @@ def _found(
     graphs: dict[Any, str] = {}
 
     def take(name: str, array: Any) -> None:
-        key = _key(array, where)
+        key = storage_of(array, where)
         if key is not None and id(array) not in seen:
             seen.add(id(array))
             found.setdefault(key[:2], []).append((name, array, key[2]))
@@ -313,13 +298,21 @@ def _found(
     for name, value in sorted(
         named, key=lambda item: (item[0].startswith("_"), item[0] in ("Out", "_oh"))
     ):
-        for path, array in _arrays(name, value, _DEPTH):
+        for path, array in arrays_in(name, value):
             take(path, array)
-            _follow(array, f"graph of {path}", graphs)
+            ahead = [_node(array)]
+            for node in ahead:  # grows: all of the array's graph
+                if node is not None and node not in graphs:
+                    graphs[node] = f"graph of {path}"
+                    ahead += [before for before, _ in node.next_functions]
     for node, name in graphs.items():
         for path, array in _kept_by(node, name):
             take(path, array)
-    for item in living(_kinds_of_tensors()):
+    torch = sys.modules.get("torch")
+    kinds: list[type] = [] if torch is None else [torch.Tensor]
+    for kind in kinds:  # grows: all classes derived from PyTorch's tensor
+        kinds += type.__subclasses__(kind)
+    for item in living(kinds):
         take(graphs.get(_node(item), ""), item)
     return found
 
@@ -330,17 +323,13 @@ def _kept_by(node: Any, name: str) -> Iterator[tuple[str, Any]]:
     """
     if hasattr(node, "variable"):
         yield from _with_gradient(name, node.variable)
-    with contextlib.suppress(RuntimeError):  # freed by a backward pass
-        for kept in [
-            getattr(node, attribute)
-            for attribute in dir(node)
-            if attribute.startswith("_raw_saved_")
-        ]:
-            values = [
-                getattr(one, "data", None)
-                for one in (kept if isinstance(kept, (list, tuple)) else (kept,))
-            ]
-            yield from ((name, value) for value in values if _is_tensor(value))
+    for attribute in dir(node):
+        if attribute.startswith("_raw_saved_"):
+            with contextlib.suppress(RuntimeError):  # freed by a backward pass
+                saved = getattr(node, attribute)
+                for one in saved if isinstance(saved, (list, tuple)) else (saved,):
+                    if _is_tensor(value := getattr(one, "data", None)):
+                        yield name, value
 
 
 def _node(array: Any) -> Any:
@@ -349,15 +338,6 @@ def _node(array: Any) -> Any:
         return getattr(array, "grad_fn", None)
     except RuntimeError:  # a view that was changed in place where autograd cannot follow
         return None
-
-
-def _follow(array: Any, name: str, graphs: dict[Any, str]) -> None:
-    """Give the nodes of an array's graph a name, unless they have one."""
-    ahead = [_node(array)]
-    for node in ahead:  # grows
-        if node is not None and node not in graphs:
-            graphs[node] = name
-            ahead += [before for before, _ in node.next_functions]
 
 
 def living(kinds: Iterable[type]) -> list[Any]:
@@ -372,24 +352,9 @@ def living(kinds: Iterable[type]) -> list[Any]:
     ]
 
 
-def _kinds_of_tensors() -> list[type]:
-    """Return PyTorch's tensor and all classes derived from it, where it is loaded."""
-    torch = sys.modules.get("torch")
-    kinds: list[type] = [] if torch is None else [torch.Tensor]
-    for kind in kinds:  # grows
-        kinds += type.__subclasses__(kind)
-    return kinds
-
-
 def _is_tensor(item: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and issubclass(type(item), torch.Tensor)
-
-
-def _row(library: str, entries: list[tuple[str, Any, int]]) -> HeldTensor:
-    name, array, nbytes = entries[0]
-    dtype = str(array.dtype).removeprefix("torch.")
-    return HeldTensor(name, nbytes, shape_of(array), dtype, library, len(entries))
 
 
 def shape_of(array: Any) -> tuple[int, ...]:
@@ -401,7 +366,7 @@ def shape_of(array: Any) -> tuple[int, ...]:
     )
 
 
-def _key(array: Any, where: devices.Device) -> tuple[str, int, int] | None:
+def storage_of(array: Any, where: devices.Device) -> tuple[str, int, int] | None:
     """Return (library, storage, bytes) of an array on the device, or None for one that holds no
     memory there.
     """
@@ -454,7 +419,7 @@ def _life(array: Any) -> Callable[[], Any]:
     return weakref.ref(array.untyped_storage()) if _is_tensor(array) else lambda: True
 
 
-def _arrays(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+def arrays_in(path: str, value: Any, depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
     """Yield the arrays that a value holds, each with the path that leads to it."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if isinstance(value, np.ndarray) or (cupy is not None and isinstance(value, cupy.ndarray)):
@@ -465,11 +430,11 @@ def _arrays(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         yield from _tensors_of(path, value)
     elif depth and type(value) in (list, tuple):
         for number, item in enumerate(value[:_ITEMS]):
-            yield from _arrays(f"{path}[{number}]", item, depth - 1)
+            yield from arrays_in(f"{path}[{number}]", item, depth - 1)
     elif depth and type(value) is dict:
         for key, item in list(value.items())[:_ITEMS]:
             if isinstance(key, (str, int)):
-                yield from _arrays(f"{path}[{key!r}]", item, depth - 1)
+                yield from arrays_in(f"{path}[{key!r}]", item, depth - 1)
 
 
 def _tensors_of(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -488,3 +453,154 @@ def _with_gradient(path: str, tensor: Any) -> Iterator[tuple[str, Any]]:
     yield path, tensor
     if tensor.is_leaf and tensor.grad is not None:
         yield f"{path}.grad", tensor.grad
+
+
+# -- a cell ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DeviceUse(Result):
+    """One device during a cell.
+
+    Attributes
+    ----------
+    device : str
+    before_bytes : int
+        Held by tensors when the cell began.
+    peak_bytes : int
+        The most held by tensors during the cell, those from before counted.
+    kept_bytes, freed_bytes : int
+        By how much tensors grew over the cell, or shrank; one of the two is 0.
+    """
+
+    device: str
+    before_bytes: int
+    peak_bytes: int
+    kept_bytes: int
+    freed_bytes: int
+
+
+@dataclass(frozen=True)
+class CellMemory(Result):
+    """The memory of one cell.
+
+    Attributes
+    ----------
+    devices : tuple of DeviceUse
+        The CPU first. On a CPU live torch storages after each operator; on an accelerator what
+        PyTorch's allocator reports, including what operators allocate internally, and what CuPy
+        held before and after.
+    host_grown_bytes : int
+        By how much this process grew, arrays of other libraries included; negative if it shrank.
+    largest : tuple of HeldTensor
+        New arrays that are still there, largest first.
+    failed : bool
+        Whether the cell raised.
+    evidence : Evidence
+    """
+
+    devices: tuple[DeviceUse, ...]
+    host_grown_bytes: int
+    largest: tuple[HeldTensor, ...]
+    failed: bool
+    evidence: Evidence
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{use.device}: peak {format_bytes(use.peak_bytes)}, kept "
+            f"{format_bytes(use.kept_bytes)}"
+            for use in self.devices
+        ]
+        return f"<memory of the cell: {'; '.join(parts)}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row per device, then the largest new arrays."""
+        rows = []
+        for use in self.devices:
+            sizes = use.before_bytes, use.peak_bytes, use.kept_bytes, use.freed_bytes
+            rows.append((use.device, *map(format_bytes, sizes)))
+        grown = self.host_grown_bytes
+        rows.append(("this process", "", "", *(format_bytes(max(0, n)) for n in (grown, -grown))))
+        for tensor in self.largest:
+            name = f"- new: {tensor.name or 'no name'}"
+            what = f"{tensor.shape_words} {tensor.dtype}"
+            rows.append((name, "", "", format_bytes(tensor.nbytes), what))
+        which = "tensors on (the cell raised)" if self.failed else "tensors on"
+        return (which, "before", "peak", "kept", "freed"), rows
+
+
+class Watch:
+    """Follow the memory of a block: ``with Watch(namespace) as watch: ...``, then
+    ``watch.result()``.
+
+    Parameters
+    ----------
+    names : mapping of str to object
+        Where the names of arrays are looked for, before and after.
+    """
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self.names, self.failed = names, False
+
+    def __enter__(self) -> Watch:
+        from gpulab.memory._tracker import StorageTracker
+
+        self._devices = devices.available()
+        self._before = {
+            where: {key: _life(entries[0][1]) for key, entries in _found(where, self.names).items()}
+            for where in self._devices
+        }
+        self._pools = {where: _pool_bytes(where)[0] for where in self._devices[1:]}
+        self._of_cupy = {where: cupy_bytes(where)[0] for where in self._devices[1:]}
+        self._resident = _host.resident_bytes()
+        for where in self._devices[1:]:
+            _peak(where, reset=True)
+        self._tracker = StorageTracker("cpu")
+        self._tracker.watch_living()
+        self._host_before = self._tracker.live_bytes
+        self._tracker.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._tracker.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self.failed = kind is not None
+        self._host_after = self._tracker.live_bytes
+        self._host_peak = max([self._host_before, *self._tracker.live])
+        self._tracker.close()
+
+    def result(self) -> CellMemory:
+        """Return what happened in the block."""
+        grown = _host.resident_bytes() - self._resident
+        uses = [_use("cpu", self._host_before, self._host_peak, self._host_after)]
+        for where in self._devices[1:]:
+            before, after = self._pools[where], _pool_bytes(where)[0]
+            # CuPy keeps no peak: what it holds at both ends counts all along
+            throughout = min(self._of_cupy[where], cupy_bytes(where)[0])
+            uses.append(
+                _use(str(where), before, max(before, after, _peak(where) + throughout), after)
+            )
+        new = [
+            row
+            for where in self._devices
+            for key, row in _storages(where, self.names).items()
+            if (alive := self._before[where].get(key)) is None or alive() is None
+        ]
+        new.sort(key=lambda row: -row.nbytes)
+        evidence = Evidence.measured(self._devices[-1].name)
+        return CellMemory(tuple(uses), grown, tuple(new[:_LARGEST]), self.failed, evidence)
+
+
+def _use(device: str, before: int, peak: int, after: int) -> DeviceUse:
+    return DeviceUse(device, before, peak, max(0, after - before), max(0, before - after))
+
+
+def _peak(where: devices.Device, reset: bool = False) -> int:
+    """Return PyTorch's peak since the last reset, or 0 where its allocator keeps none (MPS)."""
+    if where.torch_type not in ("cuda", "xpu"):
+        return 0
+    import torch
+
+    where.synchronize()
+    allocator = getattr(torch, where.torch_type)
+    ask = allocator.reset_peak_memory_stats if reset else allocator.max_memory_allocated
+    return int(ask(where.index) or 0)
