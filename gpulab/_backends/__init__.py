@@ -8,7 +8,7 @@ when asked by name.
 DLPack is not trusted blindly. With the versions tested (torch 2.13, numpy 2.4), a negative stride
 makes torch abort the process, a read-only array becomes writable, a lazily negated tensor loses its
 sign, and a masked array its mask; so every adapter checks for these obstacles before any library
-sees the array. The modules of JAX and TensorFlow describe what these libraries do.
+sees the array. The module of JAX and TensorFlow describes what these libraries do.
 """
 
 from __future__ import annotations
@@ -20,12 +20,9 @@ from typing import Any
 import numpy as np
 
 from gpulab._backends._base import Backend as Backend
-from gpulab._backends._cupy import CupyBackend as CupyBackend
-from gpulab._backends._jax import JaxBackend as JaxBackend
-from gpulab._backends._numpy import NumpyBackend as NumpyBackend
-from gpulab._backends._numpy import numpy_dtype_problem as numpy_dtype_problem
-from gpulab._backends._tensorflow import TensorFlowBackend as TensorFlowBackend
-from gpulab._backends._torch import TorchBackend as TorchBackend
+from gpulab._backends._base import NumpyBackend
+from gpulab._backends._immutable import JaxBackend, TensorFlowBackend
+from gpulab._backends._torch import CupyBackend, TorchBackend
 from gpulab.errors import (
     CopyRequiredError,
     InputError,

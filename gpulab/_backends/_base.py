@@ -1,15 +1,21 @@
-"""What every adapter offers."""
+"""What every adapter offers, and numpy's own: host memory."""
 
 from __future__ import annotations
 
 import abc
 import importlib
 import os
+import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+
+from gpulab.errors import DeviceError, InputError
+
+# Why an array cannot be used, and what to call or to pass in its place.
+Problem = tuple[str, str]
 
 
 class Backend(abc.ABC):
@@ -20,6 +26,8 @@ class Backend(abc.ABC):
     name = ""
     # What to do where the library is not installed.
     how_to_get = "Run `gpulab doctor`."
+    # What ``to_host`` and ``device_of`` expect, and the call that gives numbers that numpy has.
+    expected, as_float32 = "", ""
     # Whether arrays of this library never change: then none may lie over memory that somebody else
     # writes to unasked.
     immutable = False
@@ -51,6 +59,27 @@ class Backend(abc.ABC):
         traced function.
         """
         return True
+
+    def no_data(self, x: Any) -> Problem | None:
+        """Return why ``x`` is no plain block of numbers; None where it is one."""
+        return None
+
+    def require_data(self, function: str, x: Any, in_numpy: bool = False) -> None:
+        """Refuse an array without numbers, or with numbers that numpy does not have.
+
+        Raises
+        ------
+        InputError
+            If ``x`` is one.
+        """
+        problem = self.no_data(x)
+        if problem is None and in_numpy and not self.in_numpy(x):
+            problem = f"numpy has no {self.dtype_name(x)}", self.as_float32
+        if problem is not None:
+            raise InputError(
+                f"{function}: {problem[0]}; expected {self.expected}"
+                f"{' of a dtype that numpy has' if in_numpy else ''}. Pass {problem[1]}."
+            )
 
     @abc.abstractmethod
     def device_of(self, x: Any) -> str:
@@ -100,19 +129,37 @@ class Backend(abc.ABC):
         """
         return None
 
+    def out_of_reach(self, x: Any, library: str) -> Problem | None:
+        """Return why numpy or CuPy cannot use the memory or the dtype of ``x``; None where they
+        can.
+        """
+        where = self.device_of(x)
+        if library == "numpy":
+            if where != "cpu":
+                return f"it is on {where}, and numpy can access only main memory", "gl.to_host(x)"
+            if not self.in_numpy(x):
+                return f"numpy has no {self.dtype_name(x)}", self.as_float32
+        if library == "cupy" and not where.startswith("cuda"):
+            return (
+                f"it is {'in main memory' if self.name == 'numpy' else f'on {where}'}, and CuPy "
+                "can access only CUDA memory",
+                "gl.to_device(x, library='cupy')",
+            )
+        return None
+
     @abc.abstractmethod
-    def obstacle(self, x: Any, library: str) -> tuple[str, str] | None:
+    def obstacle(self, x: Any, library: str) -> Problem | None:
         """Return why ``x`` cannot be seen by ``library`` without a copy and which call makes one;
         None if it can.
         """
 
-    def hazard(self, x: Any, library: str) -> tuple[str, str] | None:
+    def hazard(self, x: Any, library: str) -> Problem | None:
         """Return the obstacle that the libraries themselves would not report: the few checks that
         every ``share`` makes.
         """
         return self.obstacle(x, library)
 
-    def refuses(self, x: Any, owner: Backend) -> tuple[str, str] | None:
+    def refuses(self, x: Any, owner: Backend) -> Problem | None:
         """Return why this library cannot see ``x``, an array of ``owner``, without a copy, and
         which call makes one; None if it can.
         """
@@ -133,3 +180,100 @@ class Backend(abc.ABC):
         is enough.
         """
         return None
+
+
+class NumpyBackend(Backend):
+    """Host memory."""
+
+    name = "numpy"
+
+    def owns(self, x: object) -> bool:
+        return isinstance(x, np.ndarray)
+
+    def device_of(self, x: Any) -> str:
+        return "cpu"
+
+    def pointer(self, x: Any) -> int:
+        return int(x.__array_interface__["data"][0])
+
+    def is_contiguous(self, x: Any) -> bool:
+        return bool(x.flags.c_contiguous)
+
+    def to_host(self, x: Any) -> np.ndarray:
+        return x  # type: ignore[no-any-return]
+
+    def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
+        if device != "cpu":
+            raise DeviceError(
+                f"to_device: numpy has no arrays on {device!r}; expected device 'cpu'. Pass "
+                "library='torch' or 'cupy'."
+            )
+        if not pinned:
+            return a
+        from gpulab import _backends
+
+        return _backends.backend("torch").from_host(a, "cpu", True).numpy()
+
+    def copy(self, x: Any) -> Any:
+        return np.array(x, copy=True)
+
+    def obstacle(self, x: Any, library: str) -> Problem | None:
+        return self.hazard(x, library) or _dtype_problem(x)
+
+    def hazard(self, x: Any, library: str) -> Problem | None:
+        flags = x.flags
+        if x.strides and min(x.strides) < 0:
+            return "it has a negative stride", "numpy.ascontiguousarray(x)"
+        if not flags.writeable:
+            if library in ("jax", "tensorflow"):
+                return (
+                    "it is read-only, which numpy marks only in a version of DLPack that "
+                    f"{library} does not accept",
+                    "x.copy()",
+                )
+            return "it is read-only, and the other library could write to it", "x.copy()"
+        if not flags.aligned:
+            return "its elements are not aligned in memory", "x.copy()"
+        if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
+            return _dtype_problem(x)
+        return self.out_of_reach(x, library)
+
+    def from_dlpack(self, x: Any) -> Any:
+        view = np.from_dlpack(x)
+        torch = sys.modules.get("torch")
+        # An exporter without DLPack 1.0 cannot say "writable", and numpy then marks the view
+        # read-only. JAX's and TensorFlow's stay so.
+        return (
+            x.numpy()
+            if not view.flags.writeable and torch is not None and isinstance(x, torch.Tensor)
+            else view
+        )
+
+
+def _dtype_problem(x: np.ndarray) -> Problem | None:
+    """Return why no other library has an array like this, and what to call; None for plain numbers
+    in native order.
+    """
+    if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
+        return "its mask would be lost", "x.filled(value)"
+    dtype = x.dtype
+    if dtype.kind not in "biufc" or dtype.char in "gG":
+        return f"other libraries have no dtype {dtype}", "x.astype('float32')"
+    if not dtype.isnative:
+        return "its byte order is not that of this machine", "x.astype(x.dtype.newbyteorder('='))"
+    return None
+
+
+def require_plain_numbers(a: np.ndarray) -> None:
+    """Refuse an array whose numbers no other library has.
+
+    Raises
+    ------
+    InputError
+        If it is one.
+    """
+    problem = _dtype_problem(a)
+    if problem is not None:
+        raise InputError(
+            f"to_device: {problem[0]}; expected an array of plain numbers. Pass {problem[1]}."
+        )

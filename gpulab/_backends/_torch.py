@@ -1,37 +1,34 @@
-"""PyTorch's tensors."""
+"""PyTorch's tensors and CuPy's arrays: the two that change in place and live on a GPU."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
 
-from gpulab._backends._base import Backend
-from gpulab._backends._numpy import numpy_dtype_problem
-from gpulab.errors import InputError, kind_of
+from gpulab._backends._base import Backend, Problem, require_plain_numbers
+from gpulab.errors import DeviceError, InputError, kind_of
+
+_NOT_IN_NUMPY = (
+    *("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+    *("float8_e8m0fnu", "float4_e2m1fn_x2", "complex32"),
+)
 
 
 class TorchBackend(Backend):
     """CPU, CUDA, ROCm, XPU and MPS tensors."""
 
     name = "torch"
+    expected, as_float32 = "a dense tensor", "x.float()"
 
     def __init__(self) -> None:
         super().__init__()
         torch = self.module
         self._plain_types = {torch.Tensor, torch.nn.Parameter}
         self._no_dispatch = torch.Tensor.__torch_dispatch__
-        names = (
-            "bfloat16",
-            "float8_e4m3fn",
-            "float8_e5m2",
-            "float8_e4m3fnuz",
-            "float8_e5m2fnuz",
-            "float8_e8m0fnu",
-            "float4_e2m1fn_x2",
-        )
         self._not_in_numpy = {
-            getattr(torch, name) for name in (*names, "complex32") if hasattr(torch, name)
+            getattr(torch, name) for name in _NOT_IN_NUMPY if hasattr(torch, name)
         }
 
     def owns(self, x: object) -> bool:
@@ -57,7 +54,7 @@ class TorchBackend(Backend):
     def is_contiguous(self, x: Any) -> bool:
         return bool(x.is_contiguous())
 
-    def _no_data(self, x: Any) -> tuple[str, str] | None:
+    def no_data(self, x: Any) -> Problem | None:
         """Return why ``x`` is no plain block of numbers, and what to call; None where it is one."""
         if type(x) not in self._plain_types and type(x).__torch_dispatch__ is not self._no_dispatch:
             return f"{kind_of(x)} is not plain memory", "a plain tensor made from it"
@@ -72,29 +69,12 @@ class TorchBackend(Backend):
             return f"its dtype {x.dtype} is quantized", "x.dequantize()"
         return None
 
-    def _host_problem(self, x: Any, function: str) -> InputError | None:
-        problem = self._no_data(x)
-        if problem is None and x.dtype in self._not_in_numpy:
-            problem = f"numpy has no {str(x.dtype).removeprefix('torch.')}", "x.float()"
-        if problem is None:
-            return None
-        return InputError(
-            f"{function}: {problem[0]}; expected a dense tensor of a dtype that numpy has. Pass "
-            f"{problem[1]}."
-        )
-
     def to_host(self, x: Any) -> np.ndarray:
-        problem = self._host_problem(x, "to_host")
-        if problem is not None:
-            raise problem
+        self.require_data("to_host", x, in_numpy=True)
         return x.detach().cpu().resolve_conj().resolve_neg().numpy()  # type: ignore[no-any-return]
 
     def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
-        wrong = numpy_dtype_problem(a)
-        if wrong is not None:
-            raise InputError(
-                f"to_device: {wrong[0]}; expected an array of plain numbers. Pass {wrong[1]}."
-            )
+        require_plain_numbers(a)
         usable = (
             a.flags.writeable
             and a.flags.aligned
@@ -120,7 +100,7 @@ class TorchBackend(Backend):
         return x.detach().clone().requires_grad_(x.requires_grad)
 
     def compact(self, x: Any) -> Any:
-        if self._no_data(x) is not None:
+        if self.no_data(x) is not None:
             return None
         return (
             x.detach()
@@ -129,7 +109,7 @@ class TorchBackend(Backend):
             .clone(memory_format=self.module.contiguous_format)
         )
 
-    def hazard(self, x: Any, library: str) -> tuple[str, str] | None:
+    def hazard(self, x: Any, library: str) -> Problem | None:
         # numpy would show a negated view without its sign, and CuPy would quietly copy from main
         # memory; the rest raises.
         if (
@@ -140,8 +120,8 @@ class TorchBackend(Backend):
             return None
         return self.obstacle(x, library)
 
-    def obstacle(self, x: Any, library: str) -> tuple[str, str] | None:
-        problem = self._no_data(x)
+    def obstacle(self, x: Any, library: str) -> Problem | None:
+        problem = self.no_data(x)
         if problem is not None:
             return problem
         if x.requires_grad:
@@ -153,18 +133,60 @@ class TorchBackend(Backend):
             return "its conjugation is pending", "x.resolve_conj()"
         if x.is_neg():
             return "its negation is pending", "x.resolve_neg()"
-        kind = x.device.type
-        if library == "numpy":
-            if kind != "cpu":
-                return (
-                    f"it is on {self.device_of(x)}, and numpy can access only main memory",
-                    "gl.to_host(x)",
-                )
-            if x.dtype in self._not_in_numpy:
-                return f"numpy has no {str(x.dtype).removeprefix('torch.')}", "x.float()"
-        elif library == "cupy" and kind != "cuda":
-            return (
-                f"it is on {self.device_of(x)}, and CuPy can access only CUDA memory",
-                "gl.to_device(x, library='cupy')",
+        return self.out_of_reach(x, library)
+
+
+class CupyBackend(Backend):
+    """CUDA and ROCm arrays."""
+
+    name = "cupy"
+
+    def owns(self, x: object) -> bool:
+        return isinstance(x, self.module.ndarray)
+
+    def device_of(self, x: Any) -> str:
+        return f"cuda:{x.device.id}"
+
+    def pointer(self, x: Any) -> int:
+        return int(x.data.ptr)
+
+    def is_contiguous(self, x: Any) -> bool:
+        return bool(x.flags.c_contiguous)
+
+    def to_host(self, x: Any) -> np.ndarray:
+        return x.get()  # type: ignore[no-any-return]
+
+    def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
+        if not device.startswith("cuda"):
+            raise DeviceError(
+                f"to_device: cupy has no arrays on {device!r}; expected a CUDA device. Pass "
+                "library='torch' or 'numpy'."
             )
+        require_plain_numbers(a)
+        with self.module.cuda.Device(int(device.partition(":")[2] or 0)):
+            if pinned:
+                staging = importlib.import_module("cupyx").empty_like_pinned(
+                    np.ascontiguousarray(a)
+                )
+                staging[...] = a
+                a = staging
+            array = self.module.asarray(a)
+            # the source may be changed as soon as this returns
+            self.module.cuda.get_current_stream().synchronize()
+            return array
+
+    def move(self, x: Any, device: str, pinned: bool) -> Any:
+        if not device.startswith("cuda"):
+            return super().move(x, device, pinned)
+        with self.module.cuda.Device(int(device.partition(":")[2] or 0)):
+            return self.module.asarray(x)
+
+    def copy(self, x: Any) -> Any:
+        return x.copy()
+
+    def obstacle(self, x: Any, library: str) -> Problem | None:
+        if library == "numpy":
+            return self.out_of_reach(x, library)
+        if x.strides and min(x.strides) < 0:
+            return "it has a negative stride", "cupy.ascontiguousarray(x)"
         return None

@@ -1,0 +1,429 @@
+"""JAX's and TensorFlow's arrays. They never change (only a tf.Variable does): a view of one is
+read-only, and memory that JAX or TensorFlow has a view of must not be modified.
+
+Observed with JAX 0.10, on a CPU: through DLPack it shares memory only where the memory begins on a
+64-byte boundary, and otherwise copies silently; it converts float64 to float32 silently unless
+``jax_enable_x64`` is set; ``device_put`` takes over an aligned NumPy array's own memory, so that a
+later change of the array shows in a JAX array, which should never change. Calls return before the
+work is done, on a CPU too: code that reads the memory or the clock has to wait for the array
+itself.
+
+Observed with TensorFlow 2.21: through DLPack it takes memory at any address, and **aborts the
+process** at the first operation on memory that does not begin on a 64-byte boundary, and where a
+tensor of text is exported. gpulab refuses both before it calls TensorFlow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from gpulab._backends._base import Backend, Problem, require_plain_numbers
+from gpulab.errors import DeviceError, InputError, install_extra, pip_command
+
+# What XLA asks of memory that it takes as it is; JAX's own message names it: "not aligned to 64
+# bytes".
+_ALIGNMENT = 64
+_HOW_TO_GET = install_extra("rosetta")
+# What JAX makes 32-bit numbers of, unless jax_enable_x64 is set (complex128 becomes complex64).
+_NARROWED = {"float64", "int64", "uint64", "complex128"}
+# JAX's platform -> PyTorch's name of the same devices.
+_PLATFORMS = {"gpu": "cuda", "cuda": "cuda", "rocm": "cuda"}
+# TensorFlow's dtypes.
+_NUMBERS = {
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+}
+_NOT_IN_NUMPY = {"bfloat16", "float8_e4m3fn", "float8_e5m2", "half"}
+_KNOWN = _NUMBERS | _NOT_IN_NUMPY
+# of byte_offset in DLTensor: data 8, device 8, ndim 4, dtype 4, shape 8, strides 8 (dlpack.h)
+_BYTE_OFFSET = 40
+
+
+def _not_aligned(address: int, library: str) -> tuple[str, str] | None:
+    """Return why ``library`` cannot use memory that begins at an address without a copy; None where
+    it can.
+    """
+    off = address % _ALIGNMENT
+    if not off:
+        return None
+    return (
+        f"it begins {off} bytes after a {_ALIGNMENT}-byte boundary, and {library} always copies "
+        "such memory",
+        f"gl.to_device(x, library={library!r})",
+    )
+
+
+def _refuse_pinned(library: str, pinned: bool) -> None:
+    if pinned:
+        raise DeviceError(
+            f"to_device: {library} does not accept page-locked memory from outside; expected "
+            "pinned=False. Leave it out."
+        )
+
+
+class JaxBackend(Backend):
+    """CPU, CUDA, ROCm and TPU arrays."""
+
+    name = "jax"
+    how_to_get = _HOW_TO_GET
+    expected, as_float32 = "an array with data", 'x.astype("float32")'
+    immutable = True
+    may_copy = True
+    # JAX would take three quarters of a GPU's memory at its first operation, and PyTorch is in the
+    # same kernel. Source: JAX, "GPU memory allocation".
+    settings = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
+
+    def owns(self, x: object) -> bool:
+        return isinstance(x, self.module.Array)
+
+    def has_data(self, x: Any) -> bool:
+        return (
+            not isinstance(x, self.module.core.Tracer)
+            and not x.is_deleted()
+            and isinstance(x.dtype, np.dtype)
+        )
+
+    def device_of(self, x: Any) -> str:
+        self.require_data("device_of", x)
+        # of an array that is spread over several, the first
+        first = min(x.devices(), key=lambda device: device.id)
+        return self._name(first)
+
+    def _name(self, device: Any) -> str:
+        if device.platform == "cpu":
+            return "cpu"
+        index = device.local_hardware_id if device.local_hardware_id is not None else device.id
+        return f"{_PLATFORMS.get(device.platform, device.platform)}:{index}"
+
+    def pointer(self, x: Any) -> int:
+        return int(x.unsafe_buffer_pointer())
+
+    def in_numpy(self, x: Any) -> bool:
+        # bfloat16, float8 and int4 are numpy's only through an extension
+        return getattr(x.dtype, "kind", "V") in "biufc"
+
+    def no_data(self, x: Any) -> Problem | None:
+        """Return why ``x`` is no array with data, and what to pass; None where it is one."""
+        if isinstance(x, self.module.core.Tracer):
+            return (
+                "it is a traced value inside jit, grad or vmap, without data",
+                "an array from outside of the function",
+            )
+        if x.is_deleted():
+            return (
+                "its memory was released (deleted, or donated to a function)",
+                "the array that resulted from it",
+            )
+        if not isinstance(x.dtype, np.dtype):
+            return f"its dtype {x.dtype} exists only in JAX", "jax.random.key_data(x)"
+        if not x.is_fully_addressable:
+            return (
+                "a part of it is on another machine",
+                "jax.experimental.multihost_utils.process_allgather(x)",
+            )
+        return None
+
+    def to_host(self, x: Any) -> np.ndarray:
+        self.require_data("to_host", x, in_numpy=True)
+        return np.asarray(x)  # waits
+
+    def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
+        require_plain_numbers(a)
+        lost = self._would_lose(str(a.dtype))
+        if lost is not None:
+            raise InputError(
+                f"to_device: {lost[0]}; expected a dtype that JAX has. Call {lost[1]}."
+            )
+        _refuse_pinned("JAX", pinned)
+        there = self._device(device)
+        with self.module.default_device(there):
+            # A copy in any case: device_put would lie over an aligned array's own memory, and see
+            # what is written to it later.
+            made = self.module.numpy.array(a, copy=True)
+        return self.module.device_put(made, there).block_until_ready()
+
+    def move(self, x: Any, device: str, pinned: bool) -> Any:
+        _refuse_pinned("JAX", pinned)
+        return self.module.device_put(x, self._device(device)).block_until_ready()
+
+    def copy(self, x: Any) -> Any:
+        return self.module.numpy.array(x, copy=True)
+
+    def _device(self, device: str) -> Any:
+        """Return JAX's own device of that name."""
+        kind, _, index = device.partition(":")
+        found = self._devices("cpu" if kind == "cpu" else "gpu") if kind in ("cpu", "cuda") else []
+        if int(index or 0) >= len(found):
+            command = pip_command("install 'jax[cuda13]'")
+            raise DeviceError(
+                f"to_device: this JAX has no {device!r} (it has "
+                f"{', '.join(self._name(one) for one in self.module.local_devices())}); "
+                "expected one of these. Pass device='cpu', or install JAX's build for this GPU: "
+                f"{command}, or "
+                "'jax[cuda12]' if the driver is older than CUDA 13."
+            )
+        return found[int(index or 0)]
+
+    def _devices(self, platform: str) -> list[Any]:
+        try:
+            return list(self.module.local_devices(backend=platform))
+        except RuntimeError:
+            # JAX's word for a platform that it was not built for, or finds no device of
+            return []
+
+    def best_device(self) -> str:
+        return self._name(self.module.local_devices()[0])
+
+    def _would_lose(self, dtype: str) -> Problem | None:
+        """Return why JAX would change a dtype; None where it keeps it."""
+        if dtype not in _NARROWED:
+            return None
+        kept = str(self.module.dtypes.canonicalize_dtype(dtype))  # by the setting of this moment
+        if kept == dtype:
+            return None
+        return (
+            f"JAX converts {dtype} to {kept} unless 64-bit types are enabled",
+            f"jax.config.update('jax_enable_x64', True) first, or convert the array to {kept}",
+        )
+
+    def obstacle(self, x: Any, library: str) -> Problem | None:
+        problem = self.no_data(x)
+        if problem is not None:
+            return problem
+        if len(x.devices()) > 1:
+            return f"it is spread over {len(x.devices())} devices", "gl.to_host(x)"
+        return self.out_of_reach(x, library)
+
+    def hazard(self, x: Any, library: str) -> Problem | None:
+        found = self.obstacle(x, library)
+        if found is None:
+            x.block_until_ready()  # its memory is filled only then
+        return found
+
+    def refuses(self, x: Any, owner: Backend) -> Problem | None:
+        lost = self._would_lose(owner.dtype_name(x))
+        if lost is not None:
+            return lost
+        where = owner.device_of(x)
+        if where == "cpu":
+            return _not_aligned(owner.pointer(x), "jax") if owner.nbytes(x) else None
+        if not where.startswith("cuda") or not self._devices("gpu"):
+            return (
+                f"it is on {where}, which this JAX cannot use",
+                'gl.to_device(x, "cpu", library="jax")',
+            )
+        return None
+
+    def from_dlpack(self, x: Any) -> Any:
+        # of nothing, a copy is none
+        return self.module.numpy.from_dlpack(x, copy=None if 0 in x.shape else False)
+
+    def waits_for(self, result: Any) -> Callable[[Any], Any] | None:
+        arrays = (leaf for leaf in self.module.tree_util.tree_leaves(result) if self.owns(leaf))
+        return self.module.block_until_ready if next(arrays, None) is not None else None
+
+
+@contextlib.contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Leave out what TensorFlow's C++ tells for information while it is imported; all else stands
+    on the error output afterwards.
+
+    Of TensorFlow 2.21 a part does not heed TF_CPP_MIN_LOG_LEVEL: on processors with AVX512-VNNI it
+    tells that oneDNN is on, at any level.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") == "0":  # somebody wants to read it
+        yield
+        return
+    try:
+        kept = os.dup(2)
+    except OSError:  # no error output, so nothing to leave out
+        yield
+        return
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            said.seek(0)
+            rest = b"".join(line for line in said if not _CHATTER.match(line))
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                os.write(2, rest)
+
+
+_CHATTER = re.compile(rb"I\d{4} |WARNING: All log messages before absl::InitializeLog\(\)")
+
+
+class TensorFlowBackend(Backend):
+    """CPU and GPU tensors, and Variables, whose value is used."""
+
+    name = "tensorflow"
+    how_to_get = _HOW_TO_GET
+    expected, as_float32 = "a tensor with numbers in it", "tf.cast(x, 'float32')"
+    immutable = True
+    may_copy = True
+    settings = MappingProxyType(
+        {
+            # Only errors are printed: else TensorFlow tells at its import which instructions its
+            # build uses and that it found no GPU.
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            # TensorFlow would take nearly all of a GPU's memory at its first operation, and PyTorch
+            # is in the same kernel. Source: TensorFlow, "Use a GPU", limiting GPU memory growth.
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        }
+    )
+
+    def __init__(self) -> None:
+        with _without_chatter():
+            super().__init__()
+        tf = self.module
+        self._eager: Any = tf.__internal__.EagerTensor
+
+    def owns(self, x: object) -> bool:
+        return isinstance(x, (self.module.Tensor, self.module.Variable))
+
+    def has_data(self, x: Any) -> bool:
+        return self.no_data(x) is None
+
+    def no_data(self, x: Any) -> Problem | None:
+        """Return why ``x`` is no tensor with numbers in it, and what to pass; None where it is
+        one.
+        """
+        if isinstance(x, self.module.Variable):
+            if not self.module.executing_eagerly():
+                return "it is a Variable of a graph", "session.run(x)"
+        elif not isinstance(x, self._eager):
+            return (
+                "it is a symbolic tensor of a graph, without values",
+                "what session.run or the function returns",
+            )
+        if x.dtype.name not in _KNOWN:
+            return f"its dtype {x.dtype.name} is not numeric", "a tensor of numbers"
+        return None
+
+    def device_of(self, x: Any) -> str:
+        self.require_data("device_of", x)
+        return self._name(x.device if isinstance(x, self.module.Variable) else x.backing_device)
+
+    def _name(self, device: str) -> str:
+        kind, _, index = device.rpartition("device:")[2].partition(":")
+        return (
+            "cpu" if kind == "CPU" else f"{'cuda' if kind == 'GPU' else kind.lower()}:{index or 0}"
+        )
+
+    def pointer(self, x: Any) -> int:
+        capsule = x.__dlpack__()
+        get = ctypes.pythonapi.PyCapsule_GetPointer
+        get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        tensor = get(capsule, b"dltensor")
+        data = ctypes.c_void_p.from_address(tensor).value or 0
+        return int(data + ctypes.c_uint64.from_address(tensor + _BYTE_OFFSET).value)
+
+    def nbytes(self, x: Any) -> int:
+        return math.prod(int(length) for length in x.shape) * int(x.dtype.size)
+
+    def dtype_name(self, x: Any) -> str:
+        return {"half": "float16"}.get(x.dtype.name, str(x.dtype.name))
+
+    def in_numpy(self, x: Any) -> bool:
+        return x.dtype.name in _NUMBERS
+
+    def to_host(self, x: Any) -> np.ndarray:
+        self.require_data("to_host", x, in_numpy=True)
+        if isinstance(x, self.module.Variable) or self.device_of(x) != "cpu":
+            return x.numpy()  # type: ignore[no-any-return]
+        return np.from_dlpack(x)  # read-only, as the tensor is; x.numpy() would copy
+
+    def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
+        require_plain_numbers(a)
+        return self._placed(lambda: self.module.constant(a), device, pinned)
+
+    def move(self, x: Any, device: str, pinned: bool) -> Any:
+        self.require_data("to_device", x)
+        return self._placed(lambda: self.module.identity(x), device, pinned)
+
+    def copy(self, x: Any) -> Any:
+        return self.module.raw_ops.DeepCopy(x=x)
+
+    def _placed(self, make: Callable[[], Any], device: str, pinned: bool) -> Any:
+        _refuse_pinned("TensorFlow", pinned)
+        there = self._device(device)
+        # outside of any graph that is being built
+        with self.module.init_scope(), self.module.device(there):
+            made = make()
+        if not isinstance(made, self._eager):
+            raise InputError(
+                "to_device: TensorFlow is building a graph, or eager execution is off; expected "
+                "eager execution. Call to_device "
+                "outside of the graph."
+            )
+        return made
+
+    def _device(self, device: str) -> str:
+        """Return TensorFlow's own name of a device that is there: it would place elsewhere without
+        a word (soft placement).
+        """
+        kind, _, index = device.partition(":")
+        wanted = f"/device:{'CPU' if kind == 'cpu' else 'GPU'}:{index or 0}"
+        there = [one.name for one in self.module.config.list_logical_devices()]
+        if kind not in ("cpu", "cuda") or wanted not in there:
+            command = pip_command("install 'tensorflow[and-cuda]'")
+            raise DeviceError(
+                f"to_device: this TensorFlow has no {device!r} (it has "
+                f"{', '.join(map(self._name, there))}); expected one of these. "
+                f"Pass device='cpu', or install TensorFlow's build for GPUs: {command}."
+            )
+        return wanted
+
+    def best_device(self) -> str:
+        gpus = self.module.config.list_logical_devices("GPU")
+        return self._name(gpus[0].name) if gpus else "cpu"
+
+    def obstacle(self, x: Any, library: str) -> Problem | None:
+        problem = self.no_data(x)
+        if problem is not None:
+            return problem
+        if isinstance(x, self.module.Variable):
+            return (
+                "a Variable moves to other memory when it is assigned to",
+                f"gl.share(x.value(), {library!r})",
+            )
+        return self.out_of_reach(x, library)
+
+    def refuses(self, x: Any, owner: Backend) -> Problem | None:
+        if not owner.is_contiguous(x):
+            return (
+                "its elements are not contiguous in row-major order",
+                "gl.to_device(x, library='tensorflow')",
+            )
+        where = owner.device_of(x)
+        if where == "cpu":
+            return _not_aligned(owner.pointer(x), "tensorflow")
+        if not where.startswith("cuda") or not self.module.config.list_logical_devices("GPU"):
+            return (
+                f"it is on {where}, which this TensorFlow cannot use",
+                'gl.to_device(x, "cpu", library="tensorflow")',
+            )
+        return None
+
+    def from_dlpack(self, x: Any) -> Any:
+        return self.module.experimental.dlpack.from_dlpack(x.__dlpack__())
+
+    def waits_for(self, result: Any) -> Callable[[Any], Any] | None:
+        if not any(
+            self.owns(leaf) for leaf in self.module.nest.flatten(result)
+        ) or not self.module.config.list_logical_devices("GPU"):
+            return None  # on a CPU its calls return when the work is done
+        sync = self.module.test.experimental.sync_devices
+        return lambda _: sync()
