@@ -26,6 +26,7 @@ R = TypeVar("R", bound="Result")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _AS_THEY_ARE = (str, int, bool, float)  # JSON gives these as the very type that a field has
 _origin: Callable[[Any], Any] = functools.cache(typing.get_origin)
+_SCHEMA = {"schema", "schema_version"}
 _MOST_DIMENSIONS = 8  # deeper lists than any array of ours come from a damaged or hostile file
 
 
@@ -49,7 +50,14 @@ def encode(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {_encode_key(key): encode(item) for key, item in value.items()}
+        keys = [key.value if isinstance(key, enum.Enum) else key for key in value]
+        wrong = next((key for key in keys if type(key) not in (str, int)), None)
+        if wrong is not None:
+            raise TypeError(
+                f"encode: a mapping in a result has {kind_of(wrong)} as key; expected text, int or "
+                "an enum."
+            )
+        return {str(key): encode(item) for key, item in zip(keys, value.values(), strict=True)}
     if isinstance(value, (tuple, list)):
         return [encode(item) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -57,17 +65,6 @@ def encode(value: Any) -> Any:
     raise TypeError(
         f"encode: a result cannot hold {kind_of(value)}; expected numbers, text, real arrays, "
         "tuples, mappings or results."
-    )
-
-
-def _encode_key(key: Any) -> str:
-    plain = key.value if isinstance(key, enum.Enum) else key
-    if isinstance(plain, str):
-        return plain
-    if isinstance(plain, int) and not isinstance(plain, bool):
-        return str(plain)
-    raise TypeError(
-        f"encode: a mapping in a result has {kind_of(key)} as key; expected text, int or an enum."
     )
 
 
@@ -105,27 +102,6 @@ def _decode_union(value: Any, hint: Any, where: str) -> Any:
     raise failures[0] if len(failures) == 1 else _mismatch(value, hint, where)
 
 
-def _decode_tuple(value: Any, hint: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise _mismatch(value, hint, where)
-    kinds = typing.get_args(hint)
-    if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(decode(item, kinds[0], f"{where}[{i}]") for i, item in enumerate(value))
-    if len(kinds) != len(value):
-        raise _mismatch(value, hint, where)
-    return tuple(
-        decode(item, kind, f"{where}[{i}]")
-        for i, (item, kind) in enumerate(zip(value, kinds, strict=True))
-    )
-
-
-def _decode_list(value: Any, hint: Any, where: str) -> list[Any]:
-    if not isinstance(value, (list, tuple)):
-        raise _mismatch(value, hint, where)
-    kind = typing.get_args(hint)[0]
-    return [decode(item, kind, f"{where}[{i}]") for i, item in enumerate(value)]
-
-
 def _decode_array(value: Any, where: str) -> np.ndarray:
     """Rebuild an array of any number of dimensions as float64; a ragged list is refused."""
 
@@ -143,20 +119,41 @@ def _decode_array(value: Any, where: str) -> np.ndarray:
         raise _mismatch(value, np.ndarray, where) from error
 
 
-def _decode_mapping(value: Any, hint: Any, where: str) -> dict[Any, Any]:
-    if not isinstance(value, dict):
-        raise _mismatch(value, dict, where)
-    key_kind, kind = typing.get_args(hint)
-    decoded = {}
-    for key, item in value.items():
-        # what a file says is shown as data: no control characters, cut short
-        place = f"{where}.{reprlib.repr(str(key))[1:-1]}"
-        try:
-            name = int(key) if key_kind is int else decode(key, key_kind, place)
-        except ValueError as error:
-            raise _mismatch(key, key_kind, place) from error
-        decoded[name] = decode(item, kind, place)
-    return decoded
+def _decode_collection(value: Any, kind: type, hint: Any, where: str) -> Any:
+    """Rebuild a tuple, a mapping or a list."""
+    parts = typing.get_args(hint)
+    if issubclass(kind, Mapping) and isinstance(value, dict):
+        decoded = {}
+        for key, item in value.items():
+            # what a file says is shown as data: no control characters, cut short
+            place = f"{where}.{reprlib.repr(str(key))[1:-1]}"
+            try:
+                name = int(key) if parts[0] is int else decode(key, parts[0], place)
+            except ValueError as error:
+                raise _mismatch(key, parts[0], place) from error
+            decoded[name] = decode(item, parts[1], place)
+        return decoded
+    if not issubclass(kind, Mapping) and isinstance(value, (list, tuple)):
+        is_one_kind = kind is not tuple or parts[-1] is Ellipsis
+        kinds = parts[:1] * len(value) if is_one_kind else parts
+        if len(kinds) == len(value):
+            pairs = enumerate(zip(value, kinds, strict=True))
+            items = [decode(item, part, f"{where}[{i}]") for i, (item, part) in pairs]
+            return tuple(items) if kind is tuple else items
+    raise _mismatch(value, hint, where)
+
+
+def _decode_single(value: Any, kind: Any, hint: Any, where: str) -> Any:
+    """Rebuild one of some words, an enum's member, text, a number or a bool."""
+    if kind is typing.Literal:
+        if any(type(value) is type(word) and value == word for word in typing.get_args(hint)):
+            return value
+    elif issubclass(kind, enum.Enum):
+        if any(type(value) is type(member.value) and value == member.value for member in kind):
+            return kind(value)
+    elif isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    raise _mismatch(value, hint, where)
 
 
 def decode(value: Any, hint: Any, where: str) -> Any:
@@ -168,43 +165,22 @@ def decode(value: Any, hint: Any, where: str) -> Any:
         If the value is not one that ``encode`` gives for this type.
     """
     # most fields of most files; a class of thirty has a hundred thousand
-    if type(value) is hint and hint in _AS_THEY_ARE:
+    if (type(value) is hint and hint in _AS_THEY_ARE) or hint is Any:
         return value
-    origin = _origin(hint)
-    if hint is Any:
-        return value
-    if origin in (Union, types.UnionType):
+    kind = (
+        _origin(hint) or hint
+    )  # the class of a plain hint, or of one with parts, such as a list's
+    if kind in (Union, types.UnionType):
         return _decode_union(value, hint, where)
-    if origin is tuple:
-        return _decode_tuple(value, hint, where)
-    if hint is np.ndarray or origin is np.ndarray:
+    if kind is np.ndarray:
         return _decode_array(value, where)
-    if origin is typing.Literal:
-        if any(type(value) is type(word) and value == word for word in typing.get_args(hint)):
-            return value
-        raise _mismatch(value, hint, where)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _decode_mapping(value, hint, where)
-    if isinstance(origin, type) and issubclass(origin, Sequence):
-        return _decode_list(value, hint, where)
-    if hint is float:
+    if kind is float:
         return _decode_float(value, where)
-    if isinstance(hint, type):
-        return _decode_plain(value, hint, where)
-    raise _mismatch(value, hint, where)
-
-
-def _decode_plain(value: Any, hint: type, where: str) -> Any:
-    if issubclass(hint, Result):
-        return hint.from_dict(value, where)
-    if issubclass(hint, enum.Enum):
-        try:
-            return hint(value)
-        except ValueError as error:
-            raise _mismatch(value, hint, where) from error
-    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
-    raise _mismatch(value, hint, where)
+    if isinstance(kind, type) and issubclass(kind, Result):
+        return kind.from_dict(value, where)
+    if kind is not hint and kind is not typing.Literal:
+        return _decode_collection(value, kind, hint, where)
+    return _decode_single(value, kind, hint, where)
 
 
 @functools.cache
@@ -237,36 +213,31 @@ class Result:
         if not isinstance(data, dict) or data.get("schema") != cls.__name__:
             raise _mismatch(data.get("schema") if isinstance(data, dict) else data, cls, where)
         version = data.get("schema_version")
-        if (
-            not isinstance(version, int)
-            or isinstance(version, bool)
-            or not 1 <= version <= cls.schema_version
-        ):
+        if type(version) is not int or not 1 <= version <= cls.schema_version:
             raise RecordingError(
                 f"{where}: schema version {reprlib.repr(version)}; gpulab reads 1 to "
                 f"{cls.schema_version}. Update gpulab to read the file."
             )
         hints = _hints(cls)  # type: ignore[arg-type]
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-        names = [field.name for field in fields]
-        given = {str(name) for name in data} - {"schema", "schema_version"}
+        known, there = {field.name for field in fields}, set(map(str, data)) - _SCHEMA
         # A field that a later version added has a default, and a file of an earlier one does
         # without it.
-        later = (
-            {field.name for field in fields if field.default is not dataclasses.MISSING}
-            if version < cls.schema_version
-            else set()
-        )
-        if not set(names) - later <= given <= set(names):
-            wrong = reprlib.repr(sorted((set(names) - later - given) | (given - set(names))))
+        needed = {
+            field.name
+            for field in fields
+            if version == cls.schema_version or field.default is dataclasses.MISSING
+        }
+        wrong = (needed - there) | (there - known)
+        if wrong:
             raise RecordingError(
-                f"{where}: fields that are missing or unknown: {wrong}. The file is damaged or was "
-                "written by another version."
+                f"{where}: fields that are missing or unknown: {reprlib.repr(sorted(wrong))}. The "
+                "file is damaged or was written by another version."
             )
         values = {
-            name: decode(data[name], hints[name], f"{where}.{name}")
-            for name in names
-            if name in given
+            field.name: decode(data[field.name], hints[field.name], f"{where}.{field.name}")
+            for field in fields
+            if field.name in there
         }
         try:
             return cls(**values)
