@@ -23,7 +23,6 @@ _WHERE = {
     "PipelineSchedule": "gpulab.widgets.pipeline_schedule",
     "ScalingLab": "gpulab.widgets.scaling_lab",
     "ShardingExplorer": "gpulab.widgets.sharding_explorer",
-    "ModelDiet": "gpulab.widgets.model_diet",
     "InferencePlanner": "gpulab.widgets.inference_planner",
     "ModelDiet": "gpulab.widgets.training",
     "Instrument": "gpulab.widgets._instrument",
@@ -64,8 +63,6 @@ if TYPE_CHECKING:
     from gpulab.widgets._instrument import Action as Action
     from gpulab.widgets._instrument import Drawing as Drawing
     from gpulab.widgets._instrument import Instrument as Instrument
-    from gpulab.widgets.access_patterns import AccessPatterns as AccessPatterns
-    from gpulab.widgets.compare_timings import CompareTimings as CompareTimings
     from gpulab.widgets.inference_planner import InferencePlanner as InferencePlanner
     from gpulab.widgets.kernels import AccessPatterns as AccessPatterns
     from gpulab.widgets.kernels import OccupancyExplorer as OccupancyExplorer
