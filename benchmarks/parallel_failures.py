@@ -25,10 +25,8 @@ import psutil
 import gpulab as gl
 from gpulab import training
 from gpulab.errors import CollectiveTimeoutError, RankDiedError
-from gpulab.parallel import Ranks
-from gpulab.parallel import _strategies_worker as worker
-from gpulab.parallel._strategies import strategy_named
-from gpulab.parallel._train import _job
+from gpulab.parallel import Ranks, _train_step
+from gpulab.parallel._train import training_job
 
 NAMED_SECONDS, RECOVERED_SECONDS = 5.0, 30.0
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier")
@@ -99,24 +97,20 @@ def call_for(work: str) -> tuple[Any, ...]:
     """
     if work in COLLECTIVES:
         return collective_for_ever, work
-    chosen = strategy_named(work)
-    options = {
-        "dtype": "float32",
-        "optimizer": "adam",
-        "learning_rate": None,
-        "microbatches": 4,
-        "bucket_bytes": 2**16,
-        "seed": 0,
-    }
-    job = _job(
-        chosen,
+    job = training_job(
+        work,
         training.task("prose-transformer").name,
         None,
         steps=_STEPS,
         batch_size=None,
-        **options,
+        dtype="float32",
+        optimizer="adam",
+        learning_rate=None,
+        microbatches=4,
+        bucket_bytes=2**16,
+        seed=0,
     )
-    return worker.work, job, chosen.build, work, None
+    return _train_step.train_on_rank, job
 
 
 def all_reduce_works() -> float:

@@ -1,20 +1,165 @@
-"""One call on every rank: sent, waited for, and diagnosed when it goes wrong."""
+"""One call on every rank: sent, waited for, and diagnosed when it goes wrong: which rank, which
+collective, what to do.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from gpulab.errors import RankError, StoppedError, message_of
+from gpulab.errors import CollectiveTimeoutError, RankDiedError, RankError, StoppedError, message_of
 from gpulab.parallel import _rank
-from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._engines import Engines
-from gpulab.parallel._failures import explain, named
-from gpulab.parallel._outcome import Outcome, Sight
+from gpulab.parallel._observe import CollectiveCall
+from gpulab.parallel._rank import Outcome, Sight
+
+_GO_ON = "Call recover() to go on."
+
+
+def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
+    """Return the error for a call that did not end well on every rank.
+
+    Parameters
+    ----------
+    sights : sequence of Sight
+        Where each rank stood, in rank order.
+    timeout_seconds : float
+        How long a collective waits.
+
+    Returns
+    -------
+    RankError
+        `RankDiedError` where a process ended; `CollectiveTimeoutError` where others never arrived;
+        else what a rank raised.
+    """
+    died = [sight for sight in sights if sight.state == "died"]
+    waiting = _grouped([sight for sight in sights if sight.waits], _place)
+    absent = [sight for sight in sights if not sight.waits]
+    # Nobody here had interrupted a rank that is told as such: its function raised KeyboardInterrupt
+    # by itself.
+    raised = [sight for sight in absent if sight.state in {"raised", "interrupted"}]
+    waiters = tuple(sight.rank for sight in sights if sight.waits)
+    first = next((sight for sight in sights if sight.waits), None)
+    collective = _standing([first]) if first else None
+    stands = [f"{_ranks(group)} waited in {_standing(group)}" for group in waiting]
+    where = "".join(f"; {each}" for each in stands)
+    ranks = tuple(sight.rank for sight in died or raised)
+    if died:
+        ended = "; ".join(
+            f"{_ranks([s])} {s.error}{f' after it entered {_standing([s])}' if s.collective else ''}"
+            for s in died
+        )
+        return RankDiedError(
+            f"run: {ended}{where}; expected it to live until the call ends. {_GO_ON}",
+            ranks,
+            waiters,
+            collective,
+        )
+    if raised:
+        errors = "; ".join(
+            f"{_ranks(group)} raised {group[0].error}"
+            for group in _grouped(raised, lambda sight: sight.error)
+        )
+        go_on = _GO_ON if waiting else "Fix the function: the error's cause has its traceback."
+        return RankError(
+            f"run: {errors}{where}; expected a result from every rank. {go_on}",
+            ranks,
+            waiters,
+            collective,
+        )
+    if not absent and len(stands) == 1:
+        return CollectiveTimeoutError(
+            f"run: {stands[0]} for {timeout_seconds:g} s, although all ranks had arrived; expected "
+            "it to complete in that time. Give cluster() a longer "
+            "timeout_seconds for slow links or a slow rank, and call recover() to go on.",
+            (),
+            waiters,
+            collective,
+        )
+    why = stands[1:]
+    if absent:
+        why = [
+            f"{_ranks(group)} did not arrive: {_doing(group[0])}"
+            for group in _grouped(absent, _doing)
+        ]
+    blamed = absent or [sight for group in waiting[1:] for sight in group]
+    return CollectiveTimeoutError(
+        f"run: {stands[0]} for {timeout_seconds:g} s; {'; '.join(why)}; expected every rank to "
+        f"enter the same collectives in the same order. {_GO_ON}",
+        tuple(sight.rank for sight in blamed),
+        waiters,
+        collective,
+    )
+
+
+def _place(sight: Sight) -> str:
+    assert sight.collective is not None
+    return f"{sight.collective.number} {sight.collective.sentence}"
+
+
+def _standing(sights: Sequence[Sight]) -> str:
+    """Return "all_reduce of 4.0 kB in float32 among ranks 0, 1 (their 3rd collective in the
+    call)".
+    """
+    call = sights[0].collective
+    assert call is not None
+    whose = "their" if len(sights) > 1 else "its"
+    return f"{call.sentence} ({whose} {ordinal(call.number + 1)} collective in the call)"
+
+
+def _doing(sight: Sight) -> str:
+    """Return what a rank that did not come was doing."""
+    count = f"{sight.entered} collective{'' if sight.entered == 1 else 's'}"
+    if sight.state == "returned":
+        return f"it had returned after {count}"
+    at = f" at {sight.where}" if sight.where else ""
+    return f"it was still running{at} after {count}"
+
+
+def _grouped(sights: Iterable[Sight], key: Callable[[Sight], str]) -> list[list[Sight]]:
+    """Return those that share a key together, in order of appearance."""
+    groups: dict[str, list[Sight]] = {}
+    for sight in sights:
+        groups.setdefault(key(sight), []).append(sight)
+    return list(groups.values())
+
+
+def _ranks(sights: Sequence[Sight]) -> str:
+    return named([sight.rank for sight in sights])
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Return ranks in words.
+
+    Examples
+    --------
+    >>> named([1]), named([0, 1, 3])
+    ('rank 1', 'ranks 0, 1 and 3')
+    """
+    words = [str(rank) for rank in ranks]
+    return (
+        f"rank {words[0]}" if len(words) == 1 else f"ranks {', '.join(words[:-1])} and {words[-1]}"
+    )
+
+
+def ordinal(number: int) -> str:
+    """Return "1st", "2nd", "3rd", "4th", "11th", "21st".
+
+    Examples
+    --------
+    >>> [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 112)]
+    ['1st', '2nd', '3rd', '4th', '11th', '12th', '13th', '21st', '112th']
+    """
+    ending = (
+        "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
+    return f"{number}{ending}"
+
 
 _TICK_SECONDS = 0.05
 # After the first sign of trouble the others get this long to say where they stand: a rank whose
@@ -35,11 +180,8 @@ class Call:
     def __init__(
         self, engines: Engines, payload: bytes, timeout_seconds: float, limit_seconds: float | None
     ) -> None:
-        self.engines, self.timeout_seconds, self.limit_seconds = (
-            engines,
-            timeout_seconds,
-            limit_seconds,
-        )
+        self.engines = engines
+        self.timeout_seconds, self.limit_seconds = timeout_seconds, limit_seconds
         self.jobs = [
             engines.client[engine].apply_async(_rank.execute, payload) for engine in engines.ids
         ]
@@ -59,26 +201,27 @@ class Call:
         ]
 
     @property
-    def idle(self) -> bool:
-        """Whether every rank's process lives and waits for work."""
-        return not self.open and not self.died
-
-    @property
     def in_step(self) -> bool:
         """Whether the ranks can go on: all alive and idle, none failed in a collective, and each
         group's members entered equally many.
         """
-        if (
-            not self.idle
-            or self.refused
-            or any(outcome.sight.waits for outcome in self.outcomes.values())
-        ):
+        if len(self.outcomes) < len(self.jobs) or self._waits:
             return False
+        # a message has two ends, and is no collective of a group
+        counts = {
+            rank: Counter(
+                call.group
+                for call in outcome.calls
+                if call.name not in {"send", "recv", "send and recv"}
+            )
+            for rank, outcome in self.outcomes.items()
+        }
         groups = {call.group for outcome in self.outcomes.values() for call in outcome.calls}
-        return all(
-            len({_entered(self.outcomes[rank].calls, group) for rank in group}) <= 1
-            for group in groups
-        )
+        return all(len({counts[rank][group] for rank in group}) <= 1 for group in groups)
+
+    @property
+    def _waits(self) -> bool:
+        return any(outcome.sight.waits for outcome in self.outcomes.values())
 
     def wait(self, stop: threading.Event) -> RankError | None:
         """Wait until every rank has returned, or until it is sure that one never will; return what
@@ -98,7 +241,7 @@ class Call:
             raise
         if trouble is None:
             return None
-        before = self._sights()
+        before = [self._sight(rank) for rank in range(len(self.jobs))]
         if self.open:
             self._interrupt()
         return self._error(before, trouble)
@@ -134,7 +277,7 @@ class Call:
     def _trouble(self) -> Trouble | None:
         if self.died or self.refused:
             return "death"
-        if any(outcome.sight.waits for outcome in self.outcomes.values()):
+        if self._waits:
             return "collective"
         if any(outcome.sight.state != "returned" for outcome in self.outcomes.values()):
             return "raise"
@@ -189,22 +332,19 @@ class Call:
         # an interrupt that crossed with an answer must not hit what the rank does next
         time.sleep(_TICK_SECONDS)
 
-    def _sights(self) -> list[Sight]:
-        return [self._sight(rank) for rank in range(len(self.jobs))]
-
     def _sight(self, rank: int) -> Sight:
         """Return where a rank stands: its outcome, or what it last told."""
         if rank in self.outcomes:
             return self.outcomes[rank].sight
-        told = self.jobs[rank].data
-        collective = told.get("collective") if isinstance(told, dict) else None
-        state: Literal["died", "running"] = "died" if rank in self.died else "running"
+        seen = self.jobs[rank].data
+        seen = seen if isinstance(seen, dict) else {}
+        collective = seen.get("collective")
         return Sight(
             rank,
-            state,
-            told.get("entered", 0) if isinstance(told, dict) else 0,
+            "died" if rank in self.died else "running",
+            seen.get("entered", 0),
             None if collective is None else CollectiveCall.from_dict(collective),
-            told.get("where", "") if isinstance(told, dict) else "",
+            seen.get("where", ""),
             self.died.get(rank, ""),
         )
 
@@ -227,14 +367,11 @@ class Call:
                 sight = replace(sight, state="died", where="", error=self.died[sight.rank])  # noqa: PLW2901
             elif sight.state == "running" and after is not None:
                 # how it answered an interrupt says best where it was
-                found = after.sight
-                sight = Sight(  # noqa: PLW2901
-                    sight.rank,
-                    "running",
-                    found.entered,
-                    found.collective or sight.collective,
-                    found.where,
-                    "",
+                sight = replace(  # noqa: PLW2901
+                    after.sight,
+                    state="running",
+                    collective=after.sight.collective or sight.collective,
+                    error="",
                 )
             sights.append(sight)
         if trouble == "deadline" and not any(
@@ -273,16 +410,3 @@ class Call:
             error = RuntimeError(outcome.sight.error)
         error.add_note(f"On rank {raised[0]}:\n{outcome.trace}")
         return error
-
-
-def _entered(calls: Sequence[CollectiveCall], group: tuple[int, ...]) -> int:
-    return sum(
-        call.group == group and call.name not in {"send", "recv", "send and recv"} for call in calls
-    )
-
-
-def show_printed(outcomes: dict[int, Outcome], write: Callable[[str], object] = print) -> None:
-    """Print what the ranks printed, each line with its rank."""
-    for rank in sorted(outcomes):
-        for line in outcomes[rank].printed.splitlines():
-            write(f"[rank {rank}] {line}")

@@ -3,14 +3,17 @@ them.
 
 Engines are what clusters run (`ipyparallel <https://ipyparallel.readthedocs.io>`_ starts them
 through Slurm, PBS, SSH or MPI as well as on this machine), so the cells of a notebook are the same
-on a laptop and on a cluster. This module holds the ranks together; it computes nothing itself.
+on a laptop and on a cluster. This module holds the ranks together: which engine is which rank,
+where they meet, and whether their libraries agree. It computes nothing itself.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -26,18 +29,36 @@ from gpulab.errors import (
     message_of,
     shown,
 )
-from gpulab.parallel import _group
-from gpulab.parallel._call import Call, show_printed
-from gpulab.parallel._calls import CollectiveCall
-from gpulab.parallel._engines import Engines, LocalEngines, Progress
-from gpulab.parallel._failures import named
-from gpulab.parallel._payload import pack
+from gpulab.parallel import _rank
+from gpulab.parallel._call import Call, named
+from gpulab.parallel._engines import Engines, LocalEngines, ProfileEngines, Progress
+from gpulab.parallel._observe import CollectiveCall
+from gpulab.parallel._script import pack
 from gpulab.units import format_bytes
+
+_OPEN_SECONDS = 60.0
+_CLOSE_SECONDS = 3.0
+_LIBRARIES = ("torch", "ipyparallel", "gpulab", "cloudpickle")
+# An expression, since a function could not be found by an engine without gpulab; nothing heavy is
+# imported. A library that runs from its source, as on a machine where nothing was installed, has no
+# metadata; then the module itself is asked.
+_FACTS = (
+    "(lambda sys, socket, find, seek: {'python': '%d.%d' % sys.version_info[:2], 'host': "
+    "socket.gethostname(), 'versions': "
+    "{name: next((d.version for d in find(name=name)), 'none' if seek(name) is None else "
+    "__import__(name).__version__) "
+    f"for name in {_LIBRARIES!r}}}}})"
+    "(__import__('sys'), __import__('socket'), "
+    "__import__('importlib.metadata').metadata.distributions, "
+    "__import__('importlib.util').util.find_spec)"
+)
+
 
 # A rank with torch, gloo and a small model: 270 to 355 MB resident were seen (`ps`), of which ranks
 # forked on one Linux machine share most.
 RANK_BYTES = 350 * 2**20
 _LONGEST_TIMEOUT_SECONDS = 86_400.0
+_MOST_THREADS = 4096
 _GUARD_SECONDS, _TICK_SECONDS = 2.0, 0.05
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
 
@@ -108,20 +129,12 @@ def cluster(
             f"cluster: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0, a day "
             "at most. Pass for example 20."
         )
-    if not _given.is_whole(threads) or threads < 1:
-        raise InputError(
-            f"cluster: threads={shown(threads)}; expected 1 or more. Pass how many threads torch "
-            "may use in each rank."
-        )
+    threads = _given.whole("cluster", "threads", threads, 1, _MOST_THREADS)
     if backend is not None:
         _given.word("cluster", "backend", backend, _BACKENDS)
-    if not _given.is_whole(port) or not 0 <= port < 65_536:
-        raise InputError(
-            f"cluster: port={shown(port)}; expected 0 to 65535. Pass one that is free on rank 0's "
-            "machine, or leave it out."
-        )
-    told = _given.callback("cluster", "progress", progress) or _print
-    return Ranks(int(n), profile, float(timeout_seconds), int(threads), backend, int(port), told)
+    port = _given.whole("cluster", "port", port, 0, 65_535)
+    progress = _given.callback("cluster", "progress", progress) or _print
+    return Ranks(int(n), profile, float(timeout_seconds), threads, backend, port, progress)
 
 
 class Ranks:
@@ -156,16 +169,9 @@ class Ranks:
         self.n, self.timeout_seconds = n, timeout_seconds
         self.hosts: tuple[str, ...] = ()
         self.log: tuple[tuple[CollectiveCall, ...], ...] = ()
-        self._profile, self._threads, self._backend, self._port, self._progress = (
-            profile,
-            threads,
-            backend,
-            port,
-            progress,
-        )
+        self._profile, self._progress = profile, progress
+        self._threads, self._backend, self._port = threads, backend, port
         self._engines: Engines | None = None
-        # how the group is opened where links are between the ranks
-        self._opener: Callable[[Engines], tuple[str, ...]] | None = None
         self._broken: str | None = None
         self._busy = threading.Lock()
         self._stop_asked = threading.Event()
@@ -208,8 +214,11 @@ class Ranks:
         """
         if self._engines is not None:
             return self
-        self._check_memory()
-        engines = self._new_engines()
+        if self._profile is None:
+            self._check_memory()
+            engines: Engines = LocalEngines(self.n, self._threads)
+        else:  # other machines' memory is theirs to know
+            engines = ProfileEngines(self.n, self._profile)
         self._engines = engines
         try:
             engines.start(self._progress)
@@ -297,7 +306,9 @@ class Ranks:
             self.log = tuple(
                 call.outcomes[rank].calls if rank in call.outcomes else () for rank in range(self.n)
             )
-            show_printed(call.outcomes)
+            for rank in sorted(call.outcomes):
+                for line in call.outcomes[rank].printed.splitlines():
+                    print(f"[rank {rank}] {line}")
             if call.in_step:
                 self._broken = None
         if self._broken is not None:
@@ -359,9 +370,9 @@ class Ranks:
         if engines.deaths():
             return False
         self._progress(0.1, "closing the old process group")
-        if not _group.close(engines):
-            return False
         try:
+            if not _close_group(engines):
+                return False
             self._open_group()
         except GpulabError:
             return False
@@ -371,16 +382,15 @@ class Ranks:
         engines = self._engines
         assert engines is not None
         self._progress(0.9, "opening the process group")
-        self.hosts = self._open_plain(engines) if self._opener is None else self._opener(engines)
-        if self.px:
-            _activate(engines)
-        self._broken = None
-        self._progress(1.0, f"{named(range(self.n))} ready")
-
-    def _open_plain(self, engines: Engines) -> tuple[str, ...]:
-        return _group.open_on(
+        self.hosts = _open_group(
             engines, self.timeout_seconds, self._threads, self._backend, self._port
         )
+        if self.px and _in_notebook():  # ``%%px`` reaches exactly these engines
+            view = engines.client[list(engines.ids)]
+            view.block = True
+            view.activate()
+        self._broken = None
+        self._progress(1.0, f"{named(range(self.n))} ready")
 
     def _ready(self) -> Engines:
         """Return the engines, if they can serve."""
@@ -413,18 +423,9 @@ class Ranks:
             )
         return engines
 
-    def _new_engines(self) -> Engines:
-        if self._profile is None:
-            return LocalEngines(self.n, self._threads)
-        from gpulab.parallel._profiles import ProfileEngines
-
-        return ProfileEngines(self.n, self._profile)
-
     def _check_memory(self) -> None:
         from gpulab.devices import _host
 
-        if self._profile is not None:  # other machines' memory is theirs to know
-            return
         free = _host.available_memory_bytes()
         if self.n * RANK_BYTES > free:
             raise OutOfMemoryError(
@@ -451,13 +452,157 @@ class Ranks:
         )
 
 
-def _activate(engines: Engines) -> None:
-    """Let ``%%px`` reach exactly these engines, in a notebook."""
-    ipython = sys.modules.get("IPython")
-    if ipython is not None and ipython.get_ipython() is not None:
-        view = engines.client[list(engines.ids)]
-        view.block = True
-        view.activate()
+def _open_group(
+    engines: Engines, timeout_seconds: float, threads: int, backend: str | None, port: int
+) -> tuple[str, ...]:
+    """Give the engines ranks in their order, and open a process group among them; return each
+    rank's machine.
+
+    Raises
+    ------
+    RankError
+        If the engines' libraries differ, or if the group cannot be formed.
+    InputError
+        If the port is in use.
+    """
+    n = len(engines.ids)
+    facts = _gather(engines, [(eval, _FACTS)] * n, "report their versions")
+    _check_versions(facts)
+    hosts = tuple(each["host"] for each in facts)
+    gpus = _gather(engines, [(_rank.prepare, threads)] * n, "load torch")
+    places = [
+        _rank.Place(rank, n, hosts[:rank].count(host), hosts.count(host))
+        for rank, host in enumerate(hosts)
+    ]
+    backend = _choose_backend(
+        backend, [count - place.local_world_size for count, place in zip(gpus, places, strict=True)]
+    )
+    towards = "127.0.0.1" if len(set(hosts)) == 1 else str(engines.address)
+    (meeting,) = _gather(engines, [(_rank.address_towards, towards)], "find their address")
+    try:
+        (port,) = _gather(engines, [(_rank.open_store, meeting, port)], "open the port")
+    except RankError as error:
+        if "in use" in str(error.__cause__).lower() or "EADDRINUSE" in str(error.__cause__):
+            raise InputError(
+                f"cluster: port {port} is in use on rank 0's machine; expected a free one. Pass "
+                "another, or leave port out."
+            ) from error
+        raise
+    opening = (meeting, port, timeout_seconds, backend)
+    calls = [(_rank.open_group, place, *opening) for place in places]
+    _gather(engines, calls, "open the process group")
+    return hosts
+
+
+def _close_group(engines: Engines) -> bool:
+    """Let every rank leave the process group; return whether all did, which those who hang do
+    not.
+    """
+    jobs = [engines.client[engine].apply_async(_rank.close_group) for engine in engines.ids]
+    return _answered(engines, jobs, _CLOSE_SECONDS) and all(job.successful() for job in jobs)
+
+
+def _answered(engines: Engines, jobs: list[Any], seconds: float) -> bool:
+    """Wait for jobs; return whether all are done before an engine dies or the time is over."""
+    end = time.monotonic() + seconds
+    while not all(job.done() for job in jobs):
+        if time.monotonic() > end or engines.deaths():
+            return False
+        time.sleep(_TICK_SECONDS)
+    return True
+
+
+def _check_versions(facts: list[dict[str, Any]]) -> None:
+    """Refuse engines that cannot work together.
+
+    Raises
+    ------
+    RankError
+        Naming the first library that differs or is missing, and which ranks have what.
+    """
+    for library in ("python", *_LIBRARIES):
+        ranks = defaultdict(list)
+        for rank, found in enumerate(facts):
+            version = (
+                found["python"] if library == "python" else found["versions"].get(library, "none")
+            )
+            ranks[re.sub(r"\+.*", "", version)].append(rank)
+        if len(ranks) > 1 or (library in {"torch", "gpulab"} and "none" in ranks):
+            who = ", ".join(f"{version} on {named(those)}" for version, those in ranks.items())
+            raise RankError(
+                f"cluster: the engines have different versions of {library} ({who}); expected the "
+                "same everywhere. "
+                "Start them all from one environment."
+                if len(ranks) > 1
+                else f"cluster: the engines have no {library}; expected it to be installed. "
+                "Install gpulab where they run."
+            )
+
+
+def _choose_backend(asked: str | None, spare_gpus: list[int]) -> str:
+    """Return the backend: what was asked for, else NCCL beside gloo where each rank can have a GPU
+    of its own, else gloo.
+
+    Parameters
+    ----------
+    asked : str or None
+    spare_gpus : list of int
+        For each rank, the GPUs of its machine less the ranks there: below 0 where there is not one
+        for each.
+
+    Raises
+    ------
+    InputError
+        If NCCL was asked for and a rank would have no GPU of its own, which NCCL refuses.
+    """
+    poor = [rank for rank, spare in enumerate(spare_gpus) if spare < 0]
+    if asked is None:
+        return "gloo" if poor else "cpu:gloo,cuda:nccl"
+    if "nccl" in asked and poor:
+        raise InputError(
+            f"cluster: backend {asked!r} needs a GPU for each rank, and there are none left for "
+            f"{named(poor)}; expected one for each. "
+            "Pass backend='gloo', or leave it out."
+        )
+    return asked
+
+
+def _gather(engines: Engines, calls: list[tuple[Any, ...]], doing: str) -> list[Any]:
+    """Call one thing on each of the first engines, at once; return the results.
+
+    Raises
+    ------
+    RankError
+        If an engine raises, dies, or does not answer.
+    """
+    jobs = [
+        engines.client[engine].apply_async(*call)
+        for engine, call in zip(engines.ids, calls, strict=False)
+    ]
+    if not _answered(engines, jobs, _OPEN_SECONDS):
+        deaths = engines.deaths()
+        late = [rank for rank, job in enumerate(jobs) if not job.done()]
+        what = (
+            "; ".join(f"rank {rank} {how}" for rank, how in deaths.items())
+            or f"{named(late)} did not answer in {_OPEN_SECONDS:.0f} s"
+        )
+        raise RankError(
+            f"cluster: {what} when the ranks had to {doing}; expected every rank to answer. "
+            "Start the cluster again.",
+            tuple(deaths or late),
+        )
+    results = []
+    for rank, job in enumerate(jobs):
+        try:
+            results.append(job.get(1.0))
+        except Exception as error:
+            raise RankError(
+                f"cluster: rank {rank} could not {doing} ({message_of(error)}); expected it to. "
+                "Check that its machine reaches the others, "
+                "and that gpulab is installed there.",
+                (rank,),
+            ) from error
+    return results
 
 
 def _short(error: BaseException) -> str:
@@ -465,8 +610,12 @@ def _short(error: BaseException) -> str:
     return message_of(error, 120).removeprefix("run: ").split(";")[0]
 
 
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
 def _print(fraction: float, text: str) -> None:
     """Tell a learner how far the start is: in a notebook or a terminal, not in a log."""
-    ipython = sys.modules.get("IPython")
-    if ipython is not None and ipython.get_ipython() is not None:
+    if _in_notebook():
         print(f"cluster: {text}", flush=True)

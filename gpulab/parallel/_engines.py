@@ -1,264 +1,474 @@
-"""Engines of one's own on this machine: a guard that starts and ends them, a controller, and a
-client.
+"""Engines that ranks run on: new ones on this machine, below a supervisor, and those of an
+ipyparallel profile.
 
-`_profiles` has the other kind, that of an ipyparallel profile, with the same methods.
+A profile is a folder that says how a site starts engines (Slurm, PBS, SSH, MPI); docs/clusters.md
+has working ones. Where a controller of the profile runs, its engines are used and left running.
+Else ``ipcluster`` starts engines as the profile says, below the same supervisor that watches over
+local ones, and is asked to stop them in the end, so that jobs are canceled in their queue.
 """
 
 from __future__ import annotations
 
+import json
+import secrets
 import signal
 import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any
 
-from gpulab.errors import RankError, advice
-from gpulab.parallel._guarded import Guarded
-from gpulab.parallel._hub import Controller, connect, unregister
-
-if TYPE_CHECKING:
-    from gpulab.parallel._profiles import ProfileEngines
+from gpulab.errors import InputError, RankError, advice, message_of
+from gpulab.parallel import _rank
+from gpulab.parallel._supervisor import Supervisor
 
 Progress = Callable[[float, str], None]
 
 # Loading torch takes 2 s on an idle machine and a minute on one that is overcrowded or reads it
 # from a network disk.
-START_SECONDS = 180.0
+_START_SECONDS = 180.0
+_CONNECT_SECONDS = 20.0
 _KILL_SECONDS = 5.0
+_ATTACH_SECONDS = 5.0  # a controller that runs answers at once
+_ENGINES_SECONDS = 60.0  # engines of a controller that runs may still be on their way
+_QUEUE_SECONDS = 600.0  # a batch system may make its jobs wait
+_STOP_SECONDS = 20.0
+_IDLE_SECONDS = 3.0
 _POLL_SECONDS = 0.02
+_CONFIGURATION = "ipcluster_config.py"
+_HOST = "__import__('socket').gethostname()"
 
 
-# What `Ranks` and the calls on them work with.
-Engines: TypeAlias = "LocalEngines | ProfileEngines"
-
-
-class LocalEngines:
-    """Engines on this machine, watched over by a guard.
+class Engines:
+    """What both kinds have in common.
 
     Attributes
     ----------
     client : ipyparallel.Client
         Connected to the controller.
     ids : tuple of int
-        The controller's number of each engine, by index. They go on counting when engines are
+        The controller's number of each engine, in rank order. They go on counting when engines are
         renewed, so they are no ranks.
+    address : str
+        The controller's address, as engines reach it.
     """
 
-    def __init__(self, n: int, threads: int) -> None:
-        self.n, self.threads = n, threads
+    def __init__(self, n: int) -> None:
+        self.n, self.address = n, "127.0.0.1"
         self.client: Any = None
         self.ids: tuple[int, ...] = ()
-        self.address = "127.0.0.1"  # of the controller
-        self.guarded: Guarded | None = None
-        self._controller: Controller | None = None
-        self._helpers: list[Any] = []
-        self._generation = 0
+        self._supervisor: Supervisor | None = None
 
     def start(self, progress: Progress) -> None:
-        """Start the guard, the controller and the engines, and connect.
+        """Start or find the controller and the engines, and connect.
 
         Raises
         ------
         RankError
-            If one of them does not start; nothing is left running.
+            If one of them does not start or answer.
+        """
+        raise NotImplementedError
+
+    def renew(self, progress: Progress) -> None:
+        """Put other engines in the place of these."""
+        raise NotImplementedError
+
+    def deaths(self) -> dict[int, str]:
+        """Return which engines have ended, by index, and how."""
+        raise NotImplementedError
+
+    def interrupt(self, indices: Sequence[int]) -> None:
+        """Send SIGINT to some engines, through their controller."""
+        targets = [self.ids[i] for i in indices if self.ids[i] in self.client.ids]
+        if targets:
+            self.client.send_signal(signal.SIGINT, targets=targets, block=False)
+
+    def stop(self) -> None:
+        """End what was started, and let go of the rest; a second call does nothing."""
+        client, self.client = self.client, None
+        try:
+            if client is not None:
+                self._leave(client)
+                client.close()
+        finally:  # also where a second interrupt meets the client's end
+            if self._supervisor is not None:
+                self._supervisor.close()
+
+    def _leave(self, client: Any) -> None:
+        """Do what is to be done before the client is closed."""
+
+    def _lost(self) -> str:
+        """Return what the engines depend on and is gone; "" where all is there."""
+        raise NotImplementedError
+
+    def _refusal(self, failed: str, why: str, last: str) -> RankError:
+        """Return the error for a start that failed; ``last`` is the last line of a log."""
+        raise NotImplementedError
+
+    def _wait(
+        self, condition: Callable[[], bool], failed: str, log: str, seconds: float = _START_SECONDS
+    ) -> None:
+        """Wait for a condition, as long as there is what the engines depend on."""
+        end = time.monotonic() + seconds
+        while not condition():
+            failures = self._supervisor.failures if self._supervisor else []
+            why = self._lost() or (failures[-1] if failures else "")
+            if not why and time.monotonic() > end:
+                why = f"no answer within {seconds:.0f} s"
+            if why:
+                last = last_line(self._supervisor.folder / log) if self._supervisor else ""
+                raise self._refusal(failed, why, last)
+            time.sleep(_POLL_SECONDS)
+
+    def _wait_for_engines(
+        self, running: Callable[[], int], progress: Progress, begin: float, log: str, seconds: float
+    ) -> None:
+        """Wait until enough engines are running, and report how many there are."""
+        reported = -1
+
+        def enough() -> bool:
+            nonlocal reported
+            here = min(running(), self.n)
+            if here > reported:
+                reported = here
+                fraction = begin + (0.9 - begin) * here / self.n
+                progress(fraction, f"{here} of {self.n} engines are running")
+            return here >= self.n
+
+        self._wait(enough, "too few engines have started", log, seconds)
+
+
+class LocalEngines(Engines):
+    """Engines on this machine, watched over by a supervisor."""
+
+    def __init__(self, n: int, threads: int) -> None:
+        super().__init__(n)
+        self.threads = threads
+        self._helpers: list[Any] = []  # of the controller, which cannot do without them
+
+    def start(self, progress: Progress) -> None:
+        """Start the supervisor, the controller and the engines, and connect.
+
+        Raises
+        ------
+        RankError
+            If one of them does not start.
         """
         import psutil
 
         progress(0.0, "starting the controller")
-        self.guarded = guarded = Guarded(self.threads, weakref.WeakMethod(self._engine_ended))
-        folder = guarded.folder
+        ended = weakref.WeakMethod(self._engine_ended)
+        self._supervisor = supervisor = Supervisor(self.threads, ended)
+        self._helpers = []
+        folder = supervisor.folder
         for name in ("security", "log", "pid"):
             (folder / name).mkdir()
-        guarded.order(
-            "process",
-            name="controller",
-            command=_controller_command(folder),
-            log=str(folder / "controller.log"),
-        )
-        guarded.order("load")
+        command = [
+            *(sys.executable, "-m", "ipyparallel.controller", f"--profile-dir={folder}"),
+            # For this machine alone: free ports, threads in place of eight processes.
+            *("--ip=127.0.0.1", "--nodb", "--usethreads", "--log-level=40"),
+            "--IPController.broadcast_scheduler_depth=0",
+            # An engine counts as registered after its first heartbeat: so a short period. The
+            # supervisor tells of deaths, so that a heart that a crowded machine holds up for a
+            # while is no reason to give an engine up.
+            *("--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=240"),
+        ]
+        log = str(folder / "controller.log")
+        supervisor.order("process", name="controller", command=command, log=log)
+        supervisor.order("load")
         file = folder / "security" / "ipcontroller-client.json"
         self._wait(file.exists, "the controller has not started", "controller.log")
         progress(0.1, "loading torch and the engines")
-        self._wait(
-            lambda: guarded.forks is not None,
-            "the libraries of the engines were not loaded",
-            "guard.log",
-        )
-        self._controller = Controller.read(folder / "security")
-        try:
-            self.client = connect(file)
-        except RankError:
-            self._fail("the controller does not answer", "waited for it", "controller.log")
+        failed = "the libraries of the engines were not loaded"
+        self._wait(lambda: supervisor.loaded, failed, "supervisor.log")
+        self.client = _connect(file)
         # Its heart, a process of its own, without which engines give up after a minute.
-        self._helpers = psutil.Process(guarded.pids["controller"]).children()
+        self._helpers = psutil.Process(supervisor.pids["controller"]).children()
         self._launch(progress, 0.5)
 
-    def _launch(self, progress: Progress, fraction: float) -> None:
-        """Start a generation of engines, and wait until they are registered."""
-        guarded, client = self._guard(), self.client
-        self._generation += 1
-        old = set(client.ids)
-        names = self._names()
-        for name in names:
+    def _launch(self, progress: Progress, begin: float) -> None:
+        """Start new engines, and wait until they are registered."""
+        assert self._supervisor is not None
+        first = self.ids[-1] + 1 if self.ids else 0
+        self.ids = tuple(range(first, first + self.n))
+        folder = self._supervisor.folder
+        for engine in self.ids:
             arguments = [
-                f"--profile-dir={guarded.folder}",
-                "--log-level=30",
+                *(f"--profile-dir={folder}", "--log-level=30", f"--IPEngine.id={engine}"),
                 "--IPEngine.enable_nanny=False",
             ]
-            guarded.order(
-                "engine", name=name, arguments=arguments, log=str(guarded.folder / f"{name}.log")
-            )
-        told = -1
-
-        def all_here() -> bool:
-            nonlocal told
-            here = len(set(client.ids) - old)
-            if here > told:
-                told = here
-                progress(
-                    fraction + (0.9 - fraction) * here / self.n,
-                    f"{here} of {self.n} engines are running",
-                )
-            return here >= self.n
-
-        self._wait(all_here, "not all engines have started", f"{names[0]}.log", names)
-        ids = sorted(set(client.ids) - old)
-        order = {guarded.pids[name]: i for i, name in enumerate(names)}
-        # In an environment of Windows the program that is started is a launcher, and the engine is
-        # its child.
-        places = [
-            min(order.get(pid, self.n) for pid in pids)
-            for pids in client[ids].apply_async(_pids).get(START_SECONDS)
-        ]
-        self.ids = tuple(engine for _, engine in sorted(zip(places, ids, strict=True)))
+            name = f"engine {engine}"
+            log = str(folder / f"{name}.log")
+            self._supervisor.order("engine", name=name, arguments=arguments, log=log)
+        log = f"engine {first}.log"
+        running = lambda: len(set(self.ids) & set(self.client.ids))  # noqa: E731
+        self._wait_for_engines(running, progress, begin, log, _START_SECONDS)
 
     def deaths(self) -> dict[int, str]:
-        """Return which engines have ended, by index, and how; all of them where the guard or the
-        controller is gone.
+        """Return which engines have ended, by index, and how; all of them where the supervisor or
+        the controller is gone.
         """
-        guarded, lost = self._guard(), self._lost()
-        if lost:
+        assert self._supervisor is not None
+        if lost := self._lost_helper():
             return dict.fromkeys(range(self.n), f"ended with {lost}")
+        ends = self._supervisor.ends
         return {
-            i: ending(guarded.ends[name])
-            for i, name in enumerate(self._names())
-            if name in guarded.ends
+            index: ending(ends[f"engine {engine}"])
+            for index, engine in enumerate(self.ids)
+            if f"engine {engine}" in ends
         }
 
     def interrupt(self, indices: Sequence[int]) -> None:
         """Interrupt some engines: by a signal, on Windows, where any signal ends a process, by a
         message.
         """
+        assert self._supervisor is not None
         if sys.platform == "win32":
-            targets = [self.ids[i] for i in indices if self.ids[i] in self.client.ids]
-            if targets:
-                self.client.send_signal(signal.SIGINT, targets=targets, block=False)
-        elif self._guard().alive:
-            self._guard().order(
-                "signal", names=[self._names()[i] for i in indices], signal=int(signal.SIGINT)
-            )
+            super().interrupt(indices)
+        elif self._supervisor.alive:
+            self._supervisor.order("interrupt", names=[f"engine {self.ids[i]}" for i in indices])
 
     def renew(self, progress: Progress) -> None:
-        """End all engines and start new ones, with a new guard and controller where these are gone
-        too.
+        """End all engines and start new ones, with a new supervisor and controller where these are
+        gone too.
         """
-        guarded = self._guard()
-        if self._lost():
+        assert self._supervisor is not None
+        if self._lost_helper():
             self.stop()
+            self.ids = ()
             self.start(progress)
             return
-        names = self._names()
-        guarded.order("kill", names=names)
-        self._wait(
-            lambda: all(name in guarded.ends for name in names),
-            "the old engines could not be ended",
-            "guard.log",
-            seconds=_KILL_SECONDS,
-        )
-        self._until_forgotten()
-        progress(0.2, "starting new engines")
-        self._launch(progress, 0.2)
-
-    def _lost(self) -> str:
-        """Return what the engines depend on and is gone; "" where all is there."""
-        if not self._guard().alive:
-            return "the process that watches over the engines"
-        return (
-            "the controller"
-            if "controller" in self._guard().ends or any(map(_has_ended, self._helpers))
-            else ""
-        )
-
-    def _engine_ended(self, name: str) -> None:
-        """Tell the controller that an engine is gone, so that everybody who waits for it hears of
-        it: ``%%px`` too.
-        """
-        names = self._names()
-        if name in names and self._controller is not None and len(self.ids) == self.n:
-            unregister(self._controller, self.ids[names.index(name)])
-
-    def _until_forgotten(self) -> None:
+        self._supervisor.order("kill", names=[f"engine {engine}" for engine in self.ids])
         end = time.monotonic() + _KILL_SECONDS
         while set(self.ids) & set(self.client.ids) and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
+        progress(0.2, "starting new engines")
+        self._launch(progress, 0.2)
 
-    def stop(self) -> None:
-        """End everything; a second call does nothing."""
-        client, self.client = self.client, None
+    def _lost_helper(self) -> str:
+        """Return what all engines depend on and is gone; "" where all is there."""
+        assert self._supervisor is not None
+        if not self._supervisor.alive:
+            return "the process that watches over the engines"
+        gone = "controller" in self._supervisor.ends or any(map(_has_ended, self._helpers))
+        return "the controller" if gone else ""
+
+    def _lost(self) -> str:
+        assert self._supervisor is not None
+        if lost := self._lost_helper():
+            return f"{lost} has ended"
+        return next((f"engine {self.ids[i]} {how}" for i, how in self.deaths().items()), "")
+
+    def _engine_ended(self, name: str) -> None:
+        """Tell the controller that an engine is gone, as the engine's nanny does; it then tells
+        everybody who waits for it: ``%%px`` too.
+        """
+        import zmq
+        from jupyter_client.session import Session
+
+        _, _, engine = name.partition("engine ")
+        if not engine or self._supervisor is None or self.client is None:
+            return
+        file = self._supervisor.folder / "security" / "ipcontroller-engine.json"
         try:
-            if client is not None:
-                client.close()
-        finally:  # also where a second interrupt meets the client's end
-            if self.guarded is not None:
-                self.guarded.close()
+            to = json.loads(file.read_text(encoding="utf-8"))
+        except OSError:  # the folder is gone, and everything with it
+            return
+        session = Session(key=to["key"].encode(), signature_scheme=to["signature_scheme"])
+        with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+            dealer.linger = 2000
+            if to.get("curve_serverkey"):
+                dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
+                dealer.curve_serverkey = to["curve_serverkey"].encode()
+            dealer.connect(f"{to['interface']}:{to['registration']}")
+            session.send(dealer, "unregistration_request", content={"id": int(engine)})
 
-    def _guard(self) -> Guarded:
-        assert self.guarded is not None
-        return self.guarded
-
-    def _names(self) -> list[str]:
-        return [f"engine {self._generation}.{index}" for index in range(self.n)]
-
-    def _wait(
-        self,
-        condition: Callable[[], bool],
-        failed: str,
-        log: str,
-        names: Sequence[str] = (),
-        seconds: float = START_SECONDS,
-    ) -> None:
-        """Wait for a condition, as long as the controller and the named engines live."""
-        guarded = self._guard()
-        end = time.monotonic() + seconds
-        while not condition():
-            gone = next((name for name in ("controller", *names) if name in guarded.ends), None)
-            if gone is None and guarded.alive and not guarded.failures and time.monotonic() < end:
-                with guarded.changed:
-                    guarded.changed.wait(_POLL_SECONDS)
-                continue
-            if gone is not None:
-                words, log = f"{gone} {ending(guarded.ends[gone])}", f"{gone}.log"
-            elif not guarded.alive:
-                words, log = "the process that starts them has ended", "guard.log"
-            elif guarded.failures:
-                words = guarded.failures[-1]
-            else:
-                words = f"no answer within {seconds:.0f} s"
-            self._fail(failed, words, log)
-
-    def _fail(self, failed: str, words: str, log: str) -> NoReturn:
-        last = last_line(self._guard().folder / log)
-        raise RankError(
-            f"cluster: {failed} ({words}{f'; its last output: {last}' if last else ''}); expected "
-            f"{self.n} engines on this machine. "
-            + advice(
-                words + last,
-                "Free some memory or processor time and start it again; `gpulab doctor` looks at "
-                "the installation.",
-            )
+    def _refusal(self, failed: str, why: str, last: str) -> RankError:
+        fix = (
+            "Free some memory or processor time and start it again; `gpulab doctor` looks at "
+            "the installation."
         )
+        return RankError(
+            f"cluster: {failed} ({why}{f'; its last output: {last}' if last else ''}); expected "
+            f"{self.n} engines on this machine. {advice(why + last, fix)}"
+        )
+
+
+class ProfileEngines(Engines):
+    """Engines of a profile, those of one machine together."""
+
+    def __init__(self, n: int, profile: str) -> None:
+        super().__init__(n)
+        self.profile = profile
+
+    def start(self, progress: Progress) -> None:
+        """Use the profile's controller, or start one and engines as the profile says.
+
+        Raises
+        ------
+        InputError
+            If there is no such profile.
+        RankError
+            If no controller answers and the profile cannot start one, or if too few engines start.
+        """
+        folder = _find_profile(self.profile)
+        file = folder / "security" / "ipcontroller-client.json"
+        if file.exists():
+            progress(0.1, f"looking for the controller of profile {self.profile}")
+            try:
+                self.client = _connect(file, _ATTACH_SECONDS)
+            except RankError:  # the file of a controller that is gone
+                if not (folder / _CONFIGURATION).exists():
+                    raise
+        if self.client is None:
+            file = self._launch(folder, progress)
+        to = json.loads(file.read_text(encoding="utf-8"))
+        self.address = str(to["interface"]).removeprefix("tcp://")
+        if self.address in {"*", "0.0.0.0"}:
+            self.address = str(to.get("location") or "127.0.0.1")
+        seconds = _ENGINES_SECONDS if self._supervisor is None else _QUEUE_SECONDS
+        running = lambda: len(self.client.ids)  # noqa: E731
+        self._wait_for_engines(running, progress, 0.3, "ipcluster.log", seconds)
+        self._take("cluster", "Start more", "or wait until they are")
+
+    def _launch(self, folder: Path, progress: Progress) -> Path:
+        """Start ``ipcluster`` below a supervisor; return the file that its controller writes."""
+        if not (folder / _CONFIGURATION).exists():
+            raise RankError(
+                f"cluster: profile {self.profile} has neither a running controller nor a "
+                f"{_CONFIGURATION} to start engines with; "
+                f"expected one of them. Run `ipcluster start --profile={self.profile} "
+                f"--n={self.n}`, or write the file: docs/clusters.md."
+            )
+        progress(0.1, f"starting engines as profile {self.profile} says")
+        self._supervisor = Supervisor(threads=1, end_seconds=_STOP_SECONDS + 10)
+        name = f"gpulab-{secrets.token_hex(4)}"
+        command = [
+            *(sys.executable, "-m", "ipyparallel.cluster", "start", f"--profile-dir={folder}"),
+            *(f"--cluster-id={name}", f"--n={self.n}"),
+        ]
+        self._supervisor.order(
+            "process",
+            name="ipcluster",
+            command=command,
+            log=str(self._supervisor.folder / "ipcluster.log"),
+            stop_seconds=_STOP_SECONDS,
+        )
+        file = folder / "security" / f"ipcontroller-{name}-client.json"
+        self._wait(file.exists, "no controller has started", "ipcluster.log", _QUEUE_SECONDS)
+        self.client = _connect(file)
+        return file
+
+    def _take(self, function: str, more: str, otherwise: str) -> None:
+        """Choose engines that answer at once, those of one machine side by side."""
+        jobs = {engine: self.client[engine].apply_async(eval, _HOST) for engine in self.client.ids}
+        self.client.wait(list(jobs.values()), _IDLE_SECONDS)
+        hosts = {
+            engine: job.get(0) for engine, job in jobs.items() if job.done() and job.successful()
+        }
+        if len(hosts) < self.n:
+            raise RankError(
+                f"{function}: {len(hosts)} of the engines of profile {self.profile} answer; "
+                f"expected {self.n}, idle. {more} with `ipcluster engines "
+                f"--profile={self.profile} --n={self.n - len(hosts)}`, {otherwise}."
+            )
+        self.ids = tuple(sorted(hosts, key=lambda engine: (hosts[engine], engine))[: self.n])
+
+    def deaths(self) -> dict[int, str]:
+        """Return which engines have left their controller, by index."""
+        if self._lost():
+            return dict.fromkeys(range(len(self.ids)), "ended with ipcluster, which had started it")
+        here = set(self.client.ids)
+        return {
+            index: "has left its controller: its process or its machine has ended"
+            for index, engine in enumerate(self.ids)
+            if engine not in here
+        }
+
+    def renew(self, progress: Progress) -> None:
+        """Start all anew where this has started them; else go on with other engines of the
+        controller, where it has enough.
+        """
+        if self._supervisor is not None:
+            self.stop()
+            self._supervisor = None
+            self.start(progress)
+            return
+        progress(0.2, "looking for engines that answer")
+        self._take("recover", "Start others", "and end engines that hang on their machines")
+
+    def _leave(self, client: Any) -> None:
+        """Close the process group on engines that live on."""
+        if self._supervisor is None:
+            here = [engine for engine in self.ids if engine in client.ids]
+            jobs = [client[engine].apply_async(_rank.leave_engine) for engine in here]
+            client.wait(jobs, _IDLE_SECONDS)
+
+    def _lost(self) -> str:
+        supervisor = self._supervisor
+        gone = supervisor is not None and ("ipcluster" in supervisor.ends or not supervisor.alive)
+        return "ipcluster has ended" if gone else ""
+
+    def _refusal(self, failed: str, why: str, last: str) -> RankError:
+        return RankError(
+            f"cluster: {failed} for profile {self.profile} "
+            f"({why}{f'; its last output: {last}' if last else ''}); expected "
+            f"{self.n} engines. Check the output of `ipcluster start --profile={self.profile} "
+            f"--n={self.n}`."
+        )
+
+
+def _connect(file: Path, seconds: float = _CONNECT_SECONDS) -> Any:
+    """Return a client of the controller that wrote a connection file.
+
+    Raises
+    ------
+    RankError
+        If no controller answers.
+    """
+    import ipyparallel as ipp
+
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return ipp.Client(str(file), timeout=max(1.0, end - time.monotonic()))
+        except (ipp.error.TimeoutError, TimeoutError, OSError, json.JSONDecodeError) as error:
+            # seen before it was written to the end
+            if isinstance(error, json.JSONDecodeError) and time.monotonic() < end:
+                time.sleep(0.05)
+                continue
+            raise RankError(
+                f"cluster: no controller answers at the address in {file} ({message_of(error)}); "
+                f"expected one within {seconds:.0f} s. "
+                "Start it with `ipcluster start` or `ipcontroller`, and check that this machine "
+                "can reach it."
+            ) from error
+
+
+def _find_profile(name: str) -> Path:
+    """Return a profile's folder.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name, with those that there are.
+    """
+    from ipyparallel.util import get_ipython_dir
+
+    home = Path(get_ipython_dir())
+    for place in (Path.cwd(), home):
+        if (place / f"profile_{name}").is_dir():
+            return place / f"profile_{name}"
+    known = sorted(
+        path.name.removeprefix("profile_") for path in home.glob("profile_*") if path.is_dir()
+    )
+    raise InputError(
+        f"cluster: there is no ipyparallel profile {name!r} in {home}; expected one of: "
+        f"{', '.join(known) or 'none yet'}. "
+        f"Make it with `ipython profile create --parallel --profile={name}`; docs/clusters.md has "
+        "its contents."
+    )
 
 
 def _has_ended(process: Any) -> bool:
@@ -268,35 +478,6 @@ def _has_ended(process: Any) -> bool:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
-
-
-def _pids() -> tuple[int, int]:
-    """Return the number of this process and of its parent."""
-    import os
-
-    return os.getpid(), os.getppid()
-
-
-def _controller_command(folder: Path) -> list[str]:
-    """Return the command of a controller for this machine alone: its own folder, free ports,
-    threads in place of eight processes.
-    """
-    return [
-        sys.executable,
-        "-m",
-        "ipyparallel.controller",
-        f"--profile-dir={folder}",
-        "--ip=127.0.0.1",
-        "--nodb",
-        "--usethreads",
-        "--log-level=40",
-        "--IPController.broadcast_scheduler_depth=0",
-        # An engine counts as registered after its first heartbeat: so a short period. The guard
-        # tells of deaths, so that a heart that a crowded machine holds up for a while is no reason
-        # to give an engine up.
-        "--HeartMonitor.period=500",
-        "--HeartMonitor.max_heartmonitor_misses=240",
-    ]
 
 
 def ending(code: int) -> str:
@@ -316,10 +497,10 @@ def ending(code: int) -> str:
     return f"was ended by signal {name}{why}"
 
 
-def last_line(path: Path, most: int = 200) -> str:
+def last_line(path: Path) -> str:
     """Return the last line of a log that says something; "" where there is none."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    return next((line.strip()[:most] for line in reversed(lines) if line.strip()), "")
+    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")

@@ -17,7 +17,7 @@ from typing import Any
 from gpulab import _given, training
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.parallel.scaling_results import GlobalBatchResult, GlobalBatchRow
+from gpulab.parallel.results import GlobalBatchResult, GlobalBatchRow
 from gpulab.units import plural
 
 RULES = ("unchanged", "linear", "linear with warm-up")
@@ -85,13 +85,11 @@ def global_batch(
     SGD: Training ImageNet in 1 Hour" (2017), sections 2.1 and 2.2.
     """
     job = training.task(task)
-    report, asked = (
-        _given.callback("global_batch", "progress", progress),
-        _given.callback("global_batch", "stop", stop),
-    )
+    report = _given.callback("global_batch", "progress", progress)
+    stop = _given.callback("global_batch", "stop", stop)
     several = sorted(
         {
-            _whole("ranks", each, _MOST_RANKS)
+            _given.whole("global_batch", "ranks", each, 1, _MOST_RANKS)
             for each in _given.items("global_batch", "ranks", ranks)
         }
     )
@@ -110,14 +108,14 @@ def global_batch(
     )
     plan = _Plan(
         job,
-        _whole("batch", batch, 2**20),
-        _whole("epochs", epochs, 10_000),
+        _given.whole("global_batch", "batch", batch, 1, 2**20),
+        _given.whole("global_batch", "epochs", epochs, 1, 10_000),
         _rate("learning_rate", learning_rate),
         _rate("momentum", momentum, zero=True),
         _rate("warm_up_epochs", warm_up_epochs, zero=True),
         chosen,
         device,
-        asked,
+        stop,
     )
     if several[-1] * plan.batch > len(job.train):
         raise InputError(
@@ -256,15 +254,6 @@ def _part(
     if report is None:
         return None
     return lambda fraction, text: report((number + fraction) / count, f"{what}: {text}")
-
-
-def _whole(name: str, value: Any, most: int) -> int:
-    if not _given.is_whole(value) or not 1 <= value <= most:
-        raise InputError(
-            f"global_batch: {name} is {shown(value)}; expected whole numbers from 1 to {most:,}. "
-            f"Pass for example {name}=4."
-        )
-    return int(value)
 
 
 def _rate(name: str, value: Any, zero: bool = False) -> float:

@@ -17,16 +17,163 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
-from gpulab import _given
+from gpulab import models
 from gpulab.errors import message_of
-from gpulab.parallel._calls import NAMES, CollectiveCall
+from gpulab.evidence import Evidence
+from gpulab.results import Result
+from gpulab.units import format_bytes, format_seconds
 
-Tell = Callable[[Literal["begin", "end"], CollectiveCall], object]
+# Operator to the name that the course uses. Source: the operators registered by torch 2.13 under
+# c10d and _c10d_functional.
+NAMES = {
+    "c10d.allreduce_": "all_reduce",
+    "c10d.allreduce_coalesced_": "all_reduce",
+    "c10d.broadcast_": "broadcast",
+    "c10d.reduce_": "reduce",
+    "c10d.allgather_": "all_gather",
+    "c10d._allgather_base_": "all_gather",
+    "c10d.allgather_coalesced_": "all_gather",
+    "c10d.allgather_into_tensor_coalesced_": "all_gather",
+    "c10d.reduce_scatter_": "reduce_scatter",
+    "c10d._reduce_scatter_base_": "reduce_scatter",
+    "c10d.reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "c10d.gather_": "gather",
+    "c10d.scatter_": "scatter",
+    "c10d.alltoall_": "all_to_all",
+    "c10d.alltoall_base_": "all_to_all",
+    "c10d.send": "send",
+    "c10d.recv_": "recv",
+    "c10d.recv_any_source_": "recv",
+    "c10d.barrier": "barrier",
+    "c10d.monitored_barrier_": "barrier",
+    "_c10d_functional.all_reduce": "all_reduce",
+    "_c10d_functional.all_reduce_": "all_reduce",
+    "_c10d_functional.all_reduce_coalesced": "all_reduce",
+    "_c10d_functional.all_reduce_coalesced_": "all_reduce",
+    "_c10d_functional.broadcast": "broadcast",
+    "_c10d_functional.broadcast_": "broadcast",
+    "_c10d_functional.all_gather_into_tensor": "all_gather",
+    "_c10d_functional.all_gather_into_tensor_out": "all_gather",
+    "_c10d_functional.all_gather_into_tensor_coalesced": "all_gather",
+    "_c10d_functional.reduce_scatter_tensor": "reduce_scatter",
+    "_c10d_functional.reduce_scatter_tensor_out": "reduce_scatter",
+    "_c10d_functional.reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "_c10d_functional.all_to_all_single": "all_to_all",
+    "_c10d_functional.isend": "send",
+    "_c10d_functional.irecv": "recv",
+    "_c10d_functional.batch_p2p_ops": "send and recv",
+    "_dtensor.shard_dim_alltoall": "all_to_all",
+}
+
+
+@dataclass(frozen=True)
+class CollectiveCall(Result):
+    """One collective, as one rank saw it.
+
+    Attributes
+    ----------
+    number : int
+        From 0, in the order entered by this rank while it was observed.
+    name : str
+        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
+        "all_to_all", "send", "recv", "barrier" or "send and recv".
+    operator : str
+        The dispatcher's operator, for example "c10d.allreduce_".
+    dtype : str
+        Of the first tensor; "" for a barrier.
+    input_bytes : int
+        What this rank contributes: the payload, not what the algorithm sends.
+    output_bytes : int
+        What this rank receives; 0 where it contributes or receives nothing (a broadcast's receiver
+        has 0 ``input_bytes``).
+    group : tuple of int
+        The global ranks that take part.
+    root : int or None
+        The global rank of a rooted collective's root, or the peer of a send or recv (None where any
+        sender is accepted).
+    begin_seconds, end_seconds : float, float or None
+        ``time.perf_counter`` of this machine; ranks on one Linux machine share it. None while in
+        flight.
+    end_from : str
+        How the end is known: "completion" (the work's own), "wait" (when a wait for it returned, so
+        the true end may be earlier), "return" (the call itself waited); "" while in flight.
+    waited_seconds : float
+        How long Python waited for it. DDP waits inside C++, which is not seen.
+    error : str or None
+        What the collective ended with, where it failed.
+    """
+
+    number: int
+    name: str
+    operator: str
+    dtype: str
+    input_bytes: int
+    output_bytes: int
+    group: tuple[int, ...]
+    root: int | None
+    begin_seconds: float
+    end_seconds: float | None
+    end_from: str
+    waited_seconds: float
+    error: str | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """From entry to end; None while in flight."""
+        return None if self.end_seconds is None else self.end_seconds - self.begin_seconds
+
+    @property
+    def payload_bytes(self) -> int:
+        """The size that sweeps use: the larger of what the rank contributes and receives (the whole
+        tensor of an all-gather).
+        """
+        return max(self.input_bytes, self.output_bytes)
+
+    @property
+    def sentence(self) -> str:
+        """The call in words, for messages: "all_reduce of 4.0 kB in float32 among ranks 0, 1"."""
+        size = (
+            f" of {format_bytes(self.payload_bytes)} in {self.dtype}" if self.payload_bytes else ""
+        )
+        peer = {
+            "send": f" to rank {self.root}",
+            "recv": f" from rank {'any' if self.root is None else self.root}",
+        }.get(self.name, "")
+        return (
+            f"{self.name}{size}{peer}"
+            if peer
+            else f"{self.name}{size} among ranks {', '.join(map(str, self.group))}"
+        )
+
+    def evidence(self) -> Evidence:
+        """Return where the times come from: MEASURED once, by the rank's own clock."""
+        return Evidence.measured("the rank that entered it", 1)
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the call in one row."""
+        seconds = "in flight" if self.seconds is None else format_seconds(self.seconds)
+        return ("call", "given", "got", "time"), [
+            (
+                self.sentence,
+                format_bytes(self.input_bytes),
+                format_bytes(self.output_bytes),
+                seconds,
+            )
+        ]
+
+
+def usual_algorithm(operation: str) -> str:
+    """Return the algorithm that a collective is counted by where its library does not tell: a ring
+    where there is one, as NCCL runs it.
+    """
+    algorithms = models.collective_algorithms(operation)
+    return "ring" if "ring" in algorithms else algorithms[0]
+
 
 _WAIT = "_c10d_functional.wait_tensor"
 # one argument is what goes in and what comes out
@@ -49,10 +196,6 @@ class _Live:
     work: Any = None  # kept, so that the Work that Python waits for is this very object
     events: tuple[Any, Any] | None = None  # CUDA: begin and end on the stream
 
-    @property
-    def waited(self) -> float:
-        return sum(end - begin for begin, end in self.waits)
-
     def finish(self, end: float, how: str, error: str | None = None) -> None:
         """Note the end; the first to know it wins."""
         with _lock:
@@ -64,7 +207,7 @@ class _Live:
                 if others:
                     _pending[id(self.work)] = others
                 self.work = None
-        self.observer._ended(self)
+        self.observer._open.pop(self.fixed["number"], None)
 
     def call(self) -> CollectiveCall:
         begin, end = self.begin, self.end
@@ -75,7 +218,7 @@ class _Live:
             begin_seconds=begin,
             end_seconds=end,
             end_from=self.end_from,
-            waited_seconds=self.waited,
+            waited_seconds=sum(end - begin for begin, end in self.waits),
             error=self.error,
         )
 
@@ -83,7 +226,6 @@ class _Live:
 _lock = threading.RLock()
 # id of a Work to the calls that end with it (one an observer)
 _pending: dict[int, list[_Live]] = {}
-_active: list[Observer] = []
 _real_wait: list[Any] = []  # Work.wait as torch made it, while it is replaced
 
 
@@ -93,7 +235,6 @@ class Observer:
     in one of them.
     """
 
-    tell: Tell | None = None
     _lives: list[_Live] = field(default_factory=list, repr=False)
     _open: dict[int, _Live] = field(default_factory=dict, repr=False)
     # data pointer of a functional result to its call
@@ -133,8 +274,6 @@ class Observer:
         self._mode = _mode_class()(self)
         _replace_wait()
         self._mode.__enter__()
-        with _lock:
-            _active.append(self)
         return self
 
     def __exit__(
@@ -143,8 +282,6 @@ class Observer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with _lock:
-            _active.remove(self)
         self._mode.__exit__(kind, error, trace)
         _restore_wait()
 
@@ -152,14 +289,7 @@ class Observer:
         live = _Live(self, {"number": len(self._lives), **fixed}, time.perf_counter())
         self._lives.append(live)
         self._open[live.fixed["number"]] = live
-        if self.tell is not None:
-            self.tell("begin", live.call())
         return live
-
-    def _ended(self, live: _Live) -> None:
-        self._open.pop(live.fixed["number"], None)
-        if self.tell is not None:
-            self.tell("end", live.call())
 
     def _on_device(self, events: tuple[Any, Any]) -> tuple[float, float]:
         """Return begin and end of a call on a CUDA stream, on the host's clock. Written for NCCL;
@@ -183,24 +313,13 @@ class Observer:
         return event
 
 
-def observe(tell: Tell | None = None) -> Observer:
+def observe() -> Observer:
     """Return a context manager that sees every collective of this rank's thread.
-
-    Parameters
-    ----------
-    tell : callable, optional
-        Called immediately with "begin" or "end" and the call, possibly from another thread. It must
-        be quick, must not raise, and must not enter a collective.
 
     Returns
     -------
     Observer
         ``calls`` in the order entered, and ``in_flight``, which can be read from another thread.
-
-    Raises
-    ------
-    InputError
-        If ``tell`` is not callable.
 
     Examples
     --------
@@ -212,7 +331,7 @@ def observe(tell: Tell | None = None) -> Observer:
     [('all_reduce', 4000, (0,))]
     >>> dist.destroy_process_group()
     """
-    return Observer(_given.callback("observe", "tell", tell))
+    return Observer()
 
 
 @contextlib.contextmanager
@@ -309,18 +428,26 @@ def _waited(observer: Observer, func: Any, args: tuple[Any, ...], kwargs: dict[s
     as can be known.
     """
     live = observer._waits.pop(args[0].data_ptr(), None)
-    begin = time.perf_counter()
+    if live is None:
+        return func(*args, **kwargs)
+    with _waiting([live]):
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _waiting(lives: list[_Live]) -> Iterator[None]:
+    """Note that Python waits for calls in the block, and that they have ended with it."""
+    begin, error = time.perf_counter(), None
     try:
-        out = func(*args, **kwargs)
-    except BaseException as error:
-        if live is not None:
-            live.finish(time.perf_counter(), "wait", message_of(error))
+        yield
+    except BaseException as failure:
+        error = message_of(failure)
         raise
-    if live is not None:
+    finally:
         end = time.perf_counter()
-        live.waits.append((begin, end))
-        live.finish(end, "wait")
-    return out
+        for live in lives:
+            live.waits.append((begin, end))
+            live.finish(end, "wait", error)
 
 
 def _follow(live: _Live, work: Any, begin_event: Any) -> None:
@@ -439,18 +566,8 @@ def _replace_wait() -> None:
 
         @functools.wraps(real)
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-            lives = list(_pending.get(id(self), ()))
-            begin, error = time.perf_counter(), None
-            try:
+            with _waiting(list(_pending.get(id(self), ()))):
                 return real(self, *args, **kwargs)
-            except BaseException as failure:
-                error = message_of(failure)
-                raise
-            finally:
-                end = time.perf_counter()
-                for live in lives:
-                    live.waits.append((begin, end))
-                    live.finish(end, "wait", error)
 
         Work.wait = wait  # type: ignore[method-assign]
 

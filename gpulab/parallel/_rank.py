@@ -1,7 +1,12 @@
-"""What runs inside an engine: its rank, its process group, and one function at a time.
+"""What runs inside an engine: its rank, its process group, one function at a time, and the agent.
 
 Everything here is called by name in an engine, so it must be importable there. It does not know the
-cluster.
+cluster. The agent is a thread that reports what its rank is doing, and frees it from a collective
+that will never complete: a rank that hangs in a collective runs no Python, so it can neither report
+nor be interrupted. The thread publishes what the rank stands in (through ipyparallel's own channel,
+so from any host), and on an interrupt that finds the rank in a collective it shuts the sockets of
+the process group down. The collective then fails at once, as it would have if the others' machines
+had vanished.
 """
 
 from __future__ import annotations
@@ -13,19 +18,275 @@ import gc
 import io
 import os
 import re
+import select
 import signal
 import socket
+import struct
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
 
 from gpulab.errors import message_of
-from gpulab.parallel._agent import AGENT, where_in
-from gpulab.parallel._calls import CollectiveCall
-from gpulab.parallel._observe import observe
-from gpulab.parallel._outcome import Outcome, Sight, State
+from gpulab.parallel._observe import CollectiveCall, observe
+
+State = Literal["returned", "raised", "interrupted", "running", "died"]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Where a rank stands in a call.
+
+    Attributes
+    ----------
+    rank : int
+        Which.
+    state : str
+        "returned", "raised", "interrupted" (by us), "running", or "died" (its process ended).
+    entered : int
+        How many collectives of this call it has entered.
+    collective : CollectiveCall or None
+        The one that it stands in, or that it failed in.
+    where : str
+        The line of Python that it was last seen at, for a running rank.
+    error : str
+        Type and text of what it raised; for a rank that died, how its process ended.
+    """
+
+    rank: int
+    state: State
+    entered: int = 0
+    collective: CollectiveCall | None = None
+    where: str = ""
+    error: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it stood in a collective that did not come about."""
+        return self.collective is not None and self.state in {"raised", "interrupted", "running"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call ended on a rank.
+
+    Attributes
+    ----------
+    sight : Sight
+        Where it ended.
+    value : bytes
+        The pickled result, of a call that returned.
+    error : bytes
+        The pickled exception, where it can be pickled; else b"".
+    trace : str
+        The traceback of what it raised, in the rank's own words.
+    printed : str
+        What the function printed.
+    calls : tuple of CollectiveCall
+        All collectives that it entered, in order.
+    """
+
+    sight: Sight
+    value: bytes
+    error: bytes
+    trace: str
+    printed: str
+    calls: tuple[CollectiveCall, ...]
+
+
+_TICK_SECONDS = 0.25
+_STEADY_SECONDS = 1.0  # a rank that is in no collective tells so this often
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+# an interrupt that has not got a rank out of its collective by then never will
+_FREE_AFTER_SECONDS = 0.5
+
+Address = tuple[Any, Any]
+
+
+class Agent:
+    """The thread of one engine, and what it knows of the call in progress."""
+
+    # the ends of the pipe that a signal writes to, and the process that started this one: there
+    # once it has started
+    _wake_out: int
+    _wake_in: int
+    _parent: int
+
+    def __init__(self) -> None:
+        self.rank = 0
+        self.call: Any = None  # the Observer of the call in progress
+        self.publisher: Any = None
+        self.keep: frozenset[Address] = frozenset()
+        self.freed = False
+        self.heeded = False  # whether an interrupt has come in the call in progress
+        self._free_at: float | None = None
+        self._told: tuple[Any, ...] = ()  # what was published last, and when
+        self._started = False
+
+    def start(self) -> None:
+        """Start the thread, and let signals wake it; from the main thread, once.
+
+        Ranks are forked from a process that has imported this: what must be a rank's own is made
+        here and not before.
+        """
+        if self._started:
+            return
+        self._started, self._parent = True, os.getppid()
+        self._wake_out, self._wake_in = os.pipe()
+        os.set_blocking(self._wake_in, False)
+        if os.name != "nt":  # there a wake-up must be a socket, and no signal comes anyway
+            signal.set_wakeup_fd(self._wake_in, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, daemon=True, name="gpulab-agent").start()
+
+    def begin(self, call: Any) -> None:
+        """Take up a call: what an interrupt before it asked for is over, and one within it counts
+        anew.
+        """
+        self.call, self.heeded, self._free_at = call, False, None
+
+    def keep_sockets(self) -> None:
+        """Note the connections that are not the process group's: those that exist before it is
+        made.
+        """
+        self.keep = frozenset((c.laddr, c.raddr) for c in _connections())
+
+    def free(self) -> None:
+        """End every collective in progress: communicators are aborted where they can be, sockets
+        shut down.
+        """
+        self.freed, self._free_at = True, None
+        _abort_device_groups()
+        for twin in self.group_sockets():
+            with contextlib.suppress(OSError):
+                twin.shutdown(socket.SHUT_RDWR)
+
+    def group_sockets(self) -> Iterator[socket.socket]:
+        """Yield the process group's connections, as sockets for a moment."""
+        for connection in _connections():
+            if connection.fd != -1 and (connection.laddr, connection.raddr) not in self.keep:
+                # the error: it was closed meanwhile
+                with (
+                    contextlib.suppress(OSError),
+                    socket.socket(fileno=os.dup(connection.fd)) as twin,
+                ):
+                    yield twin
+
+    def _watch(self) -> None:
+        while True:
+            woken = self._woken()
+            now = time.monotonic()
+            self._heed(woken, now)
+            # a report that fails must not end the thread that frees
+            with contextlib.suppress(Exception):
+                self._tell(now)
+            if os.getppid() != self._parent and not sys.platform.startswith("linux"):
+                os._exit(1)  # the guard is gone; on Linux the system itself ends its children
+
+    def _heed(self, interrupted: bool, now: float) -> None:
+        """Free the rank where an interrupt has not done so for a while; in a call one is heeded,
+        and those after it are that one again.
+        """
+        if interrupted and not (self.call is not None and self.heeded):
+            self.heeded, self._free_at = self.call is not None, now + _FREE_AFTER_SECONDS
+        if self._free_at is not None and now >= self._free_at:
+            self._free_at = None
+            if self._hangs():
+                self.free()
+
+    def _woken(self) -> bool:
+        if os.name == "nt":
+            time.sleep(_TICK_SECONDS)
+            return False
+        if not select.select([self._wake_out], [], [], _TICK_SECONDS)[0]:
+            return False
+        return signal.SIGINT in os.read(self._wake_out, 4096)
+
+    def _hangs(self) -> bool:
+        """Whether the rank stands in a collective, or anywhere else inside torch.distributed."""
+        if self.call is not None and self.call.in_flight:
+            return True
+        frame = main_frame()
+        while frame is not None:
+            if f"{os.sep}torch{os.sep}distributed{os.sep}" in frame.f_code.co_filename:
+                return True
+            frame = frame.f_back
+        return False
+
+    def _tell(self, now: float) -> None:
+        """Publish where the rank stands: at once when that has changed and lasts, else now and
+        then.
+        """
+        call = self.call
+        if call is None or self.publisher is None:
+            return
+        standing: CollectiveCall | None = next(iter(call.in_flight), None)
+        entered = call.entered
+        if standing is not None and time.perf_counter() - standing.begin_seconds < _TICK_SECONDS:
+            return
+        state = (entered, None if standing is None else standing.number)
+        if self._told and self._told[0] == state and now - self._told[1] < _STEADY_SECONDS:
+            return
+        self._told = (state, now)
+        where = "" if standing is not None else where_in(main_frame())
+        self.publisher.publish_data(
+            {
+                "entered": entered,
+                "collective": None if standing is None else standing.to_dict(),
+                "where": where,
+            }
+        )
+
+
+def main_frame() -> FrameType | None:
+    """Return where the main thread is."""
+    return sys._current_frames().get(threading.main_thread().ident or 0)
+
+
+def where_in(frame: FrameType | None) -> str:
+    """Return the innermost line of the learner's own code: outside installed libraries and this
+    package.
+    """
+    while frame is not None:
+        file = frame.f_code.co_filename
+        installed = any(
+            f"{os.sep}{place}{os.sep}" in file for place in ("site-packages", "dist-packages")
+        )
+        if not installed and not file.startswith(("<frozen", sys.base_prefix, _PACKAGE)):
+            return f"line {frame.f_lineno} of {frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""
+
+
+def _connections() -> list[Any]:
+    import psutil
+
+    # its name before psutil 6
+    listed = getattr(psutil.Process(), "net_connections", None) or psutil.Process().connections
+    return [c for c in listed("tcp") if c.status == psutil.CONN_ESTABLISHED]
+
+
+def _abort_device_groups() -> None:
+    """Abort NCCL's communicators, which sockets do not end. Written for GPUs; on CPU-only machines
+    there are none.
+    """
+    import torch
+
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return
+    from torch.distributed import distributed_c10d
+
+    for group in list(distributed_c10d._world.pg_map):
+        with contextlib.suppress(Exception):  # a communicator that is already gone
+            group._get_backend(torch.device("cuda")).abort()
+
+
+AGENT = Agent()
+
 
 # What gloo, NCCL and the store say when others do not come, seen with torch 2.13; everything else
 # is the function's own error.
@@ -53,6 +314,11 @@ class Place:
     local_world_size: int
 
 
+# Whether PyTorch was built with the store's usual event loop: on Windows it is not, and a store that
+# asks for it is refused.
+_HAS_LIBUV = sys.platform != "win32"
+
+
 class _State:
     """What this engine remembers between two calls."""
 
@@ -66,22 +332,16 @@ class _State:
 _STATE = _State()
 
 
-def set_threads(threads: int) -> None:
-    """Set torch's threads, once for an engine's life as a rank."""
-    import torch
-
-    if _STATE.threads is None:
-        _STATE.threads = torch.get_num_threads()
-    torch.set_num_threads(threads)
-
-
-def gpus() -> int:
-    """Return how many CUDA devices this engine sees that can talk: without NCCL, as in PyTorch's
-    builds for Windows, none can.
+def prepare(threads: int) -> int:
+    """Load torch and set its threads; return how many CUDA devices this engine sees that can talk:
+    without NCCL, as in PyTorch's builds for Windows, none can.
     """
     import torch
     import torch.distributed as dist
 
+    if _STATE.threads is None:
+        _STATE.threads = torch.get_num_threads()
+    torch.set_num_threads(threads)
     return torch.cuda.device_count() if dist.is_nccl_available() else 0
 
 
@@ -100,21 +360,12 @@ def open_store(address: str, port: int) -> int:
 
     AGENT.keep_sockets()
     _STATE.store = TCPStore(
-        address, port, is_master=True, wait_for_workers=False, use_libuv=_has_libuv()
+        address, port, is_master=True, wait_for_workers=False, use_libuv=_HAS_LIBUV
     )
     return int(_STATE.store.port)
 
 
-def _has_libuv() -> bool:
-    """Whether PyTorch was built with the store's usual event loop: on Windows it is not, and a
-    store that asks for it is refused.
-    """
-    return sys.platform != "win32"
-
-
-def open_group(
-    place: Place, address: str, port: int, own_address: str, timeout_seconds: float, backend: str
-) -> None:
+def open_group(place: Place, address: str, port: int, timeout_seconds: float, backend: str) -> None:
     """Join the process group as a rank; ``rank`` and ``world_size`` become names in the engine's
     namespace.
     """
@@ -126,7 +377,7 @@ def open_group(
     if place.rank != 0:
         AGENT.keep_sockets()
         _STATE.store = TCPStore(
-            address, port, is_master=False, timeout=timeout, use_libuv=_has_libuv()
+            address, port, is_master=False, timeout=timeout, use_libuv=_HAS_LIBUV
         )
     _set_environment(
         RANK=str(place.rank),
@@ -136,7 +387,7 @@ def open_group(
         MASTER_ADDR=address,
         MASTER_PORT=str(port),
     )
-    interface = _interface_of(own_address)
+    interface = _interface_of(address_towards(address) if place.rank else address)
     if interface:
         _set_environment(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
     if "nccl" in backend:
@@ -200,7 +451,8 @@ def execute(payload: bytes) -> bytes:
     state: State = "returned"
     value = error_bytes = b""
     error: BaseException | None = None
-    with observe() as seen, _interruptible() as leave, _told(seen):
+    with observe() as seen, _interruptible() as leave:
+        AGENT.begin(seen)
         try:
             with contextlib.redirect_stdout(printed):
                 function, args, kwargs = cloudpickle.loads(payload)
@@ -211,6 +463,8 @@ def execute(payload: bytes) -> bytes:
             state, error = "interrupted", stopped
         except BaseException as raised:
             state, error = "raised", raised
+        finally:
+            AGENT.call = None
     calls = seen.calls
     if error is None:
         sight, trace = Sight(AGENT.rank, state, len(calls)), ""
@@ -262,16 +516,6 @@ def _trace(error: BaseException) -> str:
     first = error.__traceback__
     trace = first.tb_next if first is not None and first.tb_next is not None else first
     return "".join(traceback.format_exception(type(error), error, trace))
-
-
-@contextlib.contextmanager
-def _told(seen: Any) -> Iterator[None]:
-    """Let the agent tell of this call while it runs."""
-    AGENT.begin(seen)
-    try:
-        yield
-    finally:
-        AGENT.call = None
 
 
 @contextlib.contextmanager
@@ -350,3 +594,80 @@ def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:
         os.kill(os.getpid(), number)
     kernel: Any = IPythonKernel.instance()
     kernel.session.send(stream, "signal_reply", {"status": "ok"}, parent=message, ident=identity)
+
+
+def talks_nccl() -> bool:
+    """Whether tensors on a GPU go over NCCL; the group may have gloo beside it, for those on the
+    CPU ("cpu:gloo,cuda:nccl").
+    """
+    import torch.distributed as dist
+
+    return "nccl" in str(dist.get_backend())
+
+
+# Where struct tcp_info keeps its counters, in bytes from the start. Source: Linux,
+# include/uapi/linux/tcp.h; the struct only grows at its end, and the last of these came with Linux
+# 4.19.
+_UNSENT, _SENT, _RETRANSMITTED = 144, 200, 208
+
+
+def sent_by_sockets() -> int | str:
+    """Return the bytes that this process's group has really sent until now, as the kernel counts
+    them socket by socket; or the reason where they cannot be counted.
+
+    gloo moves everything through TCP sockets, and Linux keeps for each how many bytes it has sent
+    (``TCP_INFO``). The count holds what travels: the payload as the algorithm splits and repeats
+    it, and gloo's own headers; not the headers of TCP and IP. Bytes that were handed to the kernel
+    count once, even if TCP sent them several times. The count is exact as soon as the rank's own
+    calls have returned.
+    """
+    import torch.distributed as dist
+
+    backend = str(dist.get_backend())
+    if "nccl" in backend and "gloo" in backend:
+        return (
+            "this group has NCCL beside gloo: NCCL's data bypasses TCP sockets, and NCCL's "
+            "own sockets cannot be distinguished from gloo's"
+        )
+    if backend != "gloo":
+        return (
+            f"{backend} moves data without TCP sockets (shared memory, NVLink, "
+            "RDMA), and only gloo's sockets are counted"
+        )
+    if sys.platform != "linux":
+        return f"the kernel's byte counts are read only on Linux, and this is {sys.platform}"
+    store: Any = dist.distributed_c10d._get_default_store()
+    while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
+        store = store.underlying_store
+    total = 0
+    for twin in AGENT.group_sockets():
+        if store.port not in (twin.getsockname()[1], twin.getpeername()[1]):
+            info = twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
+            if len(info) < _RETRANSMITTED + 8:
+                return "this kernel does not count the bytes sent; Linux 4.19 and newer do"
+            sent, retransmitted = struct.unpack_from("=QQ", info, _SENT)
+            total += sent - retransmitted + struct.unpack_from("=I", info, _UNSENT)[0]
+    return total
+
+
+def sent_between(before: int | str, after: int | str) -> tuple[int | None, str | None]:
+    """Return what was sent between two counts, or None and the reason."""
+    if isinstance(before, str) or isinstance(after, str):
+        return None, str(after)
+    return after - before, None
+
+
+def own_device() -> str:
+    """Return where this rank computes: with NCCL on the GPU of its local number, which becomes
+    torch's current one; else on the CPU.
+    """
+    if not talks_nccl():
+        return "cpu"
+    import torch
+    import torch.distributed as dist
+
+    device = (
+        f"cuda:{int(os.environ.get('LOCAL_RANK', dist.get_rank())) % torch.cuda.device_count()}"
+    )
+    torch.cuda.set_device(device)
+    return device

@@ -1,20 +1,34 @@
 """Memory per rank, predicted: a strategy's own code runs as one rank of up to 1,024, with fake
 tensors and a fake process group.
+
+The steps are followed storage by storage. ``follow`` runs inside a rank, real or not there: in an
+engine of a cluster with real tensors, or in ``fake_rank`` with fake ones. It gives back plain
+numbers, so that they can travel. Times and losses are ``train``'s business.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given
 from gpulab.errors import GpulabError, InputError, StoppedError, shown
 from gpulab.evidence import Evidence
+from gpulab.memory import _step
 from gpulab.memory.results import LiveTensor
-from gpulab.parallel.rank_results import RANK_CATEGORIES, RankMemory
+from gpulab.parallel._strategies import (
+    Asked,
+    Setting,
+    positions_of,
+    strategies,
+    strategy_named,
+)
+from gpulab.parallel.results import RANK_CATEGORIES, RankMemory
 
 MOST_RANKS = 1024
 PRECISIONS = ("float32", "bfloat16")
@@ -34,6 +48,10 @@ _MIXED = (
     "precision"
 )
 _PIPELINES = ("pipeline-gpipe", "pipeline-1f1b")
+# Strategies in which each rank works on the whole batch.
+_WHOLE_BATCH = ("single", "tensor", "sequence", "split", *_PIPELINES)
+# Of the largest storages alive at the peak.
+_PEAK_TENSORS = 30
 
 
 def predict_ranks(
@@ -114,75 +132,70 @@ def predict_ranks(
     (8, True)
     """
     from gpulab.memory import _kernels
-    from gpulab.parallel import _strategies
-    from gpulab.parallel._rank_step import OptimizerMaker, Plan, follow
 
     name = "predict_ranks"
     report = _given.callback(name, "progress", progress) or (lambda fraction, text: None)
     stop = _given.callback(name, "stop", stop)
-    strategy = _given.word(name, "strategy", strategy, _strategies.strategies())
+    strategy = _given.word(name, "strategy", strategy, strategies())
     ranks = _whole("ranks", ranks, 1, MOST_RANKS)
     rank = _whole("rank", rank, 0, ranks - 1)
     precision = _given.word(name, "precision", precision, PRECISIONS)
-    parts = _whole(
-        "microbatches", _parts(strategy, ranks) if microbatches is None else microbatches, 1, 2**20
-    )
+    if microbatches is None:
+        microbatches = ranks if strategy in _PIPELINES else 2 if strategy == "ddp-no-sync" else 1
+    parts = _whole("microbatches", microbatches, 1, 2**20)
     checkpoint = _given.flag(name, "checkpoint", checkpoint)
     buckets = _whole("bucket_bytes", bucket_bytes, 1, 2**50)
-    maker = OptimizerMaker(name, optimizer)
-    if maker.kind is None:
+    optimizer_name, make_optimizer = _step.optimizer_factory(name, optimizer)
+    if make_optimizer is None:
         raise InputError(
             f"{name}: optimizer is None; expected a name or a factory, since the ranks divide the "
             "optimizer's state. Pass 'adam'."
         )
     _refuse_older(strategy)
-    plan = Plan(strategy, precision, optimizer, checkpoint, parts, buckets, loss)
-    label, factory, batch = _what(model, inputs, targets, parts)
+    plan = RankPlan(strategy, precision, optimizer, checkpoint, parts, buckets, loss)
+    label, factory, batch = _model_and_batch(model, inputs, targets, parts)
     report(0.0, "making fake tensors")
     with _world(rank, ranks):
         from gpulab.parallel._rank_tracker import RankTracker
 
         fake = factory()
         count = sum(parameter.numel() for parameter in fake.parameters())
-        items = len(batch[0]) * (1 if strategy in _WHOLE_BATCH else ranks)
-        positions = _strategies.positions_of(batch[0])
-        _checked(
+        sharing = 1 if strategy in _WHOLE_BATCH else ranks
+        _refuse_unsplit(
             strategy,
-            _strategies.Asked(
-                model=fake, ranks=ranks, batch_size=items, microbatches=parts, positions=positions
-            ),
+            Asked(fake, ranks, len(batch[0]) * sharing, parts, positions_of(batch[0])),
+            sharing,
         )
         tracker = RankTracker(
             "cpu", replace=_kernels.run, scratch=_kernels.scratch_bytes, stop=stop
         )
-        found = _followed(
-            lambda: follow(
+        with _step_errors():
+            seen = follow(
                 plan,
                 fake,
                 _faked(batch),
                 tracker=tracker,
-                built=_neighbours(batch, parts),
+                built=lambda trainer: _neighbors(trainer, batch, parts),
                 report=report,
             )
-        )
     report(1.0, "done")
     # a checkpoint keeps the generator's state outside operators
-    scratch = found["scratch_bytes"] + found["checkpoints"] // 2 * 5120
+    scratch = seen["scratch_bytes"] + seen["checkpoints"] // 2 * 5120
     return RankMemory(
         label=label,
         strategy=strategy,
         ranks=ranks,
         rank=rank,
-        peak_bytes=found["peak_bytes"],
+        peak_bytes=seen["peak_bytes"],
         scratch_bytes=scratch,
-        kept_bytes=found["kept_bytes"],
-        first_step_peak_bytes=found["first_step_peak_bytes"],
-        peak_by_category={c: found["peak_by_category"].get(c, 0) for c in RANK_CATEGORIES},
-        peak_operator=found["peak_operator"],
-        peak_phase=found["peak_phase"],
-        peak_tensors=tuple(LiveTensor.from_dict(t) for t in found["peak_tensors"]),
+        kept_bytes=seen["kept_bytes"],
+        first_step_peak_bytes=seen["first_step_peak_bytes"],
+        peak_by_category={c: seen["peak_by_category"].get(c, 0) for c in RANK_CATEGORIES},
+        peak_operator=seen["peak_operator"],
+        peak_phase=seen["peak_phase"],
+        peak_tensors=tuple(LiveTensor.from_dict(t) for t in seen["peak_tensors"]),
         parameter_count=count,
-        optimizer=maker.name,
+        optimizer=optimizer_name,
         precision=precision,
         checkpoint=checkpoint,
         microbatches=parts,
@@ -191,23 +204,6 @@ def predict_ranks(
             ASSUMPTIONS + (_MIXED if precision == "bfloat16" else ""), _SOURCE, KNOWN_ERROR
         ),
     )
-
-
-# Strategies in which each rank works on the whole batch.
-_WHOLE_BATCH = ("single", "tensor", "sequence", "split", *_PIPELINES)
-
-
-def _refuse_older(strategy: str) -> None:
-    import torch
-
-    from gpulab.parallel._fake_ranks import asks_for_shapes
-
-    if strategy in _PIPELINES and not asks_for_shapes():
-        raise InputError(
-            f"predict_ranks: a stage of {strategy} learns its shapes differently in PyTorch "
-            f"{torch.__version__}; expected 2.13 or newer. "
-            "Install it, or pass strategy='split', whose stages are the same."
-        )
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:
@@ -220,32 +216,39 @@ def _whole(name: str, value: Any, least: int, most: int) -> int:
     return int(value)
 
 
-def _parts(strategy: str, ranks: int) -> int:
-    return ranks if strategy in _PIPELINES else 2 if strategy == "ddp-no-sync" else 1
+def _refuse_older(strategy: str) -> None:
+    import torch
+
+    from gpulab.parallel._rank_tracker import asks_for_shapes
+
+    if strategy in _PIPELINES and not asks_for_shapes():
+        raise InputError(
+            f"predict_ranks: a stage of {strategy} learns its shapes differently in PyTorch "
+            f"{torch.__version__}; expected 2.13 or newer. "
+            "Install it, or pass strategy='split', whose stages are the same."
+        )
 
 
-def _checked(strategy: str, asked: Any) -> None:
+def _refuse_unsplit(strategy: str, asked: Asked, sharing: int) -> None:
     """Ask the strategy whether it can split this, and say its refusal in this function's name."""
-    from gpulab.parallel._strategies import strategy_named
-
     try:
         strategy_named(strategy).check(asked)
     except InputError as error:
-        sharing = 1 if strategy in _WHOLE_BATCH else asked.ranks
-        told = re.sub(
+        text = re.sub(
             r"Pass batch_size=(\d+)",
-            lambda found: f"Pass inputs of {int(found[1]) // sharing} items",
+            lambda match: f"Pass inputs of {int(match[1]) // sharing} items",
             str(error),
         )
-        raise InputError(told.replace("train:", "predict_ranks:", 1)) from None
+        raise InputError(text.replace("train:", "predict_ranks:", 1)) from None
 
 
-def _followed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    from gpulab.memory._step import explain
+@contextlib.contextmanager
+def _step_errors() -> Iterator[None]:
+    """Say in this function's name why a step failed."""
     from gpulab.memory._tracker import Stopped
 
     try:
-        return work()
+        yield
     except Stopped:
         raise StoppedError(
             "predict_ranks: stopped before two steps were complete; expected it to finish. Call it "
@@ -254,11 +257,8 @@ def _followed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except GpulabError:
         raise
     except Exception as error:
-        raise InputError(
-            explain("predict_ranks", "the step", error).replace(
-                "memory.trace, which runs the step", "real ranks"
-            )
-        ) from error
+        text = _step.explain("predict_ranks", "the step", error)
+        raise InputError(text.replace("memory.trace, which runs the step", "real ranks")) from error
 
 
 @contextlib.contextmanager
@@ -269,7 +269,7 @@ def _world(rank: int, ranks: int) -> Iterator[None]:
 
     from gpulab.memory._predict import _fake_errors_unlogged
     from gpulab.memory._sandbox import autocast_off, generators_kept
-    from gpulab.parallel._fake_ranks import fake_rank
+    from gpulab.parallel._rank_tracker import fake_rank
 
     with (
         fake_rank("predict_ranks", rank, ranks),
@@ -283,13 +283,13 @@ def _world(rank: int, ranks: int) -> Iterator[None]:
         yield
 
 
-def _what(
+def _model_and_batch(
     model: Any, inputs: Any, targets: Any, parts: int
 ) -> tuple[str, Callable[[], Any], tuple[Any, Any]]:
     """Return the model's name, what makes it of fake tensors, and the batch."""
     import torch
 
-    from gpulab.parallel._gpt_shapes import gpt_shape
+    from gpulab.parallel._rank_states import gpt_shape
 
     if isinstance(model, str):
         shape = gpt_shape(model)
@@ -350,36 +350,213 @@ def _faked(batch: tuple[Any, Any]) -> tuple[Any, Any]:
     ) else targets
 
 
-def _neighbours(
-    batch: tuple[Any, Any], parts: int
-) -> Callable[[Any], contextlib.AbstractContextManager[None]]:
-    """Return what tells a pipeline's stage which tensors its neighbors would send: those of one
-    microbatch.
-    """
+def _neighbors(
+    trainer: Any, batch: tuple[Any, Any], parts: int
+) -> contextlib.AbstractContextManager[None]:
+    """Tell a pipeline's stage which tensors its neighbors would send: those of one microbatch."""
     import torch
 
-    from gpulab.parallel._fake_ranks import arriving
+    from gpulab.parallel._rank_tracker import arriving
 
-    def told(trainer: Any) -> contextlib.AbstractContextManager[None]:
-        if not hasattr(trainer, "schedule"):
-            return contextlib.nullcontext()
-        inputs = torch.empty(
-            len(batch[0]) // parts, *batch[0].shape[1:], dtype=batch[0].dtype, device="meta"
-        )
-        x = inputs
-        with torch.no_grad():
-            for stage in trainer.before:
-                x = stage(x)
-        before = None if trainer.first else torch.empty(x.shape, dtype=x.dtype, requires_grad=True)
-        y = trainer.stage(
-            before if before is not None else torch.empty(inputs.shape, dtype=inputs.dtype)
-        )
-        shapes = [
-            None
+    if not hasattr(trainer, "schedule"):
+        return contextlib.nullcontext()
+    shape, dtype = (len(batch[0]) // parts, *batch[0].shape[1:]), batch[0].dtype
+    x = torch.empty(shape, dtype=dtype, device="meta")
+    with torch.no_grad():
+        for stage in trainer.before:
+            x = stage(x)
+    before = None if trainer.first else torch.empty(x.shape, dtype=x.dtype, requires_grad=True)
+    y = trainer.stage(torch.empty(shape, dtype=dtype) if before is None else before)
+    return arriving(  # without memory, which would count
+        *(
+            t
             if t is None
             else torch.empty(t.shape, dtype=t.dtype, device="meta", requires_grad=True)
             for t in (before, y)
-        ]
-        return arriving(*shapes)  # without memory, which would count
+        )
+    )
 
-    return told
+
+@dataclass(frozen=True)
+class RankPlan:
+    """What each rank does.
+
+    Attributes
+    ----------
+    strategy : str
+    precision : str
+        "float32" or "bfloat16".
+    optimizer : str, callable or None
+        As ``memory.predict`` takes it.
+    checkpoint : bool
+    microbatches : int
+    bucket_bytes : int
+    loss : callable or None
+        From the model's output and the targets to a scalar; None where the model returns the loss.
+    """
+
+    strategy: str
+    precision: str = "float32"
+    optimizer: Any = "adam"
+    checkpoint: bool = False
+    microbatches: int = 1
+    bucket_bytes: int = 25 * 2**20
+    loss: Callable[..., Any] | None = None
+
+
+class _Share(Setting):
+    """A setting whose batch is this rank's part already."""
+
+    def share(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Return the batch."""
+        return batch
+
+
+def follow(
+    plan: RankPlan,
+    model: Any,
+    batch: tuple[Any, Any],
+    *,
+    steps: int = 2,
+    tracker: Any = None,
+    built: Callable[[Any], contextlib.AbstractContextManager[None]] = lambda trainer: (
+        contextlib.nullcontext()
+    ),
+    report: Callable[[float, str], None] = lambda fraction, text: None,
+) -> dict[str, Any]:
+    """Take steps on this rank's part of a batch; return what its memory was, as plain numbers.
+
+    Parameters
+    ----------
+    plan : RankPlan
+    model : torch.nn.Module
+        The whole model, the rank's own; the strategy changes it.
+    batch : (inputs, targets)
+        This rank's part where ranks share the batch out, else the whole batch.
+    steps : int
+        At least two; the peak is that of all but the first.
+    tracker : RankTracker, optional
+        One for real CPU tensors if not given.
+    built : callable, optional
+        From the trainer to a context in which it takes its steps.
+
+    Returns
+    -------
+    dict
+        peak_bytes, peak_by_category, peak_operator, peak_phase, peak_tensors, kept_bytes,
+        first_step_peak_bytes, scratch_bytes.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from gpulab.parallel._rank_tracker import RankTracker
+
+    follower = tracker if tracker is not None else RankTracker("cpu")
+    _, make_optimizer = _step.optimizer_factory("predict_ranks", plan.optimizer)
+    assert make_optimizer is not None
+    setting = _Share(
+        rank=dist.get_rank(),
+        size=dist.get_world_size(),
+        device=torch.device("cpu"),
+        model=model,
+        loss=_loss(plan),
+        make_optimizer=functools.partial(make_optimizer),
+        microbatches=plan.microbatches,
+        bucket_bytes=plan.bucket_bytes,
+    )
+    ends = []
+    with contextlib.ExitStack() as stack:
+        calls = stack.enter_context(_step.checkpointed(model)) if plan.checkpoint else []
+        stack.enter_context(_mixed_shards(plan.precision))
+        stack.enter_context(_step.optimizer_seen(follower))
+        stack.enter_context(follower)
+        report(0.1, "building")
+        trainer: Any = strategy_named(plan.strategy).build(setting)
+        if plan.precision == "bfloat16" and hasattr(trainer, "stage"):
+            _autocast_stage(trainer.stage)
+        follower.watch_modules(trainer.modules)
+        follower.watch_inputs(batch)
+        stack.enter_context(built(trainer))
+        for number in range(steps):
+            report(0.2 + 0.8 * number / steps, f"following step {number + 1} of {steps}")
+            follower.begin_step()
+            trainer.step(batch)
+            follower.mark_gradients()
+            # FSDP lays an uneven share down anew in its first step
+            follower.watch_modules(trainer.modules)
+            ends.append(len(follower.operators))
+        kept = follower.live_bytes
+    follower.close()
+    follower.classify()
+    event, peak = follower.peak(ends[0])
+    return {
+        "peak_bytes": peak,
+        "peak_by_category": follower.bytes_at(event),
+        "peak_operator": follower.operators[event] if follower.operators else "",
+        "peak_phase": follower.phases[event] if follower.phases else "",
+        "peak_tensors": [t.to_dict() for t in follower.alive_at(event)[:_PEAK_TENSORS]],
+        "first_step_peak_bytes": follower.peak(follower.steps[0], ends[0])[1],
+        "scratch_bytes": max(0, follower.with_scratch - peak),
+        "kept_bytes": kept,
+        "checkpoints": len(calls),
+    }
+
+
+def _loss(plan: RankPlan) -> Callable[[Any, tuple[Any, Any]], Any]:
+    import torch
+
+    mixed = plan.precision == "bfloat16" and plan.strategy not in ("zero2", "zero3")
+
+    def loss(model: Any, batch: tuple[Any, Any]) -> Any:
+        inputs, targets = batch
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            if plan.loss is None:
+                return _step.loss_of(
+                    "predict_ranks", model(inputs) if targets is None else model(inputs, targets)
+                )
+            output = model(inputs)
+            return _step.loss_of(
+                "predict_ranks",
+                plan.loss(output) if targets is None else plan.loss(output, targets),
+            )
+
+    return loss
+
+
+def _autocast_stage(stage: Any) -> None:
+    """Let a pipeline's stage compute in bfloat16: its loss alone is called under autocast by
+    itself.
+    """
+    import torch
+
+    forward = stage.forward
+
+    def mixed(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return forward(*args, **kwargs)
+
+    stage.__dict__["forward"] = mixed
+
+
+@contextlib.contextmanager
+def _mixed_shards(precision: str) -> Iterator[None]:
+    """Have FSDP2 gather parameters in bfloat16 and sum gradients in float32, which is its mixed
+    precision; autocast is not used with it.
+    """
+    import torch
+    from torch.distributed import fsdp
+
+    if precision != "bfloat16":
+        yield
+        return
+    original = fsdp.fully_shard
+    policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+    def shard(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, mp_policy=policy, **kwargs)
+
+    fsdp.fully_shard = shard
+    try:
+        yield
+    finally:
+        fsdp.fully_shard = original

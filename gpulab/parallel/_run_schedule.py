@@ -9,15 +9,21 @@ measured would be theirs. Who waits for whom, the messages and the order are PyT
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpulab import _given, devices
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.models import PIPELINE_SCHEDULES, PassKind, StagePass, StageSchedule, pipeline_schedule
-from gpulab.parallel._schedule_results import ScheduleRun
+from gpulab.parallel._strategies import Setting
+from gpulab.parallel._strategies_split import OneAfterAnother, Pipeline, Stages
+from gpulab.parallel._timeline import clocks_ahead
+from gpulab.parallel.results import ScheduleRun
 
 if TYPE_CHECKING:
     from gpulab.parallel._cluster import Ranks
@@ -78,11 +84,8 @@ def run_schedule(
     RankError
         If a rank failed.
     """
-    progress, stop = (
-        _given.callback("run_schedule", "progress", progress),
-        _given.callback("run_schedule", "stop", stop),
-    )
-    report = progress or (lambda fraction, text: None)
+    stop = _given.callback("run_schedule", "stop", stop)
+    report = _given.callback("run_schedule", "progress", progress) or (lambda fraction, text: None)
     if not all(hasattr(ranks, name) for name in ("n", "run", "hosts")):
         raise InputError(
             f"run_schedule: ranks is {shown(ranks)}; expected a started cluster of two ranks or "
@@ -90,12 +93,7 @@ def run_schedule(
             "Use `with gl.parallel.cluster(n=4) as ranks:`."
         )
     plan = _plan(ranks.n, schedule, microbatches, forward_seconds, backward_seconds, chunks)
-    if not _given.is_whole(steps) or not 1 <= steps <= _MOST_STEPS:
-        raise InputError(
-            f"run_schedule: steps is {shown(steps)}; expected a whole number from 1 to "
-            f"{_MOST_STEPS}. Pass steps=3."
-        )
-    steps = int(steps)
+    steps = _given.whole("run_schedule", "steps", steps, 1, _MOST_STEPS)
     report(0.0, "each rank builds its stage")
     held = ranks.run(
         _set_up,
@@ -104,7 +102,6 @@ def run_schedule(
         plan.chunks,
         plan.forward[0],
         plan.backward[0],
-        len(set(ranks.hosts)) > 1,
     )
     taken: list[tuple[StagePass, ...]] = []
     for number in range(steps):
@@ -165,20 +162,9 @@ def _plan(
 
 def _from_the_first(stages: list[list[StagePass]]) -> tuple[StagePass, ...]:
     """Return the passes of all stages with times from the begin of the first one."""
-    start = min(one.begin for passes in stages for one in passes)
-    moved = [
-        StagePass(
-            one.stage,
-            one.kind,
-            one.microbatch,
-            one.count,
-            one.chunk,
-            one.begin - start,
-            one.end - start,
-        )
-        for passes in stages
-        for one in passes
-    ]
+    passes = [one for of_stage in stages for one in of_stage]
+    start = min(one.begin for one in passes)
+    moved = [replace(one, begin=one.begin - start, end=one.end - start) for one in passes]
     return tuple(sorted(moved, key=lambda one: (one.begin, one.stage)))
 
 
@@ -236,199 +222,101 @@ def _result(
 # ------------------------------------------------------------------------------------------
 
 
-class _Stage:
-    """One rank's stage between two calls: how it takes a step, and the passes of the last one."""
+class _TimedSetting(Setting):
+    """A setting in which each pass takes its set time, and is noted on rank 0's clock."""
 
-    def __init__(self, rank: int, stages: int, shift: float, waits: dict[PassKind, float]) -> None:
-        self.rank, self.stages, self.shift, self.waits = rank, stages, shift, waits
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self.pass_seconds = {"forward": 0.0, "backward": 0.0}
         self.passes: list[StagePass] = []
-        self.take_step: Callable[[], None] = lambda: None
+        self.ahead_seconds = clocks_ahead()
 
-    def timed(
-        self, kind: PassKind, count: int, chunk: int, work: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """Return the pass so that it takes its set time and is noted; the first argument is the
-        microbatch.
+    @contextlib.contextmanager
+    def span(self, name: str, chunk: int = 0) -> Iterator[None]:
+        """Wait at the end of the block until its time is over; a pass without the number of a
+        microbatch is that of all.
         """
-
-        def one(microbatch: int, *args: Any, **kwargs: Any) -> Any:
-            begin = time.perf_counter()
-            result = work(microbatch, *args, **kwargs)
-            left = begin + self.waits[kind] * count - time.perf_counter()
-            if left > 0:
-                time.sleep(left)
-            end = time.perf_counter()
-            self.passes.append(
-                StagePass(
-                    self.rank, kind, microbatch, count, chunk, begin + self.shift, end + self.shift
-                )
-            )
-            return result
-
-        return one
+        kind, _, microbatch = name.partition(" ")
+        count = 1 if microbatch else self.microbatches
+        begin = time.perf_counter()
+        yield
+        left = begin + self.pass_seconds[kind] * count - time.perf_counter()
+        if left > 0:
+            time.sleep(left)
+        begin, end = begin - self.ahead_seconds, time.perf_counter() - self.ahead_seconds
+        known: PassKind = "forward" if kind == "forward" else "backward"
+        self.passes.append(
+            StagePass(self.rank, known, int(microbatch or 0), count, chunk, begin, end)
+        )
 
 
 class _Engine:
     """What an engine remembers between two calls."""
 
-    stage: _Stage | None = None
+    setting: _TimedSetting | None = None
+    take_step: Callable[[], object] | None = None
 
 
-def _set_up(
-    schedule: str, microbatches: int, chunks: int, forward: float, backward: float, far: bool
-) -> int:
-    """Build this rank's stage, take a step in which the memory is counted and one to warm up;
+def _set_up(schedule: str, microbatches: int, chunks: int, forward: float, backward: float) -> int:
+    """Build this rank's stage, take a step to warm up and one in which the memory is counted;
     return the most bytes of activations.
     """
     import torch
     import torch.distributed as dist
 
-    rank, stages = dist.get_rank(), dist.get_world_size()
-    stage = _Engine.stage = _Stage(
-        rank, stages, _clock_shift() if far else 0.0, {"forward": 0.0, "backward": 0.0}
-    )
+    from gpulab.memory._tracker import StorageTracker
+
+    stages = dist.get_world_size()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        parts = [torch.nn.Sequential(*[_layer() for _ in range(2)]) for _ in range(stages * chunks)]
+        layers = [
+            module
+            for _ in range(2 * stages * chunks)
+            for module in (torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.Tanh())
+        ]
         batch = torch.randn(microbatches * _ROWS, _WIDTH)
-    mine = [parts[chunk * stages + rank] for chunk in range(chunks)]
-    make = _uncut if schedule == "split" else _pytorchs
-    stage.take_step = make(stage, schedule, mine, batch, microbatches)
-    stage.take_step()  # stages tell each other the shapes
-    most = _most_activations(stage.take_step, mine)
-    stage.waits = {"forward": forward / chunks, "backward": backward / chunks}
-    return most
+    setting = _TimedSetting(
+        rank=dist.get_rank(),
+        size=stages,
+        device=torch.device("cpu"),
+        model=torch.nn.Sequential(*layers),
+        loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
+        make_optimizer=partial(torch.optim.SGD, lr=0.0),
+        microbatches=microbatches,
+        bucket_bytes=0,
+    )
+    trainer: Stages = (
+        OneAfterAnother(setting) if schedule == "split" else Pipeline(setting, schedule, chunks)
+    )
 
+    def take_step() -> None:
+        trainer.passes((batch, batch))
+        trainer.optimizer.zero_grad(set_to_none=True)
 
-def _layer() -> Any:
-    import torch
-
-    return torch.nn.Sequential(torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.Tanh())
+    take_step()  # stages tell each other the shapes
+    tracker = StorageTracker("cpu")
+    tracker.watch_modules(trainer.modules)
+    with tracker:
+        take_step()
+    tracker.close()
+    tracker.classify()
+    setting.pass_seconds = {"forward": forward / chunks, "backward": backward / chunks}
+    _Engine.setting, _Engine.take_step = setting, take_step
+    return int(tracker.timeline().bytes_by_category["activations"].max(initial=0))
 
 
 def _step() -> list[StagePass]:
     """Take one step together with the other ranks; return this one's passes."""
     import torch.distributed as dist
 
-    stage = _Engine.stage
-    assert stage is not None
-    stage.passes = []
+    setting, take_step = _Engine.setting, _Engine.take_step
+    assert setting is not None
+    assert take_step is not None
+    setting.passes = []
     dist.barrier()
-    stage.take_step()
-    return stage.passes
+    take_step()
+    return setting.passes
 
 
 def _clear() -> None:
-    _Engine.stage = None
-
-
-def _loss(output: Any, target: Any) -> Any:
-    return (output - target).square().mean()
-
-
-def _pytorchs(
-    stage: _Stage, schedule: str, parts: list[Any], batch: Any, microbatches: int
-) -> Callable[[], None]:
-    """Return a step of PyTorch's own schedule, each of its passes timed."""
-    import torch
-    from torch.distributed import pipelining
-
-    whole = stage.stages * len(parts)
-    made = []
-    for chunk, part in enumerate(parts):
-        one: Any = pipelining.PipelineStage(
-            part, chunk * stage.stages + stage.rank, whole, torch.device("cpu")
-        )
-        one.forward_one_chunk = stage.timed("forward", 1, chunk, one.forward_one_chunk)
-        one.backward_one_chunk = stage.timed("backward", 1, chunk, one.backward_one_chunk)
-        made.append(one)
-    runner: Any
-    if schedule == "interleaved":
-        runner = pipelining.ScheduleInterleaved1F1B(made, microbatches, loss_fn=_loss)
-    else:
-        cls = pipelining.ScheduleGPipe if schedule == "gpipe" else pipelining.Schedule1F1B
-        runner = cls(made[0], microbatches, loss_fn=_loss)
-
-    def step() -> None:
-        inputs = (batch,) if stage.rank == 0 else ()
-        runner.step(*inputs, **({"target": batch} if stage.rank == stage.stages - 1 else {}))
-        for part in parts:
-            part.zero_grad(set_to_none=True)
-
-    return step
-
-
-def _uncut(
-    stage: _Stage, schedule: str, parts: list[Any], batch: Any, microbatches: int
-) -> Callable[[], None]:
-    """Return a step as people write it first: take the batch from the rank before, compute, hand it
-    on; the gradients come back so.
-    """
-    import torch
-    import torch.distributed as dist
-
-    (part,), first, last = parts, stage.rank == 0, stage.rank == stage.stages - 1
-    forward = stage.timed("forward", microbatches, 0, lambda _, x: part(x))
-    backward = stage.timed(
-        "backward", microbatches, 0, lambda _, y, grad: torch.autograd.backward(y, grad)
-    )
-
-    def step() -> None:
-        x = batch
-        if not first:
-            x = torch.empty_like(batch)
-            dist.recv(x, stage.rank - 1)
-            x.requires_grad_()
-        y = forward(0, x)
-        grad = None
-        if last:
-            y = _loss(y, batch)
-        else:
-            dist.send(y.detach(), stage.rank + 1)
-            grad = torch.empty_like(y)
-            dist.recv(grad, stage.rank + 1)
-        backward(0, y, grad)
-        if not first:
-            dist.send(x.grad, stage.rank - 1)
-        part.zero_grad(set_to_none=True)
-
-    return step
-
-
-def _most_activations(take_step: Callable[[], None], parts: list[Any]) -> int:
-    """Return the most bytes of activations that were alive at once in a step."""
-    from gpulab.memory._tracker import StorageTracker
-
-    tracker = StorageTracker("cpu")
-    tracker.watch_modules(parts)
-    with tracker:
-        take_step()
-    tracker.close()
-    tracker.classify()
-    curve = tracker.timeline().bytes_by_category["activations"]
-    return int(curve.max()) if len(curve) else 0
-
-
-def _clock_shift() -> float:
-    """Return what to add to this rank's clock for rank 0's, from the quickest of some messages
-    there and back.
-    """
-    import torch
-    import torch.distributed as dist
-
-    best, shift = float("inf"), 0.0
-    word = torch.zeros(1, dtype=torch.float64)
-    for other in range(1, dist.get_world_size()):
-        for _ in range(10):
-            if dist.get_rank() == 0:
-                dist.recv(word, other)
-                word[0] = time.perf_counter()
-                dist.send(word, other)
-            elif dist.get_rank() == other:
-                asked = time.perf_counter()
-                dist.send(word, 0)
-                dist.recv(word, 0)
-                answered = time.perf_counter()
-                if answered - asked < best:
-                    best, shift = answered - asked, float(word[0]) - (asked + answered) / 2
-    return shift
+    _Engine.setting = _Engine.take_step = None

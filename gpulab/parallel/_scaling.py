@@ -1,15 +1,17 @@
 """Measure how a data-parallel step scales over the ranks of a cluster, beside what one rank and the
-link predict.
+link predict; or return what was recorded on a named machine, with the badge RECORDED.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +21,9 @@ from gpulab.evidence import Evidence, Note
 from gpulab.models._scaling import MODES
 from gpulab.parallel import _scaling_step
 from gpulab.parallel._cluster import Ranks, cluster
-from gpulab.parallel._scaling_step import StepModel, StepSpec
-from gpulab.parallel.scaling_results import COMPUTED, WAITED, ScalingMeasurement, ScalingResult
+from gpulab.parallel._scaling_step import MODELS, StepModel, StepSpec
+from gpulab.parallel.results import COMPUTED, WAITED, ScalingMeasurement, ScalingResult
+from gpulab.recordings import Recording, Timing
 from gpulab.timing.statistics import (
     FEWEST_SAMPLES,
     is_precise,
@@ -47,6 +50,9 @@ _WIDTH = 0.04
 _SIZES = tuple(2**k for k in range(12, 25, 2))
 _PASSES, _REPEATS = 3, 6
 _ACCELERATOR_STEPS = 10  # steps between two waits for an accelerator
+_EXPERIMENT = "data-parallel scaling"
+_FEWEST_SIZES = 3  # of the recorded all-reduce, for a fit
+_NOTHING = "scaling: stopped before any step was timed; there is nothing to report. Run it again."
 
 
 def scaling(
@@ -110,12 +116,14 @@ def scaling(
     four steps, so that disturbances affect all of them alike; the speed-up is the median of the
     ratios of neighboring turns.
     """
-    report, asked = (
-        _given.callback("scaling", "progress", progress),
-        _given.callback("scaling", "stop", stop),
+    report = _given.callback("scaling", "progress", progress)
+    stop = _given.callback("scaling", "stop", stop)
+    chosen = (
+        model
+        if isinstance(model, StepModel)
+        else MODELS[_given.word("scaling", "model", model, MODELS)]
     )
-    chosen = _model(model)
-    known = _given.word("scaling", "mode", mode, MODES)
+    _given.word("scaling", "mode", mode, MODES)
     deadline = _given.deadline("scaling", deadline, 3600.0)
     if wait_seconds is not None and (
         not _given.is_finite(wait_seconds) or not 0 < wait_seconds <= 10
@@ -125,16 +133,15 @@ def scaling(
             "Pass wait_seconds=0.02."
         )
     several = _counts(ranks, counts)
-    spec = StepSpec(
-        chosen, _batch(chosen, batch, known, several), known == "weak", several, wait_seconds
-    )
+    size = _batch(chosen, batch, mode, several)
+    spec = StepSpec(chosen, size, mode == "weak", several, wait_seconds)
     with ExitStack() as stack:
         if isinstance(ranks, Ranks):
             group = ranks
         else:
             starting = None if report is None else lambda part, text: report(0.5 * part, text)
             group = stack.enter_context(cluster(max(several), progress=starting))
-        return _Measuring(group, spec, deadline, report, asked).result()
+        return _Measuring(group, spec, deadline, report, stop).result()
 
 
 class _Measuring:
@@ -149,46 +156,37 @@ class _Measuring:
         stop: Stop | None,
     ) -> None:
         self.ranks, self.spec, self.deadline = ranks, spec, deadline
-        self.say = report or (lambda fraction, text: None)
-        self.stopped = stop or (lambda: False)
+        self.report = report or (lambda fraction, text: None)
+        self.stop = stop or (lambda: False)
         self.token = uuid.uuid4().hex
         self.columns: dict[int, list[float]] = {count: [] for count in spec.counts}
         self.alone_seconds = self.delay_seconds = 0.0
         self.notes: list[Note] = []
-        self.cut_off = False  # an interrupt has left the ranks in the middle of a call
+        self.interrupted = False  # which has left the ranks in the middle of a call
 
     def result(self) -> ScalingResult:
-        self.say(0.5, "making a model on each rank")
+        self.report(0.5, "making a model on each rank")
         facts = self._run(_scaling_step.facts)
         # written for NCCL; no machine of ours with several GPUs has run it
         if facts[0]["accelerators"]:
-            self.spec = dataclasses.replace(self.spec, steps_a_sample=_ACCELERATOR_STEPS)
+            self.spec = replace(self.spec, steps_a_sample=_ACCELERATOR_STEPS)
         parameter_bytes = self._run(_scaling_step.begin, self.token, self.spec)[0]
         try:
-            line = self._line(
-                parameter_bytes,
-                len({each["host"] for each in facts}) == 1,
-                facts[0]["environment"].device,
-            )
+            line = self._all_reduce_line(parameter_bytes, facts)
             self._sample()
         except StoppedError:
-            self._let_go()
+            self._release()
             raise
-        self._let_go()
+        self._release()
         if self.delay_seconds > _DELAYED * self.alone_seconds:
             share = f"{100 * self.delay_seconds / self.alone_seconds:.0f} %"
-            told = (
+            words = (
                 "other processes kept one rank, when it worked alone, waiting for a core for "
-                f"{share} of the time"
+                f"{share} of the time. Close other programs, or measure again later: all points "
+                "are slower than they could be."
             )
-            self.notes.append(
-                Note(
-                    "contended",
-                    f"{told}. Close other programs, or measure again later: all points are slower "
-                    "than they could be.",
-                )
-            )
-        self.say(1.0, "done")
+            self.notes.append(Note("contended", words))
+        self.report(1.0, "done")
         return _result(self.spec, facts, parameter_bytes, self.columns, line, self.notes)
 
     def _run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -198,95 +196,123 @@ class _Measuring:
         try:
             return self.ranks.run(function, *args)
         except StoppedError as error:
-            self.cut_off = True
-            raise StoppedError(
-                "scaling: stopped before any step was timed; there is nothing to report. Run it "
-                "again."
-            ) from error
+            self.interrupted = True
+            raise StoppedError(_NOTHING) from error
 
-    def _let_go(self) -> None:
-        """Close the groups; not after an error or an interrupt, for it is itself collective: the
-        next measurement lets go.
+    def _release(self) -> None:
+        """Let go of the models; not after an error or an interrupt, for it is itself collective:
+        the next measurement lets go.
         """
-        if not self.cut_off:
+        if not self.interrupted:
             self.ranks.run(_scaling_step.end, self.token)
 
-    def _line(self, parameter_bytes: int, one_clock: bool, device: str) -> AlphaBeta | None:
+    def _all_reduce_line(
+        self, parameter_bytes: int, facts: Sequence[dict[str, Any]]
+    ) -> AlphaBeta | None:
         """Time the all-reduce of all ranks over sizes, and fit it; None with one rank."""
         if self.ranks.n < 2:
             return None
+        one_clock = len({each["host"] for each in facts}) == 1
         sizes = sorted(
             {size for size in _SIZES if size <= max(parameter_bytes, _SIZES[3])}
             | {max(parameter_bytes, _SIZES[0])}
         )
         taken: dict[int, list[float]] = {size: [] for size in sizes}
-        # all sizes, then all again: what disturbs the machine for a while spoils no size alone
-        for number in range(_PASSES):
-            for size in sizes:
-                if self.stopped():
-                    raise StoppedError(
-                        "scaling: stopped while the all-reduce was timed; there is nothing to "
-                        "report. Run it again."
-                    )
-                self.say(0.55 + 0.1 * number / _PASSES, "timing the all-reduce")
-                of_ranks = self._run(_scaling_step.collective_times, "all_reduce", size, _REPEATS)
-                taken[size] += _scaling_step.call_seconds(of_ranks, one_clock)
+        # all sizes, then all again: what disturbs the machine for a while ruins no size alone
+        for number, size in itertools.product(range(_PASSES), sizes):
+            if self.stop():
+                raise StoppedError(
+                    "scaling: stopped while the all-reduce was timed; there is nothing to "
+                    "report. Run it again."
+                )
+            self.report(0.55 + 0.1 * number / _PASSES, "timing the all-reduce")
+            of_ranks = self._run(_scaling_step.collective_times, "all_reduce", size, _REPEATS)
+            taken[size] += _scaling_step.call_seconds(of_ranks, one_clock)
         medians = [float(np.median(taken[size])) for size in sizes]
-        return fit(
-            sizes, medians, Evidence.measured(device, samples=len(sizes) * _PASSES * _REPEATS)
-        )
+        samples = len(sizes) * _PASSES * _REPEATS
+        return fit(sizes, medians, Evidence.measured(facts[0]["environment"].device, samples))
 
     def _sample(self) -> None:
-        begin, rounds = time.monotonic(), 1
-        done = 0
+        begin, rounds, done = time.monotonic(), 1, 0
         while done < _MOST_ROUNDS:
             now = time.monotonic() - begin
-            if self.stopped():
-                self._note_stop()
-                break
-            if now >= self.deadline and (
+            late = now >= self.deadline and (
                 done >= _ROUNDS_AT_LEAST or now >= _MOST_DEADLINES * self.deadline
-            ):
-                break
-            if done >= 3 * _ROUNDS_AT_LEAST and all(
-                is_precise(np.array(column), _WIDTH) for column in self.columns.values()
-            ):
-                break
-            self.say(
-                min(0.99, 0.65 + 0.34 * now / self.deadline),
-                f"{plural(len(self.columns[self.spec.counts[0]]), 'step')} of each",
             )
+            if late or (done >= 3 * _ROUNDS_AT_LEAST and self._precise()):
+                return
+            steps = plural(len(self.columns[self.spec.counts[0]]), "step")
+            self.report(min(0.99, 0.65 + 0.34 * now / self.deadline), f"{steps} of each")
             before = time.monotonic()
             try:
+                if self.stop():
+                    raise StoppedError(_NOTHING)
                 of_ranks = self._run(_scaling_step.turns, self.token, rounds, _TURN)
             except StoppedError:  # in the middle of these turns: those before them count
                 if not done:
                     raise
-                self._note_stop()
-                break
+                words = "the measurement was stopped; the points shown are those measured until"
+                self.notes.append(Note("stopped", f"{words} then. Run it again for the rest."))
+                return
             for count in self.columns:
                 self.columns[count] += _scaling_step.slowest(
-                    [rank.seconds[count] for rank in of_ranks[:count]]
+                    [each.seconds[count] for each in of_ranks[:count]]
                 )
             self.alone_seconds += of_ranks[0].alone_seconds
             self.delay_seconds += of_ranks[0].delay_seconds
             done += rounds
             a_round = (time.monotonic() - before) / rounds
             rounds = max(1, min(int(_CHUNK_SECONDS / max(a_round, 1e-6)), 50))
-        if not done:
-            raise StoppedError(
-                "scaling: stopped before any step was timed; there is nothing to report. Run it "
-                "again."
-            )
 
-    def _note_stop(self) -> None:
-        self.notes.append(
-            Note(
-                "stopped",
-                "the measurement was stopped; the points shown are those measured until then. Run "
-                "it again for the rest.",
-            )
+    def _precise(self) -> bool:
+        return all(is_precise(np.array(column), _WIDTH) for column in self.columns.values())
+
+
+class _Prediction(NamedTuple):
+    """What one rank's step and the all-reduce predict; all None where one of them was not
+    measured.
+    """
+
+    latency: float | None = None
+    bandwidth: float | None = None
+    plain: models.ScalingCurve | None = None  # without overlap
+    hidden: models.ScalingCurve | None = None  # with the largest possible overlap
+
+    def seconds(self, count: int) -> tuple[float | None, float | None]:
+        """Return the predicted seconds on so many ranks, without and with overlap."""
+        return (
+            None if self.plain is None else self.plain.at(count).seconds,
+            None if self.hidden is None else self.hidden.at(count).seconds,
         )
+
+
+def _predict(
+    line: AlphaBeta | None,
+    one_seconds: float | None,
+    parameter_bytes: int,
+    counts: Sequence[int],
+    world: int,
+    *,
+    overlap: float = 1.0,
+    **options: Any,
+) -> _Prediction:
+    if line is None or one_seconds is None:
+        return _Prediction()
+    # From the ring of all ranks to one message, so that smaller rings can be told.
+    latency, bandwidth = models.collective_message(
+        "all_reduce",
+        world,
+        "ring",
+        latency_seconds=line.latency_seconds,
+        bandwidth_bytes_per_second=line.bandwidth_bytes_per_second,
+    )
+    curves = (
+        models.scaling(
+            one_seconds, parameter_bytes, latency, bandwidth, counts, overlap=each, **options
+        )
+        for each in (0.0, overlap)
+    )
+    return _Prediction(latency, bandwidth, *curves)
 
 
 def _result(
@@ -302,70 +328,41 @@ def _result(
         each["host"]: each["accelerators"] or max(1, each["cores"] // each["threads"])
         for each in facts
     }
-    processors = sum(hosts.values())
+    processors, computed = sum(hosts.values()), spec.wait_seconds is None
     samples = {count: np.array(column) for count, column in sorted(columns.items())}
-    counts, world = list(samples), len(facts)
-    notes = notes + _notes(spec, counts, processors, samples)
-    where = facts[0]["environment"]
-    evidence = Evidence.measured(
-        where.device, samples=sum(len(column) for column in samples.values())
+    where, mode = facts[0]["environment"], "weak" if spec.weak else "strong"
+    prediction = _predict(
+        line,
+        float(np.median(samples[1])) if 1 in samples else None,
+        parameter_bytes,
+        list(samples),
+        len(facts),
+        overlap=1.0 if computed else 0.0,
+        mode=mode,
+        processors=processors if computed else None,
     )
-    latency = bandwidth = None
-    plain = hidden = None
-    if line is not None and 1 in samples:
-        # From the ring of all ranks to one message, so that smaller rings can be told.
-        latency, bandwidth = models.collective_message(
-            "all_reduce",
-            world,
-            "ring",
-            latency_seconds=line.latency_seconds,
-            bandwidth_bytes_per_second=line.bandwidth_bytes_per_second,
-        )
-        own = None if spec.wait_seconds is not None else processors
-        given = (float(np.median(samples[1])), parameter_bytes, latency, bandwidth, counts)
-        plain, hidden = (
-            models.scaling(
-                *given, mode="weak" if spec.weak else "strong", overlap=overlap, processors=own
-            )
-            for overlap in (0.0, 0.0 if spec.wait_seconds is not None else 1.0)
-        )
-    points = [
-        _point(
-            spec,
-            count,
-            samples,
-            None if plain is None else plain.at(count).seconds,
-            None if hidden is None else hidden.at(count).seconds,
-        )
-        for count in counts
-    ]
     return ScalingResult(
         label=spec.model.words,
-        mode="weak" if spec.weak else "strong",
-        stage=COMPUTED if spec.wait_seconds is None else WAITED,
+        mode=mode,
+        stage=COMPUTED if computed else WAITED,
         parameter_bytes=parameter_bytes,
         processors=processors,
         hosts=len(hosts),
-        points=tuple(points),
-        latency_seconds=latency,
-        bandwidth_bytes_per_second=bandwidth,
-        prediction=plain,
-        overlapped=hidden,
-        notes=tuple(notes),
-        evidence=evidence,
+        points=tuple(_point(spec, count, samples, prediction) for count in samples),
+        latency_seconds=prediction.latency,
+        bandwidth_bytes_per_second=prediction.bandwidth,
+        prediction=prediction.plain,
+        overlapped=prediction.hidden,
+        notes=(*notes, *_notes(spec, list(samples), processors, samples)),
+        evidence=Evidence.measured(where.device, sum(map(len, samples.values()))),
         environment=where,
     )
 
 
 def _point(
-    spec: StepSpec,
-    count: int,
-    samples: dict[int, np.ndarray],
-    predicted: float | None,
-    overlapped: float | None,
+    spec: StepSpec, count: int, samples: dict[int, np.ndarray], prediction: _Prediction
 ) -> ScalingMeasurement:
     mine, least = samples[count], min(samples)
-    interval, _ = median_interval(mine)
     work = count * spec.batch_of(count) / (least * spec.batch_of(least))
     speedup: float | None = None
     span = None
@@ -380,11 +377,10 @@ def _point(
         spec.batch_of(count),
         mine,
         float(np.median(mine)),
-        interval,
+        median_interval(mine)[0],
         speedup,
         span,
-        predicted,
-        overlapped,
+        *prediction.seconds(count),
     )
 
 
@@ -418,12 +414,6 @@ def _notes(
     return notes
 
 
-def _model(given: Any) -> StepModel:
-    if isinstance(given, StepModel):
-        return given
-    return _scaling_step.MODELS[_given.word("scaling", "model", given, _scaling_step.MODELS)]
-
-
 def _counts(ranks: Any, given: Any) -> tuple[int, ...]:
     if not isinstance(ranks, Ranks) and (not _given.is_whole(ranks) or not 1 <= ranks <= 64):
         raise InputError(
@@ -434,28 +424,16 @@ def _counts(ranks: Any, given: Any) -> tuple[int, ...]:
     if given is None:
         return tuple(sorted({*range(1, min(n, 4) + 1), *(2**k for k in range(7) if 2**k <= n), n}))
     wanted = _given.items("scaling", "counts", given)
-    for each in wanted:
-        if not _given.is_whole(each) or not 1 <= each <= n:
-            raise InputError(
-                f"scaling: counts has {shown(each)}; expected whole numbers from 1 to {n}, the "
-                "number of ranks. Start more."
-            )
     if not wanted:
         raise InputError(
             "scaling: counts is empty; expected at least one number of ranks. Leave it out, or "
             "pass (1, 2)."
         )
-    return tuple(sorted({int(each) for each in wanted}))
+    return tuple(sorted({_given.whole("scaling", "counts", each, 1, n) for each in wanted}))
 
 
 def _batch(model: StepModel, given: Any, mode: str, counts: Sequence[int]) -> int:
-    batch = model.batch if given is None else given
-    if not _given.is_whole(batch) or not 1 <= batch <= 2**20:
-        raise InputError(
-            f"scaling: batch is {shown(batch)}; expected a whole number from 1 to 1,048,576. Pass "
-            f"batch={model.batch}."
-        )
-    batch = int(batch)
+    batch = _given.whole("scaling", "batch", model.batch if given is None else given, 1, 2**20)
     uneven = [count for count in counts if batch % count] if mode == "strong" else []
     if uneven:
         raise InputError(
@@ -465,3 +443,133 @@ def _batch(model: StepModel, given: Any, mode: str, counts: Sequence[int]) -> in
             f"or counts that divide {batch}."
         )
     return batch
+
+
+def recorded_scaling(
+    recording: Recording, model: str | None = None, mode: str = "strong"
+) -> ScalingResult | None:
+    """Return a recorded machine's scaling, or None where it was not recorded.
+
+    Parameters
+    ----------
+    recording : Recording
+        From ``gpulab.recordings``.
+    model : str, optional
+        As ``scaling`` names them; None takes the first that was recorded.
+    mode : str
+        "strong" or "weak".
+
+    Returns
+    -------
+    ScalingResult or None
+        Evidence RECORDED; where the all-reduce was recorded on the same number of ranks, the link
+        and the prediction come from it.
+
+    Raises
+    ------
+    InputError
+        If this is not a recording, or there is no such model or mode.
+    """
+    if not isinstance(recording, Recording):
+        raise InputError(
+            f"recorded_scaling: {shown(recording)} is not a recording; expected one. Pass "
+            "gl.recordings.load(name)."
+        )
+    _given.word("recorded_scaling", "mode", mode, MODES)
+    if model is not None:
+        _given.word("recorded_scaling", "model", model, MODELS)
+    wanted = recording.select(_EXPERIMENT, mode=mode, **({} if model is None else {"model": model}))
+    # a later version of gpulab may have recorded another
+    there = [entry for entry in wanted if entry.params.get("model") in MODELS]
+    if not there:
+        return None
+    name = str(there[0].params["model"])
+    entries = {
+        int(entry.params["ranks"]): entry for entry in there if entry.params["model"] == name
+    }
+    counts = sorted(entries)
+    timings = {count: timing for count in counts if (timing := entries[count].timing) is not None}
+    batch, parameter_bytes = int(there[0].params["batch"]), int(there[0].params["parameter_bytes"])
+    spec = StepSpec(MODELS[name], batch, mode == "weak", tuple(counts))
+    prediction = _predict(
+        _recorded_line(recording, counts[-1]),
+        timings[1].median_seconds if 1 in timings else None,
+        parameter_bytes,
+        counts,
+        counts[-1],
+        mode=mode,
+    )
+    cpu = recording.environment.device_kind == "cpu"
+    return ScalingResult(
+        label=f"{MODELS[name].words} on {recording.environment.device}",
+        mode=mode,
+        stage=COMPUTED,
+        parameter_bytes=parameter_bytes,
+        processors=recording.environment.cores if cpu else counts[-1],
+        hosts=1,
+        points=tuple(_recorded_point(spec, count, timings, prediction) for count in timings),
+        latency_seconds=prediction.latency,
+        bandwidth_bytes_per_second=prediction.bandwidth,
+        prediction=prediction.plain,
+        overlapped=prediction.hidden,
+        notes=tuple(note for timing in timings.values() for note in timing.notes),
+        evidence=recording.evidence(entries[max(entries)]),
+        environment=recording.environment,
+    )
+
+
+def _recorded_point(
+    spec: StepSpec, count: int, timings: dict[int, Timing], prediction: _Prediction
+) -> ScalingMeasurement:
+    """Return a point; recorded steps did not take turns, so the ratio's interval joins those of
+    both times.
+    """
+    mine, one = timings[count], timings.get(1)
+    work = count * spec.batch_of(count) / spec.batch_of(1)
+    speedup = None if one is None else work * one.median_seconds / mine.median_seconds
+    span = None if one is None else _joined(one, mine, work)
+    return ScalingMeasurement(
+        count,
+        spec.batch_of(count),
+        mine.samples_seconds,
+        mine.median_seconds,
+        mine.interval_seconds,
+        speedup,
+        (1.0, 1.0) if span is not None and count == 1 else span,
+        *prediction.seconds(count),
+    )
+
+
+def _joined(one: Timing, mine: Timing, work: float) -> tuple[float, float] | None:
+    """Return the interval of the ratio of two medians by the method of variance estimates recovery,
+    on logs.
+
+    Source: Zou and Donner, Statistics in Medicine 27 (2008), 1693; as
+    ``gpulab.timing.statistics.ratio_interval`` does from samples.
+    """
+    first, second = one.interval_seconds, mine.interval_seconds
+    if first is None or second is None or first[0] <= 0 or second[0] <= 0:
+        return None
+    a, b = math.log(one.median_seconds), math.log(mine.median_seconds)
+    down, up = (
+        math.hypot(a - math.log(first[0]), math.log(second[1]) - b),
+        math.hypot(math.log(first[1]) - a, b - math.log(second[0])),
+    )
+    return work * math.exp(a - b - down), work * math.exp(a - b + up)
+
+
+def _recorded_line(recording: Recording, ranks: int) -> AlphaBeta | None:
+    """Return the fit of the recorded all-reduce on so many ranks."""
+    entries = [
+        entry
+        for entry in recording.select("collectives", collective="all_reduce", ranks=ranks)
+        if entry.timing is not None
+    ]
+    if ranks < 2 or len(entries) < _FEWEST_SIZES:
+        return None
+    sizes = [float(entry.params["nbytes"]) for entry in entries]
+    return fit(
+        sizes,
+        [entry.timing.median_seconds for entry in entries if entry.timing is not None],
+        recording.evidence(entries[0]),
+    )

@@ -1,5 +1,5 @@
 """The rank's side of measured scaling: one training step for each number of ranks, taken in turns;
-and the all-reduce alone.
+and one collective again and again, its times, and the bytes that it sends.
 
 Runs wherever torch.distributed has a process group: in engines of a cluster, and in the recorder's
 own processes on a bare machine. So it needs torch alone. Nothing here decides how long to measure.
@@ -12,12 +12,13 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpulab.devices import Device, conditions, environment
-from gpulab.devices.conditions import Readings
-from gpulab.parallel._backend import own_device, talks_nccl
 from gpulab.parallel._observe import unobserved
+from gpulab.parallel._rank import own_device, sent_between, sent_by_sockets, talks_nccl
+from gpulab.parallel._timeline import machine
 
 # steps: DDP arranges its buckets anew after the first, and the optimizer makes its state
 WARM_UP = 3
@@ -49,36 +50,32 @@ class StepModel:
     batch: int = 24
 
 
-def _mlp() -> Any:
+def _network(kind: str, *sizes: int, **options: Any) -> Any:
     from gpulab import networks
 
-    return networks.mlp(256, 512, 10)
-
-
-def _cnn() -> Any:
-    from gpulab import networks
-
-    return networks.cnn(3, 10, width=16, stages=3)
-
-
-def _transformer() -> Any:
-    from gpulab import networks
-
-    return networks.transformer(256, 128, 4, 2, context=32)
-
-
-def _large_transformer() -> Any:
-    from gpulab import networks
-
-    return networks.transformer(32768, 1024, 16, 12, context=512, tied=True)
+    return getattr(networks, kind)(*sizes, **options)
 
 
 MODELS: Mapping[str, StepModel] = {
-    "mlp": StepModel("a perceptron, 2 x 512 hidden", _mlp, (256,), batch=240),
-    "cnn": StepModel("a convolutional network on 32 x 32 color images", _cnn, (3, 32, 32)),
-    "transformer": StepModel("a transformer of width 128", _transformer, (32,), 256),
+    "mlp": StepModel(
+        "a perceptron, 2 x 512 hidden", partial(_network, "mlp", 256, 512, 10), (256,), batch=240
+    ),
+    "cnn": StepModel(
+        "a convolutional network on 32 x 32 color images",
+        partial(_network, "cnn", 3, 10, width=16, stages=3),
+        (3, 32, 32),
+    ),
+    "transformer": StepModel(
+        "a transformer of width 128",
+        partial(_network, "transformer", 256, 128, 4, 2, context=32),
+        (32,),
+        256,
+    ),
     "large-transformer": StepModel(
-        "a transformer of width 1024 and 12 layers", _large_transformer, (512,), 32768
+        "a transformer of width 1024 and 12 layers",
+        partial(_network, "transformer", 32768, 1024, 16, 12, context=512, tied=True),
+        (512,),
+        32768,
     ),
 }
 _CLASSES = 10
@@ -132,14 +129,8 @@ class Turns:
     alone_seconds: float = 0.0
     delay_seconds: float = 0.0
 
-    def add(self, before: Readings, after: Readings) -> None:
-        """Count the time between two readings, where the machine tells of delays."""
-        if before.run_delay_seconds is not None and after.run_delay_seconds is not None:
-            self.alone_seconds += after.seconds - before.seconds
-            self.delay_seconds += after.run_delay_seconds - before.run_delay_seconds
 
-
-class Job:
+class ScalingJob:
     """The steps of this rank, one for each number of ranks that it belongs to.
 
     Making it is collective: every rank of the world makes one, with the same spec.
@@ -215,34 +206,30 @@ class Job:
                 dist.barrier()  # those that take no part stand idle meanwhile
                 if count not in self.steps:
                     continue
-                before = conditions.read(Device("cpu")) if count == 1 else None
+                before = conditions.read(Device("cpu"))
                 # whoever watches the collectives looks at each operator, which would be timed too
                 with unobserved():
-                    taken.seconds[count] += self._samples(self.steps[count], DROPPED + samples)[
-                        DROPPED:
-                    ]
-                if before is not None:
-                    taken.add(before, conditions.read(Device("cpu")))
+                    seconds = self._samples(self.steps[count], DROPPED + samples)
+                taken.seconds[count] += seconds[DROPPED:]
+                after = conditions.read(Device("cpu"))
+                delays = before.run_delay_seconds, after.run_delay_seconds
+                if count == 1 and delays[0] is not None and delays[1] is not None:
+                    taken.alone_seconds += after.seconds - before.seconds
+                    taken.delay_seconds += delays[1] - delays[0]
         return taken
 
     def _samples(self, step: Callable[[], None], count: int) -> list[float]:
-        seconds, each = [], self.spec.steps_a_sample
-        self._finish()
+        seconds, each, finish = [], self.spec.steps_a_sample, _waiter(self.device)
+        finish()
         last = time.perf_counter()
         for _ in range(count):
             for _ in range(each):
                 step()
-            self._finish()
+            finish()
             now = time.perf_counter()
             seconds.append((now - last) / each)
             last = now
         return seconds
-
-    def _finish(self) -> None:
-        if self.device != "cpu":
-            import torch
-
-            torch.cuda.synchronize(self.device)
 
     def close(self) -> None:
         """Let go of the models and leave the groups; collective."""
@@ -267,57 +254,113 @@ def _samples(model: StepModel, count: int) -> tuple[Any, Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Return what says how many ranks can work at once: the host, the cores this rank may use, its
-    threads, and where it computes.
-    """
-    import torch
-
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    accelerators = torch.cuda.device_count() if talks_nccl() else 0
-    return {
-        "host": socket.gethostname(),
-        "cores": cores,
-        "threads": torch.get_num_threads(),
-        "accelerators": accelerators,
-        "environment": environment(own_device()),
-    }
-
-
-def collective_times(name: str, nbytes: int, repeats: int) -> list[tuple[float, float]]:
-    """Run a collective over all ranks; return when this rank entered it and when it had its result,
-    each time.
-
-    ``nbytes`` is what each rank gives: of ``all_gather`` its own part, of ``reduce_scatter`` all
-    parts together.
+    """Return what says how many ranks can work at once (the host, the cores this rank may use, its
+    threads), whether ranks share a clock (one running kernel), how they talk, and where this one
+    computes.
     """
     import torch
     import torch.distributed as dist
 
-    device, world = own_device(), dist.get_world_size()
-    count = max(world, nbytes // 4 // world * world)
-    given = torch.zeros(count, device=device)
-    calls: dict[str, Callable[[], Any]] = {
-        "all_reduce": lambda: dist.all_reduce(given),
-        "broadcast": lambda: dist.broadcast(given, 0),
-        "all_gather": lambda: dist.all_gather_into_tensor(gathered, given),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(scattered, given),
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return {
+        "host": socket.gethostname(),
+        "clock": machine(),
+        "cores": cores,
+        "threads": torch.get_num_threads(),
+        "accelerators": torch.cuda.device_count() if talks_nccl() else 0,
+        "backend": str(dist.get_backend()),
+        "environment": environment(own_device()),
     }
-    gathered = torch.zeros(count * world if name == "all_gather" else 0, device=device)
-    scattered = torch.zeros(count // world if name == "reduce_scatter" else 0, device=device)
+
+
+def _waiter(device: str) -> Callable[[], object]:
+    """Return what waits until a device has done its work."""
+    import torch
+
+    return (lambda: None) if device == "cpu" else partial(torch.cuda.synchronize, device)
+
+
+def _call(operation: str, elements: int) -> Callable[[], Any]:
+    """Return a collective as a function without arguments, with its tensors."""
+    import torch
+    import torch.distributed as dist
+
+    n, rank, device = dist.get_world_size(), dist.get_rank(), own_device()
+    whole, part = torch.zeros(elements, device=device), torch.zeros(elements // n, device=device)
+    other = torch.zeros(elements if operation == "all_to_all" else 0, device=device)
+    parts = list(whole.chunk(n)) if rank == 0 else None
+    # torch 2.13 renamed these two.
+    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: all_gather(whole, part),
+        "reduce_scatter": lambda: reduce_scatter(part, whole),
+        "broadcast": lambda: dist.broadcast(whole, 0),
+        "reduce": lambda: dist.reduce(whole, 0),
+        "gather": lambda: dist.gather(part, parts, 0),
+        "scatter": lambda: dist.scatter(part, parts, 0),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole),
+    }
+    return calls[operation]
+
+
+def timed_calls(operation: str, elements: int, count: int) -> list[tuple[float, float]]:
+    """Make the calls of a collective, each after a barrier; return when this rank entered each and
+    when it had its result (``time.perf_counter``).
+
+    The first call is not timed. ``elements`` are float32, of the whole tensor; the ranks divide
+    them.
+    """
+    import torch.distributed as dist
+
+    call, finish = _call(operation, elements), _waiter(own_device())
     times = []
-    for _ in range(repeats + 1):
-        dist.barrier()
-        if device != "cpu":
-            torch.cuda.synchronize(device)
-        with unobserved():
+    with unobserved():
+        for _ in range(count + 1):
+            dist.barrier()
+            finish()
             begin = time.perf_counter()
-            calls[name]()
-            if device != "cpu":
-                torch.cuda.synchronize(device)
+            call()
+            finish()
             times.append((begin, time.perf_counter()))
     return times[1:]
+
+
+def collective_times(name: str, nbytes: int, repeats: int) -> list[tuple[float, float]]:
+    """Return ``timed_calls`` of a collective to which each rank gives about so many bytes: of
+    ``all_gather`` its own part, of ``reduce_scatter`` all parts together.
+    """
+    import torch.distributed as dist
+
+    world = dist.get_world_size()
+    elements = max(world, nbytes // 4 // world * world)
+    return timed_calls(name, elements * (world if name == "all_gather" else 1), repeats)
+
+
+def sent_bytes(operation: str, elements: int) -> tuple[int | None, str | None]:
+    """Return what this rank's sockets send for one call, or None and why it cannot be counted.
+
+    A barrier after the call waits for the last answers to other ranks; its own bytes, counted alone
+    before, are taken off.
+    """
+    import torch.distributed as dist
+
+    call, finish = _call(operation, elements), _waiter(own_device())
+    with unobserved():
+        for _ in range(2):  # the first may still be in flight on another rank
+            dist.barrier()
+        start = sent_by_sockets()
+        dist.barrier()
+        alone = sent_by_sockets()
+        call()
+        finish()
+        dist.barrier()
+    barrier, _ = sent_between(start, alone)
+    both, reason = sent_between(alone, sent_by_sockets())
+    return (None, reason) if both is None or barrier is None else (both - barrier, None)
 
 
 def call_seconds(
@@ -329,12 +372,10 @@ def call_seconds(
     With ``one_clock=False`` (ranks on several hosts, whose clocks have nothing in common) it is the
     longest that a rank was inside.
     """
+    calls = list(zip(*of_ranks, strict=True))
     if not one_clock:
-        return [max(end - begin for begin, end in call) for call in zip(*of_ranks, strict=True)]
-    return [
-        max(end for _, end in call) - max(begin for begin, _ in call)
-        for call in zip(*of_ranks, strict=True)
-    ]
+        return [max(end - begin for begin, end in call) for call in calls]
+    return [max(end for _, end in call) - max(begin for begin, _ in call) for call in calls]
 
 
 def slowest(of_ranks: Sequence[Sequence[float]]) -> list[float]:
@@ -344,7 +385,7 @@ def slowest(of_ranks: Sequence[Sequence[float]]) -> list[float]:
     return list(max(of_ranks, key=sum))
 
 
-_JOBS: dict[str, Job] = {}
+_JOBS: dict[str, ScalingJob] = {}
 
 
 def begin(token: str, spec: StepSpec) -> int:
@@ -352,7 +393,7 @@ def begin(token: str, spec: StepSpec) -> int:
     interrupted measurement left is let go.
     """
     _JOBS.clear()
-    _JOBS[token] = Job(spec)
+    _JOBS[token] = ScalingJob(spec)
     return _JOBS[token].parameter_bytes
 
 

@@ -12,10 +12,10 @@ import numpy as np
 from gpulab import _given, models
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.parallel import _sweep_step
-from gpulab.parallel._calls import usual_algorithm
+from gpulab.parallel import _scaling_step
 from gpulab.parallel._cluster import Ranks
-from gpulab.parallel.sweep_results import CollectivePoint, CollectiveSweep
+from gpulab.parallel._observe import usual_algorithm
+from gpulab.parallel.results import CollectivePoint, CollectiveSweep
 from gpulab.timing.statistics import FEWEST_SAMPLES, is_precise, median_interval
 from gpulab.units import format_bytes
 
@@ -83,18 +83,20 @@ def sweep(
     machines it is the longest that a rank was inside. The calls are not observed while they are
     timed, so ``ranks.log`` lacks them.
     """
-    report, asked = (
-        _given.callback("sweep", "progress", progress),
-        _given.callback("sweep", "stop", stop),
-    )
+    report = _given.callback("sweep", "progress", progress)
+    stop = _given.callback("sweep", "stop", stop)
     if not isinstance(ranks, Ranks) or ranks.n < 2:
         raise InputError(
             f"sweep: ranks is {shown(ranks)}; expected a started cluster of two ranks or more. "
             "Use `with gl.parallel.cluster(n=2) as ranks:`."
         )
     _given.word("sweep", "operation", operation, OPERATIONS)
-    deadline = _given.deadline("sweep", deadline, 3600.0)
-    return _Runner(ranks, operation, _elements(sizes, ranks.n), deadline, report, asked).result()
+    end = time.monotonic() + _given.deadline("sweep", deadline, 3600.0)
+    several = _elements(sizes, ranks.n)
+    sweeping = _Sweep(ranks, operation, several, end, report, stop)
+    while len(sweeping.points) < len(several) and not sweeping.asked_to_stop():
+        sweeping.measure(several[len(sweeping.points)])
+    return sweeping.result()
 
 
 def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
@@ -115,124 +117,104 @@ def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
     return tuple(sorted({-(-int(size) // step) * n for size in given}))
 
 
-def algorithm_of(operation: str, backend: str) -> str:
-    """Return the algorithm that bytes are counted by: gloo's own; with NCCL, which chooses by size
-    and links, a ring where there is one.
-
-    Parameters
-    ----------
-    operation : str
-    backend : str
-        As ``torch.distributed.get_backend()`` names it.
-    """
-    return models.GLOO_ALGORITHMS[operation] if backend == "gloo" else usual_algorithm(operation)
-
-
-def call_seconds(
-    of_ranks: Sequence[Sequence[tuple[float, float]]], one_clock: bool = True
-) -> list[float]:
-    """Return each call's seconds from what each rank saw of it: (entered, had its result)."""
-    calls = list(zip(*of_ranks, strict=True))
-    if not one_clock:
-        return [max(end - begin for begin, end in call) for call in calls]
-    return [max(end for _, end in call) - max(begin for begin, _ in call) for call in calls]
-
-
-class _Runner:
-    """A sweep under way."""
+class _Sweep:
+    """A sweep in progress."""
 
     def __init__(
         self,
         ranks: Ranks,
         operation: str,
-        elements: tuple[int, ...],
-        deadline: float,
+        elements: Sequence[int],
+        end: float,
         report: Progress | None,
         stop: Stop | None,
     ) -> None:
-        self.ranks, self.operation, self.elements = ranks, operation, elements
-        self.end = time.monotonic() + deadline
-        self.say = report or (lambda fraction, text: None)
+        self.ranks, self.operation, self.elements, self.end = ranks, operation, elements, end
+        self.report = report or (lambda fraction, text: None)
         self.stop = stop or (lambda: False)
         self.stopped = False
-        self.one_clock = True
         self.points: list[CollectivePoint] = []
         self.slow: list[str] = []
         self.reason: str | None = None
+        facts = ranks.run(_scaling_step.facts)
+        self.one_clock = len({each["clock"] for each in facts}) == 1
+        self.backend, self.environment = facts[0]["backend"], facts[0]["environment"]
+        # gloo's own; NCCL chooses by size and links
+        self.algorithm = (
+            models.GLOO_ALGORITHMS[operation]
+            if self.backend == "gloo"
+            else usual_algorithm(operation)
+        )
 
     def result(self) -> CollectiveSweep:
-        facts = self.ranks.run(_sweep_step.facts)
-        self.one_clock = len({each["clock"] for each in facts}) == 1
-        backend, where = facts[0]["backend"], facts[0]["environment"]
-        algorithm = algorithm_of(self.operation, backend)
-        for number, elements in enumerate(self.elements):
-            if self._asked():
-                break
-            self._measure(number, elements, algorithm)
         if not self.points:
             raise StoppedError(
                 "sweep: stopped before the first size was measured; expected at least one. Run it "
                 "again."
             )
-        self.say(1.0, "done")
+        done, notes = len(self.points), []
+        if self.stopped:
+            words = f"The sweep was stopped after {done} of {len(self.elements)} sizes; run it"
+            notes.append(Note("stopped", f"{words} again for the rest."))
+        if self.slow:
+            words = f"{len(self.slow)} of {done} sizes; {self.slow[0]}"
+            notes.append(Note("no-interval", words))
+        if not self.one_clock:
+            words = (
+                "The ranks' machines do not share a clock, so a time is the longest that a "
+                "rank was inside, including its waiting."
+            )
+            notes.append(Note("skipped", words))
+        self.report(1.0, "done")
+        samples = sum(point.samples for point in self.points)
         return CollectiveSweep(
             operation=self.operation,
-            algorithm=algorithm,
+            algorithm=self.algorithm,
             ranks=self.ranks.n,
             hosts=len(set(self.ranks.hosts)) or 1,
-            backend=backend,
+            backend=self.backend,
             dtype="float32",
             points=tuple(self.points),
             wire_reason=self.reason,
-            notes=tuple(self._notes()),
-            evidence=Evidence.measured(where.device, sum(p.samples for p in self.points)),
-            environment=where,
+            notes=tuple(notes),
+            evidence=Evidence.measured(self.environment.device, samples),
+            environment=self.environment,
         )
 
-    def _asked(self) -> bool:
+    def asked_to_stop(self) -> bool:
         self.stopped = self.stopped or self.stop()
         return self.stopped
 
-    def _measure(self, number: int, elements: int, algorithm: str) -> None:
+    def measure(self, elements: int) -> None:
         """Sample one size until its interval is narrow or its share of the time is over, then count
         its bytes.
         """
-        nbytes = elements * _ELEMENT_BYTES
+        nbytes, number = elements * _ELEMENT_BYTES, len(self.points)
         now = time.monotonic()
         until = now + max((self.end - now) / (len(self.elements) - number), _LEAST_SECONDS)
         seconds: list[float] = []
         calls = _FIRST
-        while True:
-            self.say(
-                (number + min(len(seconds) / 100, 0.9)) / len(self.elements),
-                f"{self.operation} of {format_bytes(nbytes)}",
-            )
+        while calls:
+            fraction = (number + min(len(seconds) / 100, 0.9)) / len(self.elements)
+            self.report(fraction, f"{self.operation} of {format_bytes(nbytes)}")
             before = time.monotonic()
-            seconds += call_seconds(
-                self.ranks.run(_sweep_step.timed_calls, self.operation, elements, calls),
-                self.one_clock,
-            )
+            times = self.ranks.run(_scaling_step.timed_calls, self.operation, elements, calls)
+            seconds += _scaling_step.call_seconds(times, self.one_clock)
             now = time.monotonic()
-            enough = len(seconds) >= FEWEST_SAMPLES
-            if (
-                self._asked()
-                or (enough and now >= until)
-                or (enough and is_precise(np.array(seconds), _WIDTH))
+            if self.asked_to_stop() or (
+                len(seconds) >= FEWEST_SAMPLES
+                and (now >= until or is_precise(np.array(seconds), _WIDTH))
             ):
                 break
-            if len(seconds) >= _MOST_CALLS:
-                break
-            calls = max(
-                FEWEST_SAMPLES - len(seconds),
-                int(min(_CHUNK_SECONDS, max(until - now, 0.0)) / max((now - before) / calls, 1e-6)),
-                1,
-            )
+            chunk = min(_CHUNK_SECONDS, max(until - now, 0.0))
+            fitting = int(chunk / max((now - before) / calls, 1e-6))
+            calls = max(FEWEST_SAMPLES - len(seconds), fitting, 1)
             calls = min(calls, _MOST_CALLS - len(seconds))
         interval, why = median_interval(np.array(seconds))
         if why is not None:
             self.slow.append(f"{format_bytes(nbytes)}: {why}")
-        cost = models.collective_cost(self.operation, nbytes, self.ranks.n, algorithm)
-        counted = self.ranks.run(_sweep_step.sent_bytes, self.operation, elements)
+        cost = models.collective_cost(self.operation, nbytes, self.ranks.n, self.algorithm)
+        counted = self.ranks.run(_scaling_step.sent_bytes, self.operation, elements)
         sent = [each for each, _ in counted if each is not None]
         self.reason = self.reason or next((reason for _, reason in counted if reason), None)
         self.points.append(
@@ -245,28 +227,3 @@ class _Runner:
                 tuple(cost.sent_bytes(rank) for rank in range(self.ranks.n)),
             )
         )
-
-    def _notes(self) -> list[Note]:
-        notes = []
-        if self.stopped:
-            done, total = len(self.points), len(self.elements)
-            notes.append(
-                Note(
-                    "stopped",
-                    f"The sweep was stopped after {done} of {total} sizes; run it again for the "
-                    "rest.",
-                )
-            )
-        if self.slow:
-            notes.append(
-                Note("no-interval", f"{len(self.slow)} of {len(self.points)} sizes; {self.slow[0]}")
-            )
-        if not self.one_clock:
-            notes.append(
-                Note(
-                    "skipped",
-                    "The ranks' machines do not share a clock, so a time is the longest that a "
-                    "rank was inside, including its waiting.",
-                )
-            )
-        return notes

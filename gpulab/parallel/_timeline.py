@@ -9,13 +9,16 @@ computing) and from then on (communication).
 
 from __future__ import annotations
 
+import platform
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gpulab.evidence import Evidence, Note
-from gpulab.parallel._calls import CollectiveCall
+from gpulab.parallel._observe import CollectiveCall
 from gpulab.parallel.results import RankSpan, RankTimeline
 
 Interval = tuple[float, float]
@@ -226,14 +229,12 @@ def clocks_ahead(device: Any = "cpu", rounds: int = 8) -> float:
     time, several times, and the answer that came back fastest counts: it is wrong by half of that
     time at most.
     """
-    import time
-
     import torch
     import torch.distributed as dist
 
     rank, size = dist.get_rank(), dist.get_world_size()
     names: list[str] = [""] * size
-    dist.all_gather_object(names, _machine())
+    dist.all_gather_object(names, machine())
     if len(set(names)) == 1:
         return 0.0
     answer = torch.zeros(1, dtype=torch.float64, device=device)
@@ -257,12 +258,9 @@ def clocks_ahead(device: Any = "cpu", rounds: int = 8) -> float:
     return float(found[rank])
 
 
-def _machine() -> str:
-    """Name the machine, so that two of one name are told apart: by Linux's number of this start of
-    the kernel.
+def machine() -> str:
+    """Return a name of the machine that no other has: with Linux's number of this start of the
+    kernel. Ranks with the same one share a clock.
     """
-    import platform
-    from pathlib import Path
-
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{platform.node()} {boot.read_text(encoding='ascii').strip() if boot.is_file() else ''}"

@@ -15,14 +15,13 @@ import numpy as np
 from gpulab import _given, models, training
 from gpulab.errors import InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.parallel import _strategies_worker as worker
-from gpulab.parallel._calls import CollectiveCall, usual_algorithm
+from gpulab.parallel import _train_step
 from gpulab.parallel._cluster import Ranks, cluster
-from gpulab.parallel._payload import fingerprint
-from gpulab.parallel._stop import wish
+from gpulab.parallel._observe import CollectiveCall, usual_algorithm
+from gpulab.parallel._script import fingerprint
 from gpulab.parallel._strategies import Asked, Strategy, positions_of, strategy_named
-from gpulab.parallel._strategies_worker import Job, Outcome
 from gpulab.parallel._timeline import timeline
+from gpulab.parallel._train_step import TrainingJob, TrainingOutcome, stop_request
 from gpulab.parallel.results import RankReport, StrategyResult
 from gpulab.training._tasks import Task, check_seed
 
@@ -32,7 +31,7 @@ from gpulab.training._tasks import Task, check_seed
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
 _MOST_STEPS = 10_000
 _MOST_REFERENCES = 8
-_references: collections.OrderedDict[str, Outcome] = collections.OrderedDict()
+_references: dict[str, TrainingOutcome] = {}
 
 
 def train(
@@ -111,10 +110,10 @@ def train(
     and options.
     """
     report = _given.callback("train", "progress", progress) or (lambda fraction, text: None)
-    asked = _given.callback("train", "stop", stop)
+    stop = _given.callback("train", "stop", stop)
     chosen = strategy_named(strategy)
-    job = _job(
-        chosen,
+    job = training_job(
+        strategy,
         task,
         model,
         steps=steps,
@@ -132,81 +131,76 @@ def train(
             "gl.parallel.cluster(2), started."
         )
     count = ranks.n if isinstance(ranks, Ranks) else int(ranks)
-    found = training.task(task)
-    whole = found.make_model(job.seed) if model is None else model
-    _check(whole, job, count)
-    chosen.check(
-        Asked(whole, count, job.batch_size, job.microbatches, positions_of(found.train.inputs))
-    )
+    source = training.task(task)
+    whole = source.make_model(job.seed) if model is None else model
+    _refuse_incomparable(whole)
+    positions = positions_of(source.train.inputs)
+    chosen.check(Asked(whole, count, job.batch_size, job.microbatches, positions))
     with ExitStack() as stack:
         group = (
             ranks
             if isinstance(ranks, Ranks)
             else stack.enter_context(cluster(count, progress=progress))
         )
-        job = dataclasses.replace(job, wish=stack.enter_context(wish(asked, group)))
+        job = dataclasses.replace(job, stop_request=stack.enter_context(stop_request(stop, group)))
         report(0.1, "one process trains the whole model")
-        single = _reference(group, job, whole)
+        single = _single_process(group, job, whole)
         report(0.4, f"{count} rank{'s' if count != 1 else ''} train by {chosen.name}")
-        outcomes = _kept(group.run(worker.work, job, chosen.build, strategy, model))
+        outcomes = _complete(
+            group.run(_train_step.train_on_rank, job, chosen.build, strategy, model)
+        )
         machines = len(set(group.hosts))
     report(1.0, "done")
     return _result(chosen, job, whole, single, outcomes, machines)
 
 
-def _job(chosen: Strategy, task: Any, model: Any, **options: Any) -> Job:
-    """Return what every rank is told, checked."""
+def training_job(strategy: Any, task: Any, model: Any, **options: Any) -> TrainingJob:
+    """Return what every rank is told, checked.
+
+    Raises
+    ------
+    InputError
+        If one of the values cannot be used.
+    """
     import torch
 
-    found = training.task(task)
+    source = training.task(task)
     if model is not None and not isinstance(model, torch.nn.Module):
         raise InputError(
             f"train: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "
             "gl.networks.transformer()."
         )
     _given.word("train", "dtype", options["dtype"], TOLERANCES)
-    _given.word("train", "optimizer", options["optimizer"], worker.OPTIMIZERS)
+    _given.word("train", "optimizer", options["optimizer"], _train_step.OPTIMIZERS)
     options["seed"] = check_seed("train", options["seed"])
-    whole = {
-        "steps": (worker.FEWEST_STEPS, _MOST_STEPS),
-        "microbatches": (1, len(found.train)),
-        "bucket_bytes": (1, 2**40),
-        "batch_size": (1, len(found.train)),
-    }
     if options["batch_size"] is None:
-        options["batch_size"] = found.batch_size
-    for name, (least, most) in whole.items():
-        value = options[name]
-        if not _given.is_whole(value) or not least <= value <= most:
-            raise InputError(
-                f"train: {name} is {shown(value)}; expected a whole number from {least:,} to "
-                f"{most:,}. Pass {name}={max(least, 4)}."
-            )
-        options[name] = int(value)
+        options["batch_size"] = source.batch_size
+    for name, least, most in (
+        ("steps", _train_step.FEWEST_STEPS, _MOST_STEPS),
+        ("microbatches", 1, len(source.train)),
+        ("bucket_bytes", 1, 2**40),
+        ("batch_size", 1, len(source.train)),
+    ):
+        options[name] = _given.whole("train", name, options[name], least, most)
     rate = options["learning_rate"]
     if rate is not None and (not _given.is_finite(rate) or rate <= 0):
         raise InputError(
             f"train: learning_rate is {shown(rate)}; expected a finite number above 0. Pass "
             "learning_rate=1e-3."
         )
-    options["learning_rate"] = found.learning_rate if rate is None else float(rate)
+    options["learning_rate"] = source.learning_rate if rate is None else float(rate)
     # else the ranks would load another of its name
-    ours = found.name in training.tasks() and training.task(found.name) == found
-    return Job(strategy=_sent(chosen), task=found.name if ours else found, model=model, **options)
-
-
-def _sent(chosen: Strategy) -> Any:
-    """Return a strategy as it travels: by its name where the ranks know it."""
-    from gpulab.parallel._strategies import strategies
-
-    return (
-        chosen.name
-        if chosen.name in strategies() and strategy_named(chosen.name) is chosen
-        else chosen
+    ours = source.name in training.tasks() and training.task(source.name) == source
+    return TrainingJob(
+        # by its name where the ranks know it
+        strategy=strategy if isinstance(strategy, str) else strategy_named(strategy),
+        task=source.name if ours else source,
+        model=model,
+        **options,
     )
 
 
-def _check(model: Any, job: Job, ranks: int) -> None:
+def _refuse_incomparable(model: Any) -> None:
     """Refuse what no strategy could compare.
 
     Raises
@@ -220,11 +214,8 @@ def _check(model: Any, job: Job, ranks: int) -> None:
             "Unfreeze a layer."
         )
     for name, module in model.named_modules():
-        share = (
-            getattr(module, "p", None)
-            if "Dropout" in type(module).__name__
-            else getattr(module, "dropout", None)
-        )
+        attribute = "p" if "Dropout" in type(module).__name__ else "dropout"
+        share = getattr(module, attribute, None)
         if isinstance(share, float) and share > 0:
             raise InputError(
                 f"train: {name or type(module).__name__} drops values at random (p={share:g}), "
@@ -234,39 +225,11 @@ def _check(model: Any, job: Job, ranks: int) -> None:
             )
 
 
-def _reference(ranks: Ranks, job: Job, model: Any) -> Outcome:
-    """Return what one process computes: kept from an earlier call, or trained now on rank 0."""
-    key = _key(job, model)
-    if key in _references:
-        _references.move_to_end(key)
-    else:
-        # Without the strategy: its code may lie in a module that only the call of ``work`` carries.
-        plain = dataclasses.replace(job, strategy="single")
-        _references[key] = _kept(ranks.run(worker.alone, plain, model)[:1])[0]
-        while len(_references) > _MOST_REFERENCES:
-            _references.popitem(last=False)
-    return _references[key]
-
-
-def _kept(outcomes: Sequence[Outcome | None]) -> list[Outcome]:
-    """Return the outcomes, which are None where a wish to stop came too early.
-
-    Raises
-    ------
-    StoppedError
-        If there is none.
+def _single_process(ranks: Ranks, job: TrainingJob, model: Any) -> TrainingOutcome:
+    """Return what one process computes: kept from an earlier call with everything that its numbers
+    depend on, or trained now on rank 0.
     """
-    kept = [outcome for outcome in outcomes if outcome is not None]
-    if not kept:
-        raise StoppedError(
-            "train: stopped before a step was observed, so this run has no result. Run it again."
-        )
-    return kept
-
-
-def _key(job: Job, model: Any) -> str:
-    """Return a name for everything that the single process's numbers depend on."""
-    return fingerprint(
+    key = fingerprint(
         model,
         job.task,
         job.steps,
@@ -276,14 +239,40 @@ def _key(job: Job, model: Any) -> str:
         job.learning_rate,
         job.seed,
     )
+    kept = _references.pop(key, None)
+    if kept is None:
+        # Without the strategy: its code may lie in a module that only the call on the ranks
+        # carries.
+        plain = dataclasses.replace(job, strategy="single")
+        kept = _complete(ranks.run(_train_step.train_single_process, plain, model)[:1])[0]
+        if len(_references) >= _MOST_REFERENCES:
+            del _references[next(iter(_references))]
+    _references[key] = kept
+    return kept
+
+
+def _complete(outcomes: Sequence[TrainingOutcome | None]) -> list[TrainingOutcome]:
+    """Return the outcomes, which are None where a stop request came too early.
+
+    Raises
+    ------
+    StoppedError
+        If there is none.
+    """
+    complete = [outcome for outcome in outcomes if outcome is not None]
+    if not complete:
+        raise StoppedError(
+            "train: stopped before a step was observed, so this run has no result. Run it again."
+        )
+    return complete
 
 
 def _result(
     chosen: Strategy,
-    job: Job,
+    job: TrainingJob,
     model: Any,
-    single: Outcome,
-    outcomes: Sequence[Outcome],
+    single: TrainingOutcome,
+    outcomes: Sequence[TrainingOutcome],
     machines: int,
 ) -> StrategyResult:
     environment, count = outcomes[0].environment, len(outcomes)
@@ -304,7 +293,7 @@ def _result(
         batch_size=job.batch_size,
         losses=losses,
         single_losses=single_losses,
-        state_difference=state_difference(single_state, [outcome.state for outcome in outcomes]),
+        state_difference=_state_difference(single_state, [outcome.state for outcome in outcomes]),
         tolerance=TOLERANCES[job.dtype],
         step_seconds=np.max([outcome.step_seconds for outcome in outcomes], axis=0),
         reports=tuple(
@@ -315,29 +304,31 @@ def _result(
         evidence=evidence,
         environment=environment,
     )
-    return _with_notes(
-        result, job, model, outcomes, machines, _first_lost(single_losses, single_state)
-    )
+    notes = []
+    if result.steps < job.steps:
+        words = f"{result.steps} of {job.steps} steps were taken before the stop."
+        notes.append(Note("stopped", f"{words} Run it again for all of them."))
+    if not result.agrees:
+        notes.append(_disagreement(result, model, single_state))
+    if count == 1:
+        words = "There is only one rank, so nothing was split or sent."
+        notes.append(Note("skipped", f"{words} Start a cluster of two or more."))
+    if machines > 1:
+        words = "The ranks are on several machines; their clocks were aligned by exchanging the"
+        notes.append(Note("contended", f"{words} time over the network."))
+    reason = next((outcome.wire_reason for outcome in outcomes if outcome.wire_reason), None)
+    if reason is not None:
+        notes.append(Note("skipped", f"Bytes on the wire were not counted: {reason}."))
+    return dataclasses.replace(result, notes=tuple(notes))
 
 
-def _first_lost(losses: np.ndarray, state: dict[str, Any]) -> int | None:
-    """Return the first step at which one process has no finite loss, or that after the last where
-    its parameters are not finite then.
-    """
-    lost = np.flatnonzero(~np.isfinite(losses))
-    if len(lost):
-        return int(lost[0])
-    return None if all(bool(value.isfinite().all()) for value in state.values()) else len(losses)
-
-
-def state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) -> float:
+def _state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) -> float:
     """Return the largest difference of a parameter from the single process's, on any rank, over the
     largest parameter.
 
     nan where a parameter is missing on all ranks, or is not a number.
     """
-    seen = {name for state in states for name in state}
-    if seen != set(single):
+    if {name for state in states for name in state} != set(single):
         return float("nan")
     largest = max(float(value.abs().max()) for value in single.values())
     differences = [
@@ -348,7 +339,7 @@ def state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) -
     return float(np.max(differences)) / largest
 
 
-def _report(rank: int, outcome: Outcome, steps: int) -> RankReport:
+def _report(rank: int, outcome: TrainingOutcome, steps: int) -> RankReport:
     """Return one rank's memory and bytes, per step."""
     calls = outcome.notes.calls if outcome.notes is not None else ()
     counts = collections.Counter(call.name for call in calls)
@@ -362,12 +353,12 @@ def _report(rank: int, outcome: Outcome, steps: int) -> RankReport:
         most_by_category=outcome.most_by_category,
         calls={name: value // steps for name, value in counts.items()},
         payload_bytes={name: value // steps for name, value in payload.items()},
-        ring_bytes=round(sum(_as_ring(rank, call) for call in calls) / steps),
+        ring_bytes=round(sum(_ring_bytes(rank, call) for call in calls) / steps),
         wire_bytes=None if outcome.wire_bytes is None else round(outcome.wire_bytes / steps),
     )
 
 
-def _as_ring(rank: int, call: CollectiveCall) -> float:
+def _ring_bytes(rank: int, call: CollectiveCall) -> float:
     """Return what a rank sends in a collective, counted as a ring where there is one."""
     if call.name in ("send", "recv", "send and recv"):
         return float(call.input_bytes)
@@ -376,25 +367,23 @@ def _as_ring(rank: int, call: CollectiveCall) -> float:
     cost = models.collective_cost(
         call.name, parts * call.payload_bytes, len(call.group), usual_algorithm(call.name)
     )
-    rooted = call.root is not None and call.root in call.group
-    return cost.sent_bytes(
-        call.group.index(rank),
-        call.group.index(call.root) if rooted and call.root is not None else 0,
-    )
+    root = call.group.index(call.root) if call.root in call.group else 0
+    return cost.sent_bytes(call.group.index(rank), root)
 
 
-def _apart(result: StrategyResult, model: Any, lost: int | None) -> Note:
+def _disagreement(result: StrategyResult, model: Any, single_state: dict[str, Any]) -> Note:
     """Return from where on the ranks and one process have other numbers, and why; where both have
     none, nothing is said of the ranks.
     """
     import torch
 
-    with np.errstate(invalid="ignore"):  # infinity less infinity is no number
-        apart = np.abs(result.losses - result.single_losses) / np.maximum(
-            1.0, np.abs(result.single_losses)
-        )
-    wrong = np.flatnonzero(~(apart <= result.tolerance))
-    if lost is not None and (not len(wrong) or wrong[0] >= lost):
+    wrong = np.flatnonzero(~(result.loss_differences <= result.tolerance))
+    # the first step at which one process has no finite loss, or that after the last
+    lost = int(np.append(np.flatnonzero(~np.isfinite(result.single_losses)), result.steps)[0])
+    diverged = lost < result.steps or not all(
+        bool(value.isfinite().all()) for value in single_state.values()
+    )
+    if diverged and (not len(wrong) or wrong[0] >= lost):
         when = f"at step {lost}" if lost < result.steps else "after the last step"
         return Note(
             "diverged",
@@ -418,47 +407,3 @@ def _apart(result: StrategyResult, model: Any, lost: int | None) -> Note:
         f"{result.state_difference:.1e}, "
         f"tolerance {result.tolerance:.0e}): this is not what one process computes. {why}",
     )
-
-
-def _with_notes(
-    result: StrategyResult,
-    job: Job,
-    model: Any,
-    outcomes: Sequence[Outcome],
-    machines: int,
-    lost: int | None,
-) -> StrategyResult:
-    """Return the result with its notes; ``lost`` is where one process has no finite numbers any
-    more.
-    """
-    notes = []
-    if result.steps < job.steps:
-        notes.append(
-            Note(
-                "stopped",
-                f"{result.steps} of {job.steps} steps were taken before the stop. Run it again for "
-                "all of them.",
-            )
-        )
-    if not result.agrees:
-        notes.append(_apart(result, model, lost))
-    if result.ranks == 1:
-        notes.append(
-            Note(
-                "skipped",
-                "There is only one rank, so nothing was split or sent. Start a cluster of two or "
-                "more.",
-            )
-        )
-    if machines > 1:
-        notes.append(
-            Note(
-                "contended",
-                "The ranks are on several machines; their clocks were aligned by exchanging the "
-                "time over the network.",
-            )
-        )
-    reason = next((outcome.wire_reason for outcome in outcomes if outcome.wire_reason), None)
-    if reason is not None:
-        notes.append(Note("skipped", f"Bytes on the wire were not counted: {reason}."))
-    return dataclasses.replace(result, notes=tuple(notes))

@@ -1,17 +1,34 @@
-"""What a run over several ranks is: plain results that tables and figures read; nothing is trained
-or sent here.
+"""What a run over several ranks is: plain results that tables and figures read; nothing is started,
+trained or sent here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpulab import models
+from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
+from gpulab.memory.results import (
+    MARGIN_BYTES,
+    MARGIN_BYTES_ACCELERATOR,
+    MARGIN_RATIO,
+    MARGIN_RATIO_ACCELERATOR,
+    LiveTensor,
+)
+from gpulab.models import ScalingCurve, StagePass, StageSchedule, most_held, pipeline_schedule
 from gpulab.results import Result
-from gpulab.units import format_bytes, format_seconds, plural
+from gpulab.training import SeedsAccuracy
+from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
+
+if TYPE_CHECKING:
+    from gpulab.transfer import AlphaBeta
+
 
 # What a span of a timeline is. A rank's own thread computes, stands idle, or neither; its
 # communication goes on beside it.
@@ -242,17 +259,18 @@ class StrategyResult(Result):
         return len(self.losses)
 
     @property
-    def loss_difference(self) -> float:
-        """The largest difference between a step's loss here and in one process, over the larger of
-        1 and that loss; nan if one is nan.
+    def loss_differences(self) -> np.ndarray:
+        """The difference of each step's loss from that of one process, over the larger of 1 and
+        that loss; nan if one is nan.
         """
+        single = self.single_losses
         with np.errstate(invalid="ignore"):  # infinity less infinity is no number
-            return float(
-                np.max(
-                    np.abs(self.losses - self.single_losses)
-                    / np.maximum(1.0, np.abs(self.single_losses))
-                )
-            )
+            return np.abs(self.losses - single) / np.maximum(1.0, np.abs(single))
+
+    @property
+    def loss_difference(self) -> float:
+        """The largest of ``loss_differences``."""
+        return float(np.max(self.loss_differences))
 
     @property
     def agrees(self) -> bool:
@@ -290,6 +308,7 @@ class StrategyResult(Result):
         width = self.ranks
         rest = ("",) * (width - 1)
         same = "yes" if self.agrees else "nothing to compare" if self.has_note("diverged") else "no"
+        reports, seconds = self.reports, [self.seconds(rank) for rank in range(width)]
         rows: list[Sequence[str]] = [
             ("computes what one process computes", same, *rest),
             (
@@ -298,38 +317,30 @@ class StrategyResult(Result):
                 *rest,
             ),
             ("- parameters after it differ by at most", f"{self.state_difference:.1e}", *rest),
-            (
-                "peak memory of tensors",
-                *(format_bytes(report.peak_bytes) for report in self.reports),
-            ),
-        ]
-        for category in ("parameters", "gradients", "optimizer", "activations"):
-            rows.append(
+            ("peak memory of tensors", *(format_bytes(one.peak_bytes) for one in reports)),
+            *(
                 (
                     f"- {category} at most",
-                    *(
-                        format_bytes(report.most_by_category.get(category, 0))
-                        for report in self.reports
-                    ),
+                    *(format_bytes(one.most_by_category.get(category, 0)) for one in reports),
                 )
-            )
-        rows.append(
+                for category in ("parameters", "gradients", "optimizer", "activations")
+            ),
             (
                 "payload of collectives a step",
-                *(format_bytes(sum(report.payload_bytes.values())) for report in self.reports),
-            )
-        )
-        rows.append(
+                *(format_bytes(sum(one.payload_bytes.values())) for one in reports),
+            ),
+            ("sent as rings (modelled)", *(format_bytes(one.ring_bytes) for one in reports)),
             (
-                "sent as rings (modelled)",
-                *(format_bytes(report.ring_bytes) for report in self.reports),
-            )
-        )
-        rows.append(("sent on the wire", *(_wire(report) for report in self.reports)))
-        seconds = [self.seconds(rank) for rank in range(width)]
-        rows += [
-            (f"{kind} a step", *(format_seconds(of_rank[kind]) for of_rank in seconds))
-            for kind in KINDS
+                "sent on the wire",
+                *(
+                    "not counted here" if one.wire_bytes is None else format_bytes(one.wire_bytes)
+                    for one in reports
+                ),
+            ),
+            *(
+                (f"{kind} a step", *(format_seconds(of_rank[kind]) for of_rank in seconds))
+                for kind in KINDS
+            ),
         ]
         rows += [(f"note: {note.code}", note.sentence, *rest) for note in self.notes]
         return (
@@ -338,5 +349,803 @@ class StrategyResult(Result):
         ), rows
 
 
-def _wire(report: RankReport) -> str:
-    return "not counted here" if report.wire_bytes is None else format_bytes(report.wire_bytes)
+@dataclass(frozen=True)
+class ScheduleRun(Result):
+    """A schedule of pipeline parallelism as real ranks carried it out; each rank is a stage.
+
+    Attributes
+    ----------
+    schedule : str
+        One of ``gpulab.models.PIPELINE_SCHEDULES``.
+    stages, microbatches, chunks : int
+    forward_seconds, backward_seconds : float
+        The set time of one microbatch's pass through a stage.
+    bubble_ratios : tuple of float
+        Of each step that was measured: the share of all ranks' time without a pass, from the first
+        pass's begin to the last one's end.
+    passes : tuple of StagePass
+        Of the step with the median bubble, in seconds from its begin; of each stage in the order in
+        which it did them.
+    activation_bytes : tuple of int
+        The peak of each stage's activations in a step, counted tensor by tensor.
+    notes : tuple of Note
+    evidence : Evidence
+        MEASURED.
+    environment : Environment
+    """
+
+    schedule: str
+    stages: int
+    microbatches: int
+    chunks: int
+    forward_seconds: float
+    backward_seconds: float
+    bubble_ratios: tuple[float, ...]
+    passes: tuple[StagePass, ...]
+    activation_bytes: tuple[int, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    environment: Environment
+
+    @property
+    def bubble_ratio(self) -> float:
+        """Median over the steps, 0 to 1; the messages' time counts as bubble."""
+        return float(np.median(self.bubble_ratios))
+
+    @property
+    def model(self) -> StageSchedule:
+        """The timetable with the same passes, whose messages take no time."""
+        return pipeline_schedule(
+            self.stages,
+            self.microbatches,
+            self.schedule,
+            forward=self.forward_seconds,
+            backward=self.backward_seconds,
+            chunks=self.chunks if self.schedule == "interleaved" else None,
+        )
+
+    @property
+    def duration_seconds(self) -> float:
+        """Of the step that is shown."""
+        return max(one.end for one in self.passes)
+
+    def of_stage(self, stage: int) -> tuple[StagePass, ...]:
+        """Return the passes of one stage, in the order in which it did them."""
+        return tuple(one for one in self.passes if one.stage == stage)
+
+    @property
+    def busy_seconds(self) -> tuple[float, ...]:
+        """How long each stage was in a pass, in the step that is shown."""
+        return tuple(
+            sum(one.duration for one in self.of_stage(stage)) for stage in range(self.stages)
+        )
+
+    @property
+    def held(self) -> tuple[float, ...]:
+        """The largest number of microbatches in flight on each stage: forward begun, backward not
+        ended.
+        """
+        return tuple(most_held(self.of_stage(stage), self.chunks) for stage in range(self.stages))
+
+    @property
+    def timeline(self) -> RankTimeline:
+        """The step that is shown as lanes: each rank's passes, and idle between them (the messages'
+        own time counts as idle here).
+        """
+        spans: list[RankSpan] = []
+        for stage in range(self.stages):
+            free = 0.0
+            for one in self.of_stage(stage):
+                if one.begin > free:
+                    spans.append(RankSpan(stage, "idle", "recv", free, one.begin))
+                name = one.kind if one.count > 1 else f"{one.kind} {one.microbatch}"
+                spans.append(RankSpan(stage, "compute", name, one.begin, one.end))
+                free = one.end
+            if free < self.duration_seconds:
+                spans.append(
+                    RankSpan(stage, "idle", "end of the step", free, self.duration_seconds)
+                )
+        label = f"{self.schedule} on {plural(self.stages, 'rank')}"
+        return RankTimeline(
+            label,
+            self.stages,
+            tuple(spans),
+            (0.0,),
+            self.duration_seconds,
+            self.notes,
+            self.evidence,
+        )
+
+    def __repr__(self) -> str:
+        where = f"{self.schedule} on {plural(self.stages, 'rank')}"
+        return (
+            f"<{where}: bubble {self.bubble_ratio:.1%} measured, "
+            f"{self.model.bubble_ratio:.1%} in theory>"
+        )
+
+    def table(
+        self, timetable: StageSchedule | None = None
+    ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a stage, then the bubble measured, counted in the timetable and by
+        formula.
+
+        Parameters
+        ----------
+        timetable : StageSchedule, optional
+            Of the same passes, in seconds, such as one whose messages take time; ``model`` if not
+            given.
+        """
+        whole, model = self.duration_seconds, self.model if timetable is None else timetable
+        ratios, formula = self.bubble_ratios, model.bubble_formula_ratio
+        spread = f"{min(ratios):.1%} to {max(ratios):.1%} in {plural(len(ratios), 'step')}"
+        rows: list[Sequence[str]] = [
+            (
+                f"stage {stage}",
+                f"{format_seconds(busy)} of {format_seconds(whole)}",
+                f"{1 - busy / whole:.1%}",
+                f"{self.held[stage]:g}",
+                format_bytes(self.activation_bytes[stage]),
+            )
+            for stage, busy in enumerate(self.busy_seconds)
+        ]
+        rows += [
+            ("bubble measured", spread, f"{self.bubble_ratio:.1%}", "", ""),
+            (
+                "in the timetable",
+                format_seconds(model.duration),
+                f"{model.bubble_ratio:.1%}",
+                f"{max(model.held):g}",
+                "",
+            ),
+            (
+                "by formula",
+                model.bubble_formula,
+                "" if formula is None else f"{formula:.1%}",
+                "",
+                "",
+            ),
+        ]
+        rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
+        return (
+            f"{self.schedule}, measured",
+            "works",
+            "waits (bubble)",
+            "microbatches held",
+            "their activations",
+        ), rows
+
+
+# In the order in which a stacked bar draws them. "communication": parameters gathered for a moment,
+# buckets and buffers of messages.
+RANK_CATEGORIES = (
+    "parameters",
+    "optimizer",
+    "gradients",
+    "communication",
+    "activations",
+    "inputs",
+    "temporary",
+)
+
+
+@dataclass(frozen=True)
+class RankMemory(Result):
+    """The memory that a training step will take on one rank of many, found without running it.
+
+    Attributes
+    ----------
+    label : str
+        The model.
+    strategy : str
+        One of ``parallel.strategies()``.
+    ranks, rank : int
+    peak_bytes : int
+        The most live tensor storage on this rank after any operator of a step that follows an
+        earlier one.
+    scratch_bytes : int
+        An upper estimate of what operators allocate inside and free before they return, beyond
+        ``peak_bytes``.
+    kept_bytes : int
+        What stays alive between steps.
+    first_step_peak_bytes : int
+    peak_by_category : mapping of str to int
+        In the order of ``RANK_CATEGORIES``; sums to ``peak_bytes``.
+    peak_operator, peak_phase : str
+    peak_tensors : tuple of LiveTensor
+        The largest storages alive at the peak, largest first.
+    parameter_count : int
+        Of the whole model.
+    optimizer, precision : str
+    checkpoint : bool
+    microbatches : int
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    label: str
+    strategy: str
+    ranks: int
+    rank: int
+    peak_bytes: int
+    scratch_bytes: int
+    kept_bytes: int
+    first_step_peak_bytes: int
+    peak_by_category: Mapping[str, int]
+    peak_operator: str
+    peak_phase: str
+    peak_tensors: tuple[LiveTensor, ...]
+    parameter_count: int
+    optimizer: str
+    precision: str
+    checkpoint: bool
+    microbatches: int
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    def needed_bytes(self, device_kind: str = "cuda") -> int:
+        """Return peak, scratch and the margin of ``memory.Prediction``: what must be free on a
+        device of a kind.
+        """
+        ratio = MARGIN_RATIO.get(device_kind, MARGIN_RATIO_ACCELERATOR)
+        margin = MARGIN_BYTES.get(device_kind, MARGIN_BYTES_ACCELERATOR)
+        return int((self.peak_bytes + self.scratch_bytes) * (1 + ratio)) + margin
+
+    def fits(self, capacity: int | str) -> bool:
+        """Return whether the rank's step fits into a GPU, all of it free.
+
+        Parameters
+        ----------
+        capacity : int or str
+            Bytes, or a GPU of the data sheets by its name, such as "H100 SXM".
+
+        Raises
+        ------
+        InputError
+            If there is no such GPU, or its memory is not known.
+        """
+        from gpulab.devices.memory_sizes import memory_bytes
+
+        return self.needed_bytes() <= (
+            memory_bytes(capacity) if isinstance(capacity, str) else capacity
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.label}, {self.strategy} on {plural(self.ranks, 'rank')}, rank {self.rank}: "
+            f"peak {format_bytes(self.peak_bytes)} "
+            f"+ scratch {format_bytes(self.scratch_bytes)} (modelled)>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the peak, what it is made of, and the largest tensors."""
+        rows = [(f"peak, {self.peak_phase}: {self.peak_operator}", format_bytes(self.peak_bytes))]
+        rows += [
+            (f"- {name}", format_bytes(nbytes))
+            for name, nbytes in self.peak_by_category.items()
+            if nbytes
+        ]
+        rows += [
+            ("inside operators (upper estimate)", format_bytes(self.scratch_bytes)),
+            ("kept between steps", format_bytes(self.kept_bytes)),
+        ]
+        for t in self.peak_tensors[:5]:
+            shape = "x".join(map(str, t.shape)) or "scalar"
+            rows.append(
+                (
+                    f"at the peak: {t.name or t.operator} ({t.category}, {shape} {t.dtype})",
+                    format_bytes(t.nbytes),
+                )
+            )
+        rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
+        return (f"{self.label}: {self.strategy}, rank {self.rank} of {self.ranks}", "bytes"), rows
+
+
+@dataclass(frozen=True)
+class CollectivePoint(Result):
+    """One size of a sweep.
+
+    Attributes
+    ----------
+    nbytes : int
+        The payload: the whole tensor (an all-gather's result, a reduce-scatter's input).
+    median_seconds : float
+        Of one call, from when the last rank had entered it until the last one had its result.
+    interval_seconds : (float, float) or None
+        95 %, of the median; None where none can be given.
+    samples : int
+    sent_bytes : tuple of int or None
+        MEASURED: what each rank's sockets sent for one call, headers of the messages included; None
+        where it cannot be counted.
+    algorithm_bytes : tuple of float
+        MODELLED: what each rank sends by the algorithm, headers aside.
+    """
+
+    nbytes: int
+    median_seconds: float
+    interval_seconds: tuple[float, float] | None
+    samples: int
+    sent_bytes: tuple[int, ...] | None
+    algorithm_bytes: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class CollectiveSweep(Result):
+    """A collective's time and bytes over sizes, among ranks of a cluster.
+
+    Attributes
+    ----------
+    operation : str
+    algorithm : str
+        The algorithm by which bytes are counted, one of
+        ``models.collective_algorithms(operation)``: gloo's own; with NCCL, which chooses by size
+        and links, a ring where there is one.
+    ranks : int
+    hosts : int
+        How many machines they are on.
+    backend : str
+        As ``torch.distributed.get_backend()`` names it: "gloo", "nccl", or "cpu:gloo,cuda:nccl", of
+        which NCCL was measured.
+    dtype : str
+    points : tuple of CollectivePoint
+        Ascending in size.
+    wire_reason : str or None
+        Why bytes on the wire were not counted.
+    notes : tuple of Note
+    evidence : Evidence
+    environment : Environment or None
+    """
+
+    operation: str
+    algorithm: str
+    ranks: int
+    hosts: int
+    backend: str
+    dtype: str
+    points: tuple[CollectivePoint, ...]
+    wire_reason: str | None
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    environment: Environment | None
+
+    @property
+    def label(self) -> str:
+        """The operation and the ranks."""
+        return f"{self.operation} among {self.ranks} ranks"
+
+    def fit(self) -> AlphaBeta:
+        """Return the alpha-beta fit: time over payload.
+
+        Raises
+        ------
+        InputError
+            If there are fewer than three sizes.
+        """
+        from gpulab.transfer import fit
+
+        return fit(
+            [p.nbytes for p in self.points], [p.median_seconds for p in self.points], self.evidence
+        )
+
+    def message(self, fitted: AlphaBeta | None = None) -> tuple[float, float]:
+        """Return (latency in seconds, bytes a second) of one message between two ranks, as
+        ``models.collective_message`` computes it.
+
+        Parameters
+        ----------
+        fitted : AlphaBeta, optional
+            What ``fit`` gave, so that it is not fitted again.
+        """
+        line = self.fit() if fitted is None else fitted
+        return models.collective_message(
+            self.operation,
+            self.ranks,
+            self.algorithm,
+            latency_seconds=line.latency_seconds,
+            bandwidth_bytes_per_second=line.bandwidth_bytes_per_second,
+        )
+
+    def bus_bytes_per_second(self, point: CollectivePoint) -> float:
+        """Return the rate at which a ring's links would run, to compare operations and numbers of
+        ranks (``models.bus_bandwidth``).
+        """
+        return models.bus_bandwidth(self.operation, point.nbytes, self.ranks, point.median_seconds)
+
+    def __repr__(self) -> str:
+        if not self.points:
+            return f"<{self.label}: no point>"
+        last = self.points[-1]
+        return (
+            f"<{self.label}: {format_bytes(last.nbytes)} in "
+            f"{format_seconds(last.median_seconds)}, {plural(len(self.points), 'size')}>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a size."""
+        rows = []
+        for p in self.points:
+            most = max(range(self.ranks), key=lambda r: p.algorithm_bytes[r])
+            bus = self.bus_bytes_per_second(p)
+            rows.append(
+                (
+                    format_bytes(p.nbytes),
+                    format_seconds(p.median_seconds),
+                    ""
+                    if p.interval_seconds is None
+                    else " to ".join(format_seconds(v) for v in p.interval_seconds),
+                    "" if math.isnan(bus) else format_bytes_per_second(bus),
+                    "not counted" if p.sent_bytes is None else format_bytes(p.sent_bytes[most]),
+                    format_bytes(p.algorithm_bytes[most]),
+                    str(p.samples),
+                )
+            )
+        rows += [(f"note: {note.code}", note.sentence, "", "", "", "", "") for note in self.notes]
+        return (
+            "payload",
+            "time (median)",
+            "95 %",
+            "bus bandwidth",
+            "sent by the busiest rank",
+            f"by the formula ({self.algorithm})",
+            "samples",
+        ), rows
+
+    def caption(self) -> str:
+        """Return the badge, and why bytes were not counted where they were not."""
+        return super().caption() + (
+            f" · bytes on the wire: {self.wire_reason}" if self.wire_reason else ""
+        )
+
+
+COMPUTED, WAITED = "computed", "a timed wait"
+
+
+@dataclass(frozen=True)
+class ScalingMeasurement(Result):
+    """A training step on one number of ranks.
+
+    Attributes
+    ----------
+    ranks : int
+    batch : int
+        Samples that each rank has in a step.
+    samples_seconds : ndarray, shape (n,)
+        Of each step, on the slowest rank.
+    median_seconds : float
+    interval_seconds : (float, float) or None
+        95 %, of the median.
+    speedup : float or None
+        Ratio of its samples per second to those of the smallest number of ranks, paired turn by
+        turn; None where there is no pair.
+    speedup_interval : (float, float) or None
+        95 %.
+    predicted_seconds, predicted_overlapped_seconds : float or None
+        From one rank's step and the measured all-reduce: with no overlap, and with as much of the
+        communication as possible hidden behind the backward pass. None where the all-reduce was not
+        measured.
+    """
+
+    ranks: int
+    batch: int
+    samples_seconds: np.ndarray
+    median_seconds: float
+    interval_seconds: tuple[float, float] | None
+    speedup: float | None
+    speedup_interval: tuple[float, float] | None
+    predicted_seconds: float | None
+    predicted_overlapped_seconds: float | None
+
+    @property
+    def efficiency(self) -> float | None:
+        """The speed-up over the number of ranks."""
+        return None if self.speedup is None else self.speedup / self.ranks
+
+    @property
+    def efficiency_interval(self) -> tuple[float, float] | None:
+        """95 %."""
+        return (
+            None
+            if self.speedup_interval is None
+            else (self.speedup_interval[0] / self.ranks, self.speedup_interval[1] / self.ranks)
+        )
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples per second of all ranks together, at the median."""
+        return self.ranks * self.batch / self.median_seconds
+
+    def __repr__(self) -> str:
+        gain = "" if self.speedup is None else f", {format_ratio(self.speedup)}"
+        return f"<{plural(self.ranks, 'rank')}: {format_seconds(self.median_seconds)} a step{gain}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ScalingMeasurement) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.ranks, self.batch, self.median_seconds))
+
+
+@dataclass(frozen=True)
+class ScalingResult(Result):
+    """The same training step on several numbers of ranks, in turns.
+
+    Attributes
+    ----------
+    label : str
+        What was trained.
+    mode : str
+        "strong" (the global batch stays) or "weak" (each rank's batch stays).
+    stage : str
+        "computed", or "a timed wait" where ranks wait in place of computing, so that they need no
+        processor.
+    parameter_bytes : int
+        Of the model, hence the payload of each step's all-reduce.
+    processors : int
+        Cores (or accelerators) available to all ranks together; if there are more ranks, they take
+        turns.
+    hosts : int
+    points : tuple of ScalingMeasurement
+        Ascending in ranks.
+    latency_seconds, bandwidth_bytes_per_second : float or None
+        Of one message between two neighbors of the ring, from the fit of the measured all-reduce;
+        None where it was not measured.
+    prediction, overlapped : ScalingCurve or None
+        MODELLED from one rank's step and that link, at the same numbers of ranks: without overlap,
+        and with the largest possible overlap.
+    notes : tuple of Note
+    evidence : Evidence
+    environment : Environment
+    """
+
+    label: str
+    mode: str
+    stage: str
+    parameter_bytes: int
+    processors: int
+    hosts: int
+    points: tuple[ScalingMeasurement, ...]
+    latency_seconds: float | None
+    bandwidth_bytes_per_second: float | None
+    prediction: ScalingCurve | None
+    overlapped: ScalingCurve | None
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    environment: Environment
+
+    def at(self, ranks: int) -> ScalingMeasurement:
+        """Return the point at a number of ranks.
+
+        Raises
+        ------
+        InputError
+            If it was not measured.
+        """
+        for point in self.points:
+            if point.ranks == ranks:
+                return point
+        there = ", ".join(str(point.ranks) for point in self.points)
+        raise InputError(
+            f"at: {ranks!r} ranks were not measured ({there} were); expected one of these. Pass it "
+            "in counts=."
+        )
+
+    @property
+    def sentence(self) -> str:
+        """The result in one sentence, with its limits."""
+        last = self.points[-1]
+        if last.speedup is None or len(self.points) == 1:
+            who = plural(last.ranks, "rank")
+            return (
+                f"{who}: {format_seconds(last.median_seconds)} a step; there is nothing to "
+                "compare it with."
+            )
+        said = (
+            f"{last.ranks} ranks have a speed-up of {format_ratio(last.speedup)} "
+            f"{_ratio_span(last.speedup_interval)} in samples a second"
+        )
+        said += f" over {self.points[0].ranks}"
+        if last.ranks > self.processors and self.stage == COMPUTED:
+            said += (
+                f", but on {plural(self.processors, 'processor')} they take turns: this machine "
+                "shows the cost of more ranks, "
+                "not their gain"
+            )
+        elif self.stage == WAITED:
+            said += (
+                "; their compute was a timed wait, so this shows what communication costs, "
+                "not how fast this machine is"
+            )
+        return f"{said}."
+
+    def has_note(self, code: str) -> bool:
+        """Return whether a note with this code is among the notes."""
+        return any(note.code == code for note in self.notes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ScalingResult) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.label, self.mode, self.stage, self.parameter_bytes, len(self.points)))
+
+    def __repr__(self) -> str:
+        return f"<{self.mode} scaling of {self.label}: {self.sentence.rstrip('.')}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a number of ranks, then the link and the notes."""
+        rows: list[Sequence[str]] = [
+            (
+                f"{p.ranks} rank{'s' if p.ranks > 1 else ''}",
+                str(p.batch),
+                f"{format_seconds(p.median_seconds)} {_seconds_span(p.interval_seconds)}",
+                ""
+                if p.speedup is None
+                else f"{format_ratio(p.speedup)} {_ratio_span(p.speedup_interval)}",
+                "" if p.efficiency is None else f"{100 * p.efficiency:.3g} %",
+                _predicted(p),
+            )
+            for p in self.points
+        ]
+        if self.latency_seconds is not None and self.bandwidth_bytes_per_second is not None:
+            rate = format_bytes_per_second(self.bandwidth_bytes_per_second)
+            link = (
+                f"{format_seconds(self.latency_seconds)} a message and {rate}, from the "
+                "measured all-reduce"
+            )
+            rows.append(("link", link, "", "", "", ""))
+        what = (
+            f"{format_bytes(self.parameter_bytes)} of gradients; compute "
+            f"{'is ' if self.stage == WAITED else ''}{self.stage}"
+        )
+        rows.append(
+            (
+                "each step",
+                f"{what}; {plural(self.processors, 'processor')} among the ranks",
+                "",
+                "",
+                "",
+                "",
+            )
+        )
+        rows += [(f"note: {note.code}", note.sentence, "", "", "", "") for note in self.notes]
+        headers = (
+            f"{self.mode} scaling, {self.label}",
+            "batch a rank",
+            "step (median, 95 %)",
+            "speed-up (95 %)",
+            "efficiency",
+            "predicted",
+        )
+        return headers, rows
+
+
+def _predicted(p: ScalingMeasurement) -> str:
+    if p.predicted_seconds is None or p.predicted_overlapped_seconds is None:
+        return "not predicted"
+    low, high = format_seconds(p.predicted_overlapped_seconds), format_seconds(p.predicted_seconds)
+    return high if low == high else f"{low} to {high}"
+
+
+def _ratio_span(interval: tuple[float, float] | None) -> str:
+    return (
+        "(no interval)"
+        if interval is None
+        else f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]"
+    )
+
+
+def _seconds_span(interval: tuple[float, float] | None) -> str:
+    return (
+        "(no interval)"
+        if interval is None
+        else f"[{format_seconds(interval[0])}, {format_seconds(interval[1])}]"
+    )
+
+
+@dataclass(frozen=True)
+class GlobalBatchRow(Result):
+    """A training with one global batch under one rule for the learning rate.
+
+    Attributes
+    ----------
+    rule : str
+        "unchanged", "linear" or "linear with warm-up".
+    ranks : int
+    global_batch : int
+        ranks x batch of each.
+    learning_rate : float
+        After the warm-up.
+    steps : int
+        Updates; fewer as the batch grows, since the epochs stay.
+    accuracy : SeedsAccuracy
+        Over seeds and test items.
+    diverged : int
+        Number of seeds whose loss became infinite or nan.
+    """
+
+    rule: str
+    ranks: int
+    global_batch: int
+    learning_rate: float
+    steps: int
+    accuracy: SeedsAccuracy
+    diverged: int
+
+
+@dataclass(frozen=True)
+class GlobalBatchResult(Result):
+    """What the global batch does to learning when everything else stays the same; one process
+    computes what the ranks would.
+
+    Attributes
+    ----------
+    task : str
+    batch : int
+        Of each rank.
+    epochs : int
+    optimizer : str
+    learning_rate : float
+        With one rank.
+    warm_up_epochs : float
+        Over which "linear with warm-up" raises the learning rate from that of one rank.
+    rows : tuple of GlobalBatchRow
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    task: str
+    batch: int
+    epochs: int
+    optimizer: str
+    learning_rate: float
+    warm_up_epochs: float
+    rows: tuple[GlobalBatchRow, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules that were tried, in order."""
+        return tuple(dict.fromkeys(row.rule for row in self.rows))
+
+    def select(self, rule: str) -> tuple[GlobalBatchRow, ...]:
+        """Return the rows of one rule, ascending in the global batch."""
+        return tuple(
+            sorted((row for row in self.rows if row.rule == rule), key=lambda row: row.global_batch)
+        )
+
+    def __repr__(self) -> str:
+        sizes = sorted({row.global_batch for row in self.rows})
+        return (
+            f"<{self.task}: global batches of {sizes[0]} to {sizes[-1]} over {self.epochs} "
+            f"epochs, {len(self.rules)} rules>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a training."""
+        rows: list[Sequence[str]] = []
+        for row in self.rows:
+            low, high = row.accuracy.interval
+            right = f"{100 * row.accuracy.mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+            lost = (
+                f", {row.diverged} of {len(row.accuracy.accuracies)} diverged"
+                if row.diverged
+                else ""
+            )
+            rows.append(
+                (
+                    row.rule,
+                    str(row.ranks),
+                    str(row.global_batch),
+                    f"{row.learning_rate:.3g}",
+                    str(row.steps),
+                    right + lost,
+                )
+            )
+        rows += [(f"note: {note.code}", note.sentence, "", "", "", "") for note in self.notes]
+        return (
+            "learning rate",
+            "ranks",
+            "global batch",
+            "rate",
+            "updates",
+            "accuracy (95 % over seeds and items)",
+        ), rows

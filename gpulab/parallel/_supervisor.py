@@ -1,0 +1,439 @@
+"""The supervisor: a process that starts a cluster's processes, reports how each ends, and ends them
+all when the kernel is gone.
+
+``Supervisor`` is the kernel's handle; it starts this file as a program. The two speak in lines of
+JSON: orders on the program's standard input, events on its standard output. When the input ends (the
+kernel was killed, restarted, or let go of the cluster) or the parent has changed, the program kills
+everything that it started and all that these started, removes the cluster's folder, and leaves.
+
+Where the system can fork safely (Linux), engines are forked from the supervisor after it has loaded
+torch and ipyparallel once: an engine then takes a tenth of a second in place of seconds, and the
+ranks share the libraries' memory. The supervisor itself computes nothing, has one thread, and never
+touches a GPU, so that a fork of it is sound. Elsewhere each engine is a process of its own from the
+start.
+
+Tried on Linux only. On Windows there are no sessions and no parent that changes: the end of the
+input is what counts there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import queue
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import psutil
+
+import gpulab
+from gpulab._files import TemporaryFolder
+from gpulab.errors import RankError
+
+_LINUX = sys.platform.startswith("linux")
+# A supervisor has ended everything within this time, or it is killed itself; its children then die
+# with it (Linux) or are found by name.
+_END_SECONDS = 10.0
+_TICK_SECONDS = 0.05  # how often ends are looked for; a fifth of a hundredth of one core
+# prctl's numbers, from linux/prctl.h: the signal that a child gets when its parent dies; orphans go
+# to the nearest such ancestor.
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+# When memory runs out, the system takes an engine before it takes the notebook's kernel (-1000 to
+# 1000; /proc/PID/oom_score_adj).
+_OOM_SCORE = 500
+# torch._dynamo is loaded by the first operator that a dispatch mode or an optimizer sees.
+_PRELOADED = (
+    "torch.distributed.tensor",
+    "torch._dynamo",
+    "ipykernel.ipkernel",
+    "ipyparallel.engine.app",
+    "cloudpickle",
+    "gpulab.parallel._rank",
+)
+
+
+class Supervisor:
+    """The kernel's handle of a supervisor: what it was told to start, and how that ended.
+
+    Dropping the object, the interpreter's end, and ``close`` do the same: the pipe is closed, and
+    the supervisor ends everything.
+
+    Attributes
+    ----------
+    folder : Path
+        Of the cluster; logs are in it.
+    pids, ends : dict of str to int
+        By name: the processes that run, and the exit codes of those that ended (negative: a
+        signal).
+    loaded : bool
+        Whether the libraries of the engines are loaded.
+    failures : list of str
+        What it could not do.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        on_end: weakref.WeakMethod[Callable[[str], None]] | None = None,
+        end_seconds: float = _END_SECONDS,
+    ) -> None:
+        temporary = TemporaryFolder("cluster")
+        self.folder, self._on_end = Path(temporary.name), on_end
+        self.pids: dict[str, int] = {}
+        self.ends: dict[str, int] = {}
+        self.loaded = False
+        self.failures: list[str] = []
+        root = str(Path(gpulab.__file__).resolve().parent.parent)
+        path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
+        with (self.folder / "supervisor.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(self.folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                # gpulab importable, and libraries that start no threads when they are loaded
+                env=os.environ
+                | {
+                    "PYTHONPATH": path,
+                    "OMP_NUM_THREADS": str(threads),
+                    "OPENBLAS_NUM_THREADS": "1",
+                    "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+                },
+            )
+        threading.Thread(
+            target=_listen,
+            args=(weakref.ref(self), self._process.stdout),
+            daemon=True,
+            name="gpulab-supervisor",
+        ).start()
+        self.close = weakref.finalize(self, _end, self._process, end_seconds, temporary)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the supervisor itself is there."""
+        return self._process.poll() is None
+
+    def order(self, what: str, **values: Any) -> None:
+        """Give one order: the name of a method of `_SupervisorProcess` and its arguments.
+
+        Raises
+        ------
+        RankError
+            If the supervisor is gone.
+        """
+        pipe = self._process.stdin
+        assert pipe is not None
+        try:
+            pipe.write(json.dumps({"what": what, **values}).encode() + b"\n")
+            pipe.flush()
+        except (OSError, ValueError) as error:
+            raise RankError(
+                "cluster: the process that watches over the engines is gone, and the engines with "
+                "it; expected it to live as long as the "
+                "cluster. Call recover()."
+            ) from error
+
+    def take(self, event: str, name: str = "", value: Any = None) -> None:
+        """Take in one event."""
+        if event == "started":
+            self.pids[name] = value
+        elif event == "ended":
+            self.pids.pop(name, None)
+            self.ends[name] = value
+            on_end = None if self._on_end is None else self._on_end()
+            if on_end is not None:
+                on_end(name)
+        elif event == "loaded":
+            self.loaded = True
+        else:
+            self.failures.append(value)
+
+
+def _listen(supervisor: weakref.ref[Supervisor], events: IO[bytes]) -> None:
+    """Take in events until the supervisor ends; holds no reference, so that a dropped cluster is
+    collected, and ended.
+    """
+    with events:
+        for line in events:
+            here = supervisor()
+            if here is None:
+                return
+            here.take(**json.loads(line))
+            del here
+    here = supervisor()
+    # it was killed, and could not end what it had started
+    if here is not None and here._process.wait() != 0:
+        for leader in list(here.pids.values()):
+            _kill(leader)
+
+
+def _end(process: subprocess.Popen[bytes], seconds: float, temporary: TemporaryFolder) -> None:
+    """Close the pipe and wait until the supervisor has ended everything."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    temporary.cleanup()
+
+
+class _Fork:
+    """A forked engine, as ``subprocess.Popen`` has its processes."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        """Return the exit code (negative: a signal), or None while it runs."""
+        ended, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if ended else None
+
+
+class _SupervisorProcess:
+    """The processes by name, and the loop that watches over them; its public methods are the
+    orders.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder, self._parent = folder, os.getppid()
+        self._processes: dict[str, subprocess.Popen[bytes] | _Fork] = {}
+        self._asked_to_stop: dict[str, float] = {}
+        self._forks = False
+
+    def serve(self) -> NoReturn:
+        """Follow orders until the kernel is gone."""
+        if hasattr(signal, "SIGHUP"):
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # the kernel's interrupt is for the ranks, and is sent to them by order
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: self._end_all())
+        if _LINUX:
+            _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        rest = b""
+        try:
+            for data in _input():
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    self._follow(json.loads(line))
+                self._look()
+                if os.getppid() != self._parent:
+                    break
+        finally:
+            self._end_all()
+
+    def _follow(self, order: dict[str, Any]) -> None:
+        """Follow one order; what fails is reported, never raised: a supervisor that dies of an
+        order would take the cluster with it.
+        """
+        try:
+            getattr(self, order.pop("what"))(**order)
+        except Exception as error:
+            _report("failed", value=f"{type(error).__name__}: {error}")
+
+    def load(self) -> None:
+        """Load once what every engine needs, where engines are forked."""
+        if _LINUX:
+            for module in _PRELOADED:
+                importlib.import_module(module)
+            gc.collect()
+            gc.freeze()  # the forks then neither look through it again nor copy its pages
+            # a fork of several threads is not sound
+            self._forks = psutil.Process().num_threads() == 1
+        _report("loaded")
+
+    def engine(self, name: str, arguments: list[str], log: str) -> None:
+        """Start one engine."""
+        if not self._forks:
+            code = "from ipyparallel.engine.app import main; main()"
+            self.process(name, [sys.executable, "-c", code, *arguments], log)
+            return
+        supervisor = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become_engine(supervisor, arguments, log)
+        self._processes[name] = _Fork(pid)
+        _report("started", name, pid)
+
+    def process(
+        self, name: str, command: list[str], log: str, stop_seconds: float | None = None
+    ) -> None:
+        """Start any other process, as the leader of a session of its own; with ``stop_seconds`` it
+        is interrupted in the end and has so long to stop.
+        """
+        with Path(log).open("ab") as out:
+            started = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                # asked to end, with its own children, should the supervisor be killed
+                preexec_fn=(lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)) if _LINUX else None,  # noqa: PLW1509  # there are no threads here
+            )
+        self._processes[name] = started
+        if stop_seconds is not None:
+            self._asked_to_stop[name] = stop_seconds
+        _report("started", name, started.pid)
+
+    def interrupt(self, names: Sequence[str]) -> None:
+        """Send SIGINT to processes; those that have ended are not reaped while they have a name
+        here, so that the number cannot belong to another.
+        """
+        for name in names:
+            if name in self._processes:
+                os.kill(self._processes[name].pid, signal.SIGINT)
+
+    def kill(self, names: Sequence[str]) -> None:
+        """End processes and their sessions at once."""
+        for name in names:
+            if name in self._processes:
+                _kill(self._processes[name].pid)
+
+    def _look(self) -> None:
+        """Report which processes have ended, and end what they left behind: the rest of their
+        session, and what has a session of its own and became a child of this process.
+        """
+        for name, process in list(self._processes.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del self._processes[name]
+            _kill(process.pid)
+            ours = {each.pid for each in self._processes.values()}
+            for child in psutil.Process().children() if _LINUX else ():
+                if child.pid not in ours:
+                    _kill(child.pid)
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(child.pid, 0)
+            _report("ended", name, code)
+
+    def _end_all(self) -> NoReturn:
+        """Interrupt those that want to stop by themselves, kill everything below this process,
+        again and again since one may be starting another meanwhile, and leave.
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        stopping = {
+            name: seconds
+            for name, seconds in self._asked_to_stop.items()
+            if name in self._processes
+        }
+        self.interrupt(list(stopping))
+        for name, seconds in stopping.items():
+            psutil.wait_procs([psutil.Process(self._processes[name].pid)], timeout=seconds)
+        own = psutil.Process()
+        for _ in range(100):
+            below = own.children(recursive=True)
+            for each in below:
+                with contextlib.suppress(psutil.Error):
+                    each.kill()
+            if not psutil.wait_procs(below, timeout=0.1)[1] and not own.children(recursive=True):
+                break
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os._exit(0)
+
+
+def _input() -> Iterator[bytes]:
+    """Yield what the standard input has, b"" where nothing came within a tick, until its end."""
+    if os.name == "nt":
+        yield from _windows_input()
+        return
+    while True:
+        if not select.select([0], [], [], _TICK_SECONDS)[0]:
+            yield b""
+        elif data := os.read(0, 1 << 16):
+            yield data
+        else:
+            return
+
+
+def _windows_input() -> Iterator[bytes]:
+    """Yield the same on Windows, where pipes cannot be waited for: a thread reads."""
+    arrived: queue.Queue[bytes] = queue.Queue()
+    reading = threading.Thread(
+        target=lambda: [arrived.put(data) for data in iter(lambda: os.read(0, 1 << 16), b"")],
+        daemon=True,
+    )
+    reading.start()
+    while reading.is_alive() or not arrived.empty():
+        try:
+            yield arrived.get(timeout=_TICK_SECONDS)
+        except queue.Empty:
+            yield b""
+
+
+def _report(event: str, name: str = "", value: Any = None) -> None:
+    """Write one event; with nobody to read it the end is near anyway."""
+    with contextlib.suppress(OSError):
+        os.write(1, json.dumps({"event": event, "name": name, "value": value}).encode() + b"\n")
+
+
+def _become_engine(supervisor: int, arguments: list[str], log: str) -> NoReturn:
+    """Turn a fork of the supervisor into an engine; never returns."""
+    code = 1
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != supervisor:  # it died before it could be watched
+            os._exit(1)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE), encoding="ascii")
+        out = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, out), (2, out)):
+            os.dup2(source, target)
+        import numpy as np
+
+        np.random.seed()  # every fork has inherited the same state; ``random`` sees to that itself
+        sys.argv = ["ipengine", *arguments]
+        from ipyparallel.engine.app import main
+
+        main()
+        code = 0
+    except SystemExit as leave:
+        code = leave.code if isinstance(leave.code, int) else 1
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    os._exit(code)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _kill(pid: int) -> None:
+    """Kill a process, all below it, and all of its session where it leads one (DataLoader workers
+    and the like).
+    """
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for each in [*process.children(recursive=True), process]:
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+    if os.name != "nt":
+        with contextlib.suppress(OSError):  # it is gone, or another user's by now
+            os.killpg(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _SupervisorProcess(sys.argv[1]).serve()
