@@ -20,7 +20,7 @@ _WHERE = {
     "PipelineTimeline": "gpulab.widgets.training",
     "NumberFormats": "gpulab.widgets.precision",
     "LossScaling": "gpulab.widgets.precision",
-    "PipelineSchedule": "gpulab.widgets.pipeline_schedule",
+    "PipelineSchedule": "gpulab.widgets.ranks",
     "ScalingLab": "gpulab.widgets.scaling_lab",
     "ShardingExplorer": "gpulab.widgets.sharding_explorer",
     "InferencePlanner": "gpulab.widgets.inference_planner",
@@ -69,9 +69,9 @@ if TYPE_CHECKING:
     from gpulab.widgets.machine import CompareTimings as CompareTimings
     from gpulab.widgets.machine import MachineCard as MachineCard
     from gpulab.widgets.memory_inspector import MemoryInspector as MemoryInspector
-    from gpulab.widgets.pipeline_schedule import PipelineSchedule as PipelineSchedule
     from gpulab.widgets.precision import LossScaling as LossScaling
     from gpulab.widgets.precision import NumberFormats as NumberFormats
+    from gpulab.widgets.ranks import PipelineSchedule as PipelineSchedule
     from gpulab.widgets.roofline_explorer import RooflineExplorer as RooflineExplorer
     from gpulab.widgets.scaling_lab import ScalingLab as ScalingLab
     from gpulab.widgets.simt_microscope import SimtMicroscope as SimtMicroscope

@@ -15,8 +15,8 @@ from gpulab.parallel._scaling_step import MODELS
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds
 from gpulab.widgets._controls import Choice, Control, Several, Slider
 from gpulab.widgets._instrument import Action, Drawing
-from gpulab.widgets._ranks import OnRanks
 from gpulab.widgets._work import Progress, Stop
+from gpulab.widgets.ranks import OnRanks
 
 _NONE = "none"
 _LAWS = (("amdahl", "Amdahl"), ("gustafson", "Gustafson"), ("ring", "with communication (ring)"))
