@@ -4,7 +4,7 @@ machines with several GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpulab import figures, models, parallel, recordings
@@ -12,10 +12,27 @@ from gpulab.evidence import Badge
 from gpulab.models import ScalingCurve
 from gpulab.parallel import ScalingResult
 from gpulab.parallel._scaling_step import MODELS
-from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds
-from gpulab.widgets._controls import Choice, Control, Several, Slider
-from gpulab.widgets._instrument import Action, Drawing
-from gpulab.widgets._work import Progress, Stop
+from gpulab.units import (
+    format_bytes,
+    format_bytes_per_second,
+    format_ratio,
+    format_seconds,
+    plural,
+)
+from gpulab.widgets._instrument import (
+    Action,
+    Choice,
+    Code,
+    Control,
+    Drawing,
+    Progress,
+    Several,
+    Slider,
+    Stop,
+    Values,
+    call,
+    cell,
+)
 from gpulab.widgets.ranks import OnRanks
 
 _NONE = "none"
@@ -31,6 +48,9 @@ _LATENCIES = (0.0, *(float(f"{m}e{e}") for e in range(-6, -3) for m in (1, 2, 5)
 _RATES = tuple(float(f"{m}e{e}") for e in range(8, 12) for m in (1, 2, 5))
 _TOPS = (8, 16, 64, 256, 1024, 4096)
 _CURVE_POINTS = 48
+_SHARES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+# what a ring all-reduce costs: the step, the gradients, and the link
+_RING = ("step_seconds", "parameter_bytes", "latency_seconds", "bandwidth_bytes_per_second")
 
 
 class ScalingLab(OnRanks):
@@ -66,11 +86,11 @@ class ScalingLab(OnRanks):
         self._several: bool | None = None
         super().__init__(**values)
 
-    def make_controls(self) -> Sequence[Control]:
+    def make_controls(self) -> list[Control]:
         """Return what is shown, what is measured, and the numbers of the models."""
         live: dict[str, Any] = {"shows_only": True}
         machines = [
-            (name, f"{recording.environment.device}")
+            (name, recording.environment.device)
             for name, recording in recordings.readable().items()
         ]
         names = [
@@ -112,10 +132,7 @@ class ScalingLab(OnRanks):
             Slider(
                 name="serial_share",
                 label="Serial share",
-                options=[
-                    (s, f"{100 * s:g} %")
-                    for s in (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-                ],
+                options=[(s, f"{100 * s:g} %") for s in _SHARES],
                 default=0.05,
                 help="The share of the time on one rank that cannot be parallelized.",
                 **live,
@@ -204,21 +221,19 @@ class ScalingLab(OnRanks):
         """Return whether a control applies: the sliders of step and link only if a curve depends on
         them.
         """
-        ring, sliders = (
-            "ring" in self.values["laws"],
-            self.values["basis"] == "sliders" or self._live_link is None,
-        )
-        if control.name in ("step_seconds", "basis"):
-            return bool(_made_of_step(self.values)) and (sliders or control.name == "basis")
-        if control.name in ("parameter_bytes", "latency_seconds", "bandwidth_bytes_per_second"):
+        ring = "ring" in self.values["laws"]
+        sliders = self.values["basis"] == "sliders" or self._live_link is None
+        if control.name == "basis":
+            return bool(_made_of_step(self.values))
+        if control.name == "step_seconds":
+            return bool(_made_of_step(self.values)) and sliders
+        if control.name in _RING:
             return ring and sliders
         return ring if control.name == "overlap" else super().on_screen(control)
 
     # The work.
 
-    def work(
-        self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop
-    ) -> ScalingResult:
+    def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> ScalingResult:
         """Run ``gl.parallel.scaling`` on the chosen number of ranks."""
         with self.ranks(values["ranks"], progress, stop) as ranks:
             return parallel.scaling(
@@ -235,89 +250,74 @@ class ScalingLab(OnRanks):
         r: ScalingResult | None = self.results.get("measure")
         if r is None or r.latency_seconds is None or r.bandwidth_bytes_per_second is None:
             return None
-        return (
-            r.at(1).median_seconds,
-            r.parameter_bytes,
-            r.latency_seconds,
-            r.bandwidth_bytes_per_second,
-        )
+        link = r.latency_seconds, r.bandwidth_bytes_per_second
+        return (r.at(1).median_seconds, r.parameter_bytes, *link)
+
+    @property
+    def _ring(self) -> tuple[float, float, float, float]:
+        """What the curve with communication is made of: measured here, or from the sliders."""
+        live = self._live_link if self.values["basis"] == "measured" else None
+        return live or tuple(self.values[name] for name in _RING)
 
     @property
     def curves(self) -> list[ScalingCurve]:
         """The models for the present controls."""
-        return self._curves(self.values)
-
-    def _curves(self, values: Mapping[str, Any]) -> list[ScalingCurve]:
-        ranks, share = _ranks_up_to(values["top"]), values["serial_share"]
-        step = self._ring_arguments(values)
-        made = []
-        if "amdahl" in values["laws"]:
-            made.append(models.amdahl(share, ranks, seconds=step[0]))
-        if "gustafson" in values["laws"]:
-            made.append(models.gustafson(share, ranks, seconds=step[0]))
-        if "ring" in values["laws"]:
-            options = {"mode": values["mode"], "overlap": values["overlap"], "serial_share": share}
-            curve = models.scaling(*step, ranks, **options)
-            if curve.best_ranks is not None and curve.best_ranks <= values["top"]:
+        v, made = self.values, []
+        top, share, step = v["top"], v["serial_share"], self._ring
+        # evenly spaced on a log scale, the powers of two among them
+        ranks = {round(top ** (k / _CURVE_POINTS)) for k in range(_CURVE_POINTS + 1)}
+        ranks |= {*_powers(top)}
+        if "amdahl" in v["laws"]:
+            made.append(models.amdahl(share, sorted(ranks), seconds=step[0]))
+        if "gustafson" in v["laws"]:
+            made.append(models.gustafson(share, sorted(ranks), seconds=step[0]))
+        if "ring" in v["laws"]:
+            options = {"mode": v["mode"], "overlap": v["overlap"], "serial_share": share}
+            curve = models.scaling(*step, sorted(ranks), **options)
+            if curve.best_ranks is not None and curve.best_ranks <= top:
                 curve = models.scaling(*step, sorted({*ranks, curve.best_ranks}), **options)
             made.append(curve)
         return made
 
-    def _ring_arguments(self, values: Mapping[str, Any]) -> tuple[float, float, float, float]:
-        live = self._live_link if values["basis"] == "measured" else None
-        return live or tuple(
-            values[name]
-            for name in (
-                "step_seconds",
-                "parameter_bytes",
-                "latency_seconds",
-                "bandwidth_bytes_per_second",
-            )
-        )
-
-    def _far(self, values: Mapping[str, Any]) -> ScalingResult | None:
-        """Return the recorded machine's scaling; kept, since reading it takes longer than a redraw
-        may.
-        """
-        key = (values["recorded"], values["mode"])
-        if key[0] == _NONE:
+    @property
+    def _far(self) -> ScalingResult | None:
+        """The recorded machine's scaling; kept, since reading it takes longer than a redraw may."""
+        name, mode = self.values["recorded"], self.values["mode"]
+        if name == _NONE:
             return None
-        if key not in self._recorded:
-            self._recorded[key] = parallel.recorded_scaling(recordings.load(key[0]), mode=key[1])
-        return self._recorded[key]
+        if (name, mode) not in self._recorded:
+            loaded = recordings.load(name)
+            self._recorded[name, mode] = parallel.recorded_scaling(loaded, mode=mode)
+        return self._recorded[name, mode]
 
-    def draw(self, values: Mapping[str, Any]) -> Drawing:
+    def draw(self, values: Values) -> Drawing:
         """Return points and curves as figure and table, and a description."""
         live: ScalingResult | None = self.results.get("measure")
-        far, curves = self._far(values), self._curves(values)
+        far, curves = self._far, self.curves
         shown = [r for r in (live, far) if r is not None]
-        words, made = _ring_words(curves, values["top"]), _made_of_step(values)
+        words = _ring_words(curves, values["top"])
+        made = _made_of_step(values) if values["basis"] == "measured" else ""
         if live is None:
             words.append("Press Measure on ranks to add points of this machine.")
-            if values["basis"] == "measured" and made:
-                words.append(f"Until then {made} the sliders.")
+            words += [f"Until then {made} the sliders."] if made else []
         else:
             words.append(f"Measured: {live.sentence}")
-            if values["basis"] == "measured" and made and self._live_link is None:
+            if made and self._live_link is None:
                 words.append(f"One rank alone has no link: {made} the sliders.")
         if far is not None and len(far.points) == 1:
             words.append(_alone(far))
         if values["recorded"] != _NONE and far is None:
             words.append(f"Scaling on {values['recorded']}: not recorded yet.")
-        elif values["recorded"] == _NONE:
-            words.append(
-                "Scaling over several GPUs: not recorded yet." if not self._any_recorded() else ""
-            )
+        elif values["recorded"] == _NONE and not self._any_recorded():
+            words.append("Scaling over several GPUs: not recorded yet.")
         headers, rows = _table(shown, curves, values["top"])
-        evidence = [r.evidence for r in shown] + [c.evidence for c in curves]
-        notes = [note for r in shown for note in r.notes]
         return Drawing(
             figures.scaling(shown, curves, values["quantity"]),
             headers,
             rows,
-            evidence,
-            notes,
-            " ".join(w for w in words if w),
+            [r.evidence for r in shown] + [c.evidence for c in curves],
+            [note for r in shown for note in r.notes],
+            " ".join(words),
         )
 
     def _any_recorded(self) -> bool:
@@ -335,43 +335,39 @@ class ScalingLab(OnRanks):
 
     # The code.
 
-    def code_for(self, values: Mapping[str, Any]) -> str:
+    def code_for(self, values: Values) -> str:
         """Return the models' calls, the measurement and the picture."""
-        live: ScalingResult | None = self.results.get("measure")
-        lines = [
-            "import gpulab as gl",
-            "",
-            f"ranks = [2**k for k in range({values['top'].bit_length()})]",
-        ]
-        step, share = self._ring_arguments(values), values["serial_share"]
+        step, share = [Code(f"{v:.10g}") for v in self._ring], Code(f"{values['serial_share']:g}")
+        ranks = Code("ranks")
         calls = {
-            "amdahl": f"gl.models.amdahl({share:g}, ranks, seconds={step[0]:.10g})",
-            "gustafson": f"gl.models.gustafson({share:g}, ranks, seconds={step[0]:.10g})",
-            "ring": f"gl.models.scaling({', '.join(f'{v:.10g}' for v in step)}, ranks, "
-            f'mode="{values["mode"]}", '
-            f"overlap={values['overlap']:g}, serial_share={share:g})",
+            "amdahl": call("models.amdahl", share, ranks, seconds=step[0]),
+            "gustafson": call("models.gustafson", share, ranks, seconds=step[0]),
+            "ring": call(
+                "models.scaling",
+                *step,
+                ranks,
+                mode=values["mode"],
+                overlap=Code(f"{values['overlap']:g}"),
+                serial_share=share,
+            ),
         }
+        lines = [f"ranks = [2**k for k in range({values['top'].bit_length()})]"]
         lines += ["curves = [", *(f"    {calls[law]}," for law in values["laws"]), "]"]
         shown = []
-        if live is not None:
-            options = "".join(
-                f", {name}={_quoted(value)}" for name, value in _options(values).items()
-            )
-            lines.append(
-                f's = gl.parallel.scaling({values["ranks"]}, "{values["model"]}"{options})'
-            )
+        if "measure" in self.results:
+            made = call("parallel.scaling", values["ranks"], values["model"], **_options(values))
+            lines.append(f"s = {made}")
             shown.append("s")
-        if self._far(values) is not None:
-            lines.append(
-                f'far = gl.parallel.recorded_scaling(gl.recordings.load("{values["recorded"]}"), '
-                f'mode="{values["mode"]}")'
-            )
+        if self._far is not None:
+            recording = Code(call("recordings.load", values["recorded"]))
+            made = call("parallel.recorded_scaling", recording, mode=values["mode"])
+            lines.append(f"far = {made}")
             shown.append("far")
         quantity = "" if values["quantity"] == "speedup" else f', "{values["quantity"]}"'
-        return "\n".join([*lines, f"gl.figures.scaling([{', '.join(shown)}], curves{quantity})"])
+        return cell(*lines, f"gl.figures.scaling([{', '.join(shown)}], curves{quantity})")
 
 
-def _made_of_step(values: Mapping[str, Any]) -> str:
+def _made_of_step(values: Values) -> str:
     """Return which of the curves depend on the step of one rank, in words, or "": in seconds all
     do.
     """
@@ -380,22 +376,9 @@ def _made_of_step(values: Mapping[str, Any]) -> str:
     return "the model curves use" if values["laws"] and values["quantity"] == "seconds" else ""
 
 
-def _options(values: Mapping[str, Any]) -> dict[str, Any]:
+def _options(values: Values) -> dict[str, Any]:
     """Return what ``gl.parallel.scaling`` takes after ranks and model."""
     return {"mode": values["mode"], **({"wait_seconds": _WAIT_SECONDS} if values["waits"] else {})}
-
-
-def _quoted(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else f"{value:g}"
-
-
-def _ranks_up_to(top: int) -> list[int]:
-    """Return whole numbers from 1 to ``top``, evenly spaced on a log scale, the powers of two among
-    them.
-    """
-    return sorted(
-        {*(round(top ** (k / _CURVE_POINTS)) for k in range(_CURVE_POINTS + 1)), *_powers(top)}
-    )
 
 
 def _powers(top: int) -> list[int]:
@@ -407,17 +390,18 @@ def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:
     if ring is None:
         return []
     last = ring.points[-1]
-    words = (
+    words = [
         f"With communication, {top:,} ranks have a speed-up of {format_ratio(last.speedup)} "
-        "over one, an efficiency of"
-    )
-    words += f" {100 * last.efficiency:.3g} %"
-    share = last.exposed_seconds / last.seconds
-    words += f"; {100 * share:.3g} % of a step is spent waiting for gradients."
+        f"over one, an efficiency of {100 * last.efficiency:.3g} %; "
+        f"{100 * last.exposed_seconds / last.seconds:.3g} % of a step is spent waiting for "
+        "gradients."
+    ]
     if ring.best_ranks is not None:
-        best = f"More than {ring.best_ranks:,} rank{'s' if ring.best_ranks > 1 else ''} do not help"
-        return [f"{words} {best} (the speed-up there is {format_ratio(ring.limit_speedup)})."]
-    return [words]
+        words.append(
+            f"More than {plural(ring.best_ranks, 'rank')} do not help (the speed-up there is "
+            f"{format_ratio(ring.limit_speedup)})."
+        )
+    return words
 
 
 def _alone(far: ScalingResult) -> str:
@@ -426,8 +410,7 @@ def _alone(far: ScalingResult) -> str:
     """
     (point,) = far.points
     return (
-        f"{far.environment.device} was recorded with {point.ranks} "
-        f"rank{'s' if point.ranks > 1 else ''}: "
+        f"{far.environment.device} was recorded with {plural(point.ranks, 'rank')}: "
         f"{format_seconds(point.median_seconds)} per step, {format_bytes(far.parameter_bytes)} of "
         "gradients. More ranks: not recorded yet."
     )
@@ -437,24 +420,21 @@ def _table(
     shown: Sequence[ScalingResult], curves: Sequence[ScalingCurve], top: int
 ) -> tuple[Sequence[str], list[Sequence[str | Badge]]]:
     """Return a row a number of ranks: what was measured and recorded, then what each model says."""
-    counts = sorted({*_powers(top), *(p.ranks for r in shown for p in r.points)})
     headers = ["ranks"]
     for r in shown:
         headers += [f"step ({r.evidence.badge.value.lower()})", "speed-up (95 %)"]
     headers += [c.label for c in curves]
+    measured = [{p.ranks: p for p in r.points} for r in shown]
+    modelled = [{p.ranks: p for p in c.points} for c in curves]
     rows: list[Sequence[str | Badge]] = []
-    for count in counts:
+    for count in sorted({*_powers(top), *(ranks for points in measured for ranks in points)}):
         row = [f"{count:,}"]
-        for r in shown:
-            p = next((p for p in r.points if p.ranks == count), None)
-            row += ["", ""] if p is None else [format_seconds(p.median_seconds), _speedup(p)]
-        for c in curves:
-            point = next((p for p in c.points if p.ranks == count), None)
-            row.append(
-                ""
-                if point is None
-                else f"{format_ratio(point.speedup)} ({100 * point.efficiency:.3g}%)"
-            )
+        for points in measured:
+            p = points.get(count)
+            row += [format_seconds(p.median_seconds), _speedup(p)] if p else ["", ""]
+        for curve in modelled:
+            q = curve.get(count)
+            row.append(f"{format_ratio(q.speedup)} ({100 * q.efficiency:.3g}%)" if q else "")
         rows.append(row)
     return headers, rows
 
@@ -462,9 +442,7 @@ def _table(
 def _speedup(p: Any) -> str:
     if p.speedup is None:
         return ""
-    span = (
-        "(no interval)"
-        if p.speedup_interval is None
-        else "[" + ", ".join(map(format_ratio, p.speedup_interval)) + "]"
-    )
+    span = "(no interval)"
+    if p.speedup_interval is not None:
+        span = f"[{', '.join(map(format_ratio, p.speedup_interval))}]"
     return f"{format_ratio(p.speedup)} {span}"
