@@ -23,7 +23,13 @@ from gpulab.errors import (
     shown,
 )
 from gpulab.evidence import Evidence, Note
-from gpulab.memory.results import CATEGORIES, MemoryTrace, Prediction, free_bytes_of
+from gpulab.memory.results import (
+    CATEGORIES,
+    MemoryTrace,
+    Prediction,
+    free_bytes_of,
+    largest_that_fits,
+)
 from gpulab.units import plural
 
 _SOURCE = (
@@ -298,10 +304,9 @@ def largest_batch(
             "torch.zeros(n, 784)."
         )
     free, kind = free_bytes_of(memory, _device_type(model, device))
-    low, high, guess = 0, _given.whole("largest_batch", "most", most, 1, 2**40) + 1, 1
-    before = (0, 0)
-    while high - low > 1:
-        batch = make(guess)
+
+    def needed_bytes(size: int) -> int:
+        batch = make(size)
         inputs, targets = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
         found = predict(
             model,
@@ -313,16 +318,9 @@ def largest_batch(
             checkpoint=checkpoint,
             device=device,
         )
-        need = found.needed_bytes(kind)
-        low, high = (guess, high) if need <= free else (low, guess)
-        # Bytes grow by about as much for each sample, so the line through the last two sizes leads
-        # near the answer.
-        slope = max(1.0, (need - before[1]) / (guess - before[0])) if before[0] else need
-        before, guess = (
-            (guess, need),
-            min(max(guess + int((free - need) // slope), low + 1), high - 1),
-        )
-    return low
+        return found.needed_bytes(kind)
+
+    return largest_that_fits("largest_batch", needed_bytes, free, most)
 
 
 def _device_type(model: Any, device: Any) -> str:

@@ -7,7 +7,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,25 @@ def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
             "capacity in bytes."
         )
     return where.free_bytes, where.kind
+
+
+def largest_that_fits(
+    function: str, needed_bytes: Callable[[int], int], free: int, most: int
+) -> int:
+    """Return the largest size up to ``most`` that needs no more than ``free`` bytes; 0 if none."""
+    low, high, guess = 0, _given.whole(function, "most", most, 1, 2**40) + 1, 1
+    before = (0, 0)
+    while high - low > 1:
+        need = needed_bytes(guess)
+        low, high = (guess, high) if need <= free else (low, guess)
+        # Bytes grow by about as much for each sample, so the line through the last two sizes leads
+        # near the answer.
+        slope = max(1.0, (need - before[1]) / (guess - before[0])) if before[0] else need
+        before, guess = (
+            (guess, need),
+            min(max(guess + int((free - need) // slope), low + 1), high - 1),
+        )
+    return low
 
 
 @dataclass(frozen=True)

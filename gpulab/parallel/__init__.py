@@ -5,7 +5,7 @@ that split the work.
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._global_batch import global_batch
 from gpulab.parallel._observe import CollectiveCall, Observer, observe, unobserved
-from gpulab.parallel._rank_memory import predict_ranks
+from gpulab.parallel._rank_memory import largest_batch, predict_ranks
 from gpulab.parallel._rank_states import (
     STATE_STRATEGIES,
     GptShape,
@@ -65,6 +65,7 @@ __all__ = [
     "global_batch",
     "gpt_shape",
     "gpt_shapes",
+    "largest_batch",
     "observe",
     "predict_ranks",
     "rank_states",

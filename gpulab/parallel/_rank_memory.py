@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given
+from gpulab.devices import memory_sizes
 from gpulab.errors import GpulabError, InputError, StoppedError, shown
 from gpulab.evidence import Evidence
 from gpulab.memory import _step
-from gpulab.memory.results import LiveTensor
+from gpulab.memory.results import LiveTensor, free_bytes_of, largest_that_fits
 from gpulab.parallel._strategies import (
     Asked,
     Setting,
@@ -204,6 +205,73 @@ def predict_ranks(
             ASSUMPTIONS + (_MIXED if precision == "bfloat16" else ""), _SOURCE, KNOWN_ERROR
         ),
     )
+
+
+def largest_batch(
+    model: Any,
+    make_batch: Callable[[int], Any],
+    *,
+    strategy: str,
+    ranks: int,
+    memory: int | str | None = None,
+    most: int = 65_536,
+    **options: Any,
+) -> int:
+    """Return the largest batch whose step is predicted to fit on a rank, without running a step; 0
+    if none does.
+
+    Parameters
+    ----------
+    model, strategy, ranks, **options
+        As for ``predict_ranks``.
+    make_batch : callable
+        Called with a number of samples; returns the inputs, or a tuple of inputs and targets, of
+        one rank's step. For a pipeline it returns so many samples for each microbatch.
+    memory : int, str or Device, optional
+        Of each rank: bytes, a GPU of the data sheets such as "H100 SXM", or a device of this
+        machine (None: the best one available), of which the memory that is free now counts.
+    most : int
+        The largest number to consider.
+
+    Returns
+    -------
+    int
+        MODELLED, with the margin of ``RankMemory.needed_bytes``.
+
+    Raises
+    ------
+    InputError, DeviceError
+        As for ``predict_ranks``, or if there is no such GPU.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpulab import networks, parallel
+    >>> parallel.largest_batch(
+    ...     lambda: networks.transformer(100, 64, 4, 2, context=64),
+    ...     lambda n: (torch.zeros(n, 64, dtype=torch.int64),) * 2,
+    ...     strategy="zero3", ranks=8, memory=2**30, most=64,
+    ... )
+    64
+    """
+    make = _given.callback("largest_batch", "make_batch", make_batch)
+    if make is None:
+        raise InputError(
+            "largest_batch: make_batch is None; expected a function. Pass for example lambda n: "
+            "torch.zeros(n, 64, dtype=torch.int64)."
+        )
+    if isinstance(memory, str) and memory in memory_sizes.gpus():
+        free, kind = memory_sizes.memory_bytes(memory), "cuda"
+    else:
+        free, kind = free_bytes_of(memory, "cuda")
+
+    def needed_bytes(size: int) -> int:
+        batch = make(size)
+        inputs, targets = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
+        found = predict_ranks(model, inputs, targets, strategy=strategy, ranks=ranks, **options)
+        return found.needed_bytes(kind)
+
+    return largest_that_fits("largest_batch", needed_bytes, free, most)
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:

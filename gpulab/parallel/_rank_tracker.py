@@ -16,6 +16,7 @@ Imported only inside functions: torch is needed when the classes are defined.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -172,6 +173,7 @@ def fake_rank(function: str, rank: int, size: int) -> Iterator[None]:
                 "the prediction makes a group of its own. Call it outside ranks.run, or after "
                 "torch.distributed.destroy_process_group()."
             )
+        hook = sys.excepthook  # making a group wraps it: messages would begin with "[rank0]: "
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         try:
             with (
@@ -186,6 +188,7 @@ def fake_rank(function: str, rank: int, size: int) -> Iterator[None]:
                 yield
         finally:
             dist.destroy_process_group()
+            sys.excepthook = hook
 
 
 @contextlib.contextmanager

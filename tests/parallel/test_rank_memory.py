@@ -1,5 +1,6 @@
 """Memory of one rank of many: predicted by the strategies' own code, and by ZeRO's formulas."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from gpulab.parallel import (
     GptShape,
     gpt_shape,
     gpt_shapes,
+    largest_batch,
     predict_ranks,
     rank_states,
 )
@@ -43,6 +45,23 @@ def test_states_are_what_stays_between_steps(
     assert needed == int(held * 1.15) + 768 * 2**20  # the margins of memory.predict's page
     assert p.needed_bytes("cpu") == int(held * 1.25) + 256 * 2**20
     assert [p.fits(needed), p.fits(needed - 1), p.fits("T4")] == [True, False, True]
+
+
+def test_a_largest_batch_fits_on_a_rank_and_one_more_does_not() -> None:
+    """Sharding leaves room for more; messages of errors look afterwards as before."""
+    hook = sys.excepthook
+
+    def batch(n: int) -> Any:
+        return (torch.zeros(n, 8, dtype=torch.int64),) * 2
+
+    found = {}
+    for strategy in ("ddp", "zero3"):
+        common: dict[str, Any] = {"strategy": strategy, "ranks": 64}
+        found[strategy] = most = largest_batch(SHAPE.model, batch, memory=900 * 2**20, **common)
+        fits = [predict_ranks(SHAPE.model, *batch(most + k), **common) for k in (0, 1)]
+        assert [p.fits(900 * 2**20) for p in fits] == [True, False]
+    assert found["zero3"] > found["ddp"] > 0
+    assert sys.excepthook is hook
 
 
 def test_shares_are_padded_and_stages_hold_their_layers() -> None:
