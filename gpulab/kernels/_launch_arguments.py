@@ -18,7 +18,7 @@ import numpy as np
 from gpulab.errors import InputError, KernelError, kind_of, shown
 from gpulab.kernels._simulate import _run
 from gpulab.kernels._simulate._geometry import Extent
-from gpulab.kernels._simulate._program import program_of
+from gpulab.kernels._simulate._run import program_of
 from gpulab.kernels._simulate._source import Source
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)

@@ -3,19 +3,16 @@ and finds hazards.
 
 The parts, in the order in which a simulation passes through them:
 
-- ``_source`` finds the kernel's text and the names it uses; ``_types`` holds numba's typing rules.
-- ``_translate`` (statements), ``_expressions``, ``_operators``, ``_indices``, ``_calls`` and
-  ``_arithmetic`` (``_fused``: its fma) turn the syntax tree into closures once, and refuse what
-  cannot run; ``_frame`` is a call of such a function at work, ``_registry`` the table of what can
-  be called.
-- ``_geometry`` has the lanes and masks, ``_memory`` arrays and their spaces, ``_machine`` every
-  access that lanes make, ``_atomics`` and ``_warp`` what lanes do together.
-- ``_alone`` runs a loop lane by lane when few lanes are active and the result is the same;
-  ``_alone_text`` and ``_alone_values`` write it as Python for one lane, ``_alone_counts`` derives
-  the counts of lockstep.
-- ``_counters`` counts requests, sectors and wavefronts; ``_hazards`` keeps who touched which word,
-  by happens-before.
-- ``_run`` takes the blocks in batches; ``report`` holds what comes out.
+- ``_source`` finds the kernel's text and what its names mean; ``_types`` holds numba's typing
+  rules, also for variables where control flow joins.
+- ``_translate`` (statements), ``_expressions``, ``_functions`` and ``_arithmetic`` (what can be
+  called) turn the syntax tree into closures once, and refuse what cannot run.
+- ``_geometry`` has the lanes and masks, ``_memory`` arrays, indices, accesses and atomics,
+  ``_machine`` the state of the running blocks and the counts by line.
+- ``_hazards`` keeps who touched which word, by happens-before.
+- ``_scalar_lanes`` runs a loop lane by lane when few lanes are active and the result is the same;
+  ``_scalar_text`` writes it as Python for one lane.
+- ``_run`` is ``simulate``: it takes the blocks in batches; ``report`` holds what comes out.
 
 A value has shape (blocks or 1, threads or 1): what is equal in all blocks or all threads is
 computed, and counted, once.

@@ -1,34 +1,358 @@
-"""Who touched each word last, and whether two threads' accesses are ordered.
-
-Two accesses of one word race when two threads make them, at least one writes, not both are atomic,
-and nothing orders them. Threads of one block are ordered by ``syncthreads``, lanes of one warp also
-by ``syncwarp``. Threads of different blocks are ordered only by the way of the last block: one
-writes, calls ``threadfence``, and then an atomic; the other calls an atomic later. (Fences and
-atomics count for the whole block here.) Two plain writes of the same value are not reported: the
-memory is the same in either order.
-
-For each word two witnesses of each kind (plain writes, atomics, plain reads) are kept: the last
-thread that did so, and one more that differs from it as much as possible: of another block, else of
-another warp, else another lane. Whoever touches the word next is unordered with one of the two, if
-it is unordered with any thread since the last barrier; only where ``syncwarp`` names some lanes of
-a warp, others that were witnesses are asked as well (``_forgotten``). An array is ``quiet``,
-without witnesses, as long as its ``Owners`` tell that nothing can race there.
-"""
+"""Races: who touched each word last, and whether two threads' accesses are ordered."""
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpulab.kernels._simulate._forgotten import Forgotten
-from gpulab.kernels._simulate._geometry import WARP
-from gpulab.kernels._simulate._lanes import Lanes, Moment
-from gpulab.kernels._simulate._ordering import Fences, WarpBarriers
-from gpulab.kernels._simulate._owners import Owners
+from gpulab.kernels._simulate._geometry import WARP, Mask
+
+# -------------------------------------------------------------------------------------------------
+# The lanes of one access as a flat list, and its moment: the form in which the hazard search uses
+# them.
+
+
+class Moment(NamedTuple):
+    """When lanes access: ``epoch`` counts the barriers of their block, ``event`` all ``syncwarp``,
+    fences and atomics so far.
+    """
+
+    epoch: np.ndarray | int
+    event: int
+    line: int
+
+
+class Lanes:
+    """Lanes that access words: global ones of the whole grid, shared ones of their block.
+
+    ``alike`` where one block stands for all, since in all of them the same lanes access the same
+    words of shared memory: then ``words`` has an entry for each lane of that block. Shared words
+    are numbered through the blocks otherwise.
+    """
+
+    def __init__(self, words: np.ndarray, threads: np.ndarray, mask: Mask, alike: bool) -> None:
+        self.words, self.threads, self.mask, self.alike = words, threads, mask, alike
+
+    @property
+    def times(self) -> int:
+        """Return for how many blocks each lane stands."""
+        return self.mask.batch.blocks if self.alike else 1
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Return the block of each lane, counted from the first one of the batch."""
+        return self.mask.flat // self.mask.batch.width
+
+    def of(self, value: Any, which: np.ndarray) -> np.ndarray:
+        """Return the value of some of the lanes; of all blocks, shape (B, lanes), where blocks are
+        alike.
+        """
+        batch = self.mask.batch
+        full = np.broadcast_to(value, (batch.blocks, batch.width))
+        lanes = self.threads[which] % batch.width
+        return full[:, lanes] if self.alike else full[self.rows[which], lanes]
+
+
+def of_one_block(where: Any, mask: Mask) -> Lanes:
+    """Return the lanes of one block that stands for all."""
+    batch = mask.batch
+    here = (
+        None
+        if mask.array is None
+        else np.broadcast_to(mask.array, (1, batch.width))[0].nonzero()[0]
+    )
+    threads = batch.lane_numbers if here is None else here.astype(np.int32)
+    if where.size == 1:
+        return Lanes(np.full(len(threads), where), threads, mask, True)
+    return Lanes(where[0] if here is None else where[0].take(here), threads, mask, True)
+
+
+def of_all_blocks(where: Any, mask: Mask, words: int) -> Lanes:
+    """Return the lanes of all blocks; ``words`` is the size of a shared array, 0 for global
+    memory.
+    """
+    batch, places = mask.batch, mask.selected(where)
+    if words:
+        rows, threads = np.divmod(mask.flat, batch.width)
+        return Lanes(places + rows * words, threads.astype(np.int32), mask, False)
+    return Lanes(
+        places,
+        batch.thread_numbers if mask.array is None else batch.thread_numbers.take(mask.flat),
+        mask,
+        False,
+    )
+
+
+# -------------------------------------------------------------------------------------------------
+# What orders threads beside ``syncthreads``: ``syncwarp`` the lanes of a warp, ``threadfence``
+# with atomics the blocks of a grid.
+
 
 Flat = np.ndarray  # one entry for each lane that takes part
+
+
+class WarpBarriers:
+    """The ``syncwarp`` calls so far: which lanes of each warp took part in which."""
+
+    def __init__(self, rows: int, warps: int, first: int) -> None:
+        self.rows, self.warps, self.first = rows, warps, first
+        self.masks: list[tuple[int, np.ndarray]] = []
+        self.last_full = np.full((rows, warps), -1, dtype=np.int64)
+
+    def add(self, event: int, bits: np.ndarray) -> None:
+        """Add a call; ``bits`` are the lanes that arrived, shape (rows or 1, warps)."""
+        self.masks.append((event, bits))
+        self.last_full[np.broadcast_to(bits == 0xFFFFFFFF, self.last_full.shape)] = event
+
+    def ordered(self, rows: Flat, warps: Flat, first_lanes: Flat, since: Flat, lanes: Flat) -> Flat:
+        """Return where a chain of calls after event ``since`` leads from one lane of a warp to the
+        other.
+        """
+        reached = np.int64(1) << first_lanes.astype(np.int64)
+        found = np.zeros(len(lanes), dtype=bool)
+        begin = int(since.min(initial=np.iinfo(since.dtype).max))
+        for event, masks in self.masks[
+            bisect.bisect_right(self.masks, begin, key=lambda call: call[0]) :
+        ]:
+            bits = masks[rows if len(masks) > 1 else 0, warps].astype(np.int64)
+            reached |= np.where((event > since) & (bits & reached != 0), bits, 0)
+            found = (reached >> lanes & 1).astype(bool)
+            if found.all():
+                break
+        return found
+
+
+class Fences:
+    """What each block has published to the others, by ``threadfence`` and an atomic after it, and
+    when it last looked, by an atomic.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self._fenced = np.full(blocks, -1, dtype=np.int64)
+        self._covered, self._published, self._looked = (
+            self._fenced.copy(),
+            self._fenced.copy(),
+            self._fenced.copy(),
+        )
+
+    def fence(self, blocks: Flat, event: int) -> None:
+        """Note that blocks call ``threadfence``."""
+        self._fenced[blocks] = event
+
+    def atomic(self, blocks: Flat, event: int) -> None:
+        """Note that blocks call an atomic on global memory."""
+        self._covered[blocks] = self._fenced[blocks]
+        self._published[blocks] = self._looked[blocks] = event
+
+    def ordered(self, earlier: Flat, since: Flat, later: Flat) -> Flat:
+        """Return where an access of one block at an event comes before what another block does
+        now.
+        """
+        published, looked = self._published[earlier], self._looked[later]
+        found: Flat = (since < self._covered[earlier]) & (
+            (published < looked) | ((published == looked) & (earlier < later))
+        )
+        return found
+
+
+# -------------------------------------------------------------------------------------------------
+# A cheap test that most accesses pass: while each word belongs to one thread, or is never written,
+# no two accesses can race.
+#
+# Accesses that pass are only recorded. When one does not pass, the recorded ones go to the
+# witnesses in ``_hazards`` for the exact test.
+
+
+NOBODY, SEVERAL = -1, -2
+# Lanes noted at most, at 12 bytes each.
+_MOST_NOTED = 1 << 21
+
+
+class Owners:
+    """The accesses of one array since the owners were last forgotten, and which thread reads or
+    writes each word.
+    """
+
+    def __init__(self, words: int) -> None:
+        self.words = words
+        self.noted: list[tuple[str, Lanes, Moment]] = []
+        self._noted_lanes = 0
+        # made when first needed
+        self._readers, self._writers = (np.empty(0, dtype=np.int32) for _ in range(2))
+        self._forget()
+
+    def _forget(self) -> None:
+        self._new_readers: list[Lanes] = []
+        self._read_alone: dict[int, Lanes] = {}
+        self._own: dict[int, Lanes] = {}  # lanes that were found to write words of their own
+        self._kinds: set[str] = set()
+        self._any_readers = False
+
+    def forget(self) -> None:
+        """Begin anew: nobody has accessed anything."""
+        if self.noted:
+            self.noted = []
+            self._noted_lanes = 0
+            self._forget()
+
+    def passes(self, kind: str, lanes: Lanes, moment: Moment) -> bool:
+        """Return whether an access cannot race with those before, and note it then."""
+        if self._noted_lanes > _MOST_NOTED:
+            return False
+        kinds = self._kinds
+        if kind == "atomic" or "atomic" in kinds:
+            harmless = kinds <= {"atomic"} and kind == "atomic"
+        elif kind == "load" and "store" not in kinds:
+            self._new_readers.append(lanes)
+            harmless = True
+        elif id(lanes) in self._own:
+            harmless = True
+        elif kind == "load":
+            harmless = self._only(self._writers.take(lanes.words), lanes)
+            self._new_readers.append(lanes)
+        else:
+            harmless = self._takes(lanes)
+        if harmless:
+            kinds.add(kind)
+            self.noted.append((kind, lanes, moment))
+            self._noted_lanes += len(lanes.words)
+        return harmless
+
+    @staticmethod
+    def _only(owners: np.ndarray, lanes: Lanes) -> bool:
+        """Return whether the words belong to the lanes, or to nobody."""
+        return not np.count_nonzero((owners != lanes.threads) & (owners != NOBODY))
+
+    def _takes(self, lanes: Lanes) -> bool:
+        """Return whether all words that lanes write are their own, each lane's another one; they
+        belong to them then.
+        """
+        if "store" not in self._kinds:
+            self._writers = self._nobodies(self._writers)
+        for readers in self._new_readers:
+            self._read(readers)
+        self._new_readers = []
+        words, threads = lanes.words, lanes.threads
+        if self._any_readers and not self._only(self._readers.take(words), lanes):
+            return False
+        if "store" in self._kinds and not self._only(self._writers.take(words), lanes):
+            return False
+        self._writers[words] = threads
+        if np.count_nonzero(self._writers.take(words) != threads):
+            return False
+        self._own[id(lanes)] = lanes
+        return True
+
+    def _read(self, lanes: Lanes) -> None:
+        """Note who reads each word: one thread, or several."""
+        if id(lanes) in self._read_alone:
+            return
+        if not self._any_readers:
+            self._readers = self._nobodies(self._readers)
+            self._any_readers = True
+        words, threads = lanes.words, lanes.threads
+        before = self._readers.take(words)
+        self._readers[words] = threads
+        shared = (self._readers.take(words) != threads) | ((before != threads) & (before != NOBODY))
+        if np.count_nonzero(shared):
+            self._readers[words[shared]] = SEVERAL
+        self._read_alone[id(lanes)] = lanes
+
+    def _nobodies(self, owners: np.ndarray) -> np.ndarray:
+        if not len(owners):
+            return np.full(self.words, NOBODY, dtype=np.int32)
+        owners.fill(NOBODY)
+        return owners
+
+
+# -------------------------------------------------------------------------------------------------
+# Accesses that are no longer witnesses, because later ones replaced them; kept only where
+# ``syncwarp`` names lanes.
+#
+# Two witnesses of a word stand for all of a warp's lanes only while whatever orders lanes orders
+# all of them. A ``syncwarp`` of some lanes may order both witnesses before an access, and leave a
+# third lane out.
+
+
+_WORD, _THREAD = 0, 1
+_COLUMNS = 5  # word, thread, epoch, line, event
+
+
+class Evicted:
+    """Of each word, the last access of every thread that is no witness any more."""
+
+    def __init__(self) -> None:
+        self._table = np.empty((0, _COLUMNS), dtype=np.int64)
+        self._new: list[np.ndarray] = []
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._table = self._table[:0]
+        self._new = []
+
+    def add(self, words: Flat, fields: Flat) -> None:
+        """Note accesses, later than all before; ``fields`` are those of a witness, shape (n, 4),
+        with thread -1 for nobody.
+        """
+        real = fields[:, 0] >= 0
+        if real.any():
+            self._new.append(np.column_stack([words[real], fields[real]]).astype(np.int64))
+
+    def copy_rows(self, words: int, times: int) -> Evicted:
+        """Return the same for so many rows of words."""
+        copy = Evicted()
+        for row in range(times):
+            part = self._compact().copy()
+            part[:, _WORD] += row * words
+            copy._new.append(part)
+        return copy
+
+    def of(self, words: Flat) -> tuple[Flat, Flat]:
+        """Return all accesses of each word: which of the given words, and the fields, shape (n,
+        4).
+        """
+        table = self._compact()
+        first = np.searchsorted(table[:, _WORD], words, "left")
+        last = np.searchsorted(table[:, _WORD], words, "right")
+        many = last - first
+        which = np.repeat(np.arange(len(words)), many)
+        place = (
+            np.arange(len(which)) - np.repeat(np.cumsum(many) - many, many) + np.repeat(first, many)
+        )
+        return which, table[place, _THREAD:]
+
+    def _compact(self) -> np.ndarray:
+        if self._new:
+            table = np.concatenate([self._table, *self._new])
+            # stable: the latest of a word and thread is the last
+            table = table[np.lexsort((table[:, _THREAD], table[:, _WORD]))]
+            last = np.ones(len(table), dtype=bool)
+            last[:-1] = (table[1:, : _THREAD + 1] != table[:-1, : _THREAD + 1]).any(axis=1)
+            self._table, self._new = table[last], []
+        return self._table
+
+
+# -------------------------------------------------------------------------------------------------
+# Who touched each word last, and whether two threads' accesses are ordered.
+#
+# Two accesses of one word race when two threads make them, at least one writes, not both are
+# atomic, and nothing orders them. Threads of one block are ordered by ``syncthreads``, lanes of
+# one warp also by ``syncwarp``. Threads of different blocks are ordered only by the way of the
+# last block: one writes, calls ``threadfence``, and then an atomic; the other calls an atomic
+# later. (Fences and atomics count for the whole block here.) Two plain writes of the same value
+# are not reported: the memory is the same in either order.
+#
+# For each word two witnesses of each kind (plain writes, atomics, plain reads) are kept: the last
+# thread that did so, and one more that differs from it as much as possible: of another block, else
+# of another warp, else another lane. Whoever touches the word next is unordered with one of the
+# two, if it is unordered with any thread since the last barrier; only where ``syncwarp`` names
+# some lanes of a warp, others that were witnesses are asked as well (``Evicted``). An array is
+# ``quiet``, without witnesses, as long as its ``Owners`` tell that nothing can race there.
 
 
 @dataclass(frozen=True)
@@ -56,7 +380,7 @@ class _Witnesses:
 
     __slots__ = ("forgotten", "kept", "packed", "words")
 
-    def __init__(self, words: int, forgotten: Forgotten | None) -> None:
+    def __init__(self, words: int, forgotten: Evicted | None) -> None:
         self.words = words
         self.forgotten = forgotten  # None where two witnesses tell all
         # made when first needed: most arrays know one kind of access
@@ -114,7 +438,7 @@ class Tracker:
         self._owners = Owners(words)
         self._epoch: Flat | int = -1
         self._witnesses = {
-            kind: _Witnesses(words, Forgotten() if names_lanes else None)
+            kind: _Witnesses(words, Evicted() if names_lanes else None)
             for kind in ("store", "atomic", "load")
         }
         # Which words of shared memory have a value; None once all have, and for global memory.
@@ -282,7 +606,7 @@ class Tracker:
 
     def _forgotten_conflict(
         self,
-        forgotten: Forgotten,
+        forgotten: Evicted,
         words: Flat,
         threads: Flat,
         moment: Moment,

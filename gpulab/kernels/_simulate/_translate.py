@@ -1,35 +1,239 @@
-"""Turn a kernel's statements into closures that run them for the lanes of a mask.
-
-A statement takes the lanes that arrive and returns those that go on to the next one: none (None)
-after ``return``, ``break`` and ``continue``. After an ``if`` or a loop the lanes are together
-again.
-"""
+"""Turn a kernel's statements into closures that run them for the lanes of a mask."""
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpulab.errors import KernelError
 from gpulab.kernels._simulate import _types
-from gpulab.kernels._simulate._accesses import load, store
-from gpulab.kernels._simulate._alone import alone_of
-from gpulab.kernels._simulate._expressions import Expression, Translator
-from gpulab.kernels._simulate._frame import ForLoop, Frame, Loop, Statement
+from gpulab.kernels._simulate._expressions import Expression, Translator, type_of
 from gpulab.kernels._simulate._geometry import Mask, union
-from gpulab.kernels._simulate._indices import index_of
-from gpulab.kernels._simulate._joins import Given
-from gpulab.kernels._simulate._memory import View, cannot_be_written
+from gpulab.kernels._simulate._machine import Machine
+from gpulab.kernels._simulate._memory import View, cannot_be_written, index_of, load, store
+from gpulab.kernels._simulate._scalar_lanes import ScalarLoop, scalar_loop_of
 from gpulab.kernels._simulate._source import Source
-from gpulab.kernels._simulate._tuples import type_of
+from gpulab.kernels._simulate._types import Given
 from gpulab.units import plural
 
 if TYPE_CHECKING:
-    from gpulab.kernels._simulate._program import Program
+    from gpulab.kernels._simulate._run import Program
+
+# -------------------------------------------------------------------------------------------------
+# A call of a kernel or device function at work: its variables, its loops, and the lanes that left
+# them.
+
+
+Statement = Callable[["Frame", Mask], "Mask | None"]
+
+
+@dataclass(eq=False)
+class Loop:
+    """The lanes that left a loop's body early."""
+
+    broken: Mask | None = None
+    continued: Mask | None = None
+
+
+@dataclass(eq=False)
+class Frame:
+    """A call of a kernel or device function: variables, and the lanes that are still in it
+    (``live``).
+    """
+
+    machine: Machine
+    variables: dict[str, Any]
+    live: Mask
+    is_kernel: bool
+    loops: list[Loop] = field(default_factory=list)
+    # local ones, by the place in the source that makes them
+    arrays: dict[int, View] = field(default_factory=dict)
+    returns: int = 0
+    result: Any = None
+    gave_nothing: bool = False  # whether lanes came to a plain `return`
+    # the lanes that gave a variable a value, where that is not sure
+    given: dict[str, Mask | None] = field(default_factory=dict)
+
+    def assign(self, name: str, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
+        """Give a variable a value in some lanes; the others keep theirs."""
+        old = self.variables.get(name)
+        if old is None or mask is self.live or mask.array is None:
+            self.variables[name] = value
+        else:
+            self.variables[name] = merged(mask, value, old, name, fail)
+
+    def look_for(self, name: str, mask: Mask, line: int) -> None:
+        """Report a variable that lanes read to which they have given no value: they have what was
+        computed for others, or anything.
+        """
+        without = mask.without(self.given.get(name))
+        if without is None or self.machine.found_again("uninitialised", line, name, without.lanes):
+            return
+        row, lane = divmod(int(without.flat[0]), without.batch.width)
+        self.machine.found(
+            "uninitialised",
+            line,
+            name,
+            (),
+            (self.machine.thread(row, lane),),
+            without.lanes,
+            f"{name} is read by threads that have not assigned it: on a GPU its value is undefined",
+        )
+
+    def give(self, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
+        """Return from the call in some lanes."""
+        self.returns += 1
+        if self.is_kernel:
+            self.machine.exited = union(self.machine.exited, mask)
+            if value is not None:
+                raise fail("a kernel cannot return a value; expected a plain `return`")
+        elif value is None:
+            self.gave_nothing = True
+        elif self.result is None:
+            self.result = value
+        else:
+            self.result = merged(mask, value, self.result, "the result", fail)
+
+
+def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], KernelError]) -> Any:
+    """Return the new value in the lanes of the mask and the old one elsewhere."""
+    chosen = mask.array
+    if value is old or chosen is None:
+        return value
+    if isinstance(value, tuple) and isinstance(old, tuple) and len(value) == len(old):
+        return tuple(merged(mask, v, o, name, fail) for v, o in zip(value, old, strict=True))
+    if isinstance(value, View) and isinstance(old, View):
+        if value.store is old.store and value.strides == old.strides:
+            shape = tuple(
+                _extent(chosen, new, now) for new, now in zip(value.shape, old.shape, strict=True)
+            )
+            return View(
+                value.store, np.where(chosen, value.offset, old.offset), shape, value.strides
+            )
+        raise fail(
+            f"{name} refers to different arrays in different threads; expected one array. Use an "
+            "index that differs instead"
+        )
+    if isinstance(value, (np.ndarray, np.generic)) and isinstance(old, (np.ndarray, np.generic)):
+        return _types.select(chosen, *_types.alike(value, old))
+    raise fail(f"{name} has different kinds of values in different threads; expected one kind")
+
+
+def _extent(chosen: np.ndarray, new: Any, old: Any) -> Any:
+    """Return an axis's extent: one number where all lanes have the same, since a slice may be as
+    long as each lane asks for.
+    """
+    if new is old or (np.ndim(new) == np.ndim(old) == 0 and new == old):
+        return new
+    return np.where(chosen, new, old)
+
+
+@dataclass(frozen=True, eq=False)
+class ForLoop:
+    """The body of a ``for``, and the two ways to run it."""
+
+    line: int
+    target: Callable[[Frame, Mask, Any], None]
+    body: Statement
+    scalar_loop: ScalarLoop | None = None
+
+    def over(
+        self,
+        frame: Frame,
+        mask: Mask,
+        items: Sequence[Any],
+        number: Callable[[int], Any] = np.int64,
+    ) -> Mask | None:
+        """Run the loop where all lanes take the same values: of a range, whose ``number`` is its
+        type, or of a tuple.
+        """
+        machine, loop, returns = frame.machine, Loop(), frame.returns
+        frame.loops.append(loop)
+        going: Mask | None = mask
+        turn, count = 0, len(items)
+        scalar, numbers = (
+            self.scalar_loop and self.scalar_loop.begins(),
+            items if isinstance(items, range) else None,
+        )
+        if number is not np.int64:
+            scalar = None
+        while going is not None:
+            if (
+                scalar is not None
+                and numbers is not None
+                and scalar.turns_before <= turn < count
+                and scalar.suits(frame, going)
+            ):
+                going, done = scalar.run(frame, going, numbers[turn:])
+                scalar = None
+                turn += done
+                if going is None:
+                    break
+            machine.step(self.line, going)
+            if turn == count:
+                machine.counters.tested.append((self.line, going, None, going))
+                break
+            machine.counters.tested.append((self.line, going, going, None))
+            self.target(frame, going, items[turn] if numbers is None else number(numbers[turn]))
+            going = union(self.body(frame, going), loop.continued)
+            loop.continued = None
+            turn += 1
+        frame.loops.pop()
+        return mask if frame.returns == returns else union(going, loop.broken)
+
+    def lane_by_lane(
+        self, frame: Frame, mask: Mask, start: Any, stop: Any, step: Any
+    ) -> Mask | None:
+        """Run the loop where the limits differ between lanes: each leaves when its own values
+        end.
+        """
+        machine, loop, returns = frame.machine, Loop(), frame.returns
+        frame.loops.append(loop)
+        going: Mask | None = mask
+        out: list[Mask | None] = [None]
+        now = start
+        up = bool(np.all(step > 0))
+        scalar, turn = self.scalar_loop and self.scalar_loop.begins(), 0
+        while going is not None:
+            if (
+                scalar is not None
+                and turn >= scalar.turns_before
+                and scalar.suits(frame, going)
+                and now.dtype == stop.dtype == _types.INT
+            ):
+                each = zip(
+                    *(going.selected(limit).tolist() for limit in (now, stop, step)), strict=True
+                )
+                going, done = scalar.run(frame, going, [range(*limits) for limits in each])
+                now, scalar = now + step * np.int64(done), None
+                if going is None:
+                    break
+            turn += 1
+            machine.step(self.line, going)
+            more = now < stop if up else np.where(step > 0, now < stop, now > stop)
+            yes, no = machine.test(self.line, going, more)
+            out.append(no)
+            if yes is None:
+                break
+            self.target(frame, yes, now)
+            going = union(self.body(frame, yes), loop.continued)
+            loop.continued = None
+            now = now + step
+        frame.loops.pop()
+        return mask if frame.returns == returns else functools.reduce(union, out, loop.broken)
+
+
+# -------------------------------------------------------------------------------------------------
+# Turn a kernel's statements into closures that run them for the lanes of a mask.
+#
+# A statement takes the lanes that arrive and returns those that go on to the next one: none (None)
+# after ``return``, ``break`` and ``continue``. After an ``if`` or a loop the lanes are together
+# again.
 
 
 class StatementTranslator:
@@ -230,22 +434,22 @@ class StatementTranslator:
             raise self.fail("`else` after a loop is not supported in a kernel", node)
         line, test = node.test.lineno, self.expressions.condition(node.test)
         body = self._body(node.body)
-        may = alone_of(node, self.expressions, self._joined)
+        may = scalar_loop_of(node, self.expressions, self._joined)
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
             machine, loop, returns = frame.machine, Loop(), frame.returns
             frame.loops.append(loop)
             going: Mask | None = mask
             out: list[Mask | None] = [None]
-            alone, turn = may and may.begins(), 0
+            scalar, turn = may and may.begins(), 0
             while going is not None:
-                if alone is not None:
+                if scalar is not None:
                     turn += 1
-                    if turn > alone.turns_before and alone.suits(frame, going):
-                        going, _ = alone.run(frame, going)
+                    if turn > scalar.turns_before and scalar.suits(frame, going):
+                        going, _ = scalar.run(frame, going)
                         if going is None:
                             break
-                        alone = None
+                        scalar = None
                 machine.step(line, going)
                 yes, no = machine.test(line, going, test(frame, going))
                 out.append(no)
@@ -276,7 +480,7 @@ class StatementTranslator:
             node.lineno,
             target,
             body,
-            None if limits is None else alone_of(node, self.expressions, self._joined),
+            None if limits is None else scalar_loop_of(node, self.expressions, self._joined),
         )
         if limits is None:
             values = self.expressions.expression(node.iter)

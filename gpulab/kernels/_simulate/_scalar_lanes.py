@@ -1,32 +1,264 @@
-"""Run the lanes of a loop one after the other when only few are active: NumPy's overhead for each
-statement then costs more than the lanes.
-
-If lanes only compute, read memory that is not written, and use arrays of their own, each gets the
-same values as in lockstep. The counts of lockstep follow from the iterations that each lane took:
-lanes are together when they are in the same iteration of all enclosing loops. Arithmetic in which
-Python differs from numba, and everything that would be a finding, an error or a trace, is left to
-lockstep.
+"""Run the lanes of a loop one after the other when only few are active, and derive the counts of
+lockstep: NumPy's overhead for each statement then costs more than the lanes.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab.kernels._simulate._alone_counts import Logs, account
-from gpulab.kernels._simulate._alone_text import LaneWriter
-from gpulab.kernels._simulate._alone_values import INT, Refused, Site, Turns
-from gpulab.kernels._simulate._geometry import Mask, union
+from gpulab.kernels._simulate._geometry import WARP, Mask, union
 from gpulab.kernels._simulate._memory import START, View
-from gpulab.kernels._simulate._names import Intrinsic
+from gpulab.kernels._simulate._scalar_text import (
+    ELEMENT_BITS,
+    INT,
+    LaneWriter,
+    Refused,
+    Site,
+    Turns,
+)
+from gpulab.kernels._simulate._source import Intrinsic
 
 if TYPE_CHECKING:
     from gpulab.kernels._simulate._expressions import Expression, Translator
-    from gpulab.kernels._simulate._frame import Frame
+    from gpulab.kernels._simulate._machine import Machine
+    from gpulab.kernels._simulate._translate import Frame
+
+# -------------------------------------------------------------------------------------------------
+# The counts of lockstep for a loop that each lane ran alone, from the log of its iterations.
+#
+# Lanes of a warp execute a statement together if they are in the same iteration of every enclosing
+# loop. Iterations are mapped to rows: those of the outermost loop are numbered consecutively, and
+# each has as many rows for its inner loops as the lane with the most iterations.
+
+
+class Logs:
+    """What the lanes log: for each loop the codes of the turns, where each run of the loop began,
+    and in which turn of the loop around.
+    """
+
+    def __init__(self, loops: int, sites: int) -> None:
+        self.codes: list[list[int]] = [[] for _ in range(loops)]
+        self.around: list[list[int]] = [[] for _ in range(loops)]
+        self.starts: list[list[int]] = [[] for _ in range(loops)]
+        self.loads: list[list[int]] = [[] for _ in range(sites)]
+
+    def parts(self) -> list[Any]:
+        """Return what the lanes' text asks for."""
+        found: list[Any] = []
+        for codes, around, starts in zip(self.codes, self.around, self.starts, strict=True):
+            found += [codes, codes.append, around.append, starts.append]
+        return [*found, *(loads.append for loads in self.loads)]
+
+    def begin(self) -> None:
+        """Let the next lane begin."""
+        self.starts[0].append(len(self.codes[0]))
+
+
+@dataclass
+class _Rows:
+    """The turns of one loop: of each, its code, its row, and its lane (the place in the list of
+    lanes).
+    """
+
+    codes: np.ndarray
+    rows: np.ndarray
+    lanes: np.ndarray
+
+
+def _rows_of(logs: Logs, loops: list[Turns]) -> list[_Rows]:
+    found: list[_Rows] = []
+    for turns in loops:
+        codes = np.array(logs.codes[turns.number], dtype=np.int64)
+        starts = np.array(logs.starts[turns.number], dtype=np.int64)
+        lengths = np.diff(starts, append=len(codes))
+        if turns.parent is None:
+            begins, lanes = np.zeros(len(starts), dtype=np.int64), np.arange(len(starts))
+        else:
+            outer, around = (
+                found[turns.parent.number],
+                np.array(logs.around[turns.number], dtype=np.int64),
+            )
+            rows, lanes = outer.rows[around], outer.lanes[around]
+            longest = np.zeros(int(rows.max()) + 2 if len(rows) else 1, dtype=np.int64)
+            np.maximum.at(longest, rows + 1, lengths)
+            begins = np.cumsum(longest)[rows]
+        found.append(
+            _Rows(
+                codes,
+                np.repeat(begins - starts, lengths) + np.arange(len(codes)),
+                np.repeat(lanes, lengths),
+            )
+        )
+    return found
+
+
+class _Groups:
+    """Of one loop, for each code: in which rows which warps have a lane that took this way, and how
+    many lanes did.
+    """
+
+    def __init__(self, turns: _Rows, warps: np.ndarray, count: int) -> None:
+        self._shape = (int(turns.rows.max()) + 1 if len(turns.rows) else 0, count)
+        self.lanes: dict[int, int] = {}
+        self._here: dict[tuple[int, ...], np.ndarray] = {}
+        for code in sorted(set(turns.codes.tolist())):
+            took = turns.codes == code
+            here = np.zeros(self._shape, dtype=bool)
+            if count == 1:
+                here[turns.rows[took]] = True
+            else:
+                here[turns.rows[took], warps[turns.lanes[took]]] = True
+            self._here[code,] = here
+            self.lanes[code] = int(np.count_nonzero(took))
+
+    def here(self, codes: tuple[int, ...]) -> np.ndarray:
+        """Return in which rows which warps took one of these ways."""
+        found = self._here.get(codes)
+        if found is None:
+            found = self._here[codes] = np.zeros(self._shape, dtype=bool)
+            for code in codes:
+                np.logical_or(found, self._here[code,], out=found)
+        return found
+
+
+@dataclass
+class _Counted:
+    line: int
+    warps: int
+    lanes: int
+    tested: bool
+    divergent: int
+
+
+def account(
+    machine: Machine,
+    loops: list[Turns],
+    sites: list[Site],
+    logs: Logs,
+    mask: Mask,
+    variables: dict[str, Any],
+) -> bool:
+    """Count what the lanes did; return False, with nothing counted, where that would be too many
+    statements.
+    """
+    turns = _rows_of(logs, loops)
+    warps, slots = np.unique(mask.flat // WARP, return_inverse=True)
+    found: list[_Counted] = []
+    steps = 0
+    for loop, log in zip(loops, turns, strict=True):
+        if not len(log.codes):
+            continue
+        groups = _Groups(log, slots, len(warps))
+        for line, codes, tests in _statements(loop, list(groups.lanes)):
+            here = groups.here(codes)
+            steps += (
+                int(np.count_nonzero(here.any(axis=1)))
+                if len(warps) > 1
+                else int(np.count_nonzero(here))
+            )
+            both = 0
+            if tests is not None and tests[0] and tests[1]:
+                both = int(np.count_nonzero(groups.here(tests[0]) & groups.here(tests[1])))
+            lanes = sum(groups.lanes[code] for code in codes)
+            found.append(
+                _Counted(line, int(np.count_nonzero(here)), lanes, tests is not None, both)
+            )
+    launch = machine.launch
+    if launch.steps + steps > launch.max_steps:
+        return False
+    for part in found:
+        counts = machine.counters.line(part.line)
+        counts.executed_warps += part.warps
+        counts.active_lanes += part.lanes
+        if part.tested:
+            counts.branches += part.warps
+            counts.divergent_branches += part.divergent
+    for site, loads in zip(sites, logs.loads, strict=True):
+        if loads:
+            _loaded(
+                machine,
+                site,
+                np.array(loads, dtype=np.int64),
+                turns[site.turns.number],
+                slots,
+                mask,
+                variables,
+            )
+    machine.steps(loops[0].line, steps)
+    return True
+
+
+_Tests = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _statements(loop: Turns, codes: list[int]) -> list[tuple[int, tuple[int, ...], _Tests | None]]:
+    """Return of each statement its line, the codes with which it was executed, and for a test those
+    of yes and of no.
+    """
+    taken = tuple(code for code in codes if code)
+    found: list[tuple[int, tuple[int, ...], _Tests | None]] = [
+        (loop.line, tuple(codes), (taken, tuple(c for c in codes if not c)))
+    ]
+    executed: dict[int, tuple[int, list[int]]] = {}
+    tests: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for code in taken:
+        done, asked = loop.way(code)
+        for node in done:
+            executed.setdefault(id(node), (getattr(node, "test", node).lineno, []))[1].append(code)
+        for node, yes in asked:
+            tests[id(node)][0 if yes else 1].append(code)
+    for number, (line, several) in executed.items():
+        asked_of = tests.get(number)
+        found.append(
+            (
+                line,
+                tuple(several),
+                None if asked_of is None else (tuple(asked_of[0]), tuple(asked_of[1])),
+            )
+        )
+    return found
+
+
+def _loaded(
+    machine: Machine,
+    site: Site,
+    loads: np.ndarray,
+    turns: _Rows,
+    slots: np.ndarray,
+    mask: Mask,
+    variables: dict[str, Any],
+) -> None:
+    """Count the requests of a load: one for each row and warp."""
+    elements, where = loads & ((1 << ELEMENT_BITS) - 1), loads >> ELEMENT_BITS
+    lanes = turns.lanes[where]
+    request = turns.rows[where] * (int(slots.max()) + 1) + slots[lanes]
+    made = np.zeros(int(request.max()) + 1, dtype=bool)
+    made[request] = True
+    number = np.cumsum(made) - 1
+    which, count = number[request], int(number[-1]) + 1
+    at, active = np.zeros((count, WARP), dtype=np.int64), np.zeros((count, WARP), dtype=bool)
+    place = mask.flat[lanes] % WARP
+    at[which, place] = elements
+    active[which, place] = True
+    machine.counters.requests(site.line, variables[site.name].store, "load", at, active)
+
+
+# -------------------------------------------------------------------------------------------------
+# Run the lanes of a loop one after the other when only few are active: NumPy's overhead for each
+# statement then costs more than the lanes.
+#
+# If lanes only compute, read memory that is not written, and use arrays of their own, each gets
+# the same values as in lockstep. The counts of lockstep follow from the iterations that each lane
+# took: lanes are together when they are in the same iteration of all enclosing loops. Arithmetic
+# in which Python differs from numba, and everything that would be a finding, an error or a trace,
+# is left to lockstep.
+
 
 # Lanes up to which Python, one lane after the other, is faster than NumPy (measured: about 100),
 # and the turns in lockstep before that, since a short loop is not worth the change.
@@ -78,7 +310,7 @@ class _Text:
     assigned: list[str]
 
 
-class Alone:
+class ScalarLoop:
     """A loop that lanes may run alone."""
 
     def __init__(
@@ -100,7 +332,7 @@ class Alone:
         self._waited = self._wait = 0
         self._texts: dict[Any, _Text | None] = {}
 
-    def begins(self) -> Alone:
+    def begins(self) -> ScalarLoop:
         """Note that the loop begins."""
         self._waited = 0
         return self
@@ -341,9 +573,9 @@ class Alone:
                 data.reshape(len(data), -1)[:, lanes] = np.array(lists, dtype=data.dtype).T
 
 
-def alone_of(
+def scalar_loop_of(
     node: ast.While | ast.For, translator: Translator, joined: Collection[Any] = ()
-) -> Alone | None:
+) -> ScalarLoop | None:
     """Return the loop for lanes alone, or None where its statements or calls are none that a lane
     can run alone.
     """
@@ -375,7 +607,7 @@ def alone_of(
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
     ]
     followed = frozenset(part.id for part in stored) & translator.followed
-    return Alone(node, names, fixed, [part for part in stored if part in joined], followed)
+    return ScalarLoop(node, names, fixed, [part for part in stored if part in joined], followed)
 
 
 def _is_fixed(node: ast.expr, translator: Translator) -> bool:

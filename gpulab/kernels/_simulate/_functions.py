@@ -1,0 +1,809 @@
+"""What a kernel can call and the operators it can use, each translated to a closure: where a thread
+is, arrays, barriers, shuffles, votes, atomics.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpulab._given import is_whole
+from gpulab.errors import KernelError
+from gpulab.kernels._simulate import _memory, _types
+from gpulab.kernels._simulate._geometry import WARP, Batch, Mask, lane_bits
+from gpulab.kernels._simulate._machine import Machine
+from gpulab.kernels._simulate._memory import (
+    START,
+    View,
+    cannot_be_written,
+    constant_view,
+    forget,
+    index_of,
+    local_view,
+    update,
+)
+from gpulab.kernels._simulate._source import dtype_of
+from gpulab.units import plural
+
+if TYPE_CHECKING:
+    from gpulab.kernels._simulate._expressions import Expression, Translator
+    from gpulab.kernels._simulate._translate import Frame
+
+# -------------------------------------------------------------------------------------------------
+# What a call in a kernel's text is to those who translate it, and the table in which they are
+# found by name.
+
+
+@dataclass(eq=False)
+class Call:
+    """A call in the kernel's text."""
+
+    node: ast.Call
+    translator: Translator
+    name: str
+    unused: bool
+    assigned_to: str | None
+
+    @property
+    def line(self) -> int:
+        """Return its line."""
+        return self.node.lineno
+
+    def fail(self, message: str) -> KernelError:
+        """Return the error that names its line."""
+        return self.translator.fail(message, self.node)
+
+    def arguments(
+        self, least: int, most: int | None = None, names: tuple[str, ...] = ()
+    ) -> list[ast.expr]:
+        """Return the argument nodes, those given by name in their place."""
+        most = least if most is None else most
+        found = list(self.node.args)
+        by_name = {k.arg: k.value for k in self.node.keywords}
+        for name in names[len(found) :]:
+            if name in by_name:
+                found.append(by_name.pop(name))
+        if (
+            by_name
+            or not least <= len(found) <= most
+            or any(isinstance(a, ast.Starred) for a in found)
+        ):
+            wanted = plural(least, "argument") if least == most else f"{least} to {most} arguments"
+            raise self.fail(f"{self.name} takes {wanted}")
+        return found
+
+    def numbers(
+        self, least: int, most: int | None = None, names: tuple[str, ...] = ()
+    ) -> list[Expression]:
+        """Return the arguments as closures that give numbers."""
+        return [self.numeric(node) for node in self.arguments(least, most, names)]
+
+    def numeric(self, node: ast.expr) -> Expression:
+        """Return an argument as a closure that gives a number."""
+        value = self.translator.expression(node)
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            found = value(frame, mask)
+            if not isinstance(found, (np.ndarray, np.generic)):
+                raise self.fail(f"{self.name} takes numbers")
+            return found
+
+        return run
+
+
+Maker = Callable[[Call], "Expression"]
+FUNCTIONS: dict[str, Maker] = {}
+INTRINSICS: dict[str, Callable[[Machine], Any]] = {}
+
+
+def makes(*names: str) -> Callable[[Maker], Maker]:
+    """Return a decorator that registers what translates the calls of these names."""
+
+    def register(maker: Maker) -> Maker:
+        for name in names:
+            FUNCTIONS[name] = maker
+        return maker
+
+    return register
+
+
+# -------------------------------------------------------------------------------------------------
+# Python's operators on lane values, and the words for operands that they do not take.
+
+
+ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: _types.arithmetic(np.add),
+    ast.Sub: _types.arithmetic(np.subtract),
+    ast.Mult: _types.arithmetic(np.multiply),
+    ast.Div: _types.divide,
+    ast.FloorDiv: _types.arithmetic(np.floor_divide),
+    ast.Mod: _types.arithmetic(np.remainder),
+    ast.Pow: _types.power,
+    ast.BitAnd: _types.bitwise(np.bitwise_and),
+    ast.BitOr: _types.bitwise(np.bitwise_or),
+    ast.BitXor: _types.bitwise(np.bitwise_xor),
+    ast.LShift: _types.shift(np.left_shift),
+    ast.RShift: _types.shift(np.right_shift),
+}
+COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Lt: _types.compare(np.less),
+    ast.LtE: _types.compare(np.less_equal),
+    ast.Gt: _types.compare(np.greater),
+    ast.GtE: _types.compare(np.greater_equal),
+    ast.Eq: _types.compare(np.equal),
+    ast.NotEq: _types.compare(np.not_equal),
+}
+
+
+def _widened(value: Any) -> Any:
+    return (
+        value
+        if value.dtype.kind in "fc"
+        else _types.cast(value, _types.arithmetic_type(value.dtype, value.dtype))
+    )
+
+
+UNARY: dict[type, Callable[[Any], Any]] = {
+    # Of narrow integers in their own width, and widened then.
+    ast.USub: lambda value: (
+        _widened(np.negative(value)) if value.dtype.kind != "b" else np.negative(_widened(value))
+    ),
+    ast.UAdd: _widened,
+    ast.Not: lambda value: ~_types.truth(value),
+    ast.Invert: lambda value: (
+        np.invert(value) if value.dtype.kind == "b" else _widened(np.invert(value))
+    ),
+}
+
+
+def power_of_constant(base: Any, exponent: int) -> Any:
+    """Return a power with an exponent that is written as a number."""
+    dtype = base.dtype if base.dtype.kind in "fc" else _types.INT
+    return np.power(_types.cast(base, dtype), dtype.type(exponent))
+
+
+def written_number(node: ast.expr) -> Any:
+    """Return the number that Python makes of numbers and operators alone, such as ``10 ** -6``, or
+    None.
+
+    Python does so when it compiles the function, with numbers of any size, so that numba sees the
+    result alone, in its own type.
+    """
+    parts = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
+    numbers = [part.value for part in parts if isinstance(part, ast.Constant)]
+    if any(type(number) not in (int, float, complex) for number in numbers):
+        return None
+    if not all(isinstance(part, (ast.Constant, ast.BinOp, ast.UnaryOp)) for part in parts):
+        return None
+    found = [
+        step
+        for step in dis.get_instructions(compile(ast.Expression(node), "<number>", "eval"))
+        if step.opname not in _FRAME
+    ]
+    # more steps where it is left to the program: 1 // 0, 2 ** 1000
+    return found[0].argval if len(found) == 1 else None
+
+
+_FRAME = ("RESUME", "RETURN_VALUE")  # what stands around a value
+
+
+def not_numbers(*values: Any) -> str:
+    """Return what is wrong with operands that an operator does not take."""
+    kinds = [kind_of_value(value) for value in values]
+    return (
+        f"the operation does not take {' and '.join(kinds)}; expected numbers that it is "
+        "defined for"
+    )
+
+
+def kind_of_value(value: Any) -> str:
+    """Return what a value is, as a message says it."""
+    if isinstance(value, View):
+        return "an array"
+    if isinstance(value, tuple):
+        return "a tuple"
+    return "nothing" if value is None else str(getattr(value, "dtype", type(value).__name__))
+
+
+_PLAIN_PARTS = (
+    ast.Name,
+    ast.Constant,
+    ast.Attribute,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.BoolOp,
+    ast.Compare,
+)
+
+
+def is_plain(node: ast.expr) -> bool:
+    """Return whether an expression only computes: no access, no call, nothing that depends on which
+    lanes are here.
+    """
+    parts = [part for part in ast.walk(node) if isinstance(part, (ast.expr, ast.Pow))]
+    return all(isinstance(part, _PLAIN_PARTS) for part in parts)
+
+
+# -------------------------------------------------------------------------------------------------
+# The calls of cuda: where a thread is, arrays, barriers, shuffles, votes, atomics. Each is
+# translated by a function of a ``Call``.
+
+
+# Shared memory that a kernel may ask for in its text. Source: CUDA C++ Programming Guide 13.0, on
+# compute capability 8.x and later: kernels that rely on more than 48 KB of a block must use dynamic
+# shared memory.
+_MOST_STATIC_BYTES = 48 * 1024
+# Local memory of a thread. Source: CUDA C++ Programming Guide 13.0, technical specifications per
+# compute capability.
+_MOST_LOCAL_BYTES = 512 * 1024
+# The types that numba-cuda shuffles. Source: numba-cuda 0.30, shfl_sync_intrinsic in intrinsics.py.
+_SHUFFLED = ("int32", "int64", "float32", "float64")
+
+
+# -- where a thread is
+# --------------------------------------------------------------------------------------------------------------
+
+
+def _register_places() -> None:
+    def place(read: Callable[[Batch, int], Any], axis: int) -> Callable[[Machine], Any]:
+        return lambda machine: read(machine.batch, axis)
+
+    for axis, letter in enumerate("xyz"):
+        INTRINSICS[f"cuda.threadIdx.{letter}"] = place(lambda batch, i: batch.thread_index[i], axis)
+        INTRINSICS[f"cuda.blockIdx.{letter}"] = place(lambda batch, i: batch.block_index[i], axis)
+        INTRINSICS[f"cuda.blockDim.{letter}"] = place(
+            lambda batch, i: np.int64(batch.block[i]), axis
+        )
+        INTRINSICS[f"cuda.gridDim.{letter}"] = place(lambda batch, i: np.int64(batch.grid[i]), axis)
+
+
+_register_places()
+INTRINSICS["cuda.laneid"] = lambda m: m.batch.linear_thread % 32
+INTRINSICS["cuda.warpsize"] = lambda m: np.int64(32)
+
+
+def _grid_index(batch: Batch, axis: int) -> Any:
+    return batch.grid_index[axis]
+
+
+def _grid_size(batch: Batch, axis: int) -> Any:
+    return np.int64(batch.block[axis] * batch.grid[axis])
+
+
+@makes("cuda.grid", "cuda.gridsize")
+def _grid(call: Call) -> Expression:
+    dimensions = call.translator.number(call.arguments(1, names=("ndim",))[0])
+    if dimensions not in (1, 2, 3):
+        raise call.fail(f"{call.name} takes 1, 2 or 3, written as a number")
+    of_axis = _grid_index if call.name == "cuda.grid" else _grid_size
+    if dimensions == 1:
+        return lambda frame, mask: of_axis(frame.machine.batch, 0)
+    return lambda frame, mask: tuple(
+        of_axis(frame.machine.batch, axis) for axis in range(dimensions)
+    )
+
+
+# -- arrays
+# -------------------------------------------------------------------------------------------------------------------------
+
+
+def _shape_and_type(call: Call) -> tuple[tuple[int, ...], np.dtype]:
+    shape_node, type_node = call.arguments(2, names=("shape", "dtype"))
+    shape = call.translator.number(shape_node)
+    shape = tuple(shape) if isinstance(shape, tuple) else (shape,)
+    if not shape or not all(is_whole(n) and n >= 0 for n in shape):
+        raise call.fail(
+            "the shape of an array in a kernel must be a constant: numbers, or names of numbers "
+            "defined outside the kernel"
+        )
+    if any(
+        isinstance(part, ast.BinOp) and written_number(part) is None
+        for part in ast.walk(shape_node)
+    ):
+        call.translator.program.notes.append(
+            f"line {call.line}: numba-cuda takes no arithmetic in the shape "
+            f"`{ast.unparse(shape_node)}`. "
+            "For a GPU, give its value a name outside the kernel."
+        )
+    found = (
+        type_node.value
+        if isinstance(type_node, ast.Constant)
+        else call.translator.static(type_node)
+    )
+    dtype = dtype_of(found)
+    if dtype is None:
+        raise call.fail(
+            f"`{ast.unparse(type_node)}` is not an element type; expected one such as float32"
+        )
+    return tuple(int(n) for n in shape), dtype
+
+
+@makes("cuda.shared.array")
+def _shared_array(call: Call) -> Expression:
+    shape, dtype = _shape_and_type(call)
+    if 0 in shape and shape != (0,):
+        raise call.fail(
+            "a shared array needs elements; its shape (0,) means the dynamic shared memory of the "
+            "launch"
+        )
+    if shape == (0,):
+        call.translator.program.dynamic_sizes.add(dtype.itemsize)
+    else:
+        call.translator.program.static_shared_elements += math.prod(shape)
+        _count_static(call, math.prod(shape) * dtype.itemsize)
+    name, node = call.assigned_to or "shared array", id(call.node)
+    return lambda frame, mask: frame.machine.new_shared(node, name, shape, dtype, call.line)
+
+
+def _count_static(call: Call, nbytes: int) -> None:
+    """Note where the arrays of a fixed shape become more than a compiler allots to a block."""
+    program = call.translator.program
+    before, program.static_shared_bytes = (
+        program.static_shared_bytes,
+        program.static_shared_bytes + nbytes,
+    )
+    if before <= _MOST_STATIC_BYTES < program.static_shared_bytes:
+        program.notes.append(
+            f"line {call.line}: the shared arrays up to here take {program.static_shared_bytes:,} "
+            "bytes, and a GPU's compiler refuses more "
+            f"than {_MOST_STATIC_BYTES:,} of a fixed shape. For a GPU, make them smaller."
+        )
+
+
+@makes("cuda.local.array")
+def _local_array(call: Call) -> Expression:
+    shape, dtype = _shape_and_type(call)
+    if 0 in shape:
+        raise call.fail("a local array needs elements")
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes > _MOST_LOCAL_BYTES:
+        raise call.fail(
+            f"each thread asks for {nbytes:,} bytes of local memory; expected at most "
+            f"{_MOST_LOCAL_BYTES:,}. Make the array smaller"
+        )
+    call.translator.program.local_bytes += nbytes
+    name, node = call.assigned_to or "local array", id(call.node)
+
+    def run(frame: Frame, mask: Mask) -> View:
+        view = frame.arrays.get(node)
+        if view is None:
+            view = frame.arrays[node] = local_view(name, shape, dtype, frame.machine.batch)
+        else:
+            # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
+            forget(view.store, mask)
+        return view
+
+    return run
+
+
+@makes("cuda.const.array_like")
+def _constant_array(call: Call) -> Expression:
+    (node,) = call.arguments(1)
+    found = call.translator.static(node)
+    if not isinstance(found, np.ndarray):
+        raise call.fail(
+            "cuda.const.array_like takes a NumPy array of numbers from outside the kernel"
+        )
+    view = constant_view(call.assigned_to or ast.unparse(node), found)
+    return lambda frame, mask: view
+
+
+@makes("len")
+def _len(call: Call) -> Expression:
+    value = call.translator.expression(call.arguments(1)[0])
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        found = value(frame, mask)
+        if isinstance(found, View):
+            return found.shape[0]
+        if isinstance(found, tuple):
+            return np.int64(len(found))
+        raise call.fail("len takes an array or a tuple")
+
+    return run
+
+
+# -- what lanes do together
+# ---------------------------------------------------------------------------------------------------------
+
+
+@makes("cuda.syncthreads", "cuda.syncthreads_count", "cuda.syncthreads_and", "cuda.syncthreads_or")
+def _syncthreads(call: Call) -> Expression:
+    kind = call.name.removeprefix("cuda.syncthreads").lstrip("_")
+    values = call.numbers(1 if kind else 0)
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        value = _asked(call, frame.machine, values[0](frame, mask)) if kind else None
+        frame.machine.barrier(mask, call.line)
+        if kind:
+            return block_vote(frame.machine, kind, value, mask)
+        return None
+
+    return run
+
+
+def _asked(call: Call, machine: Machine, value: Any) -> Any:
+    """Return what is true of the value that a barrier's vote is given: of its low 32 bits.
+
+    Source: numba-cuda 0.30, _syncthreads_predicate in intrinsics.py, which takes integers alone, as
+    int32.
+    """
+    if value.dtype.kind not in "iub":
+        raise call.fail(f"{call.name} takes an integer; this one is of {value.dtype}")
+    if value.dtype == _types.BOOL:
+        note = (
+            f"line {call.line}: numba-cuda takes no truth value in {call.name}. For a GPU, "
+            "make an integer of it: int32(...)."
+        )
+        machine.launch.notes.add((call.line, note))
+    return _types.truth(value if value.dtype.itemsize <= 4 else value.astype(np.int32))
+
+
+@makes("cuda.syncwarp")
+def _syncwarp(call: Call) -> Expression:
+    members = call.numbers(0, 1, ("membermask",))
+    call.translator.program.names_lanes |= bool(members)
+    return lambda frame, mask: synchronise(
+        frame.machine, members[0](frame, mask) if members else None, mask, call.line
+    )
+
+
+@makes("cuda.threadfence", "cuda.threadfence_block", "cuda.threadfence_system")
+def _fence(call: Call) -> Expression:
+    call.arguments(0)
+    if call.name != "cuda.threadfence_block":
+        call.translator.program.uses_fences = True
+    return lambda frame, mask: frame.machine.fence(mask)
+
+
+@makes("cuda.nanosleep")
+def _sleep(call: Call) -> Expression:
+    call.numbers(1)
+    return lambda frame, mask: None
+
+
+@makes("cuda.activemask")
+def _activemask(call: Call) -> Expression:
+    call.arguments(0)
+    return lambda frame, mask: of_warps(frame.machine, mask.bits.astype(np.uint32))
+
+
+@makes("cuda.lanemask_lt")
+def _lanemask_lt(call: Call) -> Expression:
+    call.arguments(0)
+    return lambda frame, mask: (
+        (np.int64(1) << (frame.machine.batch.linear_thread % 32)) - 1
+    ).astype(np.uint32)
+
+
+def _register_warp() -> None:
+    for kind in ("", "_up", "_down", "_xor"):
+        FUNCTIONS[f"cuda.shfl{kind}_sync"] = functools.partial(_shuffle, kind=kind)
+    for kind in ("all", "any", "eq", "ballot"):
+        FUNCTIONS[f"cuda.{kind}_sync"] = functools.partial(_vote, kind=kind)
+    FUNCTIONS["cuda.match_any_sync"] = _match_any
+    for operation in (*_memory.OPERATIONS, "cas", "compare_and_swap"):
+        FUNCTIONS[f"cuda.atomic.{operation}"] = functools.partial(_atomic, operation=operation)
+
+
+def _shuffle(call: Call, kind: str) -> Expression:
+    members, value, lane = call.numbers(3)
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        named, given = members(frame, mask), value(frame, mask)
+        if given.dtype.name not in _SHUFFLED:
+            raise call.fail(
+                f"{call.name} takes values of {', '.join(_SHUFFLED)}; this one is of {given.dtype}"
+            )
+        return shuffle(frame.machine, kind, named, given, lane(frame, mask), mask, call.line)
+
+    return run
+
+
+def _vote(call: Call, kind: str) -> Expression:
+    members, value = call.numbers(2)
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        named, given = members(frame, mask), value(frame, mask)
+        if given.dtype.kind not in "iub":
+            raise call.fail(
+                f"{call.name} takes a truth value or an integer; this one is of {given.dtype}"
+            )
+        return vote(frame.machine, kind, named, given, mask, call.line)
+
+    return run
+
+
+def _match_any(call: Call) -> Expression:
+    members, value = call.numbers(2)
+    return lambda frame, mask: match_any(
+        frame.machine, members(frame, mask), value(frame, mask), mask, call.line
+    )
+
+
+def _atomic(call: Call, operation: str) -> Expression:
+    compares = operation in ("cas", "compare_and_swap")
+    count = {"compare_and_swap": 3, "cas": 4}.get(operation, 3)
+    nodes = call.arguments(count)
+    array = call.translator.array(nodes[0])
+    whole = operation == "compare_and_swap"  # numba's older form works on the first element
+    index = None if whole else call.translator.index(nodes[1])
+    values = [call.numeric(node) for node in nodes[1 if whole else 2 :]]
+    takes = _memory.types_of(operation)
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        view = array(frame, mask)
+        if view.dtype.name not in takes:
+            raise call.fail(
+                f"{call.name} takes arrays of {', '.join(takes)}; {view.store.name} has "
+                f"{view.dtype}"
+            )
+        if view.store.space == "constant":
+            raise call.fail(cannot_be_written(view))
+        places, from_end = ((START,), (False,)) if index is None else index(frame, mask)
+        indices = index_of(view, places, call.translator.source, call.line)
+        given = [value(frame, mask) for value in values]
+        where, inside = update(frame.machine, view, indices, mask, call.line, from_end)
+        if inside is None:
+            return view.dtype.type(0)
+        name = "cas" if compares else operation
+        return _memory.apply(name, view.store, where, given, inside, wanted=not call.unused)
+
+    return run
+
+
+_register_warp()
+
+
+# -------------------------------------------------------------------------------------------------
+# What the lanes of a warp do together: shuffles, votes, ``syncwarp``; and the votes of a block.
+
+
+_ALL = 0xFFFFFFFF
+
+
+def by_warp(machine: Machine, value: Any) -> np.ndarray:
+    """Return a value as an array of shape (B or 1, warps, 32)."""
+    batch = machine.batch
+    array = np.atleast_2d(value)
+    return np.broadcast_to(array, (array.shape[0], batch.width)).reshape(
+        array.shape[0], batch.warps, WARP
+    )
+
+
+def of_warps(machine: Machine, value: np.ndarray) -> np.ndarray:
+    """Return a value of each warp, shape (B or 1, warps), as one of each lane."""
+    return np.repeat(value, WARP, axis=1)
+
+
+def _active(machine: Machine, mask: Mask) -> np.ndarray:
+    if mask.array is None:
+        return np.ones((1, machine.batch.warps, WARP), dtype=bool)
+    return by_warp(machine, mask.array)
+
+
+def shuffle(
+    machine: Machine, kind: str, members: Any, value: Any, lane: Any, mask: Mask, line: int
+) -> Any:
+    """Return the value of another lane; a lane that takes no part has none to give, which is a
+    finding.
+    """
+    lanes = np.arange(WARP)
+    # its low five bits alone. Source: PTX ISA, shfl.sync, "bval = b[4:0]"
+    given = by_warp(machine, lane).astype(np.int64) & (WARP - 1)
+    values = by_warp(machine, value)
+    if kind == "":
+        source = given
+    elif kind == "_up":
+        source = np.where(lanes - given < 0, lanes, lanes - given)
+    elif kind == "_down":
+        source = np.where(lanes + given > WARP - 1, lanes, lanes + given)
+    else:
+        source = lanes ^ given
+    active = _active(machine, mask)
+    bits = by_warp(machine, np.asarray(members).astype(np.int64))
+    rows = max(array.shape[0] for array in (source, values, active, bits))
+    shape = (rows, machine.batch.warps, WARP)
+    source, values, active, bits = (
+        np.broadcast_to(array, shape) for array in (source, values, active, bits)
+    )
+    gives = np.take_along_axis(active, source, axis=2) & (bits >> source & 1).astype(bool)
+    bad = active & ~gives & (source != lanes)
+    if bad.any():
+        _inactive_source(machine, bad, source, line)
+    else:
+        _expect_named(machine, members, mask, line)
+    taken = np.take_along_axis(values, source, axis=2)
+    return np.where(gives, taken, values).reshape(rows, machine.batch.width)
+
+
+def _inactive_source(machine: Machine, bad: np.ndarray, source: np.ndarray, line: int) -> None:
+    row, warp, lane = (int(i) for i in np.argwhere(bad)[0])
+    other = int(source[row, warp, lane])
+    count = int(np.count_nonzero(bad)) * (machine.batch.blocks if len(bad) == 1 else 1)
+    asker, asked = (machine.thread(row, warp * WARP + i) for i in (lane, other))
+    machine.found(
+        "shuffle",
+        line,
+        "",
+        (),
+        (asker, asked),
+        count,
+        f"lane {lane} asks lane {other} for its value, but that lane does not take part here: the "
+        "value that it gets is undefined",
+    )
+
+
+def _expect_named(machine: Machine, members: Any, mask: Mask, line: int) -> None:
+    """Look whether exactly the lanes that are named do this together, save those that have
+    returned.
+
+    Source: CUDA C++ Programming Guide 12.9, "Warp Shuffle Functions" and "Warp Vote Functions":
+    "each calling thread must have its own bit set in the mask and all non-exited threads named in
+    mask must execute the same intrinsic with the same mask, or the result is undefined".
+    """
+    for arrived, named in _groups(machine, members, mask):
+        _expect(
+            machine,
+            arrived,
+            named,
+            "shuffle",
+            line,
+            absent="not all lanes that the mask names take part here: of the two named here, "
+            "only the first does. The result is undefined",
+            uninvited="the first of the two threads named here takes part, but its own mask does "
+            "not name it. The result is undefined",
+        )
+
+
+def vote(machine: Machine, kind: str, members: Any, value: Any, mask: Mask, line: int) -> Any:
+    """Return the warp's vote among the lanes that take part: all, any, eq (all true or none), or
+    the ballot's bits as numba's int32.
+    """
+    _expect_named(machine, members, mask, line)
+    taking_part = _participants(machine, members, mask)
+    true = by_warp(machine, _types.truth(value))
+    for_all, for_any = (true | ~taking_part).all(axis=2), (true & taking_part).any(axis=2)
+    if kind == "all":
+        return of_warps(machine, for_all)
+    if kind == "any":
+        return of_warps(machine, for_any)
+    if kind == "eq":
+        return of_warps(machine, for_all | ~for_any)
+    both = true & taking_part
+    bits = lane_bits(both.reshape(both.shape[0], machine.batch.width), machine.batch)
+    return of_warps(machine, bits.astype(np.uint32).view(np.int32))
+
+
+def _participants(machine: Machine, members: Any, mask: Mask) -> np.ndarray:
+    bits = by_warp(machine, np.asarray(members).astype(np.int64))
+    found: np.ndarray = _active(machine, mask) & (bits >> np.arange(WARP) & 1).astype(bool)
+    return found
+
+
+def _alike(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both with as many blocks as the one that has more."""
+    shape = np.broadcast_shapes(first.shape, second.shape)
+    return np.broadcast_to(first, shape), np.broadcast_to(second, shape)
+
+
+def match_any(machine: Machine, members: Any, value: Any, mask: Mask, line: int) -> Any:
+    """Return for each lane the bits of the lanes that hold the same value, as numba's int32."""
+    _expect_named(machine, members, mask, line)
+    if value.dtype.kind == "f":
+        # bits are compared: a nan is like itself, and -0.0 is not 0.0
+        value = np.asarray(value).view(f"i{value.dtype.itemsize}")
+    taking_part, values = _alike(_participants(machine, members, mask), by_warp(machine, value))
+    same = (values[..., :, None] == values[..., None, :]) & taking_part[..., None, :]
+    bits = (same.astype(np.int64) << np.arange(WARP)).sum(axis=3)
+    return bits.reshape(bits.shape[0], machine.batch.width).astype(np.uint32).view(np.int32)
+
+
+def synchronise(machine: Machine, members: Any, mask: Mask, line: int) -> None:
+    """Let the lanes arrive at ``syncwarp``: every lane that is named must, unless it has exited.
+    Groups of a warp may name themselves.
+    """
+    for arrived, named in _groups(machine, members, mask):
+        _arrive(machine, arrived, named, line)
+
+
+def _groups(machine: Machine, members: Any, mask: Mask) -> Iterator[tuple[np.ndarray, int]]:
+    """Return the lanes (as bits of each warp) that name the same lanes, and whom they name."""
+    if members is None:
+        yield mask.bits, _ALL
+        return
+    if np.size(members) == 1:
+        yield mask.bits, int(np.asarray(members).item()) & _ALL
+        return
+    active = _active(machine, mask)
+    shape = np.broadcast_shapes(active.shape, by_warp(machine, members).shape)
+    each = np.broadcast_to(by_warp(machine, members), shape).astype(np.int64) & _ALL
+    active = np.broadcast_to(active, shape)
+    for named in np.unique(each[active]).tolist():
+        here = active & (each == named)
+        yield lane_bits(here.reshape(shape[0], machine.batch.width), machine.batch), named
+
+
+def _expect(
+    machine: Machine,
+    arrived: np.ndarray,
+    named: int,
+    kind: str,
+    line: int,
+    *,
+    absent: str,
+    uninvited: str,
+) -> None:
+    """Find warps in which lanes that are named have neither come nor exited, or lanes come that are
+    not named; say which it is.
+    """
+    members = np.uint32(named)
+    odd = arrived & ~members  # a lane that waits for others must be one of those named
+    missing = np.where(arrived != 0, members & machine.alive.bits & ~arrived, np.uint32(0))
+    wrong = (odd | missing) != 0
+    if not wrong.any():
+        return
+    row, warp = (int(i) for i in np.argwhere(wrong)[0])
+    here, away, extra = (
+        int(np.broadcast_to(bits, wrong.shape)[row, warp]) for bits in (arrived, missing, odd)
+    )
+    lanes = (
+        (_lowest(here), _lowest(away))
+        if away
+        else (_lowest(extra), _lowest(here & named or named or here))
+    )
+    count = int(np.count_nonzero(wrong)) * (machine.batch.blocks if len(wrong) == 1 else 1)
+    threads = tuple(machine.thread(row, warp * WARP + lane) for lane in lanes)
+    machine.found(kind, line, "", (), threads, count, absent if away else uninvited)
+
+
+def _arrive(machine: Machine, arrived: np.ndarray, named: int, line: int) -> None:
+    """Let lanes (as bits of each warp) that name the same lanes wait for each other."""
+    barriers = machine.barriers
+    assert barriers is not None
+    _expect(
+        machine,
+        arrived,
+        named,
+        "barrier",
+        line,
+        absent="not all lanes that this syncwarp names reach it: of the two named here, only the "
+        "first does",
+        uninvited="the first of the two threads named here calls syncwarp with a mask that does not "
+        "name it",
+    )
+    together = np.where(
+        arrived != 0, (arrived & np.uint32(named)) | ~machine.alive.bits, np.uint32(0)
+    ).astype(np.uint32)
+    if len(together) > 1:
+        machine.split_shared()
+    machine.launch.event += 1
+    barriers.add(machine.launch.event, together)
+
+
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def block_vote(machine: Machine, kind: str, value: Any, mask: Mask) -> Any:
+    """Return the vote of the block's threads at a barrier as numba's int32: how many are true, or
+    whether all or any are.
+    """
+    active = np.ones((1, 1), dtype=bool) if mask.array is None else mask.array
+    true = np.atleast_2d(value)
+    shape = (max(len(active), len(true)), machine.batch.width)
+    active, true = np.broadcast_to(active, shape), np.broadcast_to(true, shape)
+    if kind == "and":
+        found = (true | ~active).all(axis=1, keepdims=True)
+    elif kind == "or":
+        found = (true & active).any(axis=1, keepdims=True)
+    else:
+        found = (true & active).sum(axis=1, keepdims=True)
+    return found.astype(np.int32)
