@@ -2,27 +2,39 @@
 option, results with intervals.
 """
 
-from gpulab.training._data import Data
-from gpulab.training._evaluate import evaluate
-from gpulab.training._fit import fit
+from gpulab.training._evaluate import evaluate, evaluate_models
+from gpulab.training._fit import fit, over_seeds
 from gpulab.training._hidden import HiddenWaits, WaitSite, hidden_waits
-from gpulab.training._ladder import ladder
-from gpulab.training._ladder_recorded import RecordedLadder, RecordedRung, recorded_ladder
+from gpulab.training._ladder import START, Technique, ladder, techniques
+from gpulab.training._ladder_recorded import (
+    RecordedLadder,
+    RecordedRung,
+    RecordedStep,
+    RecordedSteps,
+    recorded_ladder,
+    recorded_steps,
+)
 from gpulab.training._pipeline import pipeline
-from gpulab.training._pipeline_model import model_pipeline, replay
-from gpulab.training._pipeline_results import PipelineResult, StepSpan
+from gpulab.training._pipeline_results import PipelineResult, StepSpan, model_pipeline, replay
 from gpulab.training._profile import OperatorCost, Profile, ProfileSpan, profile
-from gpulab.training._recorded import RecordedStep, RecordedSteps, recorded_steps
-from gpulab.training._report import speedup_report
 from gpulab.training._run import Run
-from gpulab.training._scripts import compare_scripts
-from gpulab.training._seeds import evaluate_models, over_seeds
-from gpulab.training._tasks import Task, task, tasks
-from gpulab.training._techniques import START, Technique, techniques
-from gpulab.training.comparisons import SeedsAccuracy, SeedsResult
-from gpulab.training.ladder_results import Gain, LadderForm, LadderResult, Learned, LeftOut, Rung
-from gpulab.training.results import PHASES, Accuracy, FitResult, Options
-from gpulab.training.script_results import ScriptsResult
+from gpulab.training._scripts import compare_scripts, speedup_report
+from gpulab.training._tasks import Data, Task, task, tasks
+from gpulab.training.results import (
+    PHASES,
+    Accuracy,
+    FitResult,
+    Gain,
+    LadderForm,
+    LadderResult,
+    Learned,
+    LeftOut,
+    Options,
+    Rung,
+    ScriptsResult,
+    SeedsAccuracy,
+    SeedsResult,
+)
 
 __all__ = [
     "PHASES",

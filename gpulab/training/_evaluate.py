@@ -1,21 +1,24 @@
-"""How much of the test a model gets right, with an interval over the test's items."""
+"""How much of the test one model or several get right, with intervals over the test's items and over
+seeds.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpulab import devices
+from gpulab import _given, devices
 from gpulab.errors import InputError, kind_of, message_of
 from gpulab.evidence import Evidence
 from gpulab.timing.statistics import t_quantile
-from gpulab.training._tasks import Task, task
-from gpulab.training.results import Accuracy
+from gpulab.training import _settings
+from gpulab.training._tasks import Task
+from gpulab.training._tasks import task as find_task
+from gpulab.training.results import Accuracy, SeedsAccuracy
 
 _BATCH = 250
 _Z = 1.959964  # the normal distribution's 97.5 % point
@@ -50,7 +53,7 @@ def evaluate(model: Any, on: str | Task) -> Accuracy:
     >>> training.evaluate(job.make_model(seed=0), job).count == job.test.targets.numel()
     True
     """
-    return answers_of(model, task(on)).accuracy()
+    return answers_of(model, find_task(on)).accuracy()
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ def answers_of(model: Any, job: Task) -> Answers:
     where = first.device if first is not None else torch.device("cpu")
     dtype = first.dtype if first is not None else torch.float32
     loss, right = 0.0, []
-    with _evaluating(model):
+    with _settings.modes_kept(model), torch.inference_mode():
+        model.eval()
         for begin in range(0, len(job.test), _BATCH):
             inputs, targets = job.test[slice(begin, begin + _BATCH)]
             try:
@@ -125,20 +129,6 @@ def answers_of(model: Any, job: Task) -> Answers:
         copies * job.test.targets[0].numel(),
     )
     return Answers(together, each, loss / len(job.test), job.answers, devices.find(where).name)
-
-
-@contextlib.contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    import torch
-
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def wilson(correct: int, count: int) -> tuple[float, float]:
@@ -203,3 +193,111 @@ def difference_interval(before: np.ndarray, after: np.ndarray) -> tuple[float, f
 def _half(values: np.ndarray) -> float:
     n = len(values)
     return t_quantile(n - 1) * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else 2.0
+
+
+def evaluate_models(models: Iterable[Any], on: str | Task) -> SeedsAccuracy:
+    """Return the accuracy of several models (of as many seeds) on one test, with an interval over
+    seeds and test items.
+
+    Raises
+    ------
+    InputError
+        If there is none, or one does not take the task's inputs.
+    """
+    job, given = find_task(on), _given.items("evaluate_models", "models", models)
+    if not given:
+        raise InputError(
+            "evaluate_models: no models were given; expected at least one. Pass a list of them."
+        )
+    return accuracy_of([answers_of(model, job) for model in given])
+
+
+def accuracy_of(answers: list[Answers]) -> SeedsAccuracy:
+    """Return what the answers of several models say together.
+
+    Notes
+    -----
+    Seeds and items are crossed: each model answers each item. The variance of the grand mean is
+    estimated by that of the models' means over their number, plus that of the items' means over
+    theirs, less that of the residuals over both, which the two have counted twice (the two-way
+    random effects model; Owen 2007, Annals of Applied Statistics 1, 386). Degrees of freedom after
+    Satterthwaite.
+    """
+    accuracies = tuple(one.accuracy() for one in answers)
+    table = np.array([one.right / one.each for one in answers])
+    models, items = table.shape
+    mean = float(table.mean())
+    evidence = Evidence.measured(accuracies[0].evidence.device, samples=models * items)
+    if models == 1:
+        return SeedsAccuracy(
+            accuracies,
+            accuracies[0].ratio,
+            None,
+            accuracies[0].interval,
+            answers[0].answers,
+            evidence,
+        )
+    half, wide, alike = _crossed(table)
+    low, high = _kept(mean, wide)
+    # every item alike, so all right or all wrong: the items' spread says nothing, Wilson's interval
+    # does
+    if alike:
+        by_wilson = wilson(round(mean * items), items)
+        low, high = min(low, by_wilson[0]), max(high, by_wilson[1])
+    return SeedsAccuracy(
+        accuracies, mean, _kept(mean, half), (low, high), answers[0].answers, evidence
+    )
+
+
+def difference_over_seeds(
+    before: list[Answers], after: list[Answers]
+) -> tuple[float, tuple[float, float]]:
+    """Return the mean difference of accuracy of models that share their seeds, and a 95 % interval
+    over seeds and test items.
+
+    Notes
+    -----
+    Both are paired: each seed's two models answered the same items. With one seed the interval is
+    over items alone.
+    """
+    one, other = (
+        np.array([each.right / each.each for each in answers]) for answers in (before, after)
+    )
+    table = other - one
+    mean = float(table.mean())
+    if len(table) == 1:
+        return mean, difference_interval(one[0], other[0])
+    _, wide, alike = _crossed(table)
+    low, high = max(-1.0, mean - wide), min(1.0, mean + wide)
+    if alike:  # no item tells them apart, which is not to say that none could
+        by_items = difference_interval(one[0], other[0])
+        low, high = min(low, by_items[0]), max(high, by_items[1])
+    return mean, (low, high)
+
+
+def _crossed(table: np.ndarray) -> tuple[float, float, bool]:
+    """Return half the interval over seeds, half that over seeds and items, and whether all items
+    are alike; of shape (seeds, items).
+    """
+    models, items = table.shape
+    mean = float(table.mean())
+    of_models, of_items = table.mean(axis=1), table.mean(axis=0)
+    residuals = table - of_models[:, None] - of_items[None, :] + mean
+    by_models, by_items = float(of_models.var(ddof=1)) / models, float(of_items.var(ddof=1)) / items
+    twice = (
+        float((residuals**2).sum()) / ((models - 1) * (items - 1)) / (models * items)
+        if items > 1
+        else 0.0
+    )
+    half = t_quantile(models - 1) * math.sqrt(by_models)
+    whole = max(by_models + by_items - twice, by_models, by_items)
+    freedom = (
+        whole**2 / (by_models**2 / (models - 1) + by_items**2 / max(items - 1, 1))
+        if whole > 0
+        else float(models - 1)
+    )
+    return half, t_quantile(freedom) * math.sqrt(whole), by_items == 0.0
+
+
+def _kept(mean: float, half: float) -> tuple[float, float]:
+    return max(0.0, mean - half), min(1.0, mean + half)

@@ -1,21 +1,24 @@
-"""Train a task in one call."""
+"""Train a task in one call, under one seed or several."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from gpulab import _given, _interrupts
-from gpulab.errors import StoppedError, message_of
-from gpulab.evidence import Note
-from gpulab.training import _checkpoint
+from gpulab import _given, _interrupts, devices
+from gpulab.errors import InputError, StoppedError, message_of, shown
+from gpulab.evidence import Evidence, Note
+from gpulab.training import _checkpoint, _settings
+from gpulab.training._evaluate import Answers, accuracy_of, answers_of
 from gpulab.training._run import Run
-from gpulab.training._tasks import Task
-from gpulab.training._words import unfinished_note
-from gpulab.training.results import FitResult
+from gpulab.training._tasks import Task, check_seed
+from gpulab.training._tasks import task as find_task
+from gpulab.training.results import FitResult, SeedsResult
 
+_MOST_SEEDS = 1000
 _STRETCH = 10  # steps that an accelerator takes between two waits
 
 
@@ -155,10 +158,8 @@ def fit(
     >>> result.ended, result.steps
     ('finished', 2)
     """
-    report, asked = (
-        _given.callback("fit", "progress", progress),
-        _given.callback("fit", "stop", stop),
-    )
+    report = _given.callback("fit", "progress", progress)
+    asked = _given.callback("fit", "stop", stop)
     target = None if save is None else _checkpoint.path_of("fit", "save", save)
     run = Run(
         task,
@@ -188,89 +189,201 @@ def fit(
         resume=resume,
         clock=clock,
     )
-    driver = _Driver(run, report, asked, target)
     try:
         # the test too: an interrupt in its midst would lose the run
         with _interrupts.deferred() as interrupt:
-            return driver.result(driver.drive(interrupt))
+            return _driven(run, report, asked, target, interrupt)
     finally:
         run.close()
 
 
-class _Driver:
-    """Drives a run to its end, or to where the learner ends it."""
-
-    def __init__(
-        self,
-        run: Run,
-        report: Callable[[float, str], None] | None,
-        stop: Callable[[], bool] | None,
-        target: Path | None,
-    ) -> None:
-        self.run, self.report, self.stop, self.target = run, report, stop, target
-        self.notes: list[Note] = []
-
-    def drive(self, interrupt: _interrupts.Interrupted) -> str | None:
-        """Take the steps; returns "stopped" or "interrupted" where the run was ended from
-        outside.
-        """
-        run, options = self.run, self.run.options
-        stretch = 1 if run.device.is_cpu else _STRETCH
-        an_epoch = len(run.task.train) // options.batch_size
-        while not run.is_over:
-            ended = (
-                "interrupted"
-                if interrupt.asked
-                else "stopped"
-                if self.stop is not None and self.stop()
-                else None
-            )
-            if ended is not None:
-                self._refuse_nothing(ended)
-                self._save()
-                return ended
-            reached = len(run.losses)
-            try:
-                run.advance(min(stretch, an_epoch - reached % an_epoch))
-            except KeyboardInterrupt:
-                # a second one, in the middle of a step: the weights may be half updated
-                self._refuse_nothing("interrupted")
-                return "interrupted"
-            if self.report is not None:
-                now = len(run.losses)
-                self.report(
-                    now / options.steps, f"step {now} of {options.steps}: loss {run.losses[-1]:.4g}"
-                )
-            if len(run.losses) % an_epoch == 0 or run.is_over:
-                self._save()
-        return None
-
-    def _refuse_nothing(self, ended: str) -> None:
-        if self.run.losses:
-            return
-        if ended == "interrupted":
-            raise KeyboardInterrupt
-        raise StoppedError("fit: stopped before the first step; expected it to run. Call it again.")
-
-    def _save(self) -> None:
-        """Write the checkpoint; a disk that takes none costs the checkpoint, never the run. A run
-        that diverged keeps the last good one.
-        """
-        if self.target is None or self.run.first_bad_step is not None:
-            return
+def _driven(
+    run: Run,
+    report: Callable[[float, str], None] | None,
+    stop: Callable[[], bool] | None,
+    target: Path | None,
+    interrupt: _interrupts.Interrupted,
+) -> FitResult:
+    """Drive a run to its end, or to where the learner ends it; return what was reached."""
+    options, notes = run.options, list[Note]()
+    stretch = 1 if run.device.is_cpu else _STRETCH
+    an_epoch = len(run.task.train) // options.batch_size
+    ended = None
+    while not run.is_over:
+        if interrupt.asked or (stop is not None and stop()):
+            ended = "interrupted" if interrupt.asked else "stopped"
+            _save(run, target, notes)
+            break
+        reached = len(run.losses)
         try:
-            self.run.save(self.target)
-        except OSError as error:
-            sentence = (
-                f"no checkpoint was written to {str(self.target)!r} "
-                f"({message_of(error, 100)}). Free some space, or save elsewhere."
+            run.advance(min(stretch, an_epoch - reached % an_epoch))
+        except KeyboardInterrupt:
+            # a second one, in the middle of a step: the weights may be half updated
+            ended = "interrupted"
+            break
+        now = len(run.losses)
+        if report is not None:
+            report(now / options.steps, f"step {now} of {options.steps}: loss {run.losses[-1]:.4g}")
+        if now % an_epoch == 0 or run.is_over:
+            _save(run, target, notes)
+    if ended is not None:
+        if not run.losses:
+            if ended == "interrupted":
+                raise KeyboardInterrupt
+            raise StoppedError(
+                "fit: stopped before the first step; expected it to run. Call it again."
             )
-            if all(note.sentence != sentence for note in self.notes):
-                self.notes.append(Note("skipped", sentence))
+        sentence = (
+            f"the run was {ended} after {len(run.losses)} of {options.steps} steps; the result "
+            "covers these steps. Run it again for all of them."
+        )
+        notes.append(Note(ended, sentence))
+    result = run.result(ended)
+    return dataclasses.replace(result, notes=(*result.notes, *notes))
 
-    def result(self, ended: str | None) -> FitResult:
-        """Return what was reached, with a note on how it ended."""
-        if ended is not None:
-            self.notes.append(unfinished_note(ended, len(self.run.losses), self.run.options))
-        result = self.run.result(ended)
-        return dataclasses.replace(result, notes=(*result.notes, *self.notes))
+
+def _save(run: Run, target: Path | None, notes: list[Note]) -> None:
+    """Write the checkpoint; a disk that takes none costs the checkpoint, never the run. A run that
+    has no step or has diverged keeps the last good one.
+    """
+    if target is None or not run.losses or run.first_bad_step is not None:
+        return
+    try:
+        run.save(target)
+    except OSError as error:
+        sentence = (
+            f"no checkpoint was written to {str(target)!r} "
+            f"({message_of(error, 100)}). Free some space, or save elsewhere."
+        )
+        if all(note.sentence != sentence for note in notes):
+            notes.append(Note("skipped", sentence))
+
+
+def over_seeds(
+    task: str | Task,
+    seeds: int | Iterable[int] = 5,
+    *,
+    progress: Callable[[float, str], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    **options: Any,
+) -> SeedsResult:
+    """Train a task once for each seed, one after the other.
+
+    Parameters
+    ----------
+    task : str or Task
+    seeds : int or iterable of int
+        How many (0, 1, 2 ...), or which.
+    progress, stop : callable, optional
+        As in ``fit``; a stop or an interrupt keeps the complete runs.
+    **options
+        As in ``fit``, except ``model``, ``seed``, ``save`` and ``resume``: each seed has its own.
+
+    Returns
+    -------
+    SeedsResult
+        Evidence MEASURED.
+
+    Raises
+    ------
+    InputError
+        If the seeds or an option cannot be used.
+    StoppedError
+        If ``stop`` returned True before the first run had a step.
+    KeyboardInterrupt
+        If the learner interrupts before that.
+
+    Examples
+    --------
+    >>> from gpulab import training
+    >>> result = training.over_seeds("prose-transformer", seeds=2, steps=2, batch_size=4,
+    device="cpu")
+    >>> result.seeds, len(result.accuracy.accuracies)
+    ((0, 1), 2)
+    """
+    job, chosen = find_task(task), _seeds(seeds)
+    report = _given.callback("over_seeds", "progress", progress)
+    asked = _given.callback("over_seeds", "stop", stop)
+    own = sorted({"model", "seed", "save", "resume"} & set(options))
+    unknown = sorted(set(options) - set(inspect.signature(fit).parameters))
+    if unknown:
+        raise InputError(
+            f"over_seeds: got {', '.join(unknown)}; expected options of fit. See gl.training.fit? "
+            "for their names."
+        )
+    if own:
+        raise InputError(
+            f"over_seeds: {', '.join(own)} was given; expected options that all seeds share. Leave "
+            "it out, or call fit."
+        )
+    runs: list[FitResult] = []
+    answers: list[Answers] = []
+    # between two runs too: an interrupt there would lose those that are complete
+    with _interrupts.deferred() as interrupt:
+
+        def is_over() -> bool:
+            return interrupt.asked or (asked is not None and asked())
+
+        def step(fraction: float, text: str) -> None:
+            if report is not None:
+                done = (len(runs) + fraction) / len(chosen)
+                report(done, f"seed {len(runs) + 1} of {len(chosen)}, {text}")
+
+        for seed in chosen:
+            model = job.make_model(seed)
+            try:
+                run = fit(job, model=model, seed=seed, progress=step, stop=is_over, **options)
+            except (StoppedError, KeyboardInterrupt):  # before this seed's first step
+                if runs:
+                    break
+                if interrupt.asked:
+                    raise KeyboardInterrupt from None
+                raise
+            runs.append(run)
+            # as the run's own test: its accuracy stands beside
+            with _settings.switches(run.options.precision, devices.find(run.device)):
+                answers.append(answers_of(model, job))
+            if run.ended in ("stopped", "interrupted"):
+                break
+    done = chosen[: len(runs)]
+    notes = []
+    if len(done) < len(chosen) or runs[-1].ended in ("stopped", "interrupted"):
+        ended = (
+            f"the runs ended at seed {done[-1]}, {len(done)} of {len(chosen)}; the result has "
+            "only these. Run it again for all of them."
+        )
+        notes.append(Note("stopped", ended))
+    broken = [str(seed) for seed, run in zip(done, runs, strict=True) if run.ended == "diverged"]
+    if broken:
+        sentence = (
+            f"the loss became infinite or nan with seed {', '.join(broken)}; the accuracy on "
+            f"{runs[0].task} includes these models."
+        )
+        notes.append(Note("diverged", sentence))
+    evidence = Evidence.measured(runs[0].evidence.device, samples=len(runs))
+    return SeedsResult(
+        job.name, tuple(done), tuple(runs), accuracy_of(answers), tuple(notes), evidence
+    )
+
+
+def _seeds(seeds: Any) -> list[int]:
+    """Return the seeds that a number or a list of them stands for."""
+    if _given.is_whole(seeds):
+        if not 1 <= seeds <= _MOST_SEEDS:
+            raise InputError(
+                f"over_seeds: seeds is {seeds}; expected from 1 to {_MOST_SEEDS}, or a list of "
+                "seeds. Pass seeds=5."
+            )
+        return list(range(int(seeds)))
+    chosen = _given.items("over_seeds", "seeds", seeds)
+    if not chosen or len(chosen) > _MOST_SEEDS:
+        raise InputError(
+            f"over_seeds: {len(chosen)} seeds; expected from 1 to {_MOST_SEEDS}. Pass seeds=5."
+        )
+    chosen = [check_seed("over_seeds", seed) for seed in chosen]
+    if len(set(chosen)) < len(chosen):
+        raise InputError(
+            f"over_seeds: seeds {shown(chosen)} contain one twice; expected different ones, since "
+            "the same run twice adds no information."
+        )
+    return chosen

@@ -160,7 +160,7 @@ def hidden_waits(
         raise InputError(
             f"hidden_waits: {kind_of(fn)} was given; expected a function. Pass one, not its result."
         )
-    from gpulab.training._pipeline_model import check_count
+    from gpulab.training._pipeline_results import check_count
 
     calls = check_count("hidden_waits", "calls", calls, 1, 1000)
     where = devices.find(device)

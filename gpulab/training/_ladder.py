@@ -1,9 +1,9 @@
 """The ladder of techniques: a beginner's script and a dozen techniques, measured alone,
 cumulatively, all together, and all but one.
 
-All forms take turns, step by step, so that what disturbs one disturbs all; a ratio is paired turn
-by turn and has an interval. What was learned is a matter of its own: each rung is trained on the
-same number of samples under the same seeds, and tested.
+All forms take turns, step by step, so that what disturbs one disturbs all; a ratio is paired turn by turn and
+has an interval. What was learned is a matter of its own: each rung is trained on the same number of
+samples under the same seeds, and tested.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from gpulab.evidence import Evidence, Note
 from gpulab.timing._job import calm_collector
 from gpulab.timing.statistics import FEWEST_SAMPLES, median_interval, median_ratio, ratio_interval
 from gpulab.training import _settings
-from gpulab.training._evaluate import Answers
+from gpulab.training._evaluate import Answers, accuracy_of, difference_over_seeds
+from gpulab.training._fit import fit
 from gpulab.training._ladder_recorded import recorded_gains
 from gpulab.training._run import Run
-from gpulab.training._seeds import accuracy_of, difference_over_seeds
 from gpulab.training._tasks import Task
 from gpulab.training._tasks import task as find_task
 from gpulab.training._techniques import START, Technique, techniques
-from gpulab.training.ladder_results import Gain, LadderForm, LadderResult, Learned, LeftOut, Rung
+from gpulab.training.results import Gain, LadderForm, LadderResult, Learned, LeftOut, Rung
 from gpulab.units import plural
 
 Names = tuple[str, ...]
+# arguments of ``fit`` that are the same for all forms
+_NOT_OF_A_FORM = {"task", "device", "clock", "save", "progress", "stop"}
 _STEPS = 1_000_000  # no form ends by itself while turns are taken
 # compiling, a graph's recording, the optimizer's state, the step whose memory is followed
 _WARM_STEPS = {"cpu": 6, "accelerator": 6}
@@ -196,7 +198,7 @@ def _script(start: Any, wanted: list[Technique]) -> dict[str, Any]:
             f"{{'batch_size': 16}}."
         )
     base = dict(START if start is None else start)
-    known = set(inspect.signature(Run).parameters) - {"task", "device", "clock"}
+    known = set(inspect.signature(fit).parameters) - _NOT_OF_A_FORM
     for what, options in (
         ("start", base),
         *((technique.title, technique.options) for technique in wanted),
@@ -689,9 +691,9 @@ class _Climb:
             1 / float(np.median(seconds)),
             _rate(span),
             self.gain(names),
-            run.first_step_seconds or 0.0,
-            run.phase_seconds,
-            run.peak_bytes,
+            run.meter.first_step_seconds or 0.0,
+            run.meter.phase_seconds,
+            run.meter.peak_bytes,
         )
 
     def close(self) -> None:

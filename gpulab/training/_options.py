@@ -4,11 +4,11 @@ built.
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpulab import _given, devices
 from gpulab.errors import InputError, shown
@@ -46,14 +46,13 @@ _MOST_WORKERS = 64
 _NO_GRADIENT_KINDS = ("Optimizer", "LBFGS", "SparseAdam")
 
 
-@dataclass
-class Settled:
+class Settled(NamedTuple):
     """Options that this device can follow, with a note on each that it cannot."""
 
     options: Options
     device: devices.Device
     make_optimizer: Callable[[Any], Any]
-    notes: list[Note] = field(default_factory=list)
+    notes: list[Note]
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:
@@ -104,28 +103,28 @@ def _check_precision(given: Any) -> None:
 def settle(
     job: Task,
     *,
-    device: Any,
-    precision: Any,
-    batch_size: Any,
-    epochs: Any,
-    steps: Any,
-    learning_rate: Any,
-    optimizer: Any,
-    accumulate: Any,
-    checkpoint: Any,
-    compile: Any,
-    channels_last: Any,
-    fused: Any,
-    workers: Any,
-    prefetch: Any,
-    pinned: Any,
-    cuda_graph: Any,
-    loss_scale: Any,
-    clip: Any,
-    loading: Any,
-    read_loss: Any,
-    autotune: Any,
-    seed: Any,
+    device: Any = None,
+    precision: Any = "float32",
+    batch_size: Any = None,
+    epochs: Any = None,
+    steps: Any = None,
+    learning_rate: Any = None,
+    optimizer: Any = "adam",
+    accumulate: Any = 1,
+    checkpoint: Any = False,
+    compile: Any = False,
+    channels_last: Any = False,
+    fused: Any = None,
+    workers: Any = 0,
+    prefetch: Any = 0,
+    pinned: Any = False,
+    cuda_graph: Any = False,
+    loss_scale: Any = None,
+    clip: Any = None,
+    loading: Any = "batches",
+    read_loss: Any = False,
+    autotune: Any = False,
+    seed: Any = 0,
 ) -> Settled:
     """Return the options that a run will follow.
 
@@ -139,7 +138,7 @@ def settle(
     _check_precision(precision)
     seed = check_seed("fit", seed)
     where = devices.find(device)
-    for name, value in {
+    switches = {
         "checkpoint": checkpoint,
         "compile": compile,
         "channels_last": channels_last,
@@ -147,10 +146,12 @@ def settle(
         "cuda_graph": cuda_graph,
         "read_loss": read_loss,
         "autotune": autotune,
-    }.items():
-        _given.flag("fit", name, value)
-    if fused is not None:
-        _given.flag("fit", "fused", fused)
+    }
+    switches |= {} if fused is None else {"fused": fused}
+    values: dict[str, Any] = {
+        "fused": None,
+        **{name: _given.flag("fit", name, value) for name, value in switches.items()},
+    }
     items = len(job.train)
     size = job.batch_size if batch_size is None else _whole("batch_size", batch_size, 1, items)
     parts = _whole("accumulate", accumulate, 1, size)
@@ -160,49 +161,29 @@ def settle(
             "of them. Leave one out."
         )
     an_epoch = items // size
-    count = (
-        _whole("steps", steps, 1, _MOST_STEPS)
-        if steps is not None
-        else an_epoch
-        * (job.epochs if epochs is None else _whole("epochs", epochs, 1, _MOST_STEPS // an_epoch))
-    )
-    rate = (
-        job.learning_rate
+    if steps is None:
+        most = _MOST_STEPS // an_epoch
+        steps = an_epoch * (job.epochs if epochs is None else _whole("epochs", epochs, 1, most))
+    else:
+        steps = _whole("steps", steps, 1, _MOST_STEPS)
+    values |= {
+        "precision": precision,
+        "batch_size": size,
+        "accumulate": parts,
+        "steps": steps,
+        "learning_rate": job.learning_rate
         if learning_rate is None
-        else _positive("learning_rate", learning_rate, "1e-3")
-    )
-    scale = _scale(loss_scale, precision)
-    _given.word("fit", "loading", loading, LOADINGS)
-    settled = Settled(
-        Options(
-            precision=precision,
-            batch_size=size,
-            steps=count,
-            learning_rate=rate,
-            optimizer="",
-            accumulate=parts,
-            checkpoint=bool(checkpoint),
-            compile=bool(compile),
-            channels_last=bool(channels_last),
-            fused=None if fused is None else bool(fused),
-            workers=_whole("workers", workers, 0, _MOST_WORKERS),
-            prefetch=_whole("prefetch", prefetch, 0, 1000),
-            pinned=bool(pinned),
-            cuda_graph=bool(cuda_graph),
-            loss_scale=scale,
-            clip=None if clip is None else _positive("clip", clip, "1.0"),
-            seed=seed,
-            loading=loading,
-            read_loss=bool(read_loss),
-            autotune=bool(autotune),
-        ),
-        where,
-        lambda parameters: None,
-    )
-    _without_what_is_missing(settled, job)
-    name, settled.make_optimizer = _optimizer(optimizer, learning_rate, settled)
-    _change(settled, optimizer=name)
-    return settled
+        else _positive("learning_rate", learning_rate, "1e-3"),
+        "loss_scale": _scale(loss_scale, precision),
+        "loading": _given.word("fit", "loading", loading, LOADINGS),
+        "workers": _whole("workers", workers, 0, _MOST_WORKERS),
+        "prefetch": _whole("prefetch", prefetch, 0, 1000),
+        "clip": None if clip is None else _positive("clip", clip, "1.0"),
+        "seed": seed,
+    }
+    notes = _without_what_is_missing(values, where, job)
+    values["optimizer"], make = _optimizer(optimizer, learning_rate, values, notes)
+    return Settled(Options(**values), where, make, notes)
 
 
 def _scale(given: Any, precision: str) -> str | float | None:
@@ -214,77 +195,89 @@ def _scale(given: Any, precision: str) -> str | float | None:
     return None if value == 1 else value
 
 
-def _change(settled: Settled, **values: Any) -> None:
-    import dataclasses
-
-    settled.options = dataclasses.replace(settled.options, **values)
-
-
-def _without_what_is_missing(settled: Settled, job: Task) -> None:
-    """Take out what this device does not have, with a note that says what runs in its place."""
-    options, where = settled.options, settled.device
-
-    def drop(sentence: str, **values: Any) -> None:
-        settled.notes.append(Note("skipped", sentence))
-        _change(settled, **values)
-
-    if options.precision == "tf32" and not where.has_tf32:
-        drop(
+def _without_what_is_missing(
+    values: dict[str, Any], where: devices.Device, job: Task
+) -> list[Note]:
+    """Take out what this device does not have; return notes that say what runs in its place."""
+    is_cuda, is_resident = where.kind == "cuda", values["loading"] == "resident"
+    has_compiler = (
+        not where.is_cpu
+        or os.environ.get("CXX")
+        or any(map(shutil.which, ("g++", "clang++", "cl")))
+    )
+    # option, what takes its place, whether it is missing here, what the note says
+    missing: tuple[tuple[str, Any, bool, str], ...] = (
+        (
+            "precision",
+            "float32",
+            values["precision"] == "tf32" and not where.has_tf32,
             f"{where.name} has no TF32 (NVIDIA GPUs have it from compute capability 8.0), so the "
             "products ran in float32.",
-            precision="float32",
-        )
-    if options.pinned and where.torch_type != "cuda":
-        drop(
+        ),
+        (
+            "pinned",
+            False,
+            where.torch_type != "cuda",
             f"pinned memory serves copies to a CUDA device; on {where} nothing is copied, so "
             "memory stayed pageable.",
-            pinned=False,
-        )
-    if options.cuda_graph and where.kind != "cuda":
-        drop(
+        ),
+        (
+            "cuda_graph",
+            False,
+            not is_cuda,
             f"{where} has no CUDA graphs, so each step was launched operator by operator.",
-            cuda_graph=False,
-        )
-    if options.cuda_graph and where.kind == "cuda" and options.loss_scale == "dynamic":
-        drop(
+        ),
+        (
+            "cuda_graph",
+            False,
+            is_cuda and values["loss_scale"] == "dynamic",
             "dynamic loss scaling reads on the host whether gradients overflowed, which a CUDA "
             "graph cannot do, so each step was launched "
             'operator by operator. Pass precision="bfloat16" or a fixed loss_scale.',
-            cuda_graph=False,
-        )
-    if options.loading == "resident" and options.workers:
-        drop("the data is on the device already, so no workers were started.", workers=0)
-    if options.loading == "resident" and options.pinned:
-        drop("the data is on the device already, so nothing was pinned.", pinned=False)
-    if options.autotune and where.kind != "cuda":
-        drop(
+        ),
+        (
+            "workers",
+            0,
+            is_resident,
+            "the data is on the device already, so no workers were started.",
+        ),
+        (
+            "pinned",
+            False,
+            is_resident,
+            "the data is on the device already, so nothing was pinned.",
+        ),
+        (
+            "autotune",
+            False,
+            not is_cuda,
             f"cuDNN runs on NVIDIA GPUs; {where.name} has other convolutions, so nothing was tuned.",
-            autotune=False,
-        )
-    if options.channels_last and job.train.inputs.dim() != 4:
-        drop(
-            f"{job.name} has no images, so there are no channels to put last.", channels_last=False
-        )
-    if (
-        options.compile
-        and where.is_cpu
-        and not os.environ.get("CXX")
-        and not any(map(shutil.which, ("g++", "clang++", "cl")))
-    ):
-        drop(
+        ),
+        (
+            "channels_last",
+            False,
+            job.train.inputs.dim() != 4,
+            f"{job.name} has no images, so there are no channels to put last.",
+        ),
+        (
+            "compile",
+            False,
+            not has_compiler,
             "torch.compile needs a C++ compiler (g++ or clang++) for the CPU; none is on the PATH, "
             "so the model ran as it is.",
-            compile=False,
-        )
+        ),
+    )
+    found = [row for row in missing if row[2] and values[row[0]]]
+    values.update({name: instead for name, instead, *_ in found})
+    return [Note("skipped", sentence) for *_, sentence in found]
 
 
 def _optimizer(
-    given: Any, learning_rate: Any, settled: Settled
+    given: Any, learning_rate: Any, values: dict[str, Any], notes: list[Note]
 ) -> tuple[str, Callable[[Any], Any]]:
     """Return the optimizer's name and a function from parameters to it."""
     import torch
 
-    options = settled.options
     if given is None or isinstance(given, torch.optim.Optimizer):
         raise InputError(
             f"fit: optimizer is {shown(given)}; expected a name such as 'adam', or a function from "
@@ -296,50 +289,34 @@ def _optimizer(
             raise InputError(
                 f"fit: optimizer is {shown(given)}; expected a name or a function. Pass 'adam'."
             )
-        if learning_rate is not None or options.fused is not None:
+        if learning_rate is not None or values["fused"] is not None:
             raise InputError(
                 "fit: the optimizer is a function, so it decides learning_rate and fused itself; "
                 "expected neither. Leave them out."
             )
-        return str(getattr(given, "__name__", "optimizer")).replace(
-            "<lambda>", "own optimizer"
-        ), given
+        name = str(getattr(given, "__name__", "optimizer"))
+        return name.replace("<lambda>", "own optimizer"), given
     known = {
-        name.lower(): getattr(torch.optim, name)
+        name.lower(): kind
         for name in torch.optim.__all__
         if name not in _NO_GRADIENT_KINDS
-    }
-    known = {
-        name: kind
-        for name, kind in known.items()
-        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+        and isinstance(kind := getattr(torch.optim, name), type)
+        and issubclass(kind, torch.optim.Optimizer)
     }
     word = _given.word("fit", "optimizer", given.lower(), [*sorted(known), "sgd-momentum"])
     kind = torch.optim.SGD if word == "sgd-momentum" else known[word]
-    values: dict[str, Any] = {"momentum": 0.9} if word == "sgd-momentum" else {}
-    values |= {"lr": options.learning_rate, **_flavour(kind, settled)}
-    return word, lambda parameters: kind(parameters, **values)
-
-
-def _flavour(kind: Any, settled: Settled) -> dict[str, Any]:
-    """Return the arguments for a fused step, or for one that a CUDA graph can hold."""
-    import inspect
-
     takes = inspect.signature(kind).parameters
-    options = settled.options
-    values: dict[str, Any] = {}
-    if options.fused is True and "fused" not in takes:
-        settled.notes.append(
-            Note(
-                "skipped",
-                f"{kind.__name__} has no fused form in PyTorch, so its default form was used.",
-            )
-        )
-        _change(settled, fused=None)
-    elif options.fused is True:
-        values["fused"] = True
-    elif options.fused is False:
-        values |= {name: False for name in ("fused", "foreach") if name in takes}
-    if options.cuda_graph and "capturable" in takes:
-        values["capturable"] = True
-    return values
+    arguments: dict[str, Any] = {"lr": values["learning_rate"]}
+    if word == "sgd-momentum":
+        arguments["momentum"] = 0.9
+    if values["fused"] and "fused" not in takes:
+        sentence = f"{kind.__name__} has no fused form in PyTorch, so its default form was used."
+        notes.append(Note("skipped", sentence))
+        values["fused"] = None
+    if values["fused"]:
+        arguments["fused"] = True
+    elif values["fused"] is False:
+        arguments |= {name: False for name in ("fused", "foreach") if name in takes}
+    if values["cuda_graph"] and "capturable" in takes:
+        arguments["capturable"] = True
+    return word, lambda parameters: kind(parameters, **arguments)

@@ -20,8 +20,7 @@ from gpulab.devices import Device
 from gpulab.errors import MeasurementError, StoppedError, message_of
 from gpulab.evidence import Evidence, Note
 from gpulab.training import _feed, _images, _settings
-from gpulab.training._pipeline_model import check_count, check_seconds
-from gpulab.training._pipeline_results import PipelineResult, StepSpan
+from gpulab.training._pipeline_results import PipelineResult, StepSpan, check_count, check_seconds
 from gpulab.units import format_seconds, plural
 
 Progress = Callable[[float, str], None]

@@ -22,7 +22,7 @@ from gpulab import _given, devices
 from gpulab.errors import InputError, StoppedError, kind_of, message_of
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result
-from gpulab.training._pipeline_model import check_count
+from gpulab.training._pipeline_results import check_count
 from gpulab.units import format_seconds, plural
 
 Progress = Callable[[float, str], None]

@@ -1,4 +1,6 @@
-"""A run of training that goes on step by step: what ``fit`` and the ladder drive."""
+"""A run of training that goes on step by step: what ``fit`` and the ladder drive; its times, its
+memory, and the notes on how it ended.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +8,34 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpulab import _given, devices
-from gpulab.errors import CheckpointError, GpulabError, InputError, kind_of, message_of, shown
+from gpulab.devices import Device
+from gpulab.errors import (
+    CheckpointError,
+    GpulabError,
+    InputError,
+    OutOfMemoryError,
+    advice,
+    kind_of,
+    message_of,
+    shown,
+)
 from gpulab.evidence import Evidence, Note
+from gpulab.memory.results import CATEGORIES
+from gpulab.timing.statistics import median_interval
 from gpulab.training import _checkpoint, _settings
 from gpulab.training._evaluate import Answers, answers_of
 from gpulab.training._feed import Feed, Order
-from gpulab.training._followed import Followed
-from gpulab.training._graph import GraphedStep
-from gpulab.training._meter import Meter
-from gpulab.training._options import settle
-from gpulab.training._step import Step, explain
+from gpulab.training._options import SCALED, settle
 from gpulab.training._tasks import Task
 from gpulab.training._tasks import task as find_task
-from gpulab.training._words import diverged_note, left_out_note, rising_note
-from gpulab.training.results import Accuracy, FitResult
+from gpulab.training.results import PHASES, Accuracy, FitResult, Options
 
 # of this call: the second, so that the optimizer's state is there from its start
 _FOLLOWED_STEP = 1
@@ -44,6 +53,157 @@ _MAY_CHANGE = (
     "read_loss",
     "autotune",
 )
+# times the loss at the beginning (or that of guessing): no noise of batches does that
+_SHOT_UP = 4.0
+# whose steps do not grow with the gradients, so clipping those helps little
+_ADAPTIVE = ("ada", "nadam", "radam", "rmsprop", "rprop")
+
+
+class Meter:
+    """The times of one run, by one clock that is read only when the device has finished, and the
+    memory of one of its steps.
+
+    On an accelerator a step that waits after each part is slower than one that does not, so the
+    steps whose parts are timed give no sample of the speed; on a CPU nothing has to wait, and each
+    step gives both.
+
+    Attributes
+    ----------
+    is_opaque : bool
+        Whether the step is compiled, so that it has no operators to follow.
+    step_seconds : list of float
+    first_step_seconds : float or None
+    total_seconds : float
+    peak_bytes : int or None
+        None until a step was followed, and where none can be.
+    by_category : dict of str to int
+    """
+
+    def __init__(self, clock: Callable[[], float], device: Device, is_opaque: bool) -> None:
+        self.clock, self.device, self.is_opaque = clock, device, is_opaque
+        self.step_seconds: list[float] = []
+        self.first_step_seconds: float | None = None
+        self.total_seconds = 0.0
+        self.peak_bytes: int | None = None
+        self.by_category: dict[str, int] = {}
+        self._phases, self._pending = (dict.fromkeys(PHASES, 0.0) for _ in range(2))
+        self._parted_steps, self._parting, self._last = 0, False, 0.0
+
+    def begin(self, parting: bool) -> None:
+        """Begin a stretch of steps; with ``parting`` the parts are timed."""
+        self._parting = parting or self.device.is_cpu
+        self._pending = dict.fromkeys(PHASES, 0.0)
+        self.device.synchronize()
+        self._last = self._begun = self.clock()
+
+    def mark(self, phase: str) -> None:
+        """Say that a part has just been given to the device."""
+        if self._parting:
+            self.device.synchronize()
+            now = self.clock()
+            self._pending[phase] += now - self._last
+            self._last = now
+
+    def end(self, steps: int, *, first: bool, counts: bool) -> None:
+        """End a stretch of ``steps`` steps; ``counts`` tells whether it says how fast the run
+        trains.
+        """
+        self.device.synchronize()
+        now = self.clock()
+        seconds = now - self._begun
+        self.total_seconds += seconds
+        if first:
+            self.first_step_seconds = seconds / steps
+        if not counts:
+            return
+        if self._parting:
+            self._pending["other"] += now - self._last
+            self._parted_steps += steps
+            for phase, value in self._pending.items():
+                self._phases[phase] += value
+        if not self._parting or self.device.is_cpu:
+            self.step_seconds.append(seconds / steps)
+
+    @property
+    def phase_seconds(self) -> dict[str, float]:
+        """Seconds a step by part, without the parts that never ran; empty where no step was timed
+        part by part.
+        """
+        return {phase: value / self._parted_steps for phase, value in self._phases.items() if value}
+
+    def rate(
+        self, samples_a_step: int
+    ) -> tuple[float | None, tuple[float, float] | None, str | None]:
+        """Return samples a second at the median step, their 95 % interval, and the reason where
+        there is none.
+        """
+        seconds = np.array(self.step_seconds)
+        median = float(np.median(seconds)) if len(seconds) else 0.0
+        if median <= 0:
+            return None, None, "every step was also used for another measurement. Take more steps."
+        interval, reason = median_interval(seconds)
+        span = None
+        if interval is not None and interval[0] > 0:
+            span = (samples_a_step / interval[1], samples_a_step / interval[0])
+        reason = reason and reason.replace("Allow a longer deadline", "Take more steps")
+        return samples_a_step / median, span, reason
+
+    @contextlib.contextmanager
+    def following(self, model: Any, optimizer: Any, batch: Any) -> Iterator[None]:
+        """Follow the memory of the step in the block, by who holds it."""
+        if self.is_opaque:
+            with self._asking_the_allocator():
+                yield
+            return
+        from gpulab.memory._step import optimizer_seen
+        from gpulab.memory._tracker import StorageTracker
+
+        tracker = StorageTracker(self.device.torch_type)
+        tracker.watch_modules([model])
+        for state in optimizer.state.values():
+            for value in state.values():
+                if hasattr(value, "untyped_storage"):
+                    tracker.watch(value, "optimizer")
+        tracker.watch_inputs(batch)
+        tracker.begin_step()
+        try:
+            with optimizer_seen(tracker), tracker:
+                yield
+        finally:
+            tracker.close()
+        tracker.classify()
+        event, self.peak_bytes = tracker.peak()
+        alive = tracker.alive_at(event)
+        self.by_category = {
+            category: sum(t.nbytes for t in alive if t.category == category)
+            for category in CATEGORIES
+        }
+
+    @contextlib.contextmanager
+    def _asking_the_allocator(self) -> Iterator[None]:
+        """Take the peak from CUDA's allocator, which knows it; a CPU's does not."""
+        import torch
+
+        if self.device.torch_type != "cuda":
+            yield
+            return
+        torch.cuda.reset_peak_memory_stats(self.device.index)
+        yield
+        torch.cuda.synchronize(self.device.index)
+        self.peak_bytes = torch.cuda.max_memory_allocated(self.device.index)
+
+    def notes(self, has_interval: bool, reason: str | None) -> list[Note]:
+        """Return what is not known of speed and memory."""
+        notes = [] if has_interval or reason is None else [Note("no-interval", reason)]
+        if self.is_opaque:
+            known = self.peak_bytes is not None
+            whole = "the peak is that of the whole process" if known else "its peak is not known"
+            sentence = (
+                f"a compiled step has no operators to follow, so {whole}, and its memory is not "
+                "split into categories."
+            )
+            notes.append(Note("skipped", sentence))
+        return notes
 
 
 class Run:
@@ -95,31 +255,13 @@ class Run:
         *,
         model: Any = None,
         device: Any = None,
-        precision: str = "float32",
-        batch_size: int | None = None,
-        epochs: int | None = None,
-        steps: int | None = None,
-        learning_rate: float | None = None,
-        optimizer: Any = "adam",
-        accumulate: int = 1,
-        checkpoint: bool = False,
-        compile: bool = False,
-        channels_last: bool = False,
-        fused: bool | None = None,
-        workers: int = 0,
-        prefetch: int = 0,
-        pinned: bool = False,
-        cuda_graph: bool = False,
-        loss_scale: Any = None,
-        clip: float | None = None,
-        loading: str = "batches",
-        read_loss: bool = False,
-        autotune: bool = False,
-        seed: int = 0,
         resume: Any = None,
         clock: Callable[[], float] | None = None,
+        **options: Any,
     ) -> None:
         import torch
+
+        from gpulab.training._step import GraphedStep, Step
 
         self.task = find_task(task)
         read_clock = _given.clock("fit", clock) or time.perf_counter
@@ -128,66 +270,33 @@ class Run:
                 f"fit: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "
                 "task.make_model(seed)."
             )
-        settled = settle(
-            self.task,
-            device=device,
-            precision=precision,
-            batch_size=batch_size,
-            epochs=epochs,
-            steps=steps,
-            learning_rate=learning_rate,
-            optimizer=optimizer,
-            accumulate=accumulate,
-            checkpoint=checkpoint,
-            compile=compile,
-            channels_last=channels_last,
-            fused=fused,
-            workers=workers,
-            prefetch=prefetch,
-            pinned=pinned,
-            cuda_graph=cuda_graph,
-            loss_scale=loss_scale,
-            clip=clip,
-            loading=loading,
-            read_loss=read_loss,
-            autotune=autotune,
-            seed=seed,
-        )
-        content = (
-            None
-            if resume is None
-            else _checkpoint.read(_checkpoint.path_of("fit", "resume", resume))
-        )
-        self.options, self.device, self.notes = settled.options, settled.device, settled.notes
+        settled = settle(self.task, device=device, **options)
+        path = None if resume is None else _checkpoint.path_of("fit", "resume", resume)
+        content = None if path is None else _checkpoint.read(path)
+        self.options, self.device, _, self.notes = settled
         # A checkpoint keeps the precision that was asked for: the same call goes on from it on a
         # device with TF32 and on one without.
-        self._asked, self._own_optimizer = (
-            dataclasses.replace(settled.options, precision=precision),
-            not isinstance(optimizer, str),
-        )
-        if content is not None:
-            self._compare(Path(resume), content)
-        self._step = Step(
-            self.task, settled, self.task.make_model(self.options.seed) if model is None else model
-        )
-        self._graph = GraphedStep(self._step, self.notes) if self.options.cuda_graph else None
+        asked = options.get("precision", self.options.precision)
+        self._asked = dataclasses.replace(self.options, precision=asked)
+        self._own_optimizer = callable(options.get("optimizer"))
+        if path is not None and content is not None:
+            self._compare(path, content)
+        made = self.task.make_model(self.options.seed) if model is None else model
+        self._step = Step(self.task, settled, made)
+        self._graph = GraphedStep(self._step) if self.options.cuda_graph else None
         self.losses: list[float] = []
         self._generators = _settings.Generators(self.options.seed, self.device)
-        self._meter = Meter(
-            read_clock, self.device.synchronize, waiting_costs=not self.device.is_cpu
-        )
-        self._followed = Followed(self.device, opaque=self.options.compile)
+        self.meter = Meter(read_clock, self.device, is_opaque=self.options.compile)
         self.answers: Answers | None = None
         self._feed: Feed | None = None
-        self._bad: int | None = None
-        self._whole = model is None or _all_finite(self._step.parameters)
+        self.first_bad_step: int | None = None
+        self._began_finite = model is None or all(
+            bool(torch.isfinite(parameter).all()) for parameter in self._step.parameters
+        )
         self.parts_every = _PARTED_EVERY
         self._stretches = self._began_at = self._skipped_before = 0
-        if content is not None:
-            self._restore(Path(resume), content)
-
-    # -- where it stands
-    # ----------------------------------------------------------------------------------------
+        if path is not None and content is not None:
+            self._restore(path, content)
 
     @property
     def model(self) -> Any:
@@ -195,51 +304,20 @@ class Run:
         return self._step.model
 
     @property
-    def first_bad_step(self) -> int | None:
-        """The first step (from 0) whose loss is not finite; None while there is none."""
-        return self._bad
-
-    @property
     def is_over(self) -> bool:
         """Whether all steps were taken, or the loss is no longer a number."""
-        return len(self.losses) >= self.options.steps or self._bad is not None
-
-    @property
-    def samples_per_second(self) -> float | None:
-        """Samples a second at the median step until now; None before there is a step without other
-        measurements.
-        """
-        return self._meter.rate(self.options.batch_size)[0]
+        return len(self.losses) >= self.options.steps or self.first_bad_step is not None
 
     @property
     def step_seconds(self) -> tuple[float, ...]:
         """Seconds of each step without other measurements, until now, in the order taken."""
-        return tuple(self._meter.step_seconds)
-
-    @property
-    def first_step_seconds(self) -> float | None:
-        """Seconds of the first step of this run, including one-time work; None before it."""
-        return self._meter.first_step_seconds
-
-    @property
-    def phase_seconds(self) -> dict[str, float]:
-        """Seconds a step by part, until now; empty where no step was timed part by part."""
-        return self._meter.phase_seconds
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """The most live tensor storage in the step that was followed; None before it."""
-        return self._followed.peak_bytes
+        return tuple(self.meter.step_seconds)
 
     @property
     def skipped_steps(self) -> int:
         """Steps that dynamic loss scaling skipped; reading it waits for the device."""
-        return self._skipped_before + (
-            self._step.scaler.skipped_steps if self._step.scaler is not None else 0
-        )
-
-    # -- going on
-    # -----------------------------------------------------------------------------------------------
+        scaler = self._step.scaler
+        return self._skipped_before + (0 if scaler is None else scaler.skipped_steps)
 
     def advance(self, steps: int = 1) -> list[float]:
         """Take this many steps (fewer if the run ends before), wait for the device, and return
@@ -281,39 +359,37 @@ class Run:
                 self._generators.in_use(),
                 self._step.ready(),
             ):
-                self._meter.begin(
+                self.meter.begin(
                     counts and self.parts_every > 0 and self._stretches % self.parts_every == 0
                 )
                 for number in range(reached, reached + steps):
                     losses.append(self._one(number, followed))
                     if self.options.read_loss:
                         losses[-1] = losses[-1].item()
-                        self._meter.mark("other")
-                self._meter.end(steps, first=first, counts=counts)
+                        self.meter.mark("other")
+                self.meter.end(steps, first=first, counts=counts)
         except BaseException:
             # a batch may be lost, or the loading cut off: the next step gets its own again
             self.close()
             raise
         finally:
-            with devices.guard(
-                f"fit: reading the losses of steps {reached} to {reached + len(losses) - 1} on "
-                f"{self.device}"
-            ):
+            last = reached + len(losses) - 1
+            doing = f"fit: reading the losses of steps {reached} to {last} on {self.device}"
+            with devices.guard(doing):
                 self.losses += [float(loss) for loss in losses]
-            self._bad = next(
-                (n for n in range(reached, len(self.losses)) if not math.isfinite(self.losses[n])),
-                None,
-            )
-            if self._bad is not None:
-                del self.losses[self._bad + 1 :]
+            bad = [n for n in range(reached, len(self.losses)) if not math.isfinite(self.losses[n])]
+            if bad:
+                self.first_bad_step = bad[0]
+                del self.losses[bad[0] + 1 :]
         self._stretches += counts
         if first and self.options.compile and not self._step.is_compiled:
             self.options = dataclasses.replace(self.options, compile=False)
-            self._followed = Followed(self.device, opaque=False)
+            self.meter.is_opaque, self.meter.peak_bytes = False, None
         if self._graph is not None and self._graph.has_failed:
             self.options = dataclasses.replace(self.options, cuda_graph=False)
 
     def _one(self, number: int, followed: bool) -> Any:
+        """Take step ``number`` and return its loss, which may still be on the device."""
         o, step = self.options, self._step
         try:
             if self._feed is None:
@@ -329,17 +405,15 @@ class Run:
                     device=self.device,
                 )
             batch = next(self._feed)
-            self._meter.mark("data")
+            self.meter.mark("data")
             if not self._feed.on_device:
                 batch = step.to_device(batch)
-                self._meter.mark("copy")
-            take = step.run if self._graph is None else self._graph.run
-            with (
-                self._followed.step(self.model, step.optimizer, batch)
-                if followed
-                else contextlib.nullcontext()
-            ):
-                return take(batch, self._meter.mark)
+                self.meter.mark("copy")
+            following: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+            if followed:
+                following = self.meter.following(self.model, step.optimizer, batch)
+            with following:
+                return (self._graph or step).run(batch, self.meter.mark)
         except GpulabError:
             raise
         except Exception as error:
@@ -356,9 +430,6 @@ class Run:
         if self._feed is not None:
             self._feed.close()
             self._feed = None
-
-    # -- checkpoints
-    # --------------------------------------------------------------------------------------------
 
     def _settings(self) -> dict[str, Any]:
         values = dataclasses.asdict(self._asked)
@@ -436,10 +507,7 @@ class Run:
         self.losses = list(content["losses"])
         self._began_at, self._skipped_before = content["step"], content["skipped_steps"]
 
-    # -- what went wrong
-    # ----------------------------------------------------------------------------------------
-
-    def _spoilt_items(self, number: int) -> int:
+    def _non_finite_items(self, number: int) -> int:
         """How many items of a step's batch are not finite numbers in the run's precision."""
         import torch
 
@@ -453,23 +521,6 @@ class Run:
             return 0
         held = inputs.to(self._step.dtype or self._step.autocast_dtype or inputs.dtype)
         return int((~torch.isfinite(held)).flatten(1).any(1).sum())
-
-    def _what_went_wrong(self, broken: bool) -> list[Note | None]:
-        """Return notes on a run that ended and yet learned nothing."""
-        scaler, steps = self._step.scaler, len(self.losses)
-        notes: list[Note | None] = []
-        if scaler is not None and steps and not broken:
-            notes.append(
-                left_out_note(self.options, self.skipped_steps, steps, float(scaler.get_scale()))
-            )
-        if not broken and steps:
-            targets = getattr(self.task.train, "targets", None)
-            guessing = math.log(max(2, int(targets.max()) + 1)) if targets is not None else 0.0
-            notes.append(rising_note(self.options, self.losses, guessing, self._own_optimizer))
-        return notes
-
-    # -- what it amounts to
-    # -------------------------------------------------------------------------------------
 
     def evaluate(self) -> Accuracy:
         """Return the accuracy on the test now, in the arithmetic that the weights are in."""
@@ -498,30 +549,23 @@ class Run:
         """
         o, bad, notes = self.options, self.first_bad_step, list(self.notes)
         accuracy = self._tested(notes)
-        broken = bad is not None or (accuracy is not None and not math.isfinite(accuracy.loss))
-        if broken:
+        if bad is not None or (accuracy is not None and not math.isfinite(accuracy.loss)):
             ended = "diverged"
-            spoilt = self._spoilt_items(bad) if bad is not None else 0
-            notes.append(
-                diverged_note(
-                    o,
-                    self.losses,
-                    bad,
-                    own_optimizer=self._own_optimizer,
-                    spoilt=spoilt,
-                    whole=self._whole,
-                )
+            note = diverged_note(
+                o,
+                self.losses,
+                bad,
+                own_optimizer=self._own_optimizer,
+                non_finite=0 if bad is None else self._non_finite_items(bad),
+                began_finite=self._began_finite,
             )
-        elif ended is None:
-            ended = "finished" if len(self.losses) >= o.steps else "stopped"
-        notes += [note for note in self._what_went_wrong(broken) if note is not None]
-        rate, span, reason = self._meter.rate(o.batch_size)
-        if span is None and reason is not None:
-            notes.append(Note("no-interval", reason))
-        unknown = self._followed.note()
-        if unknown is not None:
-            notes.append(unknown)
-        scaler, times = self._step.scaler, np.array(self._meter.step_seconds)
+            notes.append(note)
+        else:
+            ended = ended or ("finished" if len(self.losses) >= o.steps else "stopped")
+            notes += self._notes_on_learning_nothing()
+        rate, span, reason = self.meter.rate(o.batch_size)
+        notes += self.meter.notes(span is not None, reason)
+        scaler, times = self._step.scaler, np.array(self.meter.step_seconds)
         fixed = o.loss_scale if isinstance(o.loss_scale, float) else None
         return FitResult(
             task=self.task.name,
@@ -534,20 +578,183 @@ class Run:
             step_seconds=times,
             samples_per_second=rate,
             samples_per_second_interval=span,
-            first_step_seconds=self._meter.first_step_seconds,
-            phase_seconds=self._meter.phase_seconds,
-            peak_bytes=self._followed.peak_bytes,
-            peak_by_category=self._followed.by_category,
+            first_step_seconds=self.meter.first_step_seconds,
+            phase_seconds=self.meter.phase_seconds,
+            peak_bytes=self.meter.peak_bytes,
+            peak_by_category=self.meter.by_category,
             skipped_steps=self.skipped_steps,
-            final_scale=float(scaler.get_scale()) if scaler is not None else fixed,
-            total_seconds=self._meter.total_seconds,
+            final_scale=fixed if scaler is None else float(scaler.get_scale()),
+            total_seconds=self.meter.total_seconds,
             notes=tuple(notes),
             evidence=Evidence.measured(self.device.name, samples=len(times) or None),
             environment=devices.environment(self.device),
         )
 
+    def _notes_on_learning_nothing(self) -> list[Note]:
+        """Return notes on a run whose losses are finite, and which yet learned nothing."""
+        scaler, steps = self._step.scaler, len(self.losses)
+        if not steps:
+            return []
+        found = []
+        if scaler is not None:
+            scale = float(scaler.get_scale())
+            found.append(left_out_note(self.options, self.skipped_steps, steps, scale))
+        targets = getattr(self.task.train, "targets", None)
+        guessing = 0.0 if targets is None else math.log(max(2, int(targets.max()) + 1))
+        found.append(rising_note(self.options, self.losses, guessing, self._own_optimizer))
+        return [note for note in found if note is not None]
 
-def _all_finite(parameters: list[Any]) -> bool:
-    import torch
 
-    return all(bool(torch.isfinite(parameter).all()) for parameter in parameters)
+def explain(doing: str, error: Exception, options: Options | None = None) -> GpulabError:
+    """Return one sentence for an error from inside a step; with the options, what of them would
+    take less memory.
+    """
+    ours = devices.translate(error, doing)
+    if isinstance(ours, OutOfMemoryError) and options is not None:
+        smaller = f"batch_size={max(1, options.batch_size // 2)}"
+        ways = [smaller, f"accumulate={2 * options.accumulate}"]
+        ways += [] if options.checkpoint else ["checkpoint=True"]
+        return OutOfMemoryError(
+            f"{doing}: the memory that is free does not hold it; expected it to fit. Pass "
+            f"{', '.join(ways[:-1])} or {ways[-1]}, or call "
+            "gl.memory.release() to give back what earlier cells hold."
+        )
+    if ours is not None:
+        return ours
+    text = message_of(error)
+    # an error of a worker carries its whole traceback
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if "DataLoader worker" in text and len(lines) > 1:
+        text = f"{message_of(lines[-1], 150)} (in a worker)"
+    return InputError(
+        f"{doing} raised {type(error).__name__}: {text or 'no message'}; expected a step "
+        "that runs. "
+        + advice(
+            str(error), "Try the model on one batch by hand: task.loss(model, task.train[:8])."
+        )
+    )
+
+
+def diverged_note(
+    options: Options,
+    losses: Sequence[float],
+    bad: int | None,
+    *,
+    own_optimizer: bool = False,
+    non_finite: int = 0,
+    began_finite: bool = True,
+) -> Note:
+    """Say at which step the loss was lost, what it was before, and what to try.
+
+    Parameters
+    ----------
+    bad : int or None
+        The first step whose loss is not finite; None where only the last update broke the weights.
+    own_optimizer : bool
+        Whether a function made the optimizer, and so decided the learning rate.
+    non_finite : int
+        Items of that step's batch that are not finite in the run's precision.
+    began_finite : bool
+        Whether all weights were finite numbers before the first step.
+    """
+    if bad is None:
+        when = (
+            f"after the last step ({len(losses) - 1}, loss {losses[-1]:.3g}) the test's loss "
+            "is not a finite number"
+        )
+    else:
+        before = f", after {losses[bad - 1]:.3g} at the step before" if bad else ""
+        when = f"the loss was {losses[bad]} at step {bad}{before}"
+    if not began_finite:
+        cause = (
+            "The model had weights that are infinite or nan from the start. Pass "
+            "task.make_model(seed), or a model from a good checkpoint."
+        )
+    elif non_finite:
+        cause = (
+            f"{non_finite} of the {options.batch_size} items of that batch hold numbers that are "
+            f"infinite or nan in {options.precision}, so it "
+            "is the data. Find them with torch.isfinite, and fix them or leave them out."
+        )
+    elif bad == 0 and options.precision in SCALED:
+        cause = (
+            "No update came before it, so the forward pass leaves the range of float16. Pass "
+            'precision="bfloat16".'
+        )
+    elif bad == 0:
+        cause = (
+            "No update came before it, so it is the model itself. Look at its layers: "
+            "task.loss(model, task.train[:8])."
+        )
+    else:
+        cause = _advice(options, own_optimizer)
+        if options.precision not in SCALED:
+            cause += (
+                " If that changes nothing, a layer makes the nan: look for a division by "
+                "zero, or a root or logarithm of zero."
+            )
+    return Note("diverged", f"{when}. {cause}")
+
+
+def _advice(options: Options, own_optimizer: bool) -> str:
+    if options.precision == "pure-float16":
+        return (
+            'Pass precision="float16", which keeps float32 weights and scales the loss, or '
+            '"bfloat16"; in pure float16 '
+            "the optimizer's epsilon is zero, which makes the weights nan."
+        )
+    if options.precision in SCALED and options.loss_scale != "dynamic":
+        return 'Leave loss_scale out, so that it is dynamic, or pass precision="bfloat16".'
+    if own_optimizer:
+        return "Give your optimizer a smaller learning rate."
+    clip = (
+        ""
+        if options.clip is not None or options.optimizer.startswith(_ADAPTIVE)
+        else ", or clip=1.0"
+    )
+    return f"Pass a smaller learning_rate (it was {options.learning_rate:g}){clip}."
+
+
+def rising_note(
+    options: Options, losses: Sequence[float], guessing: float, own_optimizer: bool
+) -> Note | None:
+    """Say that the loss shot up, where it did: Adam keeps such a run finite, and so do ReLUs that
+    are all dead.
+
+    Parameters
+    ----------
+    losses : sequence of float
+        Finite.
+    guessing : float
+        The loss of a model that guesses. A run that begins under it, such as fine-tuning, may go up
+        and down there.
+    """
+    top = max(range(len(losses)), key=losses.__getitem__)
+    if losses[top] <= _SHOT_UP * max(losses[0], guessing):
+        return None
+    now = f", and is {losses[-1]:.3g} at the end" if top < len(losses) - 1 else ""
+    where = f"the loss rose from {losses[0]:.3g} at step 0 to {losses[top]:.3g} at step {top}{now}"
+    return Note("rising", f"{where}: the updates are too large. {_advice(options, own_optimizer)}")
+
+
+def left_out_note(options: Options, skipped: int, steps: int, scale: float) -> Note | None:
+    """Say that dynamic scaling left out most of the steps, where it did: the loss stands still
+    then, and nothing else tells.
+    """
+    if 2 * skipped <= steps:
+        return None
+    told = (
+        f"{skipped} of {steps} steps changed no weight, since gradients were infinite or nan "
+        f"in float16; the loss scale fell to {scale:g}"
+    )
+    if scale < 1:
+        return Note(
+            "skipped",
+            f"{told}, so the scale is not the cause. Train a few steps in float32 and find where "
+            "the nan comes from.",
+        )
+    return Note(
+        "skipped",
+        f"{told} and may still settle. Take more steps, or start with a lower one: "
+        f"loss_scale={max(scale / 2, 1):g}.",
+    )

@@ -129,6 +129,19 @@ class Generators:
             self._set(callers)
 
 
+@contextlib.contextmanager
+def modes_kept(model: Any) -> Iterator[None]:
+    """Within the block a model may be set to train or to evaluate; afterwards each of its modules
+    is in its old mode.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
 def _generator_of(device: Device) -> Any:
     """Return what seeds an accelerator's generator and no other's; Metal has one device."""
     import torch

@@ -1,23 +1,33 @@
 """One step of training: forward, backward, optimizer, with the options that change what runs inside
-it.
+it: loss scaling, compilation, recomputed activations, and a CUDA graph that replays the step.
+
+This module imports PyTorch, so a run imports it only where it begins.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
-from gpulab import devices
-from gpulab.errors import GpulabError, InputError, OutOfMemoryError, advice, message_of, shown
+import torch
+from torch.nn.modules.batchnorm import _NormBase
+
+from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Note
-from gpulab.training import _activations
+from gpulab.memory._step import checkpointed
+from gpulab.training import _settings
 from gpulab.training._options import PRECISIONS, Settled
+from gpulab.training._run import explain
 from gpulab.training._tasks import Task
-from gpulab.training._words import compiling_failed
-from gpulab.training.results import Options
 
 Batch = tuple[Any, Any]
+# PyTorch's notes on CUDA graphs ask for a few on a side stream, so that libraries and the optimizer
+# have their state
+_EAGER_STEPS = 3
+# Graphs whose recording was invalidated: PyTorch's allocator goes on asking them whether they
+# record.
+_invalid_graphs: list[Any] = []
 
 
 class Step:
@@ -34,85 +44,51 @@ class Step:
     """
 
     def __init__(self, job: Task, settled: Settled, model: Any) -> None:
-        import torch
-
-        self.job, self.options, self.device, self.notes = (
-            job,
-            settled.options,
-            settled.device,
-            settled.notes,
-        )
+        self.job, self.model, self.notes = job, model, settled.notes
+        self.options, self.device = settled.options, settled.device
         autocast, half = PRECISIONS[self.options.precision]
         self.autocast_dtype = getattr(torch, autocast) if autocast else None
         self.dtype = getattr(torch, half) if half else None
         self.memory_format = torch.channels_last if self.options.channels_last else None
-        self.model = model
-        self._move(model)
+        self._move()
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise InputError(
                 "fit: the model has no parameter that requires a gradient; expected at least one. "
                 "Unfreeze a layer."
             )
-        self.optimizer = self._optimizer(settled.make_optimizer)
+        self.optimizer = _made(settled.make_optimizer, self.parameters)
         scale = self.options.loss_scale
         self.scale = float(scale) if isinstance(scale, float) else 1.0
-        self.scaler = make_scaler(self.device.torch_type) if scale == "dynamic" else None
+        self.scaler = Scaler(self.device.torch_type) if scale == "dynamic" else None
         # A run's batches have one size. By default a second size, that of another run in this
         # session, would get code for any size.
         self._compiled: Any = torch.compile(model, dynamic=False) if self.options.compile else None
         self._compiled_sizes: set[int] = set()
 
-    def _move(self, model: Any) -> None:
-        import torch
-
-        doing = f"fit: moving the model of {self.job.name} to {self.device}"
-        other = any(p.is_floating_point() and p.dtype != torch.float32 for p in model.parameters())
+    def _move(self) -> None:
+        is_other = any(
+            p.is_floating_point() and p.dtype != torch.float32 for p in self.model.parameters()
+        )
         # a model that an earlier run left in 16 bits
-        dtype = self.dtype or (torch.float32 if other else None)
+        dtype = self.dtype or (torch.float32 if is_other else None)
         try:
-            model.to(str(self.device), dtype)
+            self.model.to(str(self.device), dtype)
             if self.memory_format is not None:
-                model.to(memory_format=self.memory_format)
+                self.model.to(memory_format=self.memory_format)
         except Exception as error:
+            doing = f"fit: moving the model of {self.job.name} to {self.device}"
             raise explain(doing, error) from error
 
-    def _optimizer(self, make: Callable[[Any], Any]) -> Any:
-        import torch
-
-        try:
-            optimizer = make(self.parameters)
-        except Exception as error:
-            raise InputError(
-                f"fit: making the optimizer raised {type(error).__name__} ({message_of(error)}); "
-                "expected it to take the parameters. "
-                "Pass optimizer='adam', or a function from parameters to an optimizer."
-            ) from error
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise InputError(
-                f"fit: the optimizer's function returned {shown(optimizer)}; expected an optimizer "
-                "of PyTorch. "
-                "Return for example torch.optim.Adam(parameters, lr=1e-3)."
-            )
-        return optimizer
-
     @contextlib.contextmanager
-    def ready(self) -> Any:
+    def ready(self) -> Iterator[None]:
         """Within the block the model trains, and recomputes its activations where that was asked;
         afterwards it is as before.
         """
-        modes = [(module, module.training) for module in self.model.modules()]
-        self.model.train()
-        try:
-            with (
-                _activations.recomputed(self.model)
-                if self.options.checkpoint
-                else contextlib.nullcontext()
-            ):
+        with _settings.modes_kept(self.model):
+            self.model.train()
+            with recomputed(self.model) if self.options.checkpoint else contextlib.nullcontext():
                 yield
-        finally:
-            for module, mode in modes:
-                module.training = mode
 
     def to_device(self, batch: Batch) -> Batch:
         """Return the batch on the device, in the dtype and the order of bytes that the model
@@ -136,25 +112,22 @@ class Step:
         """
         self.optimizer.zero_grad(set_to_none=True)
         parts, items, loss = self.options.accumulate, len(batch[0]), None
-        for inputs, targets in zip(
-            batch[0].tensor_split(parts), batch[1].tensor_split(parts), strict=True
-        ):
+        for inputs, targets in zip(*(x.tensor_split(parts) for x in batch), strict=True):
             mark("other")
-            share = self.forward((inputs, targets))
+            share = self._forward((inputs, targets))
             if parts > 1:
                 share = share * (len(inputs) / items)
             mark("forward")
-            self.backward(share)
+            scaled = share if self.scale == 1 else share * self.scale
+            (scaled if self.scaler is None else self.scaler.scale(scaled)).backward()
             mark("backward")
             loss = share.detach() if loss is None else loss + share.detach()
-        self.update()
+        self._update()
         mark("optimizer")
         return loss
 
-    def forward(self, batch: Batch) -> Any:
+    def _forward(self, batch: Batch) -> Any:
         """Return the loss of a batch, in the run's precision."""
-        import torch
-
         if self.autocast_dtype is None:
             return self._loss(batch)
         # A cache of converted weights must not outlive the recording of a CUDA graph.
@@ -177,125 +150,224 @@ class Step:
             return self.job.loss(self.model, batch)
         if len(batch[0]) in self._compiled_sizes:
             return self.job.loss(self._compiled, batch)
+        # PyTorch compiles eight forms of a model (each for one size, precision and order of bytes)
+        # in a session; after those it goes on uncompiled, and raises nothing. Here it compiles up
+        # to ``accumulated_recompile_limit`` (256), and then raises.
+        from torch._dynamo import config
+
         try:
-            with _compiling_or_error():
+            with cast(Any, config).patch(
+                recompile_limit=config.accumulated_recompile_limit,
+                fail_on_recompile_limit_hit=True,
+            ):
                 loss = self.job.loss(self._compiled, batch)
         except Exception as error:
             # the compilers raise many kinds; what is not theirs comes again from the model as it is
             self._compiled = None
             loss = self.job.loss(self.model, batch)
             self.notes.append(
-                Note("skipped", f"{compiling_failed(error)}, so the model ran as it is.")
+                Note("skipped", f"{_compiling_failed(error)}, so the model ran as it is.")
             )
             return loss
         self._compiled_sizes.add(len(batch[0]))
         return loss
 
-    def backward(self, loss: Any) -> None:
-        """Fill the gradients, scaled."""
-        if self.scaler is not None:
-            loss = self.scaler.scale(loss)
-        elif self.scale != 1:
-            loss = loss * self.scale
-        loss.backward()
-
-    def update(self) -> None:
+    def _update(self) -> None:
         """Unscale and clip the gradients, and let the optimizer change the parameters."""
-        import torch
-
-        if self.scaler is not None:
-            if self.options.clip is not None:
-                self.scaler.unscale_(self.optimizer)
-        elif self.scale != 1:
+        if self.scale != 1:
             for parameter in self.parameters:
                 if parameter.grad is not None:
                     parameter.grad.mul_(1 / self.scale)
         if self.options.clip is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.parameters, self.options.clip)
-        if self.scaler is not None:
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
-        else:
-            self.optimizer.step()
 
 
-def _compiling_or_error() -> Any:
-    """Let PyTorch compile more than eight forms of a model in a session: after those it goes on
-    uncompiled, and raises nothing.
+def _made(make: Callable[[Any], Any], parameters: list[Any]) -> Any:
+    """Return the optimizer that a function makes of the parameters."""
+    try:
+        optimizer = make(parameters)
+    except Exception as error:
+        raise InputError(
+            f"fit: making the optimizer raised {type(error).__name__} ({message_of(error)}); "
+            "expected it to take the parameters. "
+            "Pass optimizer='adam', or a function from parameters to an optimizer."
+        ) from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InputError(
+            f"fit: the optimizer's function returned {shown(optimizer)}; expected an optimizer "
+            "of PyTorch. "
+            "Return for example torch.optim.Adam(parameters, lr=1e-3)."
+        )
+    return optimizer
 
-    One form is for one size, precision and order of bytes. Beyond ``accumulated_recompile_limit``
-    (256) there is an error, which is told.
+
+def _compiling_failed(error: Exception) -> str:
+    """Say why ``torch.compile`` made nothing: mostly it is a compiler, or Python's headers, that
+    this machine lacks.
     """
-    import torch._dynamo
+    text = f"{type(error).__name__} {error}"
+    if any(words in text for words in ("InvalidCxxCompiler", "No working C++ compiler")):
+        return (
+            "torch.compile found no working C++ compiler; install g++ (or clang++, and set "
+            "CXX=clang++)"
+        )
+    if "Python.h" in text:
+        return "torch.compile found no headers of Python (Python.h); install python3-dev"
+    return f"torch.compile failed ({type(error).__name__}: {message_of(error, 120)})"
 
-    settings: Any = torch._dynamo.config
-    return settings.patch(
-        recompile_limit=settings.accumulated_recompile_limit, fail_on_recompile_limit_hit=True
-    )
 
+class Scaler(torch.amp.GradScaler):
+    """``GradScaler`` that counts the steps it leaves out, and takes float16 gradients.
 
-def make_scaler(device_type: str) -> Any:
-    """Return PyTorch's own scaler, which here also takes float16 gradients and counts the steps
-    that it leaves out.
+    PyTorch's refuses those, since it wants float32 master weights; a pure float16 run has none.
     """
-    import torch
 
-    class Scaler(torch.amp.GradScaler):
-        """``GradScaler`` refuses float16 gradients, since it wants float32 master weights; a pure
-        float16 run has none.
+    overflowed: Any = None  # a count on the device: reading it would make the host wait
+
+    def _unscale_grads_(self, optimizer: Any, inverse: Any, found: Any, allow_fp16: bool) -> Any:
+        found_by_device = super()._unscale_grads_(optimizer, inverse, found, True)
+        for value in found_by_device.values():
+            self.overflowed = value.clone() if self.overflowed is None else self.overflowed + value
+        return found_by_device
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps that changed nothing, since gradients had overflowed; reading it waits."""
+        return 0 if self.overflowed is None else int(self.overflowed)
+
+
+@contextlib.contextmanager
+def recomputed(model: Any) -> Iterator[None]:
+    """Within the block, each direct child of the model (of a ModuleList, each member) recomputes
+    its activations in the backward pass; losses and running averages stay the same.
+
+    Norms do not count a batch a second time while it is recomputed: it was counted already.
+    """
+
+    def before(norm: Any, args: Any) -> None:
+        if torch._C._current_graph_task_id() != -1 and norm.track_running_stats:
+            norm._gpulab_kept = norm.momentum, norm.num_batches_tracked
+            norm.momentum, norm._buffers["num_batches_tracked"] = 0.0, None
+
+    def after(norm: Any, args: Any, output: Any) -> None:
+        kept = norm.__dict__.pop("_gpulab_kept", None)
+        if kept is not None:
+            norm.momentum, norm._buffers["num_batches_tracked"] = kept
+
+    norms = [module for module in model.modules() if isinstance(module, _NormBase)]
+    with checkpointed(model), contextlib.ExitStack() as stack:
+        for norm in norms:
+            stack.callback(after, norm, None, None)  # PyTorch calls no hook after an interrupt
+            stack.callback(norm.register_forward_pre_hook(before).remove)
+            stack.callback(norm.register_forward_hook(after, always_call=True).remove)
+        yield
+
+
+class GraphedStep:
+    """A step that runs as it is three times, is then recorded as a CUDA graph, and is replayed from
+    there on: the host then makes one launch a step.
+
+    The first steps are real steps of the run, and recording runs nothing, so the losses are those
+    of a run without a graph.
+
+    Parameters
+    ----------
+    step : Step
+        Its optimizer must be capturable. While it runs, its device is the current one.
+
+    Attributes
+    ----------
+    has_failed : bool
+        Whether recording failed, so that steps are launched operator by operator; a note says why.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self._step, self._taken, self.has_failed = step, 0, False
+        self._side = cast(Any, torch.cuda.Stream)(step.device.index)
+        self._graph: Any = None
+        self._inputs: tuple[Any, ...] = ()
+        self._loss: Any = None
+
+    def run(self, batch: Batch, mark: Callable[[str], None]) -> Any:
+        """Take one step on a batch on the device; returns its loss, a detached scalar."""
+        self._taken += 1
+        if self._taken <= _EAGER_STEPS:
+            self._side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._side):
+                loss = self._step.run(batch, mark)
+            torch.cuda.current_stream().wait_stream(self._side)
+            return loss
+        if self._graph is None and not self.has_failed:
+            self._record(batch)
+        if self.has_failed:
+            return self._step.run(batch, mark)
+        for place, value in zip(self._inputs, batch, strict=True):
+            place.copy_(value)
+        mark("copy")
+        self._graph.replay()
+        mark("graph")
+        return self._loss.clone()
+
+    @contextlib.contextmanager
+    def _recording(self, graph: Any) -> Iterator[None]:
+        """Record what the block launches.
+
+        By default what another thread does can break the recording, and the one that loads ahead
+        pins memory meanwhile. The stream is ours: PyTorch's own for recordings is made once, on the
+        device that was current then. It is entered here too, for where the recording is invalid its
+        end raises as well, and then PyTorch leaves the recording's stream the current one: kernels
+        of CuPy and Numba, on the device's own stream, would from then on not wait for PyTorch's
+        work.
         """
+        with (
+            torch.cuda.stream(self._side),
+            torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"),
+        ):
+            yield
 
-        overflowed: Any = None  # a count on the device: reading it would make the host wait
-
-        def _unscale_grads_(
-            self, optimizer: Any, inverse: Any, found: Any, allow_fp16: bool
-        ) -> Any:
-            found_by_device = super()._unscale_grads_(optimizer, inverse, found, True)
-            for value in found_by_device.values():
-                self.overflowed = (
-                    value.clone() if self.overflowed is None else self.overflowed + value
+    def _record(self, batch: Batch) -> None:
+        self._inputs = tuple(x.clone() for x in batch)
+        self._step.optimizer.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with self._recording(graph):
+                self._loss = self._step.run((self._inputs[0], self._inputs[1]), lambda phase: None)
+            self._graph = graph
+        except Exception as error:
+            # an operator that waits for the device, or an optimizer that is not capturable
+            self.has_failed = True
+            torch.cuda.synchronize()
+            self._step.optimizer.zero_grad(set_to_none=True)
+            # the end of an invalid recording says only that something invalidated it
+            # (cudaErrorStreamCaptureInvalidated); the cause came before
+            cause = error.__context__
+            invalidated = "previous error during capture" in str(error)
+            first = cause if isinstance(cause, Exception) and invalidated else error
+            self._step.notes.append(
+                Note(
+                    "skipped",
+                    f"the step could not be recorded as a CUDA graph ({message_of(first, 120)}), "
+                    "so it was launched operator by operator.",
                 )
-            return found_by_device
+            )
+            if first is not error:
+                _invalid_graphs.append(graph)
+                self._record_anything()
 
-        @property
-        def skipped_steps(self) -> int:
-            return 0 if self.overflowed is None else int(self.overflowed)
+    def _record_anything(self) -> None:
+        """Record a graph that nobody replays: an invalid recording keeps CUDA's generator, in some
+        versions of PyTorch, until one is whole.
 
-    return Scaler(device_type)
-
-
-def explain(doing: str, error: Exception, options: Options | None = None) -> GpulabError:
-    """Return one sentence for an error from inside a step; with the options, what of them would
-    take less memory.
-    """
-    ours = devices.translate(error, doing)
-    if isinstance(ours, OutOfMemoryError) and options is not None:
-        means = [
-            f"batch_size={max(1, options.batch_size // 2)}",
-            f"accumulate={2 * options.accumulate}",
-        ]
-        means += ["checkpoint=True"] if not options.checkpoint else []
-        return OutOfMemoryError(
-            f"{doing}: the memory that is free does not hold it; expected it to fit. Pass "
-            f"{', '.join(means[:-1])} or {means[-1]}, or call "
-            "gl.memory.release() to give back what earlier cells hold."
-        )
-    return ours or InputError(
-        f"{doing} raised {type(error).__name__}: {_told(error) or 'no message'}; expected a step "
-        "that runs. "
-        + advice(
-            str(error), "Try the model on one batch by hand: task.loss(model, task.train[:8])."
-        )
-    )
-
-
-def _told(error: Exception) -> str:
-    """Return an error's text; of one from a worker, which carries its whole traceback, the last
-    line.
-    """
-    lines = (
-        [line.strip() for line in str(error).splitlines() if line.strip()]
-        if "DataLoader worker" in message_of(error)
-        else []
-    )
-    return f"{message_of(lines[-1], 150)} (in a worker)" if len(lines) > 1 else message_of(error)
+        Dropout and every other graph's replay would raise from then on ("Offset increment outside
+        graph capture").
+        """
+        # what this does not repair is reported by the next step that needs it
+        with contextlib.suppress(RuntimeError), self._recording(torch.cuda.CUDAGraph()):
+            self._inputs[0].zero_()
