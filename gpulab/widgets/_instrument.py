@@ -189,9 +189,9 @@ def call(function: str, *arguments: Any, **named: Any) -> str:
     return f"gl.{function}({', '.join(words)})"
 
 
-def cell(*lines: str, more: str = "") -> str:
-    """Return the lines as the text of a cell that imports gpulab, and what else it needs."""
-    return "\n".join([*([f"import {more}"] if more else []), "import gpulab as gl", "", *lines])
+def cell(*lines: str, imports: str = "import gpulab as gl") -> str:
+    """Return the lines as the text of a cell, below what they import."""
+    return "\n".join([imports, "", *lines])
 
 
 def rounded(text: str) -> str:

@@ -424,7 +424,7 @@ class LossScaling(Instrument):
             "g = gl.precision.gradients(model, x, targets=y, loss=lambda s, y: "
             "cross_entropy(s.flatten(0, -2), y.flatten()))",
             *window,
-            more="torch",
+            imports="import torch\nimport gpulab as gl",
         )
 
 
