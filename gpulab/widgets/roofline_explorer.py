@@ -5,7 +5,7 @@ data sheet.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpulab import devices, figures, models, recordings, timing, workloads
@@ -18,13 +18,24 @@ from gpulab.errors import (
     RecordingError,
     StoppedError,
 )
-from gpulab.evidence import Badge, Evidence, Note
+from gpulab.evidence import Badge, Note
 from gpulab.models import Roofline, RooflinePoint
 from gpulab.timing.recorded import measurement
 from gpulab.units import format_seconds
-from gpulab.widgets._controls import Choice, Control, Several, Slider
-from gpulab.widgets._instrument import Action, Drawing, Instrument
-from gpulab.widgets._work import Progress, Stop
+from gpulab.widgets._instrument import (
+    Action,
+    Choice,
+    Control,
+    Drawing,
+    Instrument,
+    Progress,
+    Several,
+    Slider,
+    Stop,
+    Values,
+    cell,
+    rounded,
+)
 from gpulab.workloads import Workload
 
 _NONE = "none"
@@ -58,29 +69,22 @@ class RooflineExplorer(Instrument):
     )
 
     def __init__(self, **values: Any) -> None:
-        self._devices = devices.available()
         self._recordings = recordings.readable()
         # what stands beside, by its controls
         self._known: dict[tuple[Any, ...], tuple[Roofline | None, tuple[Note, ...]]] = {}
         super().__init__(**values)
 
-    def make_controls(self) -> Sequence[Control]:
+    def make_controls(self) -> list[Control]:
         """Return workloads, number format, size, device, time for each, and the machine beside."""
-        here = [(str(d), d.name) for d in reversed(self._devices)]
+        here = [(str(d), d.name) for d in reversed(devices.available())]
         names = workloads.names()
-        formats = tuple(
-            dict.fromkeys(dtype for name in names for dtype in workloads.get(name).dtypes)
-        )
+        formats = dict.fromkeys(dtype for name in names for dtype in workloads.get(name).dtypes)
         far = [
             (name, f"{recording.environment.device} (recorded)")
             for name, recording in self._recordings.items()
         ]
         sheets = [(part.name, f"{part.name} (data sheet)") for part in _datasheets.PARTS]
-        seconds = [
-            (s, format_seconds(s).replace(".00", "").replace(".0 ", " "))
-            for s in (0.2, 0.5, 1.0, 2.0, 5.0)
-        ]
-        shown: dict[str, Any] = {"shows_only": True}
+        seconds = [(s, rounded(format_seconds(s))) for s in (0.2, 0.5, 1.0, 2.0, 5.0)]
         return [
             Several(
                 name="workloads",
@@ -93,7 +97,7 @@ class RooflineExplorer(Instrument):
             Choice(
                 name="dtype",
                 label="Number format",
-                options=formats,
+                options=tuple(formats),
                 default="float32",
                 help="The format of the inputs; it selects the roof.",
             ),
@@ -125,52 +129,48 @@ class RooflineExplorer(Instrument):
                 default=_SHEET,
                 help="The roofs of "
                 "another machine, with recorded points or, for a data sheet, predicted points.",
-                **shown,
+                shows_only=True,
             ),
         ]
 
     # The work.
 
-    def work(
-        self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop
-    ) -> Roofline:
+    def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Roofline:
         """Measure the roofs, then each workload; the points so far are shown after each of them."""
         progress(0.0, "measuring the roofs")
         found = models.roofline(values["device"], stop=stop)
         # a neighbour spoiled the roofs that this process keeps: try again
         if found.notes and "run" in self.results:
             found = models.roofline(values["device"], refresh=True, stop=stop)
-        chosen = list(values["workloads"])
-        steps = len(chosen) + 1
+        chosen = values["workloads"]
         for done, name in enumerate(chosen, start=1):
-            progress(done / steps, name)
+            share = done / (len(chosen) + 1)
+            progress(share, name)
             try:
-                more = (
-                    None
-                    if stop()
-                    else self._one_more(
-                        found, name, values, _part_of(progress, done, steps, name), stop
-                    )
+                if stop():
+                    raise StoppedError(f"Stopped before {name}.")
+                found = self._one_more(
+                    found,
+                    name,
+                    values,
+                    lambda part, _, name=name, share=share: progress(  # type: ignore[misc]
+                        share + part / (len(chosen) + 1), name
+                    ),
+                    stop,
                 )
-            except StoppedError:
-                more = None
-            if more is None:  # what was measured before it stays
-                return dataclasses.replace(
-                    found, notes=(*found.notes, Note("stopped", f"Stopped before {name}."))
-                )
-            found = more
+            except StoppedError:  # what was measured before it stays
+                return _noted(found, Note("stopped", f"Stopped before {name}."))
             self.publish("run", found)
         return found
 
     def _one_more(
-        self, found: Roofline, name: str, values: Mapping[str, Any], progress: Progress, stop: Stop
+        self, found: Roofline, name: str, values: Values, progress: Progress, stop: Stop
     ) -> Roofline:
         try:
             work = _workload(name, values)
-            inputs = work.inputs(values["device"])
             m = timing.measure(
                 work.run,
-                *inputs,
+                *work.inputs(values["device"]),
                 device=values["device"],
                 deadline=values["deadline"],
                 flops=work.flops or None,
@@ -183,13 +183,9 @@ class RooflineExplorer(Instrument):
             known = any(roof.name == top for roof in found.arithmetic)
             point = found.place_workload(work, m, arithmetic=top if known else None)
         except _LEFT_OUT as error:
-            return dataclasses.replace(
-                found, notes=(*found.notes, Note("skipped", _named(name, error)))
-            )
-        notes = tuple(Note(note.code, f"{work.label}: {note.sentence}") for note in m.notes)
-        return dataclasses.replace(
-            found.with_points([*found.points, point]), notes=(*found.notes, *notes)
-        )
+            return _noted(found, _skipped(name, error))
+        notes = (Note(note.code, f"{work.label}: {note.sentence}") for note in m.notes)
+        return _noted(found.with_points([*found.points, point]), *notes)
 
     # The other machine.
 
@@ -198,13 +194,16 @@ class RooflineExplorer(Instrument):
         """The roofline of the other machine, with its points; None if there is none."""
         return self._beside(self.values)[0]
 
-    def _beside(self, values: Mapping[str, Any]) -> tuple[Roofline | None, tuple[Note, ...]]:
+    def _beside(self, values: Values) -> tuple[Roofline | None, tuple[Note, ...]]:
+        """Return the other machine with its points, and what was left out; kept, as finding it
+        takes longer than a redraw may.
+        """
         key = tuple(values[name] for name in ("beside", "workloads", "dtype", "size"))
         if key not in self._known:
             self._known[key] = self._find_beside(values)
         return self._known[key]
 
-    def _find_beside(self, values: Mapping[str, Any]) -> tuple[Roofline | None, tuple[Note, ...]]:
+    def _find_beside(self, values: Values) -> tuple[Roofline | None, tuple[Note, ...]]:
         name = values["beside"]
         if name == _NONE:
             return None, ()
@@ -217,14 +216,13 @@ class RooflineExplorer(Instrument):
         notes: list[Note] = []
         for each in values["workloads"]:
             try:
-                point = self._placed(roofs, _workload(each, values), name)
+                work = _workload(each, values)
+                point = self._placed(roofs, work, name)
             except InputError as error:
-                notes.append(Note("skipped", _named(each, error)))
+                notes.append(_skipped(each, error))
                 continue
             if point is None:
-                notes.append(
-                    Note("skipped", f"{_workload(each, values).label} on {name}: not recorded yet.")
-                )
+                notes.append(Note("skipped", f"{work.label} on {name}: not recorded yet."))
             else:
                 points.append(point)
         return roofs.with_points(points), tuple(notes)
@@ -242,85 +240,79 @@ class RooflineExplorer(Instrument):
 
     # What is shown.
 
-    def draw(self, values: Mapping[str, Any]) -> Drawing:
+    def draw(self, values: Values) -> Drawing:
         """Return the roofs with their points as figure and table, and what was left out."""
         live: Roofline | None = self.results.get("run")
         other, notes = self._beside(values)
         there = [one for one in (live, other) if one is not None]
-        told = (
-            [] if live else ["Press Run to measure on this machine: its roofs, then each workload."]
-        )
-        beyond = [p.label for one in there for p in one.points if not p.flops]
-        if beyond:
-            told.append(
-                "Not in the figure, since they do no arithmetic: "
-                f"{', '.join(dict.fromkeys(beyond))}."
-            )
-        message = " ".join(told)
+        words = []
+        if live is None:
+            words.append("Press Run to measure on this machine: its roofs, then each workload.")
+        points = [p for one in there for p in one.points]
+        if beyond := dict.fromkeys(p.label for p in points if not p.flops):
+            words.append(f"Not in the figure, since they do no arithmetic: {', '.join(beyond)}.")
+        message = " ".join(words)
         if not there:
             return Drawing(notes=notes, message=message)
-        dtype = self._made["run"]["dtype"] if "run" in self._made and live else values["dtype"]
-        figure = figures.roofline(there[0], there[1:], arithmetic=dtype)
+        made = self._made.get("run", values) if live else values
         headers, rows = _table(there)
+        # one of each badge and device: the points of one machine differ only in their samples
         evidence = [e for one in there for e in (one.evidence, *(p.evidence for p in one.points))]
+        several = {(e.badge, e.device, e.assumptions): e for e in reversed(evidence)}
         return Drawing(
-            figure,
+            figures.roofline(there[0], there[1:], arithmetic=made["dtype"]),
             headers,
             rows,
-            _apart(evidence),
+            list(several.values())[::-1],
             [*_pointing(live.notes if live else ()), *notes],
             message,
         )
 
-    def code_for(self, values: Mapping[str, Any]) -> str:
+    def code_for(self, values: Values) -> str:
         """Return the loop over the workloads: measure, place, draw."""
         where, name = values["device"], values["beside"]
         sizes = ", ".join(
             f'"{each}": {_size(each, values["size"])}' for each in values["workloads"]
         )
-        lines = ["import gpulab as gl", "", f'roof = gl.models.roofline("{where}")', "points = []"]
-        lines += [f'far = gl.models.roofline("{name}")', "others = []"] if name != _NONE else []
-        lines += [
+        first = [f'roof = gl.models.roofline("{where}")', "points = []"]
+        loop = [
             f"for name, n in {{{sizes}}}.items():",
             f'    work = gl.workloads.get(name)(n=n, dtype="{values["dtype"]}")',
             f'    m = gl.measure(work.run, *work.inputs("{where}"), device="{where}", '
             f"deadline={values['deadline']})",
             "    points.append(roof.place_workload(work, m))",
         ]
+        beside = ""
+        if name != _NONE:
+            first += [f'far = gl.models.roofline("{name}")', "others = []"]
+            beside = ", [far.with_points(others)]"
         if name in self._recordings:
-            lines.append(
-                f'    seen = gl.timing.recorded.recorded(name, n, work.dtype).get("{name}")'
-            )
-            lines.append("    others += [far.place_workload(work, seen)] if seen else []")
+            loop += [
+                f'    seen = gl.timing.recorded.recorded(name, n, work.dtype).get("{name}")',
+                "    others += [far.place_workload(work, seen)] if seen else []",
+            ]
         elif name != _NONE:
-            lines.append("    others.append(far.place_workload(work))")
-        beside = ", [far.with_points(others)]" if name != _NONE else ""
-        lines.append(f"gl.figures.roofline(roof.with_points(points){beside})")
-        return "\n".join(lines)
+            loop.append("    others.append(far.place_workload(work))")
+        drawn = f"gl.figures.roofline(roof.with_points(points){beside})"
+        return cell(*first, *loop, drawn)
+
+
+def _noted(roofs: Roofline, *notes: Note) -> Roofline:
+    return dataclasses.replace(roofs, notes=(*roofs.notes, *notes))
+
+
+def _skipped(name: str, error: Exception) -> Note:
+    """Return an error's sentence under the name of its workload, which many begin with already."""
+    words = str(error)
+    return Note("skipped", words if words.startswith(f"{name}:") else f"{name}: {words}")
 
 
 def _pointing(notes: Sequence[Note]) -> list[Note]:
     """Let the notes name the button here instead of an argument: pressed again, Run measures
     disturbed roofs afresh.
     """
-    return [
-        dataclasses.replace(
-            note,
-            sentence=note.sentence.replace("measure again with refresh=True", "press Run again"),
-        )
-        for note in notes
-    ]
-
-
-def _part_of(progress: Progress, done: int, steps: int, name: str) -> Progress:
-    """Return the progress of one step among several, told by its name."""
-    return lambda fraction, _: progress((done + fraction) / steps, name)
-
-
-def _named(name: str, error: Exception) -> str:
-    """Return an error's sentence under the name of its workload, which many begin with already."""
-    words = str(error)
-    return words if words.startswith(f"{name}:") else f"{name}: {words}"
+    words = "measure again with refresh=True", "press Run again"
+    return [dataclasses.replace(note, sentence=note.sentence.replace(*words)) for note in notes]
 
 
 def _size(name: str, share: float) -> int:
@@ -329,7 +321,7 @@ def _size(name: str, share: float) -> int:
     return sizes[round(share * (len(sizes) - 1))]
 
 
-def _workload(name: str, values: Mapping[str, Any]) -> Workload:
+def _workload(name: str, values: Values) -> Workload:
     return workloads.get(name)(n=_size(name, values["size"]), dtype=values["dtype"])
 
 
@@ -339,39 +331,17 @@ def _table(there: Sequence[Roofline]) -> tuple[list[str], list[list[str | Badge]
     """
     headers: list[str] = []
     rows: list[list[str | Badge]] = []
+    badges = tuple(f"({badge})" for badge in Badge)
     for one in there:
         if one.points:
-            named, body = one.with_points(one.points).table()
-            headers = ["work", "machine", "evidence", *named[1:]]
-            for point, cells in zip(one.points, body, strict=False):
-                rows.append(
-                    [
-                        _without_format(cells[0]),
-                        one.device,
-                        point.evidence.badge,
-                        *_unbadged(cells[1:]),
-                    ]
-                )
+            (_, *named), body = one.with_points(one.points).table()
+            headers = ["work", "machine", "evidence", *named]
+            for point, (label, *cells) in zip(one.points, body, strict=False):
+                # "matmul n=512" of "matmul n=512 float32": all rows share the format, and the
+                # column that binds names it; the badge in brackets has a column of its own
+                work = " ".join(label.split(" ")[:2])
+                texts = [
+                    text.partition(" (")[0] if text.endswith(badges) else text for text in cells
+                ]
+                rows.append([work, one.device, point.evidence.badge, *texts])
     return headers, rows
-
-
-def _without_format(label: str) -> str:
-    """Return "matmul n=512" of "matmul n=512 float32": all rows share the format, and the column
-    that binds names it.
-    """
-    return " ".join(label.split(" ")[:2])
-
-
-def _unbadged(cells: Sequence[str]) -> list[str]:
-    """Return the cells without the badge in brackets, which has a column of its own."""
-    return [
-        cell.partition(" (")[0] if cell.endswith(tuple(f"({badge})" for badge in Badge)) else cell
-        for cell in cells
-    ]
-
-
-def _apart(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """Return one evidence of each badge and device: the points of one machine differ only in their
-    samples.
-    """
-    return list({(e.badge, e.device, e.assumptions): e for e in reversed(evidence)}.values())[::-1]

@@ -4,9 +4,8 @@ predicted, and what fits on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from gpulab import figures, parallel
 from gpulab.devices import memory_sizes
@@ -14,9 +13,20 @@ from gpulab.errors import StoppedError
 from gpulab.evidence import Note
 from gpulab.parallel import RankMemory, RankStates
 from gpulab.units import format_bytes
-from gpulab.widgets._controls import Choice, Control, Slider, Switch
-from gpulab.widgets._instrument import Action, Drawing, Instrument
-from gpulab.widgets._work import Progress, Stop
+from gpulab.widgets._instrument import (
+    Action,
+    Choice,
+    Control,
+    Drawing,
+    Instrument,
+    Progress,
+    Slider,
+    Stop,
+    Switch,
+    Values,
+    cell,
+    part_of,
+)
 
 _ALL = "all"
 _POSITIONS = (64, 128, 256, 512, 1024, 2048)
@@ -26,8 +36,7 @@ _PARTS = (*_STATES, "activations", "communication")
 _HEADERS = ("strategy", "verdict", "needed", *_STATES, "activations", "messages", "the rest")
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(NamedTuple):
     """One prediction by what decides it."""
 
     model: str
@@ -38,6 +47,15 @@ class _Asked:
     batch: int
     positions: int
     checkpoint: bool
+
+    @classmethod
+    def of(cls, values: Values, strategy: str) -> _Asked:
+        """Return what the controls ask for with a strategy; no sequence is longer than the model's
+        context.
+        """
+        v = {**values, "strategy": strategy}
+        v["positions"] = min(v["positions"], parallel.gpt_shape(v["model"]).context)
+        return cls(*(v[name] for name in cls._fields))
 
     @property
     def rows(self) -> int:
@@ -60,10 +78,10 @@ class _Asked:
         """Follow the step of the rank that needs most."""
         import torch
 
-        with torch.device("meta"):
-            x = torch.zeros(self.rows, self.positions, dtype=torch.int64)
+        x = torch.zeros(self.rows, self.positions, dtype=torch.int64, device="meta")
         shape, ranks, several = parallel.gpt_shape(self.model), self.followed, []
         for number, rank in enumerate(ranks):
+            part = part_of(progress, number, len(ranks), f"stage {rank}")
             several.append(
                 parallel.predict_ranks(
                     shape.model,
@@ -76,12 +94,10 @@ class _Asked:
                     optimizer=self.optimizer,
                     checkpoint=self.checkpoint,
                     stop=stop,
-                    progress=progress
-                    if len(ranks) == 1
-                    else _part_of(progress, number, len(ranks), f"stage {rank}"),
+                    progress=part if len(ranks) > 1 else progress,
                 )
             )
-        return max(several, key=lambda one: one.needed_bytes()) if len(several) > 1 else several[0]
+        return max(several, key=RankMemory.needed_bytes)
 
 
 class ShardingExplorer(Instrument):
@@ -116,7 +132,7 @@ class ShardingExplorer(Instrument):
         self._found: dict[_Asked, RankMemory] = {}
         super().__init__(**values)
 
-    def make_controls(self) -> Sequence[Control]:
+    def make_controls(self) -> list[Control]:
         """Return model, ranks, strategy, precision, optimizer, batch, length, checkpointing and
         GPU.
         """
@@ -132,7 +148,6 @@ class ShardingExplorer(Instrument):
             (name, f"{name}, {format_bytes(memory_sizes.memory_bytes(name))}")
             for name in memory_sizes.gpus()
         ]
-        shown: dict[str, Any] = {"shows_only": True}
         return [
             Choice(
                 name="model",
@@ -194,29 +209,17 @@ class ShardingExplorer(Instrument):
                 options=gpus,
                 default="H100 SXM",
                 help="Its memory is taken from the data sheet.",
-                **shown,
+                shows_only=True,
             ),
         ]
 
-    def _asked(self, strategy: str, values: Mapping[str, Any]) -> _Asked:
-        positions = min(values["positions"], parallel.gpt_shape(values["model"]).context)
-        return _Asked(
-            values["model"],
-            strategy,
-            values["ranks"],
-            values["precision"],
-            values["optimizer"],
-            values["batch"],
-            positions,
-            values["checkpoint"],
-        )
-
-    def _possible(self, values: Mapping[str, Any]) -> tuple[list[str], list[Note]]:
+    def _possible(self, values: Values) -> tuple[list[str], list[Note]]:
         """Return the strategies that can split the model over so many ranks, and why the others
         cannot.
         """
-        shape, able, notes = parallel.gpt_shape(values["model"]), [], []
+        able, notes = [], []
         for strategy in parallel.STATE_STRATEGIES:
+            shape = parallel.gpt_shape(values["model"])
             refused = parallel.cannot_split(shape, strategy, values["ranks"])
             if refused:
                 notes.append(Note("skipped", f"{refused[0].upper()}{refused[1:]}"))
@@ -227,52 +230,45 @@ class ShardingExplorer(Instrument):
     # The work.
 
     def work(
-        self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop
-    ) -> Mapping[str, RankMemory]:
+        self, action: str, values: Values, progress: Progress, stop: Stop
+    ) -> dict[str, RankMemory]:
         """Predict the chosen strategies one after another; each is shown when it is ready."""
-        able, _ = self._possible(values)
-        wanted = able if values["strategy"] == _ALL else [values["strategy"]]
+        wanted = [values["strategy"]]
+        if wanted == [_ALL]:
+            wanted, _ = self._possible(values)
+        asked = {strategy: _Asked.of(values, strategy) for strategy in wanted}
         done: dict[str, RankMemory] = {}
-        for number, strategy in enumerate(wanted):
-            asked = self._asked(strategy, values)
-            if asked not in self._found:
-                with_name = _part_of(progress, number, len(wanted), strategy)
+        for number, (strategy, one) in enumerate(asked.items()):
+            if one not in self._found:
                 try:
-                    found = asked.predict(with_name, stop)
+                    found = one.predict(part_of(progress, number, len(asked), strategy), stop)
                 except StoppedError:
                     if done:  # what was predicted before it stays
                         return done
                     raise
                 with self._lock:
-                    self._found[asked] = found
+                    self._found[one] = found
                     while len(self._found) > _KEPT:
                         self._found.pop(next(iter(self._found)))
-            done[strategy] = self._found[asked]
+            done[strategy] = self._found[one]
             self.publish(action, dict(done))
         return done
 
     # What is shown.
 
     @property
-    def states(self) -> Mapping[str, RankStates]:
+    def states(self) -> dict[str, RankStates]:
         """The model states of rank 0 by strategy, for the controls."""
-        return self._states(self.values)
-
-    @property
-    def predictions(self) -> Mapping[str, RankMemory]:
-        """The predictions for the present controls, by strategy."""
-        return self._predictions(self.values)
-
-    def _states(self, values: Mapping[str, Any]) -> dict[str, RankStates]:
-        able, _ = self._possible(values)
-        chosen = {"ranks": values["ranks"], "optimizer": values["optimizer"]}
+        chosen = {name: self.values[name] for name in ("ranks", "optimizer")}
         return {
-            strategy: parallel.rank_states(values["model"], strategy=strategy, **chosen)
-            for strategy in able
+            strategy: parallel.rank_states(self.values["model"], strategy=strategy, **chosen)
+            for strategy in self._possible(self.values)[0]
         }
 
-    def _predictions(self, values: Mapping[str, Any]) -> dict[str, RankMemory]:
-        asked = {strategy: self._asked(strategy, values) for strategy in parallel.STATE_STRATEGIES}
+    @property
+    def predictions(self) -> dict[str, RankMemory]:
+        """The predictions for the present controls, by strategy."""
+        asked = {name: _Asked.of(self.values, name) for name in parallel.STATE_STRATEGIES}
         return {strategy: self._found[one] for strategy, one in asked.items() if one in self._found}
 
     def _stale(self, action: str) -> bool:
@@ -281,108 +277,90 @@ class ShardingExplorer(Instrument):
         """
         return False
 
-    def draw(self, values: Mapping[str, Any]) -> Drawing:
+    def draw(self, values: Values) -> Drawing:
         """Return the bars with the GPU's capacity as figure and table, and the verdict as a
         sentence.
         """
-        states, found = self._states(values), self._predictions(values)
-        _, notes = self._possible(values)
-        capacity = memory_sizes.memory_bytes(values["gpu"])
+        gpu, found = values["gpu"], self.predictions
+        capacity = memory_sizes.memory_bytes(gpu)
         results: list[RankMemory | RankStates] = [
-            found.get(strategy, state) for strategy, state in states.items()
+            found.get(strategy, state) for strategy, state in self.states.items()
         ]
-        figure = figures.rank_memory(results, capacity, values["gpu"])
-        rows = [_row(one, capacity) for one in results]
-        evidence = list({e.sentence: e for e in (one.evidence for one in results)}.values())
         return Drawing(
-            figure, _HEADERS, rows, evidence, notes, _sentence(results, capacity, values["gpu"])
+            figures.rank_memory(results, capacity, gpu),
+            _HEADERS,
+            [_row(one, capacity) for one in results],
+            list({one.evidence.sentence: one.evidence for one in results}.values()),
+            self._possible(values)[1],
+            _sentence(results, capacity, gpu),
         )
 
-    def code_for(self, values: Mapping[str, Any]) -> str:
+    def code_for(self, values: Values) -> str:
         """Return the prediction of the chosen strategy (of zero3 where all are chosen)."""
         strategy = "zero3" if values["strategy"] == _ALL else values["strategy"]
-        a = self._asked(strategy, values)
+        a, gpu = _Asked.of(values, strategy), values["gpu"]
         extra = ", checkpoint=True" if a.checkpoint else ""
         first = (
             f'gl.parallel.predict_ranks(shape.model, x, x, strategy="{strategy}", ranks={a.ranks},'
         )
         rest = f'precision="{a.precision}", optimizer="{a.optimizer}"{extra})'
         if len(a.followed) == 1:
-            predicted = f"p = {first}\n{' ' * 30}{rest}\n"
+            predicted = [f"p = {first}", f"{' ' * 30}{rest}"]
         else:
-            predicted = (
-                f"stages = [{first} rank=rank,\n{' ' * 36}{rest} for rank in {a.followed}]\n"
-            )
-            predicted += "p = max(stages, key=gl.parallel.RankMemory.needed_bytes)\n"
-        return (
-            "import torch\nimport gpulab as gl\n\n"
-            f'shape = gl.parallel.gpt_shape("{a.model}")\n'
-            f'x = torch.zeros({a.rows}, {a.positions}, dtype=torch.int64, device="meta")\n'
-            f"{predicted}"
-            f'gl.figures.rank_memory([p], gl.devices.memory_sizes.memory_bytes("{values["gpu"]}"), '
-            f'"{values["gpu"]}")'
+            predicted = [
+                f"stages = [{first} rank=rank,",
+                f"{' ' * 36}{rest} for rank in {a.followed}]",
+                "p = max(stages, key=gl.parallel.RankMemory.needed_bytes)",
+            ]
+        return cell(
+            f'shape = gl.parallel.gpt_shape("{a.model}")',
+            f'x = torch.zeros({a.rows}, {a.positions}, dtype=torch.int64, device="meta")',
+            *predicted,
+            f'gl.figures.rank_memory([p], gl.devices.memory_sizes.memory_bytes("{gpu}"), "{gpu}")',
+            imports="import torch\nimport gpulab as gl",
         )
-
-
-def _part_of(progress: Progress, number: int, count: int, name: str) -> Progress:
-    return lambda fraction, text: progress((number + fraction) / count, f"{name}: {text}")
 
 
 def _row(one: RankMemory | RankStates, capacity: int) -> list[str]:
     if isinstance(one, RankStates):
-        states = [
-            format_bytes(n)
-            for n in (one.parameters_bytes, one.gradients_bytes, one.optimizer_bytes)
-        ]
+        states = (one.parameters_bytes, one.gradients_bytes, one.optimizer_bytes)
         over = one.total_bytes - capacity
         verdict = f"too big: states {format_bytes(over)} over" if over > 0 else "states fit"
-        return [
-            one.strategy,
-            verdict,
-            f"over {format_bytes(one.total_bytes)}",
-            *states,
-            *["not yet"] * (len(_HEADERS) - 6),
-        ]
+        cells = [f"over {format_bytes(one.total_bytes)}", *map(format_bytes, states)]
+        return [one.strategy, verdict, *cells, *["not yet"] * (len(_HEADERS) - 6)]
     needed, named = one.needed_bytes(), [one.peak_by_category[c] for c in _PARTS]
-    parts = [format_bytes(n) for n in (*named, needed - sum(named))]
     verdict = (
         f"fits: {format_bytes(capacity - needed)} free"
         if needed <= capacity
         else f"too big: {format_bytes(needed - capacity)} over"
     )
-    return [one.strategy, verdict, format_bytes(needed), *parts]
+    return [one.strategy, verdict, *map(format_bytes, (needed, *named, needed - sum(named)))]
 
 
 def _sentence(results: Sequence[RankMemory | RankStates], capacity: int, gpu: str) -> str:
     """Return what fits, what does not, and what is not known yet."""
-    said: dict[str, list[str]] = {"fits": [], "does not fit": [], "not predicted yet": []}
+    verdicts: dict[str, list[str]] = {"fits": [], "does not fit": [], "not predicted yet": []}
+    predicted = []
     for one in results:
-        if isinstance(one, RankStates):
-            said["does not fit" if one.total_bytes > capacity else "not predicted yet"].append(
-                one.strategy
-            )
+        if isinstance(one, RankMemory):
+            predicted.append(one)
+            verdict = "fits" if one.needed_bytes() <= capacity else "does not fit"
         else:
-            said["fits" if one.needed_bytes() <= capacity else "does not fit"].append(one.strategy)
-    words = [f"{verdict}: {', '.join(names)}" for verdict, names in said.items() if names]
-    predicted = [one for one in results if isinstance(one, RankMemory)]
-    peaks = "".join(
-        f" The peak of {_whose(one)} is in its {one.peak_phase} phase, at {one.peak_operator}."
-        for one in predicted[:2]
-    )
-    moment = (
-        f"{peaks} The parts show what is alive at that moment: activations that are no longer "
-        "needed are freed. The rest is "
-        "temporary tensors, the scratch memory of operators, and a margin."
-        if predicted
-        else ""
-    )
-    return f"On {gpu}: {'; '.join(words)}.{moment}"
-
-
-def _whose(one: RankMemory) -> str:
-    """Return the strategy, of a pipeline with the stage that its row is of."""
-    return (
-        f"{one.strategy}, whose stage {one.rank} needs most,"
-        if one.strategy.startswith("pipeline")
-        else one.strategy
-    )
+            verdict = "does not fit" if one.total_bytes > capacity else "not predicted yet"
+        verdicts[verdict].append(one.strategy)
+    words = [f"{verdict}: {', '.join(names)}" for verdict, names in verdicts.items() if names]
+    sentences = [f"On {gpu}: {'; '.join(words)}."]
+    for one in predicted[:2]:
+        whose = one.strategy
+        if whose.startswith("pipeline"):
+            whose += f", whose stage {one.rank} needs most,"
+        sentences.append(
+            f"The peak of {whose} is in its {one.peak_phase} phase, at {one.peak_operator}."
+        )
+    if predicted:
+        sentences.append(
+            "The parts show what is alive at that moment: activations that are no longer needed "
+            "are freed. The rest is temporary tensors, the scratch memory of operators, and a "
+            "margin."
+        )
+    return " ".join(sentences)

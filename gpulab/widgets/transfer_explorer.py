@@ -326,20 +326,7 @@ class TransferExplorer(Instrument):
     @property
     def link(self) -> Link:
         """The modelled link that the controls describe."""
-        return transfer.link(**self._link_arguments())
-
-    def _link_arguments(self) -> dict[str, Any]:
-        """Return what ``gl.transfer.link`` is given: a name, and only those numbers that are not
-        the named link's own.
-        """
-        name = self.values["link"]
-        preset = transfer.link(name)
-        own = {
-            number: self.values[number]
-            for number in _NUMBERS
-            if self.values[number] != getattr(preset, number)
-        }
-        return {"name": name, **own}
+        return transfer.link(**_link_arguments(self.values))
 
     @property
     def fit(self) -> AlphaBeta | None:
@@ -384,7 +371,8 @@ class TransferExplorer(Instrument):
     ) -> Sweep | BreakEven | Overlap:
         """Run ``gl.transfer.sweep``, ``break_even`` or ``overlap``."""
         if action == "break_even":
-            arguments = self._break_even_arguments(values, self.link)
+            link = transfer.link(**_link_arguments(values))
+            arguments = _break_even_arguments(values, link)
             return transfer.break_even(progress=progress, stop=stop, **arguments)
         if action == "overlap":
             return transfer.overlap(
@@ -502,24 +490,15 @@ class TransferExplorer(Instrument):
 
     # The code.
 
-    def _break_even_arguments(self, values: Values, link: Any) -> dict[str, Any]:
-        """Return what ``gl.transfer.break_even`` takes."""
-        against: str = values["against"]
-        recording = against.removeprefix("recording ")
-        other = {"device": against} if recording == against else {"recording": recording}
-        if against == "model":
-            other = {"link": link, "processor": "nvidia-h200"}
-        return {"workload": values["workload"], **other, "deadline": values["search_deadline"]}
-
     def code_for(self, values: Values) -> str:
         """Return the calls of ``gl.transfer`` behind the view."""
         arguments = {
             name: value if name == "name" else Code(f"{value:g}")
-            for name, value in self._link_arguments().items()
+            for name, value in _link_arguments(values).items()
         }
         link = f"link = {call('transfer.link', arguments.pop('name'), **arguments)}"
         if values["view"] == "break_even":
-            arguments = self._break_even_arguments(values, Code("link"))
+            arguments = _break_even_arguments(values, Code("link"))
             made = call("transfer.break_even", arguments.pop("workload"), **arguments)
             return cell(*([link] if "link" in arguments else []), f"b = {made}", "b")
         if values["view"] == "sweep":
@@ -553,6 +532,26 @@ class TransferExplorer(Instrument):
             lines.append(link)
             drawn.append("links=[link]")
         return [*lines, f"gl.figures.sweep({', '.join(drawn)})"]
+
+
+def _link_arguments(values: Values) -> dict[str, Any]:
+    """Return what ``gl.transfer.link`` is given: a name, and only those numbers that are not the
+    named link's own.
+    """
+    name = values["link"]
+    preset = transfer.link(name)
+    own = {n: values[n] for n in _NUMBERS if values[n] != getattr(preset, n)}
+    return {"name": name, **own}
+
+
+def _break_even_arguments(values: Values, link: Any) -> dict[str, Any]:
+    """Return what ``gl.transfer.break_even`` takes."""
+    against: str = values["against"]
+    recording = against.removeprefix("recording ")
+    other = {"device": against} if recording == against else {"recording": recording}
+    if against == "model":
+        other = {"link": link, "processor": "nvidia-h200"}
+    return {"workload": values["workload"], **other, "deadline": values["search_deadline"]}
 
 
 def _series_words(direction: str, memory: str) -> str:
