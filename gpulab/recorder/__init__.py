@@ -4,84 +4,100 @@
 after each one, so that an interrupt loses nothing.
 """
 
-from gpulab.recorder import _networks, _ranks, _rates
+import functools
+import importlib
+from collections.abc import Iterable
+
+from gpulab.devices import Device
 from gpulab.recorder._experiments import Case, Experiment, experiments, register
 from gpulab.recorder._model_errors import ModelError, model_errors
 from gpulab.recorder._run import record
 
 __all__ = ["Case", "Experiment", "ModelError", "experiments", "model_errors", "record", "register"]
 
-for _name, _summary, _cases in (
+
+def _planned(where: str, device: Device) -> Iterable[Case]:
+    """Return the cases that a function of this package plans; its module, which needs torch, is
+    loaded only now.
+    """
+    module, _, function = where.partition(".")
+    planned: Iterable[Case] = getattr(importlib.import_module(f"{__name__}.{module}"), function)(
+        device
+    )
+    return planned
+
+
+for _name, _summary, _where in (
     (
         "catalogue",
         "every workload over its sizes and dtypes, with and without copies",
-        _rates.catalogue,
+        "_rates.catalogue",
     ),
-    ("ceilings", "memory copy, triad, and the matrix product by dtype", _rates.ceilings),
+    ("ceilings", "memory copy, triad, and the matrix product by dtype", "_rates.ceilings"),
     (
         "launch",
         "the time from one small operation to the next, in a stream and in a CUDA graph",
-        _rates.launches,
+        "_rates.launches",
     ),
     (
         "compression",
         "lighter layers of notebook 07: CSR, 2:4, 8 bits, and a grouped convolution, compared with "
         "dense ones",
-        _networks.layers,
+        "_networks.layers",
     ),
     (
         "latency",
         "the time of dependent loads (each load gives the address of the next), over working sets",
-        _rates.latencies,
+        "_rates.latencies",
     ),
     (
         "bandwidth",
         "bytes read per second over working sets: one core of a CPU, or a whole GPU",
-        _rates.bandwidths,
+        "_rates.bandwidths",
     ),
     (
         "ladders",
         "the kernel ladders of notebook 04: Python kernels (with numba-cuda), CUDA C++ (with "
         "CuPy), the library's product",
-        _rates.ladders,
+        "_rates.ladders",
     ),
     (
         "data-parallel scaling",
         "a training step over numbers of ranks, strong and weak scaling",
-        _ranks.scaling,
+        "_ranks.scaling",
     ),
-    ("collectives", "collectives over sizes, on all ranks", _ranks.collectives),
+    ("collectives", "collectives over sizes, on all ranks", "_ranks.collectives"),
     (
         "pipeline",
         "decoding JPEG files, a training step behind workers, and the cost of reading the loss",
-        _networks.pipeline,
+        "_networks.pipeline",
     ),
     (
         "precision",
         "matrix products in each format, with sides that are multiples of 16 and sides that are not",
-        _rates.precisions,
+        "_rates.precisions",
     ),
     (
         "training",
         "a training step in each precision, and with each technique of notebook 06",
-        _networks.training_steps,
+        "_networks.training_steps",
     ),
     (
         "speed-up ladder",
         "a beginner's training script and a dozen techniques: each alone, all together, and all "
         "but one",
-        _networks.speedup_ladder,
+        "_networks.speedup_ladder",
     ),
-    ("tips", "small tips from tuning guides, each without and with it", _networks.tips),
+    ("tips", "small tips from tuning guides, each without and with it", "_networks.tips"),
     (
         "transfer",
         "copies of 1 KiB to 1 GiB in both directions, pageable and pinned (on a CPU: the host copy)",
-        _rates.copies,
+        "_rates.copies",
     ),
     (
         "overlap",
         "copy and compute one after the other, and in chunks at the same time",
-        _rates.overlaps,
+        "_rates.overlaps",
     ),
 ):
-    register(Experiment(_name, _summary, _cases))
+    register(Experiment(_name, _summary, functools.partial(_planned, _where)))

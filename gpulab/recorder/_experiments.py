@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from gpulab import _given
 from gpulab.devices import Device
 from gpulab.errors import InputError, shown
-from gpulab.recordings._schema import Parameter
 from gpulab.timing import Measurement, measure
 
 # Ranks: what tells most about a machine comes first, so that a short budget still gives a useful
@@ -33,7 +32,7 @@ class Case:
     Attributes
     ----------
     params : mapping
-        What distinguishes this case from the others.
+        What distinguishes this case from the others: text and numbers.
     time : callable
         ``time(deadline_seconds) -> Measurement``; allocates, measures and frees.
     rank : int
@@ -43,7 +42,7 @@ class Case:
         needs twenty calls.
     """
 
-    params: Mapping[str, Parameter]
+    params: Mapping[str, Any]
     time: Callable[[float], Measurement]
     rank: int = SECOND
     shares: int = 1
@@ -125,7 +124,7 @@ class Work(NamedTuple):
 
 def timed(
     device: Device,
-    params: Mapping[str, Parameter],
+    params: Mapping[str, Any],
     prepare: Callable[[], Work],
     rank: int = SECOND,
     shares: int = 1,

@@ -14,6 +14,9 @@ import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import torch
+
 from gpulab import compression, networks, training
 from gpulab.compression import _integer, _sparse
 from gpulab.devices import Device
@@ -106,7 +109,7 @@ def layers(device: Device) -> Iterable[Case]:
             yield linear(form, floats, _quantized(activations, "torchao"), rank=THIRD)
     side, batch = (_CPU_SIDE, _CPU_BATCH) if device.is_cpu else (_SIDE, _BATCH)
     for groups in (1, 4, 32, _CHANNELS):
-        params: dict[str, str | int | float] = {
+        params = {
             "layer": "convolution",
             "form": "dense",
             "groups": groups,
@@ -147,8 +150,6 @@ def _linear(
     count = rows or usual_rows
 
     def prepare() -> Work:
-        import torch
-
         torch.manual_seed(0)
         dense = torch.nn.Sequential(torch.nn.Linear(n, n)).to(str(device), getattr(torch, dtype))
         model = make(dense.eval())
@@ -161,8 +162,6 @@ def _linear(
 
 
 def _convolution(device: Device, groups: int, side: int, batch: int) -> Work:
-    import torch
-
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1, groups=groups, bias=False)
     x = torch.randn(batch, _CHANNELS, side, side).to(str(device))
@@ -172,8 +171,6 @@ def _convolution(device: Device, groups: int, side: int, batch: int) -> Work:
 
 
 def _without_gradients(model: Any) -> Callable[[Any], Any]:
-    import torch
-
     def run(x: Any) -> Any:
         with torch.no_grad():
             return model(x)
@@ -199,8 +196,6 @@ def pipeline(device: Device) -> Iterable[Case]:
 
 
 def _loop(device: Device, reads: bool) -> Work:
-    import torch
-
     torch.manual_seed(0)
     model = networks.mlp(64, 256, 10).to(str(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -250,8 +245,6 @@ def _step_behind(device: Device, workers: int) -> Work:
 
 def _noise_images() -> Task:
     """Return a task of color images with a network that fills a GPU better than the digits do."""
-    import torch
-
     generator = torch.Generator().manual_seed(0)
     data = Data(
         torch.randn(2048, 3, 32, 32, generator=generator),
@@ -426,7 +419,7 @@ def _form(device: Device, form: str, technique: str, used: list[Technique], rank
                 task = dataclasses.replace(task, _build=one.model)
         return _steps(device, task, label, label, options)
 
-    params: dict[str, Any] = {
+    params = {
         "model": "cnn",
         "form": form,
         "technique": technique,
@@ -462,8 +455,6 @@ def _deep(device: Device) -> tuple[Any, Any]:
     """Return a network of many small layers, in which costs for each operator and each tensor show,
     and its input.
     """
-    import torch
-
     torch.manual_seed(0)
     parts = [
         part
@@ -475,23 +466,17 @@ def _deep(device: Device) -> tuple[Any, Any]:
 
 
 def _no_grad(device: Device, on: bool) -> _Tip:
-    import torch
-
     model, x = _deep(device)
     return (lambda: model(x)), torch.no_grad() if on else torch.enable_grad()
 
 
 def _inference_mode(device: Device, on: bool) -> _Tip:
-    import torch
-
     model, x = _deep(device)
     return (lambda: model(x)), torch.inference_mode() if on else torch.no_grad()
 
 
 def _step(device: Device, none: bool = True, foreach: bool | None = None) -> Callable[[], None]:
     """Return a training step; ``foreach`` is Adam's, without it the optimizer is plain SGD."""
-    import torch
-
     model, x = _deep(device)
     optimizer: Any = (
         torch.optim.SGD(model.parameters(), lr=1e-4)
@@ -512,8 +497,6 @@ def _set_to_none(device: Device, on: bool) -> _Tip:
 
 
 def _no_anomaly_detection(device: Device, on: bool) -> _Tip:
-    import torch
-
     run = _step(device)
     return run, contextlib.nullcontext() if on else torch.autograd.set_detect_anomaly(True)
 
@@ -524,8 +507,6 @@ def _foreach(device: Device, on: bool) -> _Tip:
 
 def _normalized(device: Device, bias: bool) -> Callable[[], Any]:
     """Return a convolution and a batch norm, forward and backward."""
-    import torch
-
     torch.manual_seed(0)
     batch = _TIP_CPU_BATCH if device.is_cpu else _TIP_BATCH
     model = torch.nn.Sequential(
@@ -543,8 +524,6 @@ def _no_bias_before_norm(device: Device, on: bool) -> _Tip:
 @contextlib.contextmanager
 def _autotuned(on: bool) -> Iterator[None]:
     """Let cuDNN time its algorithms, or not, and put the setting back."""
-    import torch
-
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = on
     try:
@@ -558,16 +537,11 @@ def _cudnn_autotune(device: Device, on: bool) -> _Tip:
 
 
 def _as_tensor(device: Device, on: bool) -> _Tip:
-    import numpy as np
-    import torch
-
     data = np.ones(_ELEMENTS, dtype=np.float32)
     return (lambda: (torch.as_tensor if on else torch.tensor)(data)), contextlib.nullcontext()
 
 
 def _create_on_device(device: Device, on: bool) -> _Tip:
-    import torch
-
     where = str(device)
     if on:
         return (lambda: torch.zeros(_ELEMENTS, device=where)), contextlib.nullcontext()
@@ -576,8 +550,6 @@ def _create_on_device(device: Device, on: bool) -> _Tip:
 
 def _one_call(device: Device, on: bool) -> _Tip:
     """A thousand small products in a loop, or as one batch."""
-    import torch
-
     a, b = (torch.ones(1000, 16, 16, device=str(device)) for _ in range(2))
     run = (lambda: torch.bmm(a, b)) if on else (lambda: [x @ y for x, y in zip(a, b, strict=True)])
     return run, contextlib.nullcontext()

@@ -27,6 +27,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 import numpy as np
+import torch
 
 from gpulab import devices
 from gpulab._files import TemporaryFolder
@@ -36,7 +37,6 @@ from gpulab.evidence import Evidence, Note
 from gpulab.parallel import _scaling_step
 from gpulab.parallel._scaling_step import MODELS, StepSpec
 from gpulab.recorder._experiments import FIRST, SECOND, THIRD, Case
-from gpulab.recordings._schema import Parameter
 from gpulab.timing import Measurement
 from gpulab.timing.statistics import median_interval
 
@@ -203,7 +203,6 @@ def serve() -> None:
     store, backend = sys.argv[4:]
     end = Connection(fd)
     try:
-        import torch
         import torch.distributed as dist
 
         torch.set_num_threads(1)
@@ -296,8 +295,6 @@ def _world(device: Device) -> tuple[int, str]:
 @functools.cache
 def _parameter_bytes(model: str) -> int:
     """Return the bytes of a model's parameters, from a copy without storage."""
-    import torch
-
     with torch.device("meta"):
         return sum(p.nbytes for p in MODELS[model].make().parameters())
 
@@ -326,7 +323,7 @@ def _step_case(
             f"{mode} scaling, {model}, {ranks} ranks", device, samples, first, each, None
         )
 
-    params: dict[str, Parameter] = {
+    params = {
         "model": model,
         "mode": mode,
         "ranks": ranks,

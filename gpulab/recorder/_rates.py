@@ -10,6 +10,8 @@ import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
 from gpulab import arrays, hierarchy, transfer, workloads
 from gpulab.devices import Device
 from gpulab.errors import InputError
@@ -101,8 +103,6 @@ def ceilings(device: Device) -> Iterable[Case]:
 def _stream(
     device: Device, operation: str, count: int, run: Callable[..., None], elements: int
 ) -> Work:
-    import torch
-
     data = tuple(
         torch.ones(elements, dtype=torch.float32, device=str(device)) for _ in range(count)
     )
@@ -114,16 +114,12 @@ def _copy(target: Any, source: Any) -> None:
 
 
 def _triad(target: Any, b: Any, c: Any) -> None:
-    import torch
-
     torch.add(b, c, alpha=3.0, out=target)
 
 
 @contextlib.contextmanager
 def _tf32(allowed: bool) -> Iterator[None]:
     """Allow or forbid TF32 in float32 products, and put the setting back."""
-    import torch
-
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     try:
@@ -133,8 +129,6 @@ def _tf32(allowed: bool) -> Iterator[None]:
 
 
 def _gemm(device: Device, dtype: str, n: int) -> Work:
-    import torch
-
     # never record one thing under the name of another
     if dtype == "tf32" and device.kind == "cuda" and not device.has_tf32:
         raise InputError(
@@ -161,8 +155,6 @@ def launches(device: Device) -> Iterable[Case]:
 
 
 def _launches(device: Device, how: str) -> Work:
-    import torch
-
     x = torch.zeros(1, device=str(device))
 
     def run() -> None:
@@ -187,11 +179,9 @@ def precisions(device: Device) -> Iterable[Case]:
     """Products in each format that the device multiplies: TF32 and FP8 only where it has them;
     float16 on a CPU is left to small sizes.
     """
-    sides = _CPU_SIDES if device.is_cpu else _GPU_SIDES[:2]
+    sides: tuple[int, ...] = _CPU_SIDES if device.is_cpu else _GPU_SIDES[:2]
     names = ["float32", "bfloat16", "float16"]
     if device.torch_type == "cuda":
-        import torch
-
         sides, names = _GPU_SIDES, ["float32", "float16", "bfloat16"]
         capability = torch.cuda.get_device_capability(device.index or 0)
         if device.kind == "cuda":
@@ -207,8 +197,6 @@ def precisions(device: Device) -> Iterable[Case]:
 
 def _product(device: Device, name: str, n: int) -> Work:
     """Return the product of two square matrices in a number format."""
-    import torch
-
     dtype = torch.float32 if name == "tf32" else getattr(torch, name)
     operands = tuple(torch.rand(n, n, device=str(device)).to(dtype) for _ in range(2))
     run: Callable[..., Any] = torch.matmul
@@ -219,8 +207,6 @@ def _product(device: Device, name: str, n: int) -> Work:
 
 
 def _fp8_product(scale: Any, x: Any, y: Any) -> Any:
-    import torch
-
     scaled: Any = torch._scaled_mm  # its second operand must be column-major
     return scaled(x, y.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
