@@ -30,23 +30,23 @@ def _listed() -> dict[str, tuple[Claim, dict[str, Any]]]:
         key: Source(key, one["title"], one["authors"], one.get("year"), one["url"])
         for key, one in content["sources"].items()
     }
-    return {
-        one["key"]: (
-            Claim(
-                one["key"],
-                one["theme"],
-                one["sentence"],
-                one["reading"],
-                sources[one["source"]],
-                one["where"],
-                one["about"],
-                *one.get("range", (1, math.inf)),
-                not one.get("best_case", False),
-            ),
-            one,
+    listed = {}
+    for one in content["claims"]:
+        low, high = one.get("range", (1, math.inf))
+        claim = Claim(
+            one["key"],
+            one["theme"],
+            one["sentence"],
+            one["reading"],
+            sources[one["source"]],
+            one["where"],
+            one["about"],
+            low,
+            high,
+            not one.get("best_case", False),
         )
-        for one in content["claims"]
-    }
+        listed[claim.key] = claim, one
+    return listed
 
 
 def claims() -> tuple[Claim, ...]:

@@ -1,22 +1,39 @@
-"""Two recordings: what differs between them, and how they are merged into one."""
+"""Two recordings: what differs between them, and how they are merged into one. Several visits to
+one case: how they become one timing.
+
+The interval of one visit covers only the moment of the visit. A machine's clock, its caches and
+other processes change from minute to minute, which shows only between visits: the visits, not the
+samples within one visit, are independent of each other.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+import numpy as np
 
 from gpulab.errors import InputError, RecordingError, shown
-from gpulab.evidence import Environment, Evidence
-from gpulab.recordings._schema import Entry, Recording
+from gpulab.evidence import Environment, Evidence, Note
+from gpulab.recordings._schema import KEPT_SAMPLES, Entry, Recording, Timing, thin
 from gpulab.results import Result
 from gpulab.units import format_ratio, format_seconds, plural
 
 # What must be the same before the entries of two runs may stand in one file.
 _SAME = ("device", "device_kind", "driver", "system", "python", "libraries")
+# What of two environments is compared, besides the versions of the libraries.
+_ABOUT = ("device", "driver", "system", "processor", "cores", "memory_bytes", "python", "date")
 # How the commands of several runs in one file are joined, and how many are named.
 _THEN, _OTHERS, _MOST_COMMANDS = ", continued by ", "others", 6
+# Student's t, two-sided 95 %, by degrees of freedom: NIST/SEMATECH e-Handbook of Statistical
+# Methods, 1.3.6.7.2.
+_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+# A note that an interval between visits answers.
+_NO_INTERVAL = "no-interval"
+# An interval whose ends lie further apart says nothing: two visits that differ by ten reach over
+# twelve orders of magnitude.
+_MOST_APART = 1e4
 
 
 @dataclass(frozen=True)
@@ -125,16 +142,7 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
     common.sort(key=lambda d: -abs(math.log(d.ratio)))
     environment = {
         name: (str(before), str(after))
-        for name in (
-            "device",
-            "driver",
-            "system",
-            "processor",
-            "cores",
-            "memory_bytes",
-            "python",
-            "date",
-        )
+        for name in _ABOUT
         if (before := getattr(first.environment, name))
         != (after := getattr(second.environment, name))
     }
@@ -201,25 +209,17 @@ def joined(earlier: Environment, later: Environment) -> Environment:
     """Return the later run's environment with the commands of both, and with the libraries of both:
     what one has used, the file names.
     """
+    commands = [
+        one for each in (earlier, later) if each.command for one in each.command.split(_THEN)
+    ]
+    runs = list(dict.fromkeys(commands))  # in their order, each once
+    if len(runs) > _MOST_COMMANDS:  # the first and the latest
+        runs = [runs[0], _OTHERS, *runs[2 - _MOST_COMMANDS :]]
     return replace(
         later,
-        command=commands_of(earlier, later),
+        command=_THEN.join(runs) or None,
         libraries={**earlier.libraries, **later.libraries},
     )
-
-
-def commands_of(earlier: Environment, later: Environment) -> str | None:
-    """Return the commands of a file's runs in their order, each once; of many the first and the
-    latest.
-    """
-    runs = list(
-        dict.fromkeys(
-            one for each in (earlier, later) if each.command for one in each.command.split(_THEN)
-        )
-    )
-    if len(runs) > _MOST_COMMANDS:
-        runs = [runs[0], _OTHERS, *runs[2 - _MOST_COMMANDS :]]
-    return _THEN.join(runs) or None
 
 
 def foreign_part(one: Environment, other: Environment) -> str | None:
@@ -229,13 +229,15 @@ def foreign_part(one: Environment, other: Environment) -> str | None:
     A library that only one of them names does not count as a difference: a library installed later
     was not used before, and a removed one is not used now.
     """
-    return next((name for name in _SAME if _parted(getattr(one, name), getattr(other, name))), None)
-
-
-def _parted(one: Any, other: Any) -> bool:
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return any(one[name] != other[name] for name in one.keys() & other.keys())
-    return bool(one != other)
+    for name in _SAME:
+        before, after = getattr(one, name), getattr(other, name)
+        if name == "libraries":
+            differs = any(before[each] != after[each] for each in before.keys() & after.keys())
+        else:
+            differs = before != after
+        if differs:
+            return name
+    return None
 
 
 def dated(recording: Recording) -> Recording:
@@ -268,3 +270,64 @@ def _difference(first: Entry, second: Entry) -> Difference:
     assert one is not None
     assert other is not None
     return Difference(first.key, one.median_seconds, other.median_seconds, *other.over(one))
+
+
+def visits_of(timing: Timing) -> tuple[float, ...]:
+    """Return the median of each visit in seconds, in their order."""
+    return timing.visits_seconds or (timing.median_seconds,)
+
+
+def between(visits_seconds: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval, in seconds, of the median time from 2 to ``MOST_VISITS`` visits.
+
+    Student's t of the logarithms, since a machine is slower by factors; stretched to the median
+    where that lies outside. None where its ends lie more than ten thousand times apart.
+    """
+    logs = np.log(np.asarray(visits_seconds, dtype=float))
+    half = _T_95[len(logs) - 2] * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    if 2 * half > math.log(_MOST_APART):
+        return None
+    middle, median = float(logs.mean()), float(np.median(visits_seconds))
+    return min(math.exp(middle - half), median), max(math.exp(middle + half), median)
+
+
+def together(before: Timing, visit: Timing) -> Timing:
+    """Return one timing that combines all previous visits with a further one.
+
+    The median is that of the visits' medians, and the interval is between them. The first call is
+    the first visit's; the times of a launch and with the transfer are means over the visits; each
+    visit keeps its share of the samples.
+    """
+    count = len(visits_of(before)) + 1
+    visits = (*visits_of(before), visit.median_seconds)
+    kept = KEPT_SAMPLES // count
+    samples = np.concatenate(
+        [thin(before.samples_seconds, KEPT_SAMPLES - kept), thin(visit.samples_seconds, kept)]
+    )
+    transfers = (before.with_transfer_seconds, visit.with_transfer_seconds)
+    interval = between(visits)
+    notes = {note.code: note for note in (*before.notes, *visit.notes) if note.code != _NO_INTERVAL}
+    if interval is None:
+        apart = f"{format_seconds(min(visits))} to {format_seconds(max(visits))}"
+        sentence = (
+            f"{count} visits took from {apart}, so the interval would be meaningless. Use "
+            "more --visits."
+        )
+        notes[_NO_INTERVAL] = Note(_NO_INTERVAL, sentence)
+    return replace(
+        before,
+        samples_seconds=samples,
+        sample_count=before.sample_count + visit.sample_count,
+        median_seconds=float(np.median(visits)),
+        interval_seconds=interval,
+        launch_seconds=_mean(before.launch_seconds, visit.launch_seconds, count),
+        with_transfer_seconds=None
+        if transfers[0] is None or transfers[1] is None
+        else _mean(transfers[0], transfers[1], count),
+        notes=tuple(notes.values()),
+        visits_seconds=visits,
+    )
+
+
+def _mean(of_all_before: float, last: float, count: int) -> float:
+    return of_all_before + (last - of_all_before) / count
