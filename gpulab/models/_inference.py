@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpulab._given import whole, word
+from gpulab._given import is_finite, whole, word
 from gpulab.devices.memory_sizes import gpus
 from gpulab.devices.memory_sizes import memory_bytes as product_memory_bytes
 from gpulab.errors import InputError, shown
@@ -283,6 +283,11 @@ def inference(
     cache_bits = CACHE_BITS[word("inference", "cache", cache, CACHE_BITS)]
     context = whole("inference", "context", context, 1, _MOST)
     batch = whole("inference", "batch", batch, 1, _MOST)
+    if memory_bytes is not None and not (is_finite(memory_bytes) and memory_bytes >= 0):
+        raise InputError(
+            f"inference: memory_bytes={shown(memory_bytes)}; expected 0 or more. Pass bytes, or "
+            "leave it out."
+        )
     roofs = device if isinstance(device, Roofline) else roofline(device)
     formats = [roof.name for roof in roofs.arithmetic]
     arithmetic = "float32" if weights == "float32" or "bfloat16" not in formats else "bfloat16"

@@ -297,7 +297,7 @@ def over_seeds(
     --------
     >>> from gpulab import training
     >>> result = training.over_seeds("prose-transformer", seeds=2, steps=2, batch_size=4,
-    device="cpu")
+    ...     device="cpu")
     >>> result.seeds, len(result.accuracy.accuracies)
     ((0, 1), 2)
     """
