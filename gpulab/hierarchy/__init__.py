@@ -12,17 +12,16 @@ is installed. On a CUDA device the same chase and the streams are kernels of CuP
 """
 
 from gpulab.hierarchy._chains import HOPS_PER_CALL, methods
-from gpulab.hierarchy._experiment import (
+from gpulab.hierarchy._measure import (
+    bandwidth,
     chase_method,
+    latency,
     measure_chase,
     measure_stream,
+    parallel,
     recorded_bandwidth,
     recorded_latency,
 )
-from gpulab.hierarchy._latency import latency
-from gpulab.hierarchy._parallel import parallel
-from gpulab.hierarchy._streams import bandwidth
-from gpulab.hierarchy.chains import ParallelChains, ParallelPoint
 from gpulab.hierarchy.results import (
     Bandwidth,
     BandwidthPoint,
@@ -30,6 +29,8 @@ from gpulab.hierarchy.results import (
     LatencyPoint,
     Level,
     Levels,
+    ParallelChains,
+    ParallelPoint,
     Reported,
 )
 

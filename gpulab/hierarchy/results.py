@@ -1,15 +1,117 @@
-"""The results of chases and streams over working sets: curves, and the levels found in them."""
+"""The results of chases and streams over working sets: curves, the levels found in them, and
+parallel chains.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.hierarchy import _steps
 from gpulab.hierarchy._chains import METHOD_WORDS
 from gpulab.results import Result
-from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
+
+# -------------------------------------------------------------------------------------------------
+# Where a curve over the working set leaves one level of memory for the next: plain arithmetic on
+# sizes and times.
+#
+# The curve is first lowered: a larger set cannot be faster, so a point above a later one was
+# disturbed, and takes the later one's value. A rise is a stretch of points in which the time goes
+# up by a tenth or more with every doubling of the set, and by a fifth in all, clear of the points'
+# own intervals. What lies between two rises is a level.
+
+
+# Less than this for a doubling of the set is the slow growth inside a level (more pages, more
+# traffic), not its end.
+_RISE_PER_OCTAVE = 1.10
+# A rise of less cannot be told from the noise of a busy machine. Between the levels of today's
+# memories lie factors of 1.5 and more.
+_LEAST_RISE = 1.20
+# A reported size further away than this is not what ended the level.
+_FURTHEST_OCTAVES = 4.0
+
+
+@dataclass(frozen=True)
+class _Rise:
+    """One end of a level: indices of the last point before the rise and of the first one after it,
+    and the size in between.
+    """
+
+    start: int
+    end: int
+    size: float
+
+
+def _lowered(seconds: Sequence[float]) -> np.ndarray:
+    """Return the curve with every point at most as high as those after it."""
+    return np.minimum.accumulate(np.asarray(seconds, dtype=float)[::-1])[::-1]
+
+
+def _rises(sizes: Sequence[float], seconds: Sequence[float]) -> list[_Rise]:
+    """Return the rises of a curve, in order of size.
+
+    Parameters
+    ----------
+    sizes : sequence of float
+        Ascending.
+    seconds : sequence of float
+        Of one hop, or of one byte: of each point's fastest sample, for disturbances make a chase
+        slower, never faster.
+    """
+    y, octaves = np.log(_lowered(seconds)), np.log2(np.asarray(sizes, dtype=float))
+    if len(y) < 2:
+        return []
+    steep = np.diff(y) >= math.log(_RISE_PER_OCTAVE) * np.diff(octaves)
+    found = []
+    for rising, group in itertools.groupby(range(len(steep)), key=lambda k: bool(steep[k])):
+        if not rising:
+            continue
+        steps = list(group)
+        start, end = steps[0], steps[-1] + 1
+        if y[end] - y[start] >= math.log(_LEAST_RISE):
+            found.append(_Rise(start, end, _crossing(octaves, y, start, end)))
+    return found
+
+
+def _crossing(octaves: np.ndarray, y: np.ndarray, start: int, end: int) -> float:
+    """Return the size at which the curve passes half of the rise, on log scales."""
+    middle = (y[start] + y[end]) / 2
+    return float(2.0 ** np.interp(middle, y[start : end + 1], octaves[start : end + 1]))
+
+
+def _matched(found: Sequence[float], reported: Sequence[float]) -> list[int | None]:
+    """Return for each step the index of the reported size that it belongs to, in order, or None.
+
+    Of all assignments that keep the order, the one with the most pairs within four doublings, and
+    of these the nearest.
+    """
+    best: tuple[int, float] = (0, 0.0)
+    answer: list[int | None] = [None] * len(found)
+    for count in range(min(len(found), len(reported)), 0, -1):
+        for steps in itertools.combinations(range(len(found)), count):
+            for caches in itertools.combinations(range(len(reported)), count):
+                away = [
+                    abs(math.log2(found[s] / reported[c]))
+                    for s, c in zip(steps, caches, strict=True)
+                ]
+                # of two that are equally near, the smaller cache
+                rank = (-count, round(sum(away), 6))
+                if max(away) <= _FURTHEST_OCTAVES and rank < best:
+                    best = rank
+                    answer = [None] * len(found)
+                    for s, c in zip(steps, caches, strict=True):
+                        answer[s] = c
+    return answer
+
+
+# -------------------------------------------------------------------------------------------------
+# The results of chases and streams over working sets: curves, and the levels found in them.
+
 
 _STREAM_SENTENCES = (
     "Prefetchers hide much of a stream's waiting, so levels that differ in latency can look alike "
@@ -197,9 +299,9 @@ def _levels(
     sentences: Sequence[str],
 ) -> Levels:
     """Return the levels of a curve of seconds (of a hop, or of a byte)."""
-    found = _steps.rises(sizes, seconds)
-    level = _steps.lowered(seconds)
-    pairs = _steps.matched([rise.size for rise in found], [cache.size_bytes for cache in reported])
+    found = _rises(sizes, seconds)
+    level = _lowered(seconds)
+    pairs = _matched([rise.size for rise in found], [cache.size_bytes for cache in reported])
     beyond = bool(reported) and beyond_caches(sizes[-1], reported)
     made = []
     for k in range(len(found) + 1):
@@ -396,3 +498,97 @@ class Bandwidth(Result):
         ]
         rows += [(f"note: {note.code}", note.sentence, "", "") for note in self.notes]
         return ("working set", f"{self.operation} (median)", "95 %", "samples"), rows
+
+
+# -------------------------------------------------------------------------------------------------
+# The results of parallel chases: the time of a hop by the number of chains, and the loads in
+# flight (Little's law).
+
+
+@dataclass(frozen=True)
+class ParallelPoint(Result):
+    """One number of parallel chases by one core.
+
+    Attributes
+    ----------
+    chains : int
+    seconds_per_hop : float
+        Time over the hops of all chains.
+    interval_seconds : (float, float) or None
+    least_seconds : float
+        Of the fastest sample.
+    samples : int
+    """
+
+    chains: int
+    seconds_per_hop: float
+    interval_seconds: tuple[float, float] | None
+    least_seconds: float
+    samples: int
+
+
+@dataclass(frozen=True, repr=False)
+class ParallelChains(Result):
+    """Independent chases in parallel in one working set: Little's law, measured.
+
+    Attributes
+    ----------
+    device : str
+    method : str
+    nbytes : int
+        The working set that all chains share.
+    points : tuple of ParallelPoint
+        Ascending in chains; the first is one chain.
+    notes : tuple of Note
+    evidence : Evidence
+    environment : Environment or None
+    """
+
+    device: str
+    method: str
+    nbytes: int
+    points: tuple[ParallelPoint, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    environment: Environment | None
+
+    def under_way(self, point: ParallelPoint) -> float:
+        """Return the average number of loads in flight: latency times rate (Little's law), both of
+        the fastest samples.
+
+        The latency is that of one chain.
+        """
+        return self.points[0].least_seconds / point.least_seconds
+
+    @property
+    def gain(self) -> float:
+        """The speed-up of the best number of chains over one chain, in hops per second."""
+        return max(self.under_way(point) for point in self.points)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{plural(self.points[-1].chains, 'chain')} in {format_bytes(self.nbytes)}: best "
+            f"speed-up {format_ratio(self.gain)} over "
+            f"one chain, {self.evidence.badge}>"
+        )
+
+    def caption(self) -> str:
+        """Return the badge, which names how the chases were made, and the set."""
+        return f"{self.evidence.sentence} · in {format_bytes(self.nbytes)}"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row per number of chains."""
+        rows = [
+            (
+                str(p.chains),
+                format_seconds(p.seconds_per_hop),
+                ""
+                if p.interval_seconds is None
+                else " to ".join(format_seconds(v) for v in p.interval_seconds),
+                format_seconds(p.least_seconds),
+                f"{self.under_way(p):.1f}",
+            )
+            for p in self.points
+        ]
+        rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
+        return ("parallel chains", "one hop (median)", "95 %", "fastest", "loads in flight"), rows

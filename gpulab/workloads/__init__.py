@@ -43,14 +43,8 @@ again in float64; an entry whose rows depend on each other provides its own ``di
 ``WorkloadSpec`` for the rest.
 """
 
-import importlib
-
+from gpulab.workloads import _catalogue as _catalogue
 from gpulab.workloads import draw
 from gpulab.workloads._registry import Workload, WorkloadSpec, get, names, register
 
 __all__ = ["Workload", "WorkloadSpec", "draw", "get", "names", "register"]
-
-# Each catalogue module registers its entries when it is imported; the order is the order of
-# ``names()``.
-for _module in ("_dense", "_elementwise", "_rows", "_irregular", "_convolution", "_training"):
-    importlib.import_module(f"{__name__}.{_module}")

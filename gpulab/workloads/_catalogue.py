@@ -1,0 +1,838 @@
+"""The entries of the catalogue; each is registered when this module is imported, in the order of
+``names()``.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+from gpulab import networks
+from gpulab.errors import InputError
+from gpulab.workloads import _registry, draw
+from gpulab.workloads._registry import Workload, WorkloadSpec, register
+
+# -------------------------------------------------------------------------------------------------
+# Dense linear algebra: matrix products, a linear layer, attention, a linear system.
+
+
+def _matmul(a: Any, b: Any) -> Any:
+    return a @ b
+
+
+def _matmul_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
+    """Compute 64 rows by 64 columns again: 128 n^2 FLOPs at most, whatever n is."""
+    a, b = inputs
+    if not _registry.is_tensor(result) or result.shape != (w.n, w.n):
+        return math.inf
+    index = _registry.pick(w, 64, w.n)
+    columns = _registry.rows(b.T, index).T
+    return _registry.relative_difference(
+        _registry.rows(result, index)[:, index], _registry.rows(a, index) @ columns
+    )
+
+
+def _linear(x: Any, weight: Any, bias: Any) -> Any:
+    from torch.nn import functional
+
+    return functional.linear(x, weight, bias)
+
+
+def _linear_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
+    features = w.params["features"]
+    return (
+        draw.normal(g, w.n, features),
+        draw.normal(g, features, features, scale=features**-0.5),
+        draw.normal(g, features),
+    )
+
+
+def _attention(q: Any, k: Any, v: Any) -> Any:
+    from torch.nn import functional
+
+    return functional.scaled_dot_product_attention(q, k, v)
+
+
+def _attention_shape(w: Workload) -> tuple[int, int, int, int]:
+    return w.params["batch"], w.params["heads"], w.n, w.params["head_width"]
+
+
+def _attention_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
+    """Compute 16 queries of the first batch entry again, against all keys."""
+    if not _registry.is_tensor(result) or tuple(result.shape) != _attention_shape(w):
+        return math.inf
+    index = _registry.pick(w, 16, w.n)
+    at = index.to(result.device)
+    q, k, v = inputs
+    reference = _attention(*(_registry.reference_copy(x) for x in (q[:1, :, at], k[:1], v[:1])))
+    return _registry.relative_difference(_registry.reference_copy(result[:1, :, at]), reference)
+
+
+def _solve(a: Any, b: Any) -> Any:
+    import torch
+
+    return torch.linalg.solve(a, b)
+
+
+def _solve_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
+    """Refine the result in float64 until it has converged: the distance that it moved is its error.
+
+    ``draw.well_conditioned`` is 4 sqrt(n) I + G with singular values of G up to about 2 sqrt(n), so
+    each Richardson step halves the error: 14 steps leave less than 0.01 % of it, at 2 n^2 FLOPs
+    each instead of n^3 in all.
+    """
+    a, b = (_registry.reference_copy(x) for x in inputs)
+    if not _registry.is_tensor(result) or result.shape != b.shape:
+        return math.inf
+    x = _registry.reference_copy(result)
+    refined, step = x.clone(), 1 / (4 * math.sqrt(w.n))
+    for _ in range(14):
+        refined += step * (b - a @ refined)
+    return _registry.relative_difference(x, refined)
+
+
+register(
+    WorkloadSpec(
+        name="matmul",
+        summary="the product of two square matrices",
+        size_meaning="rows and columns of both matrices",
+        sizes=(64, 128, 256, 512, 1024, 2048, 4096),
+        function=_matmul,
+        flops=lambda w: 2 * w.n**3,
+        nbytes=lambda w: 3 * w.n**2 * w.itemsize,
+        make_inputs=lambda w, g: (draw.normal(g, w.n, w.n), draw.normal(g, w.n, w.n)),
+        counts="2 n^3 FLOPs; two matrices read, one written",
+        difference=_matmul_difference,
+        sum_length=lambda w: w.n,
+        matrix="matmul",
+        emulated_in_float16=True,
+    )
+)
+
+register(
+    WorkloadSpec(
+        name="linear",
+        summary="a linear layer; for a small batch, a product with a narrow matrix",
+        size_meaning="batch size",
+        sizes=(1, 4, 16, 64, 256, 1024, 4096),
+        function=_linear,
+        flops=lambda w: 2 * w.n * w.params["features"] ** 2 + w.n * w.params["features"],
+        nbytes=lambda w: (
+            (2 * w.n * w.params["features"] + w.params["features"] ** 2 + w.params["features"])
+            * w.itemsize
+        ),
+        make_inputs=_linear_inputs,
+        params={"features": 2048},
+        counts="2 n f^2 FLOPs and n f for the bias, with f features in and out; batch and "
+        "weights read, batch written",
+        difference=_registry.by_rows((0,)),
+        sum_length=lambda w: w.params["features"],
+        matrix="matmul",
+    )
+)
+
+register(
+    WorkloadSpec(
+        name="attention",
+        summary="scaled dot-product attention, not causal",
+        size_meaning="positions in the sequence",
+        sizes=(32, 128, 512, 1024, 2048, 4096),
+        function=_attention,
+        flops=lambda w: 4 * math.prod(_attention_shape(w)) * w.n,
+        nbytes=lambda w: 4 * math.prod(_attention_shape(w)) * w.itemsize,
+        make_inputs=lambda w, g: tuple(draw.normal(g, *_attention_shape(w)) for _ in range(3)),
+        params={"batch": 2, "heads": 8, "head_width": 64},
+        counts="4 b h n^2 d FLOPs: both matrix products, without the softmax between them; q, k, "
+        "v read, the result written",
+        difference=_attention_difference,
+        sum_length=lambda w: w.n,
+        matrix="matmul",
+        # PyTorch's plain path keeps the n x n scores; the fused ones do not.
+        memory=lambda w: (
+            (4 * w.params["head_width"] + 2 * w.n)
+            * w.params["batch"]
+            * w.params["heads"]
+            * w.n
+            * w.itemsize
+        ),
+    )
+)
+
+register(
+    WorkloadSpec(
+        name="solve",
+        summary="the solution of one linear system",
+        size_meaning="equations",
+        sizes=(16, 64, 256, 1024, 2048, 4096, 6144),
+        function=_solve,
+        flops=lambda w: 2 / 3 * w.n**3 + 2 * w.n**2,
+        nbytes=lambda w: (w.n**2 + 2 * w.n) * w.itemsize,
+        make_inputs=lambda w, g: (draw.well_conditioned(g, w.n), draw.normal(g, w.n)),
+        dtypes=("float32", "float64"),
+        counts="2/3 n^3 FLOPs for the LU factors and 2 n^2 for the substitutions; matrix and "
+        "right side read, solution written",
+        difference=_solve_difference,
+        sum_length=lambda w: w.n,
+        memory=lambda w: 3 * w.n**2 * w.itemsize,
+    )
+)
+
+
+# -------------------------------------------------------------------------------------------------
+# Elementwise work: one pass over memory, a few operations for each element.
+
+
+_SIZES = (1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 24, 1 << 26)
+
+
+def _add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def _exp(x: Any) -> Any:
+    return x.exp()
+
+
+def _gelu(x: Any) -> Any:
+    from torch.nn import functional
+
+    return functional.gelu(x)
+
+
+register(
+    WorkloadSpec(
+        name="add",
+        summary="the sum of two arrays, element by element",
+        size_meaning="elements",
+        sizes=_SIZES,
+        function=_add,
+        flops=lambda w: w.n,
+        nbytes=lambda w: 3 * w.n * w.itemsize,
+        make_inputs=lambda w, g: (draw.normal(g, w.n), draw.normal(g, w.n)),
+        counts="n FLOPs; two arrays read, one written",
+    )
+)
+
+register(
+    WorkloadSpec(
+        name="exp",
+        summary="the exponential of each element",
+        size_meaning="elements",
+        sizes=_SIZES,
+        function=_exp,
+        flops=lambda w: w.n,
+        nbytes=lambda w: 2 * w.n * w.itemsize,
+        make_inputs=lambda w, g: (draw.normal(g, w.n),),
+        counts="n FLOPs (an exponential counts as one); one array read, one written",
+    )
+)
+
+register(
+    WorkloadSpec(
+        name="gelu",
+        summary="the GELU activation of each element, x/2 (1 + erf(x/sqrt 2))",
+        size_meaning="elements",
+        sizes=_SIZES,
+        function=_gelu,
+        flops=lambda w: 5 * w.n,
+        nbytes=lambda w: 2 * w.n * w.itemsize,
+        make_inputs=lambda w, g: (draw.normal(g, w.n),),
+        counts="5 n FLOPs (two scalings, erf, an addition, a product); one array read, one written",
+    )
+)
+
+
+# -------------------------------------------------------------------------------------------------
+# Reductions and normalizations: each result needs many elements, so threads must cooperate.
+
+
+_ROW_SIZES = (1, 16, 128, 1024, 8192, 32768, 65536)
+
+
+def _sum(x: Any) -> Any:
+    return x.sum()
+
+
+def _softmax(x: Any) -> Any:
+    return x.softmax(dim=-1)
+
+
+def _layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+    from torch.nn import functional
+
+    return functional.layer_norm(x, weight.shape, weight, bias)
+
+
+def _width(w: Workload) -> int:
+    return w.params["width"]
+
+
+register(
+    WorkloadSpec(
+        name="sum",
+        summary="the sum of all elements",
+        size_meaning="elements",
+        sizes=(1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 24, 1 << 26),
+        function=_sum,
+        flops=lambda w: w.n - 1,
+        nbytes=lambda w: (w.n + 1) * w.itemsize,
+        # Positive values: the sum of values around zero may lie near zero, where a relative
+        # difference says nothing.
+        make_inputs=lambda w, g: (draw.uniform(g, w.n),),
+        # No float16: the sum of 131,072 such values is beyond its largest number.
+        dtypes=("float32", "float64", "bfloat16"),
+        counts="n - 1 FLOPs; one array read, one number written",
+        difference=_registry.difference_of_all,
+        # PyTorch sums in cascades and GPUs in trees: no partial sum has more than about sqrt(n)
+        # terms.
+        sum_length=lambda w: math.sqrt(w.n),
+    )
+)
+
+register(
+    WorkloadSpec(
+        name="softmax",
+        summary="the softmax of each row",
+        size_meaning="rows",
+        sizes=_ROW_SIZES,
+        function=_softmax,
+        flops=lambda w: 5 * w.n * _width(w),
+        nbytes=lambda w: 2 * w.n * _width(w) * w.itemsize,
+        make_inputs=lambda w, g: (draw.normal(g, w.n, _width(w)),),
+        params={"width": 1024},
+        counts="5 FLOPs an element (maximum, subtraction, exponential, sum, division); one array "
+        "read, one written",
+        sum_length=_width,
+    )
+)
+
+register(
+    WorkloadSpec(
+        name="layer_norm",
+        summary="each row normalized to mean 0 and variance 1, then scaled and shifted",
+        size_meaning="rows",
+        sizes=_ROW_SIZES,
+        function=_layer_norm,
+        flops=lambda w: 7 * w.n * _width(w),
+        nbytes=lambda w: (2 * w.n * _width(w) + 2 * _width(w)) * w.itemsize,
+        make_inputs=lambda w, g: (
+            draw.normal(g, w.n, _width(w)),
+            draw.uniform(g, _width(w)),
+            draw.normal(g, _width(w)),
+        ),
+        params={"width": 1024},
+        counts="7 FLOPs an element (mean, subtraction, square, sum, division, scale, shift); "
+        "array, scale and shift read, array written",
+        difference=_registry.by_rows((0,)),
+        sum_length=_width,
+    )
+)
+
+
+# -------------------------------------------------------------------------------------------------
+# Work whose memory accesses are not one sequential pass: FFT, sort, gather.
+
+
+# Up to this many elements a sort is checked by sorting again, above by a checksum.
+_SORT_AGAIN = 1 << 18
+
+# Frequencies of a transform that are computed again at once.
+_FREQUENCIES = 1024
+
+
+def _fft(x: Any) -> Any:
+    import torch
+
+    return torch.fft.fft(torch.view_as_complex(x))
+
+
+def _fft_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
+    """Compute up to 2,048 frequencies again, in sets: those at equal distance from a first one.
+
+    With m dividing n, frequencies s + k n/m are the m-point transform of x modulated by s and
+    folded to length m.
+    """
+    import torch
+
+    if not _registry.is_tensor(result) or result.shape != (w.n,):
+        return math.inf
+    x = torch.view_as_complex(_registry.reference_copy(inputs[0]))
+    m = math.gcd(w.n, _FREQUENCIES)
+    worst = 0.0
+    for s in _registry.pick(w, max(2, min(8, _FREQUENCIES // m)), w.n // m).tolist():
+        # The phase is reduced in whole numbers: j s overflows nothing below n = 2^31 and loses no
+        # digits.
+        phase = (torch.arange(w.n) * s).remainder_(w.n).double() * (-2 * math.pi / w.n)
+        folded = (x * torch.polar(torch.ones_like(phase), phase)).reshape(-1, m).sum(0)
+        frequencies = torch.arange(s, w.n, w.n // m)
+        worst = max(
+            worst,
+            _registry.relative_difference(
+                _registry.rows(result, frequencies), torch.fft.fft(folded)
+            ),
+        )
+    return worst
+
+
+def _sort(x: Any) -> Any:
+    return x.sort().values
+
+
+def _checksum(x: Any) -> int:
+    """Return a number that does not depend on the order of the elements but, very likely, on every
+    bit of them.
+    """
+    import torch
+
+    bits = (
+        x.contiguous()
+        .view({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
+        .to(torch.int64)
+    )
+    # wraps round; the multiplier is 2^64 / golden ratio, odd
+    mixed = (bits ^ (bits >> 29)) * -0x61C8864680B583EB
+    return int((mixed ^ (mixed >> 32)).sum())
+
+
+def _sort_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
+    """A sort is exact: the result must ascend and hold the same elements (above 2^18 elements told
+    by a checksum).
+    """
+    if not _registry.is_tensor(result) or result.shape != inputs[0].shape:
+        return math.inf
+    if w.n <= _SORT_AGAIN:
+        return _registry.relative_difference(
+            _registry.reference_copy(result), _registry.reference_copy(inputs[0]).sort().values
+        )
+    ascends = bool((result[1:] >= result[:-1]).all())
+    return 0.0 if ascends and _checksum(result) == _checksum(inputs[0]) else math.inf
+
+
+def _gather(indices: Any, table: Any) -> Any:
+    from torch.nn import functional
+
+    return functional.embedding(indices, table)
+
+
+def _gather_bytes(w: Workload) -> float:
+    """Indices (int64), the distinct rows that n random draws touch on average, and the result."""
+    vocabulary, width = w.params["vocabulary"], w.params["width"]
+    distinct = (
+        -vocabulary * math.expm1(w.n * math.log1p(-1 / vocabulary)) if vocabulary > 1 else 1.0
+    )
+    return w.n * 8 + (distinct + w.n) * width * w.itemsize
+
+
+def _gather_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
+    table = draw.normal(g, w.params["vocabulary"], w.params["width"])
+    return draw.integers(g, w.params["vocabulary"], w.n), table
+
+
+def _gather_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
+    """Look some rows up again."""
+    indices, table = inputs
+    if not _registry.is_tensor(result) or result.shape != (w.n, w.params["width"]):
+        return math.inf
+    index = _registry.pick(w, 64, w.n)
+    return _registry.relative_difference(
+        _registry.rows(result, index), _registry.rows(table, _registry.rows(indices, index))
+    )
+
+
+def _gather_memory(w: Workload) -> float:
+    return w.n * 8 + (w.params["vocabulary"] + w.n) * w.params["width"] * w.itemsize
+
+
+register(
+    WorkloadSpec(
+        name="fft",
+        summary="the Fourier transform of a complex signal",
+        size_meaning="complex values; powers of two are fastest",
+        sizes=(1 << 8, 1 << 11, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24),
+        function=_fft,
+        flops=lambda w: 5 * w.n * math.log2(w.n),
+        nbytes=lambda w: 4 * w.n * w.itemsize,
+        make_inputs=lambda w, g: (draw.normal(g, w.n, 2),),
+        dtypes=("float32", "float64"),
+        counts="5 n log2 n FLOPs, the radix-2 count, which the literature uses for all "
+        "algorithms; one complex array read, one written",
+        difference=_fft_difference,
+        sum_length=lambda w: math.log2(w.n) + 1,
+        memory=lambda w: 8 * w.n * w.itemsize,
+    )
+)
+
+register(
+    WorkloadSpec(
+        name="sort",
+        summary="all elements in ascending order",
+        size_meaning="elements",
+        sizes=(1 << 8, 1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24),
+        function=_sort,
+        flops=lambda _: 0,
+        nbytes=lambda w: 2 * w.n * w.itemsize,
+        make_inputs=lambda w, g: (draw.normal(g, w.n),),
+        counts="no FLOPs (it compares and moves); one array read, one written",
+        difference=_sort_difference,
+        # torch.sort returns the places as int64 too, and works in as much again.
+        memory=lambda w: w.n * (4 * w.itemsize + 16),
+    )
+)
+
+register(
+    WorkloadSpec(
+        name="embedding_gather",
+        summary="rows of a table at random places, as an embedding layer reads them",
+        size_meaning="rows gathered",
+        sizes=(16, 256, 4096, 16384, 65536, 262144, 1048576),
+        function=_gather,
+        flops=lambda _: 0,
+        nbytes=_gather_bytes,
+        make_inputs=_gather_inputs,
+        params={"vocabulary": 50_000, "width": 256},
+        counts="no FLOPs; n int64 indices and the v (1 - (1 - 1/v)^n) rows that n draws from v "
+        "touch on average read, n rows written",
+        difference=_gather_difference,
+        memory=_gather_memory,
+    )
+)
+
+
+# -------------------------------------------------------------------------------------------------
+# Convolutions over images of fixed size: full, grouped and depthwise. Groups reduce the FLOPs, but
+# hardly the traffic.
+
+
+_FILTER_SIDE = 3  # rows and columns of the filters; the padding keeps the image's size
+
+
+def _convolve(x: Any, weight: Any) -> Any:
+    from torch.nn import functional
+
+    return functional.conv2d(
+        x, weight, padding=_FILTER_SIDE // 2, groups=x.shape[1] // weight.shape[1]
+    )
+
+
+def _groups(w: Workload) -> int:
+    """Return in how many groups the channels are cut; depthwise has a group for each channel."""
+    channels = w.params["channels"]
+    groups = channels if w.name == "depthwise_conv2d" else w.params.get("groups", 1)
+    if channels % groups:
+        raise InputError(
+            f"{w.name}: {groups} groups do not divide {channels} channels; expected a divisor. "
+            "Pass for example groups=1."
+        )
+    return groups
+
+
+def _pixels(w: Workload) -> int:
+    return w.params["channels"] * w.params["side"] ** 2
+
+
+def _weights(w: Workload) -> int:
+    return w.params["channels"] ** 2 // _groups(w) * _FILTER_SIDE**2
+
+
+def _convolution_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
+    channels, side = w.params["channels"], w.params["side"]
+    shape = (channels, channels // _groups(w), _FILTER_SIDE, _FILTER_SIDE)
+    return draw.normal(g, w.n, channels, side, side), draw.normal(
+        g, *shape, scale=(shape[1] * _FILTER_SIDE**2) ** -0.5
+    )
+
+
+def _register_convolution(name: str, summary: str, params: dict[str, int]) -> None:
+    register(
+        WorkloadSpec(
+            name=name,
+            summary=summary,
+            size_meaning="images in the batch",
+            sizes=(1, 2, 4, 16, 64, 256),
+            function=_convolve,
+            flops=lambda w: 2 * w.n * w.params["side"] ** 2 * _weights(w),
+            nbytes=lambda w: (2 * w.n * _pixels(w) + _weights(w)) * w.itemsize,
+            make_inputs=_convolution_inputs,
+            params=params,
+            counts="2 n s^2 c^2/g 9 FLOPs for images of side s, c channels in and out, g groups; "
+            "images and filters read, images written",
+            # PyTorch's float64 convolutions on a CPU are slow, depthwise ones above all: three
+            # images are enough.
+            difference=_registry.by_rows((0,), at_most=3),
+            sum_length=lambda w: _weights(w) / w.params["channels"],
+            matrix="convolution",
+            emulated_in_float16=True,
+            # Lowering to a matrix product may need every 3x3 patch once.
+            memory=lambda w: (
+                (2 * w.n * _pixels(w) + _weights(w)) * w.itemsize
+                + 2 * min(w.n, 16) * _pixels(w) * _FILTER_SIDE**2 * w.itemsize
+            ),
+        )
+    )
+
+
+_register_convolution(
+    "conv2d",
+    "a 3x3 convolution, every output channel from every input channel",
+    {"channels": 128, "side": 32},
+)
+_register_convolution(
+    "grouped_conv2d",
+    "a 3x3 convolution within groups of channels",
+    {"channels": 128, "side": 32, "groups": 8},
+)
+_register_convolution(
+    "depthwise_conv2d",
+    "a 3x3 convolution of each channel separately",
+    {"channels": 128, "side": 32},
+)
+
+
+# -------------------------------------------------------------------------------------------------
+# Training steps of the small real networks: forward, loss, backward, optimizer.
+#
+# The learning rate is zero, so each call does the whole work of a step on the same numbers, and
+# the loss and the gradients can be checked after any number of calls.
+
+
+_CLASSES, _IMAGE_CHANNELS, _STAGES = 10, 3, 2
+_VOCABULARY, _CONTEXT, _HEADS = 1000, 128, 4
+
+# A ReLU or a maximum that rounding tips over changes a gradient by parts in a thousand; a wrong
+# gradient is further off.
+_GRADIENT_LIMIT = 0.05
+
+# Above this many FLOPs the float64 reference of a step leaves the backward pass out, a third of the
+# work.
+_BACKWARD_FLOPS = 3e11
+
+
+class TrainingStep:
+    """A model with its Adam optimizer: calling it with a batch does one step and returns the loss.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+    loss : callable
+        Takes the model, the inputs and the targets; returns the mean loss.
+    """
+
+    def __init__(self, model: Any, loss: Callable[[Any, Any, Any], Any]) -> None:
+        self.model, self.loss = model, loss
+        self._optimizer: Any = None
+
+    def to(self, device: str, dtype: Any) -> TrainingStep:
+        """Move and convert the model, and make its optimizer; returns itself."""
+        import torch
+
+        self.model.to(device, dtype)
+        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=0.0)
+        return self
+
+    def __call__(self, x: Any, y: Any) -> Any:
+        """Do one step and return the loss, a detached scalar on the model's device."""
+        self._optimizer.zero_grad()
+        loss = self.loss(self.model, x, y)
+        loss.backward()
+        self._optimizer.step()
+        return loss.detach()
+
+
+def _run_step(step: TrainingStep, x: Any, y: Any) -> Any:
+    return step(x, y)
+
+
+def _reference_model(model: Any) -> Any:
+    """Return a float64 copy without gradients, on the model's device where that can be faster than
+    the CPU (it must have float64).
+    """
+    device = next(model.parameters()).device
+    return copy.deepcopy(model).to(device if device.type == "cuda" else "cpu").double()
+
+
+def _step_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
+    """Compare the loss with that of a float64 copy of the model, and the gradients of the last step
+    where they are 5 % off.
+
+    In bfloat16 the loss alone: through ten layers with batch norm, gradients of single images
+    differ by 20 %, and a limit as wide as that would find no fault.
+    """
+    step, x, y = inputs
+    if not _registry.is_tensor(result) or result.dim() != 0:
+        return math.inf
+    model = _reference_model(step.model)
+    device = next(model.parameters()).device
+    images = x.is_floating_point()
+    loss = step.loss(model, x.to(device).double() if images else x.to(device), y.to(device))
+    worst = _registry.relative_difference(
+        _registry.reference_copy(result), _registry.reference_copy(loss)
+    )
+    if w.flops > _BACKWARD_FLOPS or w.dtype == "bfloat16":
+        return worst
+    loss.backward()
+    for computed, reference in zip(step.model.parameters(), model.parameters(), strict=True):
+        if computed.grad is None:
+            return math.inf
+        got, expected = (_registry.reference_copy(p.grad) for p in (computed, reference))
+        off = float((got - expected).norm() / max(float(expected.norm()), 1e-30))
+        if not off <= _GRADIENT_LIMIT:
+            worst = max(worst, off) if math.isfinite(off) else math.inf
+    return worst
+
+
+def _step(
+    build: Callable[[], Any], loss: Callable[[Any, Any, Any], Any], generator: Any
+) -> TrainingStep:
+    """Return a step whose model's weights come from the generator, leaving torch's global one as it
+    was.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        return TrainingStep(build(), loss)
+
+
+def _classification_loss(model: Any, x: Any, y: Any) -> Any:
+    from torch.nn import functional
+
+    return functional.cross_entropy(model(x), y)
+
+
+def _language_loss(model: Any, x: Any, y: Any) -> Any:
+    return model(x, y)
+
+
+def _cnn_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
+    step = _step(
+        lambda: networks.cnn(_IMAGE_CHANNELS, _CLASSES, w.params["width"], _STAGES),
+        _classification_loss,
+        g,
+    )
+    side = w.params["side"]
+    return step, draw.normal(g, w.n, _IMAGE_CHANNELS, side, side), draw.integers(g, _CLASSES, w.n)
+
+
+def _cnn_layers(w: Workload) -> list[tuple[int, int, int]]:
+    """Return (side, channels in, channels out) of each convolution of ``networks.cnn``."""
+    layers, source = [], _IMAGE_CHANNELS
+    for stage in range(_STAGES):
+        side, wide = w.params["side"] // 2**stage, w.params["width"] * 2**stage
+        layers += [(side, source, wide), (side, wide, wide)]
+        source = wide
+    return layers
+
+
+def _cnn_flops(w: Workload) -> float:
+    """Forward, and twice that backward; but nobody asks for the gradient of the images."""
+    convolutions = [18 * side**2 * source * wide for side, source, wide in _cnn_layers(w)]
+    head = 2 * _cnn_layers(w)[-1][2] * _CLASSES
+    return w.n * (3 * (sum(convolutions) + head) - convolutions[0])
+
+
+def _cnn_parameters(w: Workload) -> int:
+    last = _cnn_layers(w)[-1][2]
+    return (
+        sum(9 * source * wide + 2 * wide for _, source, wide in _cnn_layers(w))
+        + last * _CLASSES
+        + _CLASSES
+    )
+
+
+def _cnn_batch_bytes(w: Workload) -> float:
+    return w.n * (_IMAGE_CHANNELS * w.params["side"] ** 2 * w.itemsize + 8)
+
+
+def _cnn_memory(w: Workload) -> float:
+    """Weights, gradients and two moments; each convolution's and norm's output kept, and 1.5 times
+    that at work backward.
+    """
+    activations = sum(2 * side**2 * wide for side, _, wide in _cnn_layers(w))
+    return (
+        4 * _cnn_parameters(w) * w.itemsize
+        + _cnn_batch_bytes(w)
+        + 2.5 * w.n * activations * w.itemsize
+    )
+
+
+def _transformer_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
+    build = lambda: networks.transformer(  # noqa: E731
+        _VOCABULARY, w.params["width"], _HEADS, w.params["layers"], context=_CONTEXT
+    )
+    return (
+        _step(build, _language_loss, g),
+        draw.integers(g, _VOCABULARY, w.n, _CONTEXT),
+        draw.integers(g, _VOCABULARY, w.n, _CONTEXT),
+    )
+
+
+def _transformer_flops(w: Workload) -> float:
+    """Forward, and twice that backward: 12 width^2 weights a layer and the head for each token, and
+    the attention products.
+    """
+    width, layers = w.params["width"], w.params["layers"]
+    products = 2 * _CONTEXT * (12 * width**2 * layers + _VOCABULARY * width)
+    return 3 * w.n * (products + 4 * _CONTEXT**2 * width * layers)
+
+
+def _transformer_parameters(w: Workload) -> int:
+    width, layers = w.params["width"], w.params["layers"]
+    return (2 * _VOCABULARY + _CONTEXT) * width + layers * (12 * width**2 + 13 * width) + 2 * width
+
+
+def _transformer_memory(w: Workload) -> float:
+    """Weights, gradients and two moments; about 20 widths a token and layer kept, and four rows of
+    scores a token.
+    """
+    kept = 20 * w.params["width"] * w.params["layers"] + 4 * _VOCABULARY
+    return 4 * _transformer_parameters(w) * w.itemsize + 1.25 * w.n * _CONTEXT * kept * w.itemsize
+
+
+_STEP_BYTES = (
+    "the batch, the weights and Adam's two moments read, weights and moments written; "
+    "activations not counted"
+)
+
+register(
+    WorkloadSpec(
+        name="cnn_training_step",
+        summary="one Adam step of a small convolutional network on color images",
+        size_meaning="images in the batch",
+        sizes=(1, 4, 16, 64, 256, 512),
+        function=_run_step,
+        flops=_cnn_flops,
+        nbytes=lambda w: 6 * _cnn_parameters(w) * w.itemsize + _cnn_batch_bytes(w),
+        make_inputs=_cnn_inputs,
+        dtypes=("float32", "float64", "bfloat16"),
+        params={"side": 32, "width": 32},
+        counts="FLOPs of convolutions and the head, forward and twice that backward, without "
+        f"the gradient of the images; {_STEP_BYTES}",
+        difference=_step_difference,
+        sum_length=lambda w: w.n * w.params["side"] ** 2,
+        matrix="convolution",
+        memory=_cnn_memory,
+    )
+)
+
+register(
+    WorkloadSpec(
+        name="transformer_training_step",
+        summary="one Adam step of a small language model on 128-token sequences",
+        size_meaning="sequences in the batch",
+        sizes=(1, 2, 4, 8, 16, 32),
+        function=_run_step,
+        flops=_transformer_flops,
+        nbytes=lambda w: 6 * _transformer_parameters(w) * w.itemsize + 2 * w.n * _CONTEXT * 8,
+        make_inputs=_transformer_inputs,
+        dtypes=("float32", "float64", "bfloat16"),
+        params={"width": 256, "layers": 4},
+        counts="FLOPs of matrix products (attention's in full), forward and twice that "
+        f"backward; {_STEP_BYTES}",
+        difference=_step_difference,
+        sum_length=lambda w: w.n * _CONTEXT,
+        matrix="matmul",
+        memory=_transformer_memory,
+    )
+)
