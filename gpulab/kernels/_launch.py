@@ -15,7 +15,7 @@ import numpy as np
 
 from gpulab import devices
 from gpulab.errors import DeviceError, InputError
-from gpulab.kernels._compile import _portable
+from gpulab.kernels._compile import _python
 from gpulab.kernels._launch_arguments import (
     DEVICE,
     HOST,
@@ -168,7 +168,7 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_bytes:
 def _python_launcher(
     who: str, kernel: Any, grid: Any, block: Any, args: tuple[Any, ...], dynamic_shared_bytes: int
 ) -> Launcher:
-    function = _portable.function_of(kernel, who)
+    function = _python.function_of(kernel, who)
     extents = checked_extents(who, grid, block, dynamic_shared_bytes)
     static = static_shared_bytes(kernel)
     if dynamic_shared_bytes and static + dynamic_shared_bytes > UNASKED_SHARED_BYTES:

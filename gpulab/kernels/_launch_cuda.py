@@ -20,7 +20,7 @@ from gpulab.errors import (
     pip_command,
     shown,
 )
-from gpulab.kernels._compile import _libraries, _names, compile_cuda
+from gpulab.kernels._compile import _cuda, _nvidia, compile_cuda
 from gpulab.kernels._compile._cuda import checked_source, checked_texts
 from gpulab.kernels._launch import Backend, Launcher, made_launcher, the_device
 from gpulab.kernels._launch_arguments import (
@@ -217,7 +217,7 @@ def has_c_name(source: str, name: str) -> bool:
     False
     """
     # literals too, so "C" is looked for in the source, and whether it is code in here
-    text = _names.blanked(source)
+    text = _cuda.blanked(source)
     marks = [mark for mark in _EXTERN_C.finditer(source) if text.startswith("extern", mark.start())]
     found = re.search(rf"(?<=[\s*&)]){re.escape(name)}(?=\s*\()", text)
     if found is None:  # a macro made it
@@ -285,7 +285,7 @@ class CupyBackend:
             values = tuple(self._seen(value) for value in arguments)
             plain = not re.search("[<:]", self._name) and has_c_name(self._source, self._name)
             headers = (
-                [f"-I{folder}" for folder in _libraries.include_folders()]
+                [f"-I{folder}" for folder in _nvidia.include_folders()]
                 if "#include" in self._source
                 else []
             )

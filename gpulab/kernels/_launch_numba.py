@@ -16,7 +16,7 @@ import numpy as np
 from gpulab import arrays, devices
 from gpulab.devices import _nvml
 from gpulab.errors import DeviceError, KernelError, MissingLibraryError, install_extra, message_of
-from gpulab.kernels._compile import _portable
+from gpulab.kernels._compile import _python
 from gpulab.kernels._simulate._geometry import Extent
 
 # Where a kernel keeps its compiled forms, by the values of the names that it uses, which a notebook
@@ -50,7 +50,7 @@ class NumbaBackend:
 
     def __init__(self, who: str, kernel: Any, index: int) -> None:
         self._who, self._index = who, index
-        self._function = _portable.function_of(kernel, who)
+        self._function = _python.function_of(kernel, who)
         self._cuda = _numba_cuda(who)
         self._dispatcher = (
             kernel if hasattr(kernel, "configure") else jitted(self._cuda, self._function, who)
@@ -199,7 +199,7 @@ def _refuse_recursion(
         if not _is_device_function(value):
             continue
         if value in (*callers, function):
-            said, line = _portable.recursion(name, value, function)
+            said, line = _python.recursion(name, value, function)
             raise KernelError(f"{who}: {said}", line)
         _refuse_recursion(who, value, (*callers, function))
 
@@ -238,7 +238,7 @@ def _named(function: types.FunctionType) -> dict[str, Any]:
     """
     found = {
         name: function.__globals__[name]
-        for name in _portable._global_names(function.__code__)
+        for name in _python._global_names(function.__code__)
         if name in function.__globals__
     }
     for name, cell in _cells(function).items():

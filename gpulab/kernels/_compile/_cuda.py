@@ -4,14 +4,483 @@ line.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from gpulab._given import is_whole
-from gpulab.errors import CompileError, InputError, kind_of, shown
-from gpulab.kernels._compile import _elf, _faults, _libraries, _log, _names, _nvrtc
-from gpulab.kernels._compile.results import CompiledModule, KernelFacts, module
+from gpulab.errors import CompileError, InputError, MissingLibraryError, kind_of, pip_command, shown
+from gpulab.kernels._compile import _nvidia
+from gpulab.kernels._compile._compiled import (
+    CompiledModule,
+    KernelFacts,
+    compiled_module,
+    kernels_in,
+)
+
+# -------------------------------------------------------------------------------------------------
+# The names of kernels: from the mangled ones in machine code to what the source says, and where it
+# says it.
+#
+# C++ decorates a name with its types (``_Z4tileILi16EEvPf``). The platform's C++ library undoes
+# that where there is one; elsewhere the plain name is read off, which is enough to tell kernels
+# apart unless they are instances of one template. Source: Itanium C++ ABI, section 5.1 "External
+# Names".
+
+
+_COMMENT_OR_TEXT = re.compile(
+    r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL
+)
+
+
+@functools.cache
+def _demangler() -> Any:
+    """The C++ library's own demangler, or None (on Windows)."""
+    try:
+        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except (OSError, AttributeError):
+        return None
+    function.restype = ctypes.c_void_p
+    return function
+
+
+def demangled(symbol: str) -> str:
+    """Return what the C++ library makes of a name; the plain name where there is no such library;
+    the name itself if it is not C++.
+
+    Examples
+    --------
+    >>> demangled("saxpy")
+    'saxpy'
+    """
+    if not symbol.startswith("_Z"):
+        return symbol
+    function = _demangler()
+    if function is None:
+        return plain_name(symbol)
+    found = function(symbol.encode(), None, None, None)
+    if not found:
+        return plain_name(symbol)
+    text = ctypes.string_at(found).decode()
+    free = ctypes.CDLL(None).free
+    free.argtypes = [ctypes.c_void_p]
+    free(found)
+    return text
+
+
+def plain_name(symbol: str) -> str:
+    """Return a mangled name without its types, template arguments as ``<...>``.
+
+    Examples
+    --------
+    >>> plain_name("_ZN2ns3twoEPd"), plain_name("_Z4tileILi16EEvPf")
+    ('ns::two', 'tile<...>')
+    """
+    at = 3 if symbol.startswith("_ZN") else 2
+    parts = []
+    while (number := re.compile(r"L?(\d+)").match(symbol, at)) is not None:
+        length, at = int(number.group(1)), number.end()
+        parts.append(symbol[at : at + length])
+        at += length
+    return ("::".join(parts) + ("<...>" if symbol[at : at + 1] == "I" else "")) or symbol
+
+
+def without_types(name: str) -> str:
+    """Return a demangled function name without its return type and parameters.
+
+    Examples
+    --------
+    >>> without_types("void tile<16>(float*)"), without_types("ns::two(double*)")
+    ('tile<16>', 'ns::two')
+    """
+    if name.endswith(")"):
+        depth, at = 0, len(name) - 1
+        while at >= 0:
+            depth += {")": 1, "(": -1}.get(name[at], 0)
+            if depth == 0:
+                break
+            at -= 1
+        name = name[:at]
+    return name.removeprefix("void ")
+
+
+def shown_names(symbols: Iterable[str], asked: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+    """Return symbol -> the name that the result files it under.
+
+    As it was asked for; else without its types where that is unique; else with them.
+    """
+    given = {symbol: name for name, symbol in asked}
+    full = {symbol: given.get(symbol) or demangled(symbol) for symbol in symbols}
+    short = {symbol: given.get(symbol) or without_types(name) for symbol, name in full.items()}
+    chosen = {s: short[s] if list(short.values()).count(short[s]) == 1 else full[s] for s in full}
+    return {s: name if list(chosen.values()).count(name) == 1 else s for s, name in chosen.items()}
+
+
+def blanked(source: str) -> str:
+    """Return the source with comments and literals turned into blanks, every character at its
+    place.
+    """
+    return _COMMENT_OR_TEXT.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), source)
+
+
+def line_of(source: str, pattern: str) -> tuple[int, int] | None:
+    """Return (line, column), from 1, of the first match of a regular expression outside comments;
+    None if there is none.
+    """
+    found = re.search(pattern, blanked(source))
+    return place_of(source, found.start()) if found else None
+
+
+def place_of(source: str, at: int) -> tuple[int, int]:
+    """Return (line, column), from 1, of a character of the source."""
+    return source.count("\n", 0, at) + 1, at - (source.rfind("\n", 0, at) + 1) + 1
+
+
+def kernel_place(source: str, name: str) -> tuple[int, int] | None:
+    """Return (line, column) of a kernel's name in its definition; None where a macro made it."""
+    plain = re.escape(
+        re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split("::")[-1]
+    )
+    return line_of(source, rf"(?<=[\s*&)])\b{plain}(?=\s*\()") or line_of(source, rf"\b{plain}\b")
+
+
+# -------------------------------------------------------------------------------------------------
+# Read what the compilers print: the assembler's figures for each kernel, and errors with their
+# place in the source.
+#
+# The figures come from ``ptxas -v``, the only source of spills. Errors come in three forms: the
+# C++ front end's with file, line and a caret; the assembler's about a line of PTX (inline
+# assembly); and the assembler's about a whole kernel or file.
+
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"ptxas info\s*: Used (\d+) registers(.*)")
+_DIAGNOSTIC = re.compile(
+    r"^(?:(?P<file>.+?)\((?P<line>\d+)\)|At end of source): (?:catastrophic )?(?P<kind>error|warning|note)(?: #[\w-]+)?: (?P<text>.*)$"
+)
+_PTX_ERROR = re.compile(
+    r"ptxas (?:application ptx input|[^,\n]*), line (\d+); (?:error|fatal)\s*: (.*)"
+)
+_ASSEMBLER_ERROR = re.compile(r"ptxas (?:error|fatal)\s*: (.*)")
+_ASSEMBLER_WARNING = re.compile(r"ptxas warning\s*: (.*)")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the assembler printed for one kernel, with the functions that it calls without
+    inlining.
+    """
+
+    registers: int
+    barriers: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One error, warning or note of the C++ front end; ``column`` counts from 0 in bytes, as its
+    caret does.
+    """
+
+    kind: str
+    text: str
+    file: str | None
+    line: int | None
+    shown: str = ""
+    column: int | None = None
+
+
+def usage_by_kernel(log: str) -> dict[str, Usage]:
+    """Return the figures of each kernel (by its name in the machine code) in a log of ``ptxas
+    -v``.
+    """
+    parts = _ENTRY.split(log)
+    return {
+        symbol: _usage(text)
+        for symbol, text in zip(parts[1::2], parts[2::2], strict=True)
+        if _USED.search(text)
+    }
+
+
+def _usage(text: str) -> Usage:
+    """The figures in the part of the log from one kernel to the next: its own, then those of the
+    functions that it calls.
+    """
+    frames = [tuple(map(int, found)) for found in _FRAME.findall(text)]
+    registers, rest = _USED.findall(text)[0]
+    barriers = re.search(r"used (\d+) barriers", rest)
+    stack = re.search(r"(\d+) bytes cumulative stack size", rest)
+    return Usage(
+        registers=int(registers),
+        barriers=int(barriers.group(1)) if barriers else 0,
+        stack_bytes=int(stack.group(1)) if stack else frames[0][0],
+        spill_store_bytes=sum(frame[1] for frame in frames),
+        spill_load_bytes=sum(frame[2] for frame in frames),
+    )
+
+
+def diagnostics(log: str) -> list[Diagnostic]:
+    """Return the front end's messages in their order, each with the source line and the caret under
+    it.
+    """
+    lines = log.splitlines()
+    found = []
+    for i, text in enumerate(lines):
+        match = _DIAGNOSTIC.match(text)
+        if not match:
+            continue
+        shown, column = "", None
+        if i + 2 < len(lines) and lines[i + 2].strip() == "^":
+            # The source is indented by two; a caret stands under its place, with tabs kept.
+            shown, column = lines[i + 1][2:], len(lines[i + 2]) - 3
+        number = match["line"]
+        found.append(
+            Diagnostic(
+                match["kind"],
+                match["text"],
+                match["file"],
+                int(number) if number else None,
+                shown,
+                column,
+            )
+        )
+    return found
+
+
+def ptx_error(log: str) -> tuple[int, str] | None:
+    """Return (line of the PTX, message) of the assembler's first error about one; None if there is
+    none.
+    """
+    found = _PTX_ERROR.search(log)
+    return (int(found.group(1)), found.group(2)) if found else None
+
+
+def assembler_error(log: str) -> str | None:
+    """Return the assembler's first error about a whole kernel or file; None if there is none."""
+    found = _ASSEMBLER_ERROR.search(log)
+    return found.group(1).strip() if found else None
+
+
+def warnings(log: str) -> tuple[str, ...]:
+    """Return what the compilers warned of, one line each."""
+    front = [
+        f"line {d.line}: {d.text}" if d.line else d.text
+        for d in diagnostics(log)
+        if d.kind == "warning"
+    ]
+    return (*front, *(text.strip() for text in _ASSEMBLER_WARNING.findall(log)))
+
+
+# -------------------------------------------------------------------------------------------------
+# Turn what the compilers say into an error that shows the line of the source, a caret, and their
+# words.
+
+
+_WIDEST = 120  # characters of a source line that a message shows
+_ADVICE = "Fix it and run it again."
+# The front end sees that something is missing only at the next word, which may stand lines below.
+_MISSING_SIGN = re.compile(r'expected an? (?:";"|"\)"|"\]"|",")')
+_NAME_MAP = "__nv_name_map"
+
+
+def fault(
+    source: str, arch: str, flags: Sequence[str], names: Sequence[str], output: _nvidia.Output
+) -> Exception:
+    """Return the error for a run of the compiler that failed."""
+    log = output.log
+    if output.code == _nvidia.INVALID_OPTION:
+        said = " ".join(log.replace("nvrtc: error:", "").split())
+        return InputError(
+            f"compile_cuda: {said}; expected options of NVRTC {_nvidia.version()}, such as "
+            "'-use_fast_math'. Fix or remove it."
+        )
+    errors = [diagnostic for diagnostic in diagnostics(log) if diagnostic.kind == "error"]
+    wrong_names = [name for name in names if any(d.file == _NAME_MAP for d in errors)]
+    if wrong_names and errors[0].file == _NAME_MAP:
+        return InputError(
+            f"compile_cuda: names={list(names)} asks for a kernel that is not in the source "
+            f"({errors[0].text}); expected a template's name "
+            'with its arguments, such as "tile<16>". Correct the name.'
+        )
+    if errors:
+        return _of_front_end(source, errors, log)
+    if (found := ptx_error(log)) is not None:
+        line = _line_of_ptx(source, flags, names)
+        return _error(f"in inline assembly: {found[1]}", source, (line, None), log)
+    refused = assembler_error(log)
+    if refused is None:
+        text = " ".join(log.split())[:300]
+        if "builtins" in text:
+            return MissingLibraryError(
+                f"compile_cuda: {text}; expected NVRTC with all its files. Run "
+                f"{pip_command('install --force-reinstall nvidia-cuda-nvrtc')}."
+            )
+        return CompileError(
+            f"compile_cuda: the compiler failed for {arch} ({text}); expected code or an error. "
+            "Try another arch.",
+            log=log,
+        )
+    place = _place_of_assembler(source, refused)
+    return _error(_readable(refused), source, place or (None, None), log)
+
+
+def _of_front_end(
+    source: str, errors: Sequence[Diagnostic], log: str
+) -> CompileError | MissingLibraryError:
+    """The first error that stands in the source itself, else the first."""
+    first = next((error for error in errors if error.file == _nvidia.FILE), errors[0])
+    text = first.text
+    if first.file not in (_nvidia.FILE, None):
+        if "open source file" in text:
+            return MissingLibraryError(
+                f"compile_cuda: {first.file} includes a header that is not installed ({text}); "
+                "expected all headers of its release. "
+                f"NVIDIA's come with {pip_command('install nvidia-cuda-crt nvidia-cuda-cccl')}, "
+                "those of CUDA 12 with "
+                "nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12."
+            )
+        return CompileError(
+            _block(
+                f"in {first.file}, line {first.line}: {text}",
+                first.shown,
+                first.column,
+                None,
+                len(errors),
+            ),
+            log=log,
+        )
+    if "could not open source file" in text or "cannot open source file" in text:
+        text += ". " + _about_headers()
+    lines = source.split("\n")
+    # at the end of the source: the note names the bracket that is still open
+    if first.line is None:
+        note = next((d for d in diagnostics(log) if d.kind == "note" and d.line is not None), None)
+        line, at = (
+            (note.line, note.column)
+            if note is not None and note.line is not None
+            else (len(lines), None)
+        )
+        text += (
+            ' before the end of the source; this one is still open: "{"'
+            if note is not None
+            else " before the end of the source"
+        )
+    else:
+        line, at = first.line, first.column
+    column = (
+        _characters(lines[line - 1], at) if at is not None and 1 <= line <= len(lines) else None
+    )
+    if first.line is not None and column is not None and _MISSING_SIGN.match(text):
+        line, column = _after_previous_word(source, line, column)
+    return _error(text, source, (line, column), log, len(errors))
+
+
+def _characters(line: str, column: int) -> int:
+    """The compiler counts bytes from 0; return characters from 1."""
+    return len(line.encode()[: max(column, 0)].decode(errors="ignore")) + 1
+
+
+def _after_previous_word(source: str, line: int, column: int) -> tuple[int, int]:
+    """The place right behind the last word before (line, column), where the missing sign
+    belongs.
+    """
+    blank = blanked(source)
+    start = sum(len(text) for text in blank.split("\n")[: line - 1]) + line - 1 + column - 1
+    end = len(blank[:start].rstrip())
+    if end == 0:
+        return line, column
+    if blank.count("\n", 0, end) + 1 == line:
+        return line, column  # on the same line the compiler's own caret is clear
+    above, place = place_of(source, end - 1)
+    return above, place + 1
+
+
+def _about_headers() -> str:
+    if not _nvidia.include_folders():
+        return (
+            "CUDA's own headers come with "
+            f"{pip_command('install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl')}"
+        )
+    return (
+        "CUDA's own headers are there; the C++ standard library is not (for <cstdint> take "
+        "<cuda/std/cstdint>)"
+    )
+
+
+def _line_of_ptx(source: str, flags: Sequence[str], names: Sequence[str]) -> int | None:
+    """The source line of the assembler's first error: compile again with line marks, and look for
+    the last one above it.
+    """
+    marked = (*flags, "-lineinfo")
+    again = ptx_error(_nvidia.compile_program(source, marked, names).log)
+    portable = [
+        flag.replace("=sm_", "=compute_")
+        for flag in marked
+        if not flag.startswith("--ptxas-options")
+    ]
+    ptx = _nvidia.compile_program(source, portable, names).ptx
+    if again is None or not ptx:
+        return None
+    marks = [re.match(r"\s*\.loc\s+\d+\s+(\d+)", text) for text in ptx.splitlines()[: again[0]]]
+    found = [int(mark.group(1)) for mark in marks if mark]
+    return found[-1] if found else None
+
+
+def _place_of_assembler(source: str, said: str) -> tuple[int, int] | None:
+    """Where an error about a whole kernel or file comes from: the kernel, the function without a
+    body, the constants.
+    """
+    named = re.search(r"(?:Entry function|extern function|function) '([^']+)'", said)
+    if named:
+        return kernel_place(source, without_types(demangled(named.group(1))))
+    if "constant data" in said:
+        return line_of(source, r"\b__constant__\b")
+    return None
+
+
+def _readable(said: str) -> str:
+    """The assembler's words with C++ names and decimal numbers."""
+    said = re.sub(r"'(_Z\w+)'", lambda match: f"'{demangled(match.group(1))}'", said)
+    return re.sub(r"\b0x[0-9a-f]+\b", lambda match: f"{int(match.group(), 16):,}", said)
+
+
+def _error(
+    text: str, source: str, place: tuple[int | None, int | None], log: str, count: int = 1
+) -> CompileError:
+    (line, column), lines = place, source.split("\n")
+    shown = lines[line - 1] if line is not None and line <= len(lines) else ""
+    where = "" if line is None else f"line {line}{'' if column is None else f', column {column}'}: "
+    return CompileError(
+        _block(where + text, shown, None if column is None else column - 1, line, count),
+        line,
+        column,
+        log,
+    )
+
+
+def _block(text: str, line: str, column: int | None, number: int | None, count: int) -> str:
+    """The message: what is wrong, the line, the caret, what to do."""
+    more = f" ({count} errors; this is the first)" if count > 1 else ""
+    head = f"compile_cuda: {text.rstrip('.')}.{more}"
+    if not line.strip():
+        return f"{head} {_ADVICE}"
+    start = 0 if column is None or column < _WIDEST - 20 else column - _WIDEST // 2
+    shown = line[start : start + _WIDEST].replace("\t", " ")
+    margin = f"{number if number is not None else '':>5} | "
+    caret = "" if column is None else f"\n{' ' * 5} | {' ' * (column - start)}^"
+    return f"{head}\n{margin}{shown}{caret}\n{_ADVICE}"
+
+
+# -------------------------------------------------------------------------------------------------
+# Compile CUDA C++ without a GPU: the figures of each kernel, the code, and errors shown at their
+# line.
+
 
 # A source of the course has a few thousand characters. NVRTC takes more, but minutes for it.
 LONGEST_SOURCE = 1_000_000
@@ -81,7 +550,7 @@ def compile_cuda(
                 "expected options such as '-use_fast_math'. "
                 'Pass arch="sm_80" for another GPU.'
             )
-    return _compiled(text, checked_arch(arch), given, asked)
+    return _compile(text, checked_arch(arch), given, asked)
 
 
 def checked_arch(arch: object) -> str:
@@ -92,7 +561,7 @@ def checked_arch(arch: object) -> str:
     InputError
         If NVRTC does not compile for it.
     """
-    known = _nvrtc.architectures()
+    known = _nvidia.architectures()
     words = str(arch).strip().lower()
     found = (
         re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)([af]?)", words)
@@ -101,7 +570,7 @@ def checked_arch(arch: object) -> str:
     )
     if found is None or int(found[1] + found[2]) not in known:
         raise InputError(
-            f"compile_cuda: arch={shown(arch)} is not one that NVRTC {_nvrtc.version()} compiles "
+            f"compile_cuda: arch={shown(arch)} is not one that NVRTC {_nvidia.version()} compiles "
             "for; expected one of "
             f"{', '.join(f'sm_{number}' for number in known)}. Take the newest that is not newer "
             "than your GPU."
@@ -137,7 +606,7 @@ def checked_source(source: object) -> str:
         )
     bad = re.search("[\0\ud800-\udfff]", source)
     if bad:
-        line, column = _names.place(source, bad.start())
+        line, column = place_of(source, bad.start())
         what = "a NUL character" if bad.group() == "\0" else "half a character (a lone surrogate)"
         raise CompileError(
             f"compile_cuda: line {line}, column {column}: the source holds {what}; expected text. "
@@ -177,15 +646,15 @@ def checked_texts(which: str, values: object) -> tuple[str, ...]:
 
 
 @functools.lru_cache
-def _compiled(
+def _compile(
     source: str, arch: str, options: tuple[str, ...], names: tuple[str, ...]
 ) -> CompiledModule:
-    folders = [f"-I{folder}" for folder in _libraries.include_folders()]
+    folders = [f"-I{folder}" for folder in _nvidia.include_folders()]
     flags = (f"--gpu-architecture={arch}", "--ptxas-options=-v", *options, *folders)
-    output = _nvrtc.compile_program(source, flags, names)
-    if output.code != _nvrtc.SUCCESS:
-        raise _faults.fault(source, arch, flags, names, output)
-    return module(
+    output = _nvidia.compile_program(source, flags, names)
+    if output.code != _nvidia.SUCCESS:
+        raise fault(source, arch, flags, names, output)
+    return compiled_module(
         output.cubin,
         facts_of(output.cubin, arch, output.log, source, output.symbols),
         arch=arch,
@@ -195,7 +664,7 @@ def _compiled(
         names=names,
         ptx=output.ptx,
         log=output.log,
-        warnings=_log.warnings(output.log),
+        warnings=warnings(output.log),
         compiler=f"NVRTC {_release(output.ptx)}",
     )
 
@@ -203,7 +672,7 @@ def _compiled(
 def _release(ptx: str) -> str:
     """The full version, which the compiler writes into the PTX: "13.0.88"."""
     found = re.search(r"release [\d.]+, V([\d.]+)", ptx)
-    return found.group(1) if found else _nvrtc.version()
+    return found.group(1) if found else _nvidia.version()
 
 
 def facts_of(
@@ -216,9 +685,9 @@ def facts_of(
     CompileError
         If the two do not describe the same kernels.
     """
-    kernels, constant_bytes = _elf.read(cubin, arch)
-    used = _log.usage(log)
-    shown_as = _names.shown_names([kernel.symbol for kernel in kernels], asked)
+    kernels, constant_bytes = kernels_in(cubin, arch)
+    used = usage_by_kernel(log)
+    shown_as = shown_names([kernel.symbol for kernel in kernels], asked)
     found = []
     for kernel in kernels:
         if kernel.symbol not in used:
@@ -230,7 +699,7 @@ def facts_of(
             )
         usage, name = used[kernel.symbol], shown_as[kernel.symbol]
         # overloads: a text search cannot tell them apart
-        where = _names.kernel_place(source, name) if not name.endswith(")") else None
+        where = kernel_place(source, name) if not name.endswith(")") else None
         found.append(
             KernelFacts(
                 name=name,

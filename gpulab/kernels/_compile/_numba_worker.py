@@ -1,5 +1,5 @@
 """The process that compiles Python kernels with numba-cuda; started by ``_python.py``, run as a
-file, and free of gpulab.
+file, and free of gpulab. How messages travel is used by ``_nvidia.py`` as well.
 
 A process of its own, because numba-cuda decides at import whether it is the simulator, asks for a
 GPU where a device function is typed, and takes seconds to start; so the learner's process neither
@@ -18,20 +18,23 @@ import re
 import struct
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def _read(stream: BinaryIO) -> Any:
+def read(stream: BinaryIO) -> Any:
+    """Return the next pickled message of a stream; None at its end."""
     head = stream.read(8)
     if len(head) < 8:
         return None
     return pickle.loads(stream.read(struct.unpack("<Q", head)[0]))
 
 
-def _write(stream: BinaryIO, answer: Any) -> None:
+def write(stream: BinaryIO, answer: Any) -> None:
+    """Write a message to a stream, pickled."""
     data = pickle.dumps(answer)
     stream.write(struct.pack("<Q", len(data)) + data)
     stream.flush()
@@ -146,7 +149,9 @@ def _compile(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    sys.path[:] = request["path"]
+    folder = Path(request["folder"])
     try:
         return _compile(request, folder)
     except ModuleNotFoundError as error:
@@ -170,14 +175,13 @@ def _place(message: str, folder: Path) -> tuple[int | None, str]:
     return None, ""
 
 
-def main() -> None:
-    """Answer requests until there are no more."""
+def serve(answer: Callable[[Any], Any]) -> None:
+    """Answer requests on the standard input until there are no more."""
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what Numba prints must not mix with the answers
-    while (request := _read(asked)) is not None:
-        sys.path[:] = request["path"]
-        _write(answers, _answer(request, Path(request["folder"])))
+    os.dup2(2, 1)  # what a library prints must not mix with the answers
+    while (request := read(asked)) is not None:
+        write(answers, answer(request))
 
 
 if __name__ == "__main__":
-    main()
+    serve(_answer)

@@ -1,20 +1,27 @@
 """Compile a numba.cuda-style Python kernel without a GPU, for the same facts as CUDA C++.
 
-numba-cuda turns the kernel into LTO-IR in a process of its own (``_numba_worker.py``); nvJitLink
-optimizes that and makes machine code of it, as at a launch.
+The kernel is made into plain data; numba-cuda turns that into LTO-IR in a process of its own
+(``_numba_worker.py``); nvJitLink optimizes it and makes machine code of it, as at a launch.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import dis
 import importlib.util
+import inspect
+import marshal
 import pickle
 import re
 import sys
 import threading
+import types
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gpulab._files import TemporaryFolder
 from gpulab.errors import (
@@ -22,14 +29,268 @@ from gpulab.errors import (
     InputError,
     MissingLibraryError,
     install_extra,
+    kind_of,
     message_of,
     shown,
 )
-from gpulab.kernels._compile import _libraries, _log, _nvrtc, _portable
+from gpulab.kernels._compile import _cuda, _nvidia
+from gpulab.kernels._compile._compiled import CompiledModule, compiled_module
 from gpulab.kernels._compile._cuda import checked_arch, facts_of
-from gpulab.kernels._compile._worker import Worker
-from gpulab.kernels._compile.results import CompiledModule, module
+from gpulab.kernels._compile._nvidia import Worker
 from gpulab.units import plural
+
+# -------------------------------------------------------------------------------------------------
+# Make a Python kernel into plain data that another process can compile: its code, and what its
+# names stand for.
+#
+# A kernel leans on names of its module or cell: ``cuda``, ``float32``, ``TILE``, a device
+# function. Each is sent as a number or array, as the name of a module, or as a function of its
+# own; so the kernel may come from a notebook, may be wrapped by ``cuda.jit`` or not, and its
+# ``cuda`` may be Numba's, Numba's simulator's or gpulab's own.
+
+
+_PLAIN = (bool, int, float, complex, str, type(None), np.generic, np.ndarray, np.dtype)
+# What the worker understands: one of these words, then what it needs.
+Value = tuple[str, Any]
+
+
+def function_of(kernel: object, who: str) -> types.FunctionType:
+    """Return the plain function of a kernel, wrapped by ``cuda.jit`` or not.
+
+    Raises
+    ------
+    InputError
+        If it is not a Python function.
+    """
+    plain = getattr(kernel, "py_func", None) or getattr(kernel, "fn", None) or kernel
+    if not isinstance(plain, types.FunctionType):
+        raise InputError(
+            f"{who}: kernel={shown(kernel)}; expected a Python function, plain or wrapped by "
+            "cuda.jit. Pass the function itself."
+        )
+    return plain
+
+
+def source_of(function: types.FunctionType) -> str:
+    """Return a function's text; empty where it was not typed into a file or cell."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
+
+
+def options_of(kernel: object) -> dict[str, Any]:
+    """Return what a ``cuda.jit`` around the function asked of the compiler."""
+    asked = getattr(kernel, "targetoptions", None) or {}
+    known = ("fastmath", "max_registers", "launch_bounds", "inline")
+    return {name: asked[name] for name in known if asked.get(name) not in (None, False)}
+
+
+def portable(
+    function: types.FunctionType,
+    who: str,
+    seen: dict[int, int] | None = None,
+    callers: tuple[types.FunctionType, ...] = (),
+) -> dict[str, Any]:
+    """Return a function as plain data; one that was already met is only named by its number.
+
+    Raises
+    ------
+    CompileError
+        If it depends on something that is not a number, array, module or function, or calls itself,
+        directly or through others.
+    """
+    seen = {} if seen is None else seen
+    if id(function) in seen:
+        return {"again": seen[id(function)]}
+    seen[id(function)] = number = len(seen)
+    code, closure = function.__code__, inspect.getclosurevars(function)
+    path = (*callers, function)
+    inner = {
+        name: _value(name, value, path, who, seen) for name, value in closure.nonlocals.items()
+    }
+    loaded = sorted({name for name in _global_names(code) if name in function.__globals__})
+    outer = {name: _value(name, function.__globals__[name], path, who, seen) for name in loaded}
+    last = code.co_varnames[code.co_argcount - len(function.__defaults__ or ()) : code.co_argcount]
+    return {
+        "number": number,
+        "code": marshal.dumps(code),
+        "name": function.__name__,
+        "globals": outer,
+        "closure": [inner.get(name) for name in code.co_freevars],
+        "source": source_of(function),
+        "line": code.co_firstlineno,
+        "defaults": [
+            _value(name, value, path, who, seen)
+            for name, value in zip(last, function.__defaults__ or (), strict=True)
+        ],
+    }
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield str(step.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _global_names(constant)
+
+
+def line_of_name(code: types.CodeType, name: str) -> int | None:
+    """Return the line on which a function reads a name from outside; None if it does not."""
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF") and step.argval == name:
+            return step.positions.lineno if step.positions else None
+    return None
+
+
+def _home(value: object) -> str:
+    """The module that a value belongs to, as far as it can be told."""
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    module = getattr(value, "__module__", None)
+    return module if isinstance(module, str) else type(value).__module__
+
+
+def _within(home: str, *packages: str) -> bool:
+    """Return whether a module is one of these or of their parts; a learner's ``math_helpers`` is no
+    part of ``math``.
+    """
+    return any(home == package or home.startswith(f"{package}.") for package in packages)
+
+
+def recursion(
+    name: str, called: types.FunctionType, function: types.FunctionType
+) -> tuple[str, int | None]:
+    """Return what is said of a function that reaches itself by a name that ``function`` reads, and
+    the line of that.
+    """
+    line = line_of_name(function.__code__, name)
+    return (
+        f"line {line}: {called.__name__} calls itself; recursion is not supported. Write it as a "
+        "loop.",
+        line,
+    )
+
+
+def _value(
+    name: str, value: Any, path: tuple[types.FunctionType, ...], who: str, seen: dict[int, int]
+) -> Value:
+    home, function = _home(value), path[-1]
+
+    def called(plain: types.FunctionType, options: dict[str, Any]) -> Value:
+        if plain in path:
+            said, line = recursion(name, plain, function)
+            raise CompileError(f"{who}: {said}", line)
+        return "function", (portable(plain, who, seen, path), options)
+
+    if isinstance(value, types.FunctionType) and not _within(
+        home, "gpulab", "numba", "numba_cuda", "numpy", "math"
+    ):
+        return called(value, {})
+    if hasattr(value, "py_func") and isinstance(value.py_func, types.FunctionType):
+        return called(value.py_func, options_of(value))
+    if hasattr(value, "fn") and isinstance(value.fn, types.FunctionType):  # Numba's simulator
+        return called(value.fn, {})
+    if isinstance(value, types.ModuleType):
+        stands_in = _within(home, "numba.cuda", "numba_cuda", "gpulab.kernels")
+        return "module", "numba.cuda" if stands_in else home
+    if isinstance(value, _PLAIN) or (
+        isinstance(value, tuple) and all(isinstance(item, (*_PLAIN, tuple)) for item in value)
+    ):
+        return "value", pickle.dumps(value)
+    # gpulab's own cuda, where Numba is not imported here
+    if getattr(value, "is_gpulab_cuda", False) is True:
+        return ("numba", value.path[1:]) if value.path else ("module", "numba.cuda")
+    if _within(home, "numba", "numba_cuda"):
+        plain = getattr(value, "__name__", None) or getattr(value, "name", None) or name
+        return "numba", str(plain)
+    if isinstance(value, (type, types.BuiltinFunctionType, np.ufunc)):
+        return "value", pickle.dumps(value)
+    line = function.__code__.co_firstlineno
+    raise CompileError(
+        f"{who}: line {line}: {function.__name__} uses {name!r}, which is {kind_of(value)}; "
+        "expected numbers, arrays, modules and "
+        "functions. Pass it as an argument of the kernel.",
+        line,
+    )
+
+
+def described(argument: Any, who: str) -> Value:
+    """Return an argument's type: what matters for compiling is the kind of number, the dimensions
+    and the layout, not the values.
+
+    Raises
+    ------
+    InputError
+        If a kernel cannot take it.
+    """
+    if isinstance(argument, tuple):
+        return "tuple", [described(item, who) for item in argument]
+    if isinstance(argument, np.generic):
+        return "scalar", argument.dtype
+    if isinstance(argument, (bool, int, float, complex)):  # as Numba has it: int64, float64
+        return "scalar", np.dtype(
+            next(kind for kind in (bool, int, float, complex) if isinstance(argument, kind))
+        )
+    if hasattr(argument, "detach") and getattr(argument, "requires_grad", False):
+        # PyTorch does not tell where the elements of a tensor are that autograd watches
+        argument = argument.detach()
+    interface = getattr(argument, "__cuda_array_interface__", None)
+    if isinstance(interface, dict):
+        dtype, shape = np.dtype(interface["typestr"]), interface["shape"]
+        if hasattr(argument, "detach") and not shape:  # a tensor that launch sends as a number
+            return "scalar", dtype
+        return "array", (
+            dtype,
+            len(shape),
+            _layout(shape, interface.get("strides"), dtype.itemsize),
+        )
+    try:
+        array = argument if isinstance(argument, np.ndarray) else np.asarray(argument.detach())
+    except (AttributeError, TypeError, RuntimeError, ValueError):
+        raise InputError(
+            f"{who}: an argument is {kind_of(argument)}; expected examples of what the kernel is "
+            "launched with: arrays, numbers, "
+            'tuples of them. Pass one, or signature="void(float32[::1], int32)".'
+        ) from None
+    if array.dtype.kind not in "biufc" and array.dtype.names is None:
+        raise InputError(
+            f"{who}: an array has dtype {array.dtype}; expected numbers. Convert it, for example "
+            "to float32."
+        )
+    if not array.ndim:  # a number, as simulate and launch have it
+        return "scalar", array.dtype
+    return "array", (
+        array.dtype,
+        array.ndim,
+        _layout(array.shape, array.strides, array.dtype.itemsize),
+    )
+
+
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...] | None, itemsize: int) -> str:
+    """C, F, or A for neither, as Numba writes it."""
+    if strides is None:
+        return "C"
+
+    def dense(order: Iterator[int]) -> bool:
+        step = itemsize
+        for axis in order:
+            if shape[axis] > 1 and strides[axis] != step:
+                return False
+            step *= shape[axis]
+        return True
+
+    axes = range(len(shape))
+    return "C" if dense(iter(reversed(axes))) else "F" if dense(iter(axes)) else "A"
+
+
+# -------------------------------------------------------------------------------------------------
+# Compile a numba.cuda-style Python kernel without a GPU, for the same facts as CUDA C++.
+#
+# numba-cuda turns the kernel into LTO-IR in a process of its own (``_numba_worker.py``); nvJitLink
+# optimizes that and makes machine code of it, as at a launch.
+
 
 _WHO = "compile_python"
 _INSTALL = f"No GPU is needed. {install_extra('kernels')}"
@@ -38,7 +299,7 @@ _cache: OrderedDict[bytes, CompiledModule] = OrderedDict()
 _cache_lock = threading.Lock()
 
 
-_worker = Worker(_WHO, [str(Path(__file__).with_name("_numba_worker.py"))])
+_numba = Worker(_WHO, [str(Path(__file__).with_name("_numba_worker.py"))])
 
 
 def compile_python(
@@ -82,7 +343,7 @@ def compile_python(
     ``ptxas -v``, as a launch links it: on an H200 the registers of 44 kernels were those that
     Nsight Compute read (which says 16 for fewer).
     """
-    function = _portable.function_of(kernel, _WHO)
+    function = function_of(kernel, _WHO)
     if signature is not None and (not isinstance(signature, str) or args):
         raise InputError(
             f"{_WHO}: signature={shown(signature)} with {len(args)} example arguments; expected "
@@ -98,10 +359,10 @@ def compile_python(
             "numbers such as you launch it with."
         )
     _check_installed()
-    chosen, options = checked_arch(arch), _portable.options_of(kernel)
+    chosen, options = checked_arch(arch), options_of(kernel)
     request = {
-        "kernel": _portable.portable(function, _WHO),
-        "arguments": [_portable.described(argument, _WHO) for argument in args],
+        "kernel": portable(function, _WHO),
+        "arguments": [described(argument, _WHO) for argument in args],
         "signature": signature,
         "options": options,
         "capability": _capability(chosen),
@@ -132,8 +393,8 @@ def _check_installed() -> None:
             f"{_WHO}: a Python kernel is compiled by numba-cuda, and {' and '.join(missing)} is "
             f"not installed. {_INSTALL}"
         )
-    if _libraries.find_library("nvJitLink") is None:
-        raise _libraries.missing("nvJitLink")
+    if _nvidia.find_library("nvJitLink") is None:
+        raise _nvidia.missing_library("nvJitLink")
 
 
 def _made(
@@ -142,7 +403,7 @@ def _made(
     # For the kernel's text, which Numba's messages quote; made here, since the other process is
     # killed in the end and would leave it.
     with TemporaryFolder("numba") as folder:
-        answer = _worker.ask({**request, "folder": folder})
+        answer = _numba.ask({**request, "folder": folder})
     if (
         "missing" in answer
         or "CUDA Toolkit" in answer.get("message", "")
@@ -157,11 +418,11 @@ def _made(
         "-lineinfo",
         *([f"-maxrregcount={options['max_registers']}"] if "max_registers" in options else []),
     ]
-    cubin, ptx, log = _nvrtc.link(answer["ltoir"], arch, flags)
+    cubin, ptx, log = _nvidia.link(answer["ltoir"], arch, flags)
     name, line = function.__name__, function.__code__.co_firstlineno
     (kernel,) = facts_of(cubin, arch, log, "").values()  # Numba compiles one kernel at a time
     facts = {name: dataclasses.replace(kernel, name=name, line=line)}
-    return module(
+    return compiled_module(
         cubin,
         facts,
         arch=arch,
@@ -171,7 +432,7 @@ def _made(
         options=tuple(f"{name}={value}" for name, value in options.items()),
         ptx=ptx,
         log=log,
-        warnings=_log.warnings(log),
+        warnings=_cuda.warnings(log),
         compiler=answer["compiler"],
     )
 
@@ -181,7 +442,7 @@ def _fault(function: Any, source: str, answer: dict[str, Any]) -> CompileError:
     message, line, row = answer["message"], answer["line"], answer["row"]
     unknown = re.search(r"name '(\w+)' is not defined", message)
     if line is None and unknown is not None:
-        line = _portable.line_of_name(function.__code__, unknown.group(1))
+        line = line_of_name(function.__code__, unknown.group(1))
         rows = source.split("\n")
         at = -1 if line is None else line - function.__code__.co_firstlineno
         row = rows[at] if 0 <= at < len(rows) else ""
