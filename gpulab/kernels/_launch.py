@@ -8,44 +8,94 @@ be measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import abc
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from gpulab import devices
-from gpulab.errors import DeviceError, InputError
-from gpulab.kernels._compile import _python
-from gpulab.kernels._launch_arguments import (
-    DEVICE,
-    HOST,
-    UNASKED_SHARED_BYTES,
-    Travellers,
+from gpulab import arrays, devices
+from gpulab.errors import DeviceError, InputError, KernelError, kind_of, shown
+from gpulab.kernels._arguments import (
+    MOST_SHARED_BYTES,
+    Extent,
+    array_of_tensor,
+    check_array,
+    check_count,
+    check_whole,
     checked_extents,
-    sorted_arguments,
-    static_shared_bytes,
-    written_parameters,
+    same_memory,
 )
-from gpulab.kernels._simulate._geometry import Extent
+from gpulab.kernels._compile import _python
+from gpulab.kernels._simulate._run import program_of
 from gpulab.units import plural
 
+_NUMBERS = (bool, int, float, complex, np.number, np.bool_)
+HOST, DEVICE, NUMBER = "host", "device", "number"
+# Shared memory that a block may have without the kernel's limit being raised
+# (cudaFuncAttributeMaxDynamicSharedMemorySize). Source: CUDA C++ Programming Guide 13.0, on compute
+# capability 8.x and later. numba-cuda 0.30 cannot raise it: its issue 94.
+UNASKED_SHARED_BYTES = 48 * 1024
 
-class Backend(Protocol):
-    """What carries a kernel to a device: numba-cuda for Python, CuPy for CUDA C++."""
+
+@dataclass(frozen=True, eq=False)
+class Argument:
+    """One argument of a kernel: ``kind`` is "host" (an array that travels), "device" (one used in
+    place) or "number".
+    """
+
+    name: str
+    kind: str
+    value: Any
+
+
+class Backend(abc.ABC):
+    """One kernel on one CUDA device: numba-cuda carries Python there, CuPy CUDA C++.
+
+    Attributes
+    ----------
+    who : str
+        The public function, for messages.
+    name : str
+        The kernel's.
+    index : int
+        Of the CUDA device.
+    """
+
+    def __init__(self, who: str, name: str, index: int) -> None:
+        self.who, self.name, self.index = who, name, index
 
     def place(self, array: np.ndarray) -> Any:
-        """Return a copy of a host array on the device."""
+        """Return a CUDA tensor with a host array's content."""
+        return arrays.to_device(array, f"cuda:{self.index}")
 
-    def fetch(self, there: Any) -> np.ndarray:
-        """Return an array of the device as a host array."""
-
+    @abc.abstractmethod
     def ready(
         self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
     ) -> Callable[[], None]:
         """Return what launches the kernel, compiled; a call does not wait."""
 
+    @abc.abstractmethod
     def wait(self) -> None:
         """Wait until the device has finished; raise what went wrong there."""
+
+    @abc.abstractmethod
+    def refusal(self, error: Exception) -> KernelError | None:
+        """Return what is reported of an error of the library; None if it is not the library's."""
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """Report errors in one sentence: the driver's with what to do, and the library's."""
+        try:
+            with devices.guard(f"{self.who}: {self.name} on cuda:{self.index}"):
+                yield
+        except Exception as error:
+            refused = self.refusal(error)
+            if refused is None:
+                raise
+            raise refused from error
 
 
 class Launcher:
@@ -63,15 +113,29 @@ class Launcher:
 
     def __init__(
         self,
-        name: str,
         backend: Backend,
-        run: Callable[[], None],
-        travellers: Travellers,
-        arrays: tuple[Any, ...],
+        extents: tuple[Extent, Extent],
+        shared_bytes: int,
+        arguments: list[Argument],
     ) -> None:
-        self.__name__ = name
-        self._backend, self._run, self._travellers = backend, run, travellers
-        self.arrays = arrays
+        self.__name__ = backend.name
+        self._backend = backend
+        self._pairs: list[tuple[np.ndarray, Any]] = []  # host arrays and their copies on the GPU
+        placed = [self._placed(a.value) if a.kind == HOST else a.value for a in arguments]
+        self._run = backend.ready(*extents, shared_bytes, placed)
+        self.arrays = tuple(
+            value for value, a in zip(placed, arguments, strict=True) if a.kind != NUMBER
+        )
+
+    def _placed(self, array: np.ndarray) -> Any:
+        """Return an array's copy on the GPU, in its own shape; one that is given twice travels
+        once.
+        """
+        for known, there in self._pairs:
+            if np.shares_memory(known, array):
+                return there.reshape(array.shape)
+        self._pairs.append((array, self._backend.place(array)))
+        return self._pairs[-1][1]
 
     def __call__(self) -> tuple[Any, ...]:
         self._run()
@@ -90,7 +154,11 @@ class Launcher:
     def fetch(self) -> None:
         """Wait, and copy the results into the host arrays that were given."""
         self._backend.wait()
-        self._travellers.back()
+        results = [
+            (array, arrays.to_host(there)) for array, there in self._pairs if array.flags.writeable
+        ]
+        for array, result in results:  # all have arrived: none changes where one copy fails
+            array[...] = result.reshape(array.shape)
 
     def __repr__(self) -> str:
         return f"<Launcher of {self.__name__} with {plural(len(self.arrays), 'array')} on the GPU>"
@@ -169,8 +237,13 @@ def _python_launcher(
     who: str, kernel: Any, grid: Any, block: Any, args: tuple[Any, ...], dynamic_shared_bytes: int
 ) -> Launcher:
     function = _python.function_of(kernel, who)
-    extents = checked_extents(who, grid, block, dynamic_shared_bytes)
-    static = static_shared_bytes(kernel)
+    extents = checked_extents(who, grid, block)
+    check_whole(who, "dynamic_shared_bytes", dynamic_shared_bytes, 0, MOST_SHARED_BYTES)
+    try:
+        program = program_of(kernel)
+        static, written = program.static_shared_bytes, program.written
+    except KernelError:  # a kernel may be launched that the microscope cannot read
+        static, written = 0, frozenset()
     if dynamic_shared_bytes and static + dynamic_shared_bytes > UNASKED_SHARED_BYTES:
         beside = f" beside the {static:,} bytes of its other shared arrays" if static else ""
         raise InputError(
@@ -181,43 +254,70 @@ def _python_launcher(
             "for launch_cuda, which does."
         )
     parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
-    if len(args) != len(parameters):
-        raise InputError(
-            f"{who}: {function.__name__} takes {plural(len(parameters), 'argument')} "
-            f"({', '.join(parameters)}); {len(args)} are given. "
-            "Pass one for each."
-        )
-    arguments = sorted_arguments(
-        who, function.__name__, parameters, args, written_parameters(kernel)
-    )
-    backend = _backend(
-        who, kernel, the_device(who, [a.value for a in arguments if a.kind == DEVICE])
-    )
-    return made_launcher(function.__name__, backend, extents, dynamic_shared_bytes, arguments)
-
-
-def made_launcher(
-    name: str,
-    backend: Backend,
-    extents: tuple[Extent, Extent],
-    shared_bytes: int,
-    arguments: list[Any],
-) -> Launcher:
-    """Place the host arrays, compile, and return the launcher."""
-    travellers = Travellers(backend.place, backend.fetch)
-    placed = [(a.kind, travellers.there(a.value) if a.kind == HOST else a.value) for a in arguments]
-    run = backend.ready(*extents, shared_bytes, [value for _, value in placed])
-    arrays = tuple(value for kind, value in placed if kind in (HOST, DEVICE))
-    return Launcher(name, backend, run, travellers, arrays)
-
-
-def _backend(who: str, kernel: Any, index: int) -> Backend:
+    check_count(who, function.__name__, parameters, args)
+    arguments = sorted_arguments(who, function.__name__, parameters, args, written)
     from gpulab.kernels._launch_numba import NumbaBackend
 
-    return NumbaBackend(who, kernel, index)
+    backend = NumbaBackend(who, kernel, the_device(who, arguments))
+    return Launcher(backend, extents, dynamic_shared_bytes, arguments)
 
 
-def the_device(who: str, arrays: list[Any]) -> int:
+def sorted_arguments(
+    who: str,
+    name: str,
+    parameters: Sequence[str],
+    args: Sequence[Any],
+    written: Collection[str] = (),
+) -> list[Argument]:
+    """Return the arguments of the kernel ``name`` with their kinds.
+
+    Raises
+    ------
+    InputError
+        If one is neither an array nor a number, is an array that a kernel cannot take, or two
+        different arrays overlap.
+    """
+    found: list[Argument] = []
+    for parameter, value in zip(parameters, args, strict=True):
+        argument = _argument(who, parameter, value)
+        if argument.kind == HOST:
+            check_array(who, name, parameter, argument.value, parameter in written)
+            for other in found:
+                if other.kind == HOST:  # refused if it overlaps without being the same array
+                    same_memory(who, parameter, argument.value, other.name, other.value)
+        found.append(argument)
+    return found
+
+
+def _argument(who: str, name: str, value: Any) -> Argument:
+    if isinstance(value, np.ndarray) and value.ndim:
+        return Argument(name, HOST, value)
+    if isinstance(value, _NUMBERS):
+        return Argument(name, NUMBER, value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return Argument(name, NUMBER, value[()])
+    if type(value).__module__.startswith("torch") and hasattr(value, "detach"):
+        tensor = value.detach()
+        if tensor.device.type not in ("cpu", "cuda"):
+            raise InputError(
+                f"{who}: {name} is a tensor on {tensor.device}; expected one on a CUDA device or "
+                "in main memory. Move it."
+            )
+        if tensor.ndim == 0:
+            return Argument(name, NUMBER, array_of_tensor(who, name, tensor.cpu())[()])
+        if tensor.device.type == "cuda":
+            return Argument(name, DEVICE, tensor)
+        return Argument(name, HOST, array_of_tensor(who, name, tensor))
+    if hasattr(value, "__cuda_array_interface__"):
+        return Argument(name, DEVICE, value)
+    raise InputError(
+        f"{who}: {name}={shown(value)} is {kind_of(value)}; expected an array or a number. Convert "
+        "it before the call, for example "
+        "by numpy.asarray."
+    )
+
+
+def the_device(who: str, arguments: list[Argument]) -> int:
     """Return the number of the CUDA device that a launch uses: that of the arrays that are on one,
     else the first.
 
@@ -234,7 +334,7 @@ def the_device(who: str, arrays: list[Any]) -> int:
             "gpulab.kernels.simulate(kernel, grid, block, ...), which takes the same arguments on "
             "any machine."
         )
-    found = sorted({_index(array) for array in arrays})
+    found = sorted({_index(a.value) for a in arguments if a.kind == DEVICE})
     if len(found) > 1:
         raise DeviceError(
             f"{who}: the arrays are on the devices {', '.join(f'cuda:{k}' for k in found)}; "

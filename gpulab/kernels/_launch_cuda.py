@@ -4,14 +4,13 @@ against what the kernel takes.
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gpulab import _backends, arrays, devices
+from gpulab import _backends
 from gpulab.errors import (
     InputError,
     KernelError,
@@ -20,18 +19,19 @@ from gpulab.errors import (
     pip_command,
     shown,
 )
+from gpulab.kernels._arguments import MOST_SHARED_BYTES, Extent, check_whole, checked_extents
 from gpulab.kernels._compile import _cuda, _nvidia, compile_cuda
 from gpulab.kernels._compile._cuda import checked_source, checked_texts
-from gpulab.kernels._launch import Backend, Launcher, made_launcher, the_device
-from gpulab.kernels._launch_arguments import (
+from gpulab.kernels._launch import (
     DEVICE,
     NUMBER,
     UNASKED_SHARED_BYTES,
     Argument,
-    checked_extents,
+    Backend,
+    Launcher,
     sorted_arguments,
+    the_device,
 )
-from gpulab.kernels._simulate._geometry import Extent
 
 _POINTER_BYTES = 8
 _EXTERN_C = re.compile(r'\bextern\s+"C"\s*(\{?)')
@@ -133,17 +133,16 @@ def _cuda_launcher(
             f"{who}: name={shown(name)}; expected the kernel's name in the source, such as 'add' "
             "or 'tile<16>'. Pass it."
         )
-    checked = checked_extents(who, *extents, shared_bytes)
+    checked = checked_extents(who, *extents)
+    check_whole(who, "dynamic_shared_bytes", shared_bytes, 0, MOST_SHARED_BYTES)
     arguments = sorted_arguments(
-        who, name, [f"argument {k}" for k in range(1, len(args) + 1)], args, None
+        who, name, [f"argument {k}" for k in range(1, len(args) + 1)], args
     )
     for argument in arguments:
         _check_for_pointers(who, argument)
     _check_size(who, text, name, arguments, given)
-    backend = _backend(
-        who, text, name, given, the_device(who, [a.value for a in arguments if a.kind == DEVICE])
-    )
-    return made_launcher(name, backend, checked, shared_bytes, arguments)
+    backend = CupyBackend(who, text, name, given, the_device(who, arguments))
+    return Launcher(backend, checked, shared_bytes, arguments)
 
 
 def _check_for_pointers(who: str, argument: Argument) -> None:
@@ -240,11 +239,7 @@ def _block_end(text: str, begin: int) -> int:
     return len(text)
 
 
-def _backend(who: str, source: str, name: str, options: tuple[str, ...], index: int) -> Backend:
-    return CupyBackend(who, source, name, options, index)
-
-
-class CupyBackend:
+class CupyBackend(Backend):
     """One kernel of a source on one CUDA device.
 
     Raises
@@ -264,16 +259,8 @@ class CupyBackend:
                 f"({message_of(error)}); expected it to be installed. Run "
                 f"{pip_command('install cupy-cuda13x')}, or cupy-cuda12x where the driver is older."
             ) from error
-        self._who, self._name, self._index, self._cupy = who, name, index, cupy
-        self._source, self._options = source, options
-
-    def place(self, array: np.ndarray) -> Any:
-        """Return a CUDA tensor with the array's content."""
-        return arrays.to_device(array, f"cuda:{self._index}")
-
-    def fetch(self, there: Any) -> np.ndarray:
-        """Return a tensor's content as a host array."""
-        return arrays.to_host(there)
+        super().__init__(who, name, index)
+        self._cupy, self._source, self._options = cupy, source, options
 
     def ready(
         self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
@@ -281,9 +268,9 @@ class CupyBackend:
         """Compile, and return what launches; CuPy sees tensors as its own arrays, without a
         copy.
         """
-        with self._translated(), self._cupy.cuda.Device(self._index):
+        with self.translated(), self._cupy.cuda.Device(self.index):
             values = tuple(self._seen(value) for value in arguments)
-            plain = not re.search("[<:]", self._name) and has_c_name(self._source, self._name)
+            plain = not re.search("[<:]", self.name) and has_c_name(self._source, self.name)
             headers = (
                 [f"-I{folder}" for folder in _nvidia.include_folders()]
                 if "#include" in self._source
@@ -292,17 +279,17 @@ class CupyBackend:
             module = self._cupy.RawModule(
                 code=self._source,
                 options=("--std=c++17", *self._options, *headers),
-                name_expressions=None if plain else [self._name],
+                name_expressions=None if plain else [self.name],
             )
-            kernel = module.get_function(self._name)
+            kernel = module.get_function(self.name)
             # a kernel may take no more unless it is told
             if kernel.shared_size_bytes + shared_bytes > UNASKED_SHARED_BYTES:
                 kernel.max_dynamic_shared_size_bytes = shared_bytes
 
         def run() -> None:
             with (
-                self._translated(),
-                self._cupy.cuda.Device(self._index),
+                self.translated(),
+                self._cupy.cuda.Device(self.index),
                 self._cupy.cuda.Stream.null,
             ):
                 kernel(grid, block, values, shared_mem=shared_bytes)
@@ -319,21 +306,16 @@ class CupyBackend:
 
     def wait(self) -> None:
         """Wait for the device."""
-        with self._translated(), self._cupy.cuda.Device(self._index):
-            self._cupy.cuda.Device(self._index).synchronize()
+        with self.translated(), self._cupy.cuda.Device(self.index):
+            self._cupy.cuda.Device(self.index).synchronize()
 
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Say CuPy's errors in one sentence."""
-        try:
-            with devices.guard(f"{self._who}: {self._name} on cuda:{self._index}"):
-                yield
-        except Exception as error:
-            if not type(error).__module__.startswith("cupy"):
-                raise
-            raise KernelError(
-                f"{self._who}: CuPy or the GPU refused {self._name} ({message_of(error)}); "
-                "expected it to run to its end. Look at the "
-                "source with gpulab.kernels.compile_cuda, and restart this Python kernel if other "
-                "GPU calls fail now."
-            ) from error
+    def refusal(self, error: Exception) -> KernelError | None:
+        """Return what is reported of CuPy's errors."""
+        if not type(error).__module__.startswith("cupy"):
+            return None
+        return KernelError(
+            f"{self.who}: CuPy or the GPU refused {self.name} ({message_of(error)}); "
+            "expected it to run to its end. Look at the "
+            "source with gpulab.kernels.compile_cuda, and restart this Python kernel if other "
+            "GPU calls fail now."
+        )

@@ -8,16 +8,16 @@ import contextlib
 import importlib
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gpulab import arrays, devices
 from gpulab.devices import _nvml
 from gpulab.errors import DeviceError, KernelError, MissingLibraryError, install_extra, message_of
+from gpulab.kernels._arguments import Extent
 from gpulab.kernels._compile import _python
-from gpulab.kernels._simulate._geometry import Extent
+from gpulab.kernels._launch import Backend
 
 # Where a kernel keeps its compiled forms, by the values of the names that it uses, which a notebook
 # may change: they go when it goes.
@@ -28,7 +28,7 @@ _FOREIGN = ("numba", "numba_cuda", "numpy")
 _CUDA = 13
 
 
-class NumbaBackend:
+class NumbaBackend(Backend):
     """One kernel on one CUDA device.
 
     Parameters
@@ -49,26 +49,18 @@ class NumbaBackend:
     """
 
     def __init__(self, who: str, kernel: Any, index: int) -> None:
-        self._who, self._index = who, index
         self._function = _python.function_of(kernel, who)
+        super().__init__(who, self._function.__name__, index)
         self._cuda = _numba_cuda(who)
         self._dispatcher = (
             kernel if hasattr(kernel, "configure") else jitted(self._cuda, self._function, who)
         )
 
-    def place(self, array: np.ndarray) -> Any:
-        """Return a CUDA tensor with the array's content."""
-        return arrays.to_device(array, f"cuda:{self._index}")
-
-    def fetch(self, there: Any) -> np.ndarray:
-        """Return a tensor's content as a host array."""
-        return arrays.to_host(there)
-
     def ready(
         self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
     ) -> Callable[[], None]:
         """Compile for these types, and return what launches."""
-        with self._translated(), self._cuda.gpus[self._index]:
+        with self.translated(), self._cuda.gpus[self.index]:
             seen = [
                 self._cuda.as_cuda_array(a) if hasattr(a, "__cuda_array_interface__") else a
                 for a in arguments
@@ -87,45 +79,39 @@ class NumbaBackend:
                 configured = form[grid, block, 0, shared_bytes]
 
         def run() -> None:
-            with self._translated(), self._cuda.gpus[self._index]:
+            with self.translated(), self._cuda.gpus[self.index]:
                 configured(*seen)
 
         return run
 
     def wait(self) -> None:
         """Wait for the device."""
-        with self._translated(), self._cuda.gpus[self._index]:
+        with self.translated(), self._cuda.gpus[self.index]:
             self._cuda.synchronize()
 
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Say numba's errors in one sentence: the compiler's at its line, the driver's with what to
-        do.
+    def refusal(self, error: Exception) -> KernelError | None:
+        """Return what is reported of numba's errors: the compiler's at its line, the driver's with
+        what to do.
         """
-        name = self._function.__name__
-        try:
-            with devices.guard(f"{self._who}: {name} on cuda:{self._index}"):
-                yield
-        except Exception as error:
-            home = type(error).__module__
-            if not home.startswith("numba"):
-                raise
-            if "cudadrv" in home or "Cuda" in type(error).__name__:
-                raise KernelError(
-                    f"{self._who}: the GPU stopped {name} ({message_of(error)}); expected it to "
-                    "run to its end. Run "
-                    "gpulab.kernels.simulate with the same arguments, which names the line, and "
-                    "restart this Python kernel first if other "
-                    "GPU calls fail now."
-                ) from error
-            line = getattr(getattr(error, "loc", None), "line", None)
-            where = f", line {line}" if line else ""
-            raise KernelError(
-                f"{self._who}: numba-cuda refuses {name}{where}: {message_of(error)}. Run "
-                "gpulab.kernels.compile_python(kernel, ...), "
-                "which shows the line.",
-                line,
-            ) from error
+        home = type(error).__module__
+        if not home.startswith("numba"):
+            return None
+        if "cudadrv" in home or "Cuda" in type(error).__name__:
+            return KernelError(
+                f"{self.who}: the GPU stopped {self.name} ({message_of(error)}); expected it to "
+                "run to its end. Run "
+                "gpulab.kernels.simulate with the same arguments, which names the line, and "
+                "restart this Python kernel first if other "
+                "GPU calls fail now."
+            )
+        line = getattr(getattr(error, "loc", None), "line", None)
+        where = f", line {line}" if line else ""
+        return KernelError(
+            f"{self.who}: numba-cuda refuses {self.name}{where}: {message_of(error)}. Run "
+            "gpulab.kernels.compile_python(kernel, ...), "
+            "which shows the line.",
+            line,
+        )
 
 
 def _numba_cuda(who: str) -> Any:

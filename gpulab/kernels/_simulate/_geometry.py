@@ -14,8 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
+from gpulab.kernels._arguments import Extent
+
 WARP = 32
-Extent = tuple[int, int, int]
 
 
 @dataclass(frozen=True, eq=False)

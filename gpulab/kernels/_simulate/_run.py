@@ -11,11 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from gpulab._given import is_whole
-from gpulab.errors import InputError, KernelError, kind_of, message_of, shown
+from gpulab.errors import InputError, KernelError, kind_of, shown
 from gpulab.evidence import Evidence
+from gpulab.kernels._arguments import (
+    MOST_SHARED_BYTES,
+    Extent,
+    array_of_tensor,
+    check_array,
+    check_count,
+    check_whole,
+    checked_extents,
+    same_memory,
+)
 from gpulab.kernels._simulate import _types
-from gpulab.kernels._simulate._geometry import WARP, Batch, Extent, Mask
+from gpulab.kernels._simulate._geometry import WARP, Batch, Mask
 from gpulab.kernels._simulate._hazards import BYTES_OF_A_WORD, Fences, Tracker
 from gpulab.kernels._simulate._machine import Counters, Launch, Machine
 from gpulab.kernels._simulate._memory import View, global_view
@@ -29,7 +38,6 @@ from gpulab.kernels._simulate._source import (
 from gpulab.kernels._simulate._translate import Frame, StatementTranslator
 from gpulab.kernels._simulate._types import Meeting, notes_of, ways_of
 from gpulab.kernels._simulate.report import ArrayAccess, Counts, Simulation
-from gpulab.units import plural
 
 # -------------------------------------------------------------------------------------------------
 # A kernel's translation with the device functions that it calls, kept for the next simulation as
@@ -219,14 +227,6 @@ def program_of(kernel: Any) -> Program:
 # ``simulate``: check what is given, run the blocks in batches, and report.
 
 
-# Threads of a block, and blocks of a grid. Source: CUDA Programming Guide 13.0, technical
-# specifications per compute capability.
-MOST_THREADS = 1024
-_MOST_BLOCK = (1024, 1024, 64)
-_MOST_GRID = (2**31 - 1, 65535, 65535)
-# Shared memory that a block may ask for where it asks for the most (compute capability 9.0 and
-# 10.0).
-MOST_SHARED_BYTES = 227 * 1024
 # Lanes of a launch: a kernel of three lines then takes some seconds, and arrays with an element for
 # each thread a gigabyte.
 _MOST_LANES = 1 << 28
@@ -242,7 +242,6 @@ _BYTES_AT_ONCE = 1 << 28
 # that bar, which makes batches of many lanes up to 1.5 times as fast. Source: mallopt(3) of glibc,
 # M_MMAP_THRESHOLD; elsewhere it does nothing.
 _BYTES_TO_KEEP = 1 << 24
-_KINDS = "biufc"
 
 # A test holds this against the comparison that is committed.
 KNOWN_ERROR = (
@@ -328,12 +327,7 @@ def simulate(
     """
     program = program_of(kernel)
     source = program.source
-    extents = _extent("grid", grid, _MOST_GRID), _extent("block", block, _MOST_BLOCK)
-    if math.prod(extents[1]) > MOST_THREADS:
-        raise InputError(
-            f"simulate: a block of {extents[1]} has {math.prod(extents[1]):,} threads; expected at "
-            f"most {MOST_THREADS:,}. Use more blocks."
-        )
+    extents = checked_extents("simulate", grid, block)
     lanes = math.prod(extents[0]) * -(-math.prod(extents[1]) // WARP) * WARP
     if lanes > _MOST_LANES:
         raise InputError(
@@ -341,13 +335,13 @@ def simulate(
             "whole warps; expected at most "
             f"{_MOST_LANES:,}, since each is simulated. Use fewer blocks."
         )
-    _given_numbers(dynamic_shared_bytes, max_steps, trace, math.prod(extents[0]))
-    if len(args) != len(source.parameters):
-        raise InputError(
-            f"simulate: {source.name} takes {plural(len(source.parameters), 'argument')} "
-            f"({', '.join(source.parameters)}); "
-            f"{len(args)} are given. Pass one for each."
-        )
+    for name, value, least, most in (
+        ("dynamic_shared_bytes", dynamic_shared_bytes, 0, MOST_SHARED_BYTES),
+        ("max_steps", max_steps, 1, 2**62),
+        ("trace", 0 if trace is None else trace, 0, math.prod(extents[0]) - 1),
+    ):
+        check_whole("simulate", name, value, least, most)
+    check_count("simulate", source.name, source.parameters, args)
     arguments = _arguments(source, args, program.written)
     launch = Launch(
         source,
@@ -374,36 +368,6 @@ def simulate(
     return _report(program, launch, extents, shared_bytes)
 
 
-def _extent(name: str, value: Any, most: Extent) -> Extent:
-    parts = value if isinstance(value, (tuple, list)) else (value,)
-    if not 1 <= len(parts) <= 3 or not all(map(is_whole, parts)):
-        raise InputError(
-            f"simulate: {name}={shown(value)}; expected a whole number or up to three of them. "
-            f"Pass for example {name}=32."
-        )
-    extent = (*(int(p) for p in parts), 1, 1)[:3]
-    for size, limit in zip(extent, most, strict=True):
-        if not 1 <= size <= limit:
-            raise InputError(
-                f"simulate: {name}={shown(value)}; expected 1 to {limit:,} there. Pass a {name} in "
-                "this range."
-            )
-    return extent[0], extent[1], extent[2]
-
-
-def _given_numbers(dynamic_shared_bytes: Any, max_steps: Any, trace: Any, blocks: int) -> None:
-    for name, value, least, most in (
-        ("dynamic_shared_bytes", dynamic_shared_bytes, 0, MOST_SHARED_BYTES),
-        ("max_steps", max_steps, 1, 2**62),
-        ("trace", 0 if trace is None else trace, 0, blocks - 1),
-    ):
-        if not is_whole(value) or not least <= value <= most:
-            raise InputError(
-                f"simulate: {name}={shown(value)}; expected a whole number from {least} to "
-                f"{most:,}. Pass one of these."
-            )
-
-
 def _arguments(source: Source, args: tuple[Any, ...], written: frozenset[str]) -> list[Any]:
     """Return the arguments as a kernel sees them: views of arrays, and typed numbers."""
     found: list[Any] = []
@@ -414,20 +378,10 @@ def _arguments(source: Source, args: tuple[Any, ...], written: frozenset[str]) -
             found.append(_number(source, name, array))
             continue
         writable = name in written
-        _check_array(source, name, array, writable)
+        check_array("simulate", source.name, name, array, writable)
         view = global_view(name, array, writable)
         for other, known in arrays:
-            if np.shares_memory(array, other):
-                if (
-                    array.ctypes.data != other.ctypes.data
-                    or array.dtype != other.dtype
-                    or array.size != other.size
-                ):
-                    raise InputError(
-                        f"simulate: {name} and {known.store.name} overlap in memory without being "
-                        "the same array; expected arrays that "
-                        "do not overlap, or the same one twice. Pass a copy of one."
-                    )
+            if same_memory("simulate", name, array, known.store.name, other):
                 known.store.writable |= writable
                 view = View(known.store, view.offset, view.shape, view.strides)
         arrays.append((array, view))
@@ -453,25 +407,6 @@ def _in_numpy(name: str, argument: Any) -> Any:
     return argument
 
 
-def array_of_tensor(who: str, name: str, tensor: Any) -> np.ndarray:
-    """Return a tensor in main memory as the array that it is.
-
-    Raises
-    ------
-    InputError
-        If NumPy has no such array: bfloat16, float8, sparse, conjugated by a mark alone.
-    """
-    try:
-        array: np.ndarray = tensor.detach().numpy()
-    except (TypeError, RuntimeError) as error:
-        raise InputError(
-            f"{who}: {name} is a tensor of {tensor.dtype} that cannot become a NumPy array "
-            f"({message_of(error)}); expected a type and a "
-            "layout that NumPy has. Convert it, for example by .float()."
-        ) from error
-    return array
-
-
 def _number(source: Source, name: str, argument: Any) -> Any:
     if hasattr(argument, "item") and np.ndim(argument) == 0:
         argument = np.asarray(argument)[()]
@@ -482,24 +417,6 @@ def _number(source: Source, name: str, argument: Any) -> Any:
             f"simulate: {name}={shown(argument)} is {error}; expected a NumPy array or a number. "
             "Convert it before the call."
         ) from error
-
-
-def _check_array(source: Source, name: str, array: np.ndarray, written: bool) -> None:
-    if array.dtype.kind not in _KINDS or array.dtype.itemsize > 16 or not array.dtype.isnative:
-        raise InputError(
-            f"simulate: {name} has elements of type {array.dtype}; expected numbers. Convert it, "
-            "for example by .astype('float32')."
-        )
-    if not array.flags.c_contiguous:
-        raise InputError(
-            f"simulate: {name} of shape {array.shape} is not contiguous; expected an array in C "
-            f"order. Pass np.ascontiguousarray({name})."
-        )
-    if written and not array.flags.writeable:
-        raise InputError(
-            f"simulate: {name} is read-only and {source.name} writes to it; expected an array that "
-            "may change. Pass a copy."
-        )
 
 
 def _run(

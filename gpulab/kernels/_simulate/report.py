@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from gpulab.evidence import Evidence
+from gpulab.kernels._arguments import Extent
 from gpulab.results import Result, html_caption
 from gpulab.units import plural
-
-Extent = tuple[int, int, int]
 
 
 @dataclass(frozen=True)

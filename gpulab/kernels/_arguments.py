@@ -1,0 +1,140 @@
+"""Checks that ``simulate`` and the launches share: grid and block, and the arrays that a kernel is
+given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpulab._given import is_whole
+from gpulab.errors import InputError, message_of, shown
+from gpulab.units import plural
+
+Extent = tuple[int, int, int]
+# Threads of a block, and blocks of a grid. Source: CUDA Programming Guide 13.0, technical
+# specifications per compute capability.
+MOST_THREADS = 1024
+_MOST_BLOCK = (1024, 1024, 64)
+_MOST_GRID = (2**31 - 1, 65535, 65535)
+# Shared memory that a block may ask for where it asks for the most (compute capability 9.0 and
+# 10.0).
+MOST_SHARED_BYTES = 227 * 1024
+_KINDS = "biufc"
+
+
+def checked_extents(who: str, grid: Any, block: Any) -> tuple[Extent, Extent]:
+    """Return grid and block as three numbers each.
+
+    Raises
+    ------
+    InputError
+        If one of them is not what a GPU can launch.
+    """
+    extents = (
+        _extent(who, "grid", grid, _MOST_GRID),
+        _extent(who, "block", block, _MOST_BLOCK),
+    )
+    threads = math.prod(extents[1])
+    if threads > MOST_THREADS:
+        raise InputError(
+            f"{who}: a block of {extents[1]} has {threads:,} threads; expected at most "
+            f"{MOST_THREADS:,}. Use more blocks."
+        )
+    return extents
+
+
+def _extent(who: str, name: str, value: Any, most: Extent) -> Extent:
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    if not 1 <= len(parts) <= 3 or not all(map(is_whole, parts)):
+        raise InputError(
+            f"{who}: {name}={shown(value)}; expected a whole number or up to three of them. "
+            f"Pass for example {name}=32."
+        )
+    extent = (*(int(p) for p in parts), 1, 1)[:3]
+    for size, limit in zip(extent, most, strict=True):
+        if not 1 <= size <= limit:
+            raise InputError(
+                f"{who}: {name}={shown(value)}; expected 1 to {limit:,} there. Pass a {name} in "
+                "this range."
+            )
+    return extent[0], extent[1], extent[2]
+
+
+def check_whole(who: str, name: str, value: Any, least: int, most: int) -> None:
+    """Refuse what is not a whole number of a range."""
+    if not is_whole(value) or not least <= value <= most:
+        raise InputError(
+            f"{who}: {name}={shown(value)}; expected a whole number from {least} to "
+            f"{most:,}. Pass one of these."
+        )
+
+
+def check_count(who: str, kernel: str, parameters: Sequence[str], args: Sequence[Any]) -> None:
+    """Refuse fewer or more arguments than a kernel's parameters."""
+    if len(args) != len(parameters):
+        raise InputError(
+            f"{who}: {kernel} takes {plural(len(parameters), 'argument')} "
+            f"({', '.join(parameters)}); {len(args)} are given. "
+            "Pass one for each."
+        )
+
+
+def array_of_tensor(who: str, name: str, tensor: Any) -> np.ndarray:
+    """Return a tensor in main memory as the array that it is.
+
+    Raises
+    ------
+    InputError
+        If NumPy has no such array: bfloat16, float8, sparse, conjugated by a mark alone.
+    """
+    try:
+        array: np.ndarray = tensor.detach().numpy()
+    except (TypeError, RuntimeError) as error:
+        raise InputError(
+            f"{who}: {name} is a tensor of {tensor.dtype} that cannot become a NumPy array "
+            f"({message_of(error)}); expected a type and a "
+            "layout that NumPy has. Convert it, for example by .float()."
+        ) from error
+    return array
+
+
+def check_array(who: str, kernel: str, name: str, array: np.ndarray, written: bool) -> None:
+    """Refuse an array that a kernel cannot take, or that it writes and must not change."""
+    if array.dtype.kind not in _KINDS or array.dtype.itemsize > 16 or not array.dtype.isnative:
+        raise InputError(
+            f"{who}: {name} has elements of type {array.dtype}; expected numbers. Convert it, "
+            "for example by .astype('float32')."
+        )
+    if not array.flags.c_contiguous:
+        raise InputError(
+            f"{who}: {name} of shape {array.shape} is not contiguous; expected an array in C "
+            f"order. Pass np.ascontiguousarray({name})."
+        )
+    if written and not array.flags.writeable:
+        raise InputError(
+            f"{who}: {name} is read-only and {kernel} writes to it; expected an array that "
+            "may change. Pass a copy."
+        )
+
+
+def same_memory(who: str, name: str, a: np.ndarray, other_name: str, b: np.ndarray) -> bool:
+    """Return whether two arrays are the same elements under the same type.
+
+    Raises
+    ------
+    InputError
+        If they overlap otherwise.
+    """
+    if not np.shares_memory(a, b):
+        return False
+    if a.ctypes.data != b.ctypes.data or a.dtype != b.dtype or a.size != b.size:
+        raise InputError(
+            f"{who}: {name} and {other_name} overlap in memory without being the same "
+            "array; expected arrays that do not overlap, "
+            "or the same one twice. Pass a copy of one."
+        )
+    return True
