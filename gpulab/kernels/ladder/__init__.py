@@ -7,26 +7,29 @@ The same functions run under the microscope, in the notebook, in the recorder an
 """
 
 from gpulab.kernels.ladder._cuda_rungs import CUDA_RUNGS, CudaRung, cuda_rung
-from gpulab.kernels.ladder._elementwise import gate_chunks, gate_each, gate_grid_stride
-from gpulab.kernels.ladder._find import RUNGS, families, family, rung
-from gpulab.kernels.ladder._histograms import histogram_global, histogram_private
-from gpulab.kernels.ladder._matmuls import (
+from gpulab.kernels.ladder._kernels import (
+    gate_chunks,
+    gate_each,
+    gate_grid_stride,
+    histogram_global,
+    histogram_private,
     matmul_coalesced,
     matmul_naive,
     matmul_registers_1d,
     matmul_registers_2d,
     matmul_tiled,
-)
-from gpulab.kernels.ladder._reductions import (
+    softmax_kept,
+    softmax_three_walks,
     sum_grid_stride,
     sum_interleaved,
     sum_sequential,
     sum_shuffle,
     sum_strided,
+    transpose_naive,
+    transpose_padded,
+    transpose_tiled,
 )
-from gpulab.kernels.ladder._rung import Rung
-from gpulab.kernels.ladder._softmax import softmax_kept, softmax_three_walks
-from gpulab.kernels.ladder._transposes import transpose_naive, transpose_padded, transpose_tiled
+from gpulab.kernels.ladder._rungs import RUNGS, Rung, families, family, rung
 
 __all__ = [
     "CUDA_RUNGS",

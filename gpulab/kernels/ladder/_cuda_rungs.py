@@ -7,12 +7,12 @@ All take C = A B for square float32 matrices of multiples of 128, and have no gu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from gpulab._given import is_whole
 from gpulab.errors import InputError, shown
+from gpulab.kernels.ladder._rungs import checked_size
 
 _REGISTERS = r"""
 // The work of the Python rung registers-2d, loop by loop; only the language and its compiler are new.
@@ -196,6 +196,7 @@ class CudaRung:
     options: tuple[tuple[str, ...], ...] = ((),)
     tolerance: float = 1e-5
     sizes: tuple[int, ...] = (128, 1024, 4096)
+    multiple: ClassVar[int] = 128
 
     def launch(self, n: int) -> tuple[tuple[int, int], int]:
         """Return grid and block for size n.
@@ -205,22 +206,18 @@ class CudaRung:
         InputError
             If n is not a multiple of 128.
         """
-        if not is_whole(n) or n < 1 or int(n) % 128:
-            raise InputError(
-                f"{self.name}: n={shown(n)}; expected a multiple of 128. Pass for example "
-                f"n={self.sizes[0]}."
-            )
-        return (int(n) // 128, int(n) // 128), 256
+        tiles = checked_size(self, n) // self.multiple
+        return (tiles, tiles), 256
 
     def arguments(self, n: int, seed: int = 0) -> tuple[Any, ...]:
         """Return fresh arguments for size n, the same for the same seed."""
-        self.launch(n)
+        size = checked_size(self, n)
         rng = np.random.default_rng(seed)
         return (
-            rng.random((n, n), dtype=np.float32),
-            rng.random((n, n), dtype=np.float32),
-            np.zeros((n, n), np.float32),
-            np.int32(n),
+            rng.random((size, size), dtype=np.float32),
+            rng.random((size, size), dtype=np.float32),
+            np.zeros((size, size), np.float32),
+            np.int32(size),
         )
 
     def flops(self, n: int) -> float:

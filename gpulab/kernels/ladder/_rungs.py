@@ -1,0 +1,371 @@
+"""The ladders: each rung is a kernel with all that is needed to run it anywhere, and the arithmetic
+of what it must do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpulab._given import is_whole
+from gpulab.errors import InputError, shown
+from gpulab.kernels._simulate._run import simulate
+from gpulab.kernels._simulate.report import Simulation
+from gpulab.kernels.ladder import _kernels as kernels
+
+if TYPE_CHECKING:
+    from gpulab.kernels.ladder._cuda_rungs import CudaRung
+
+Extents = tuple[Any, Any]
+_BLOCK, _SOFTMAX_BLOCK, _SOFTMAX_COLUMNS = 256, 128, 1024
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A kernel of a ladder.
+
+    Attributes
+    ----------
+    name, family, summary : str
+        "reduction-shuffle" of "reduction"; what it does differently from the rung before.
+    kernel : function
+        Plain Python in the style of numba.cuda.
+    extents : callable
+        ``extents(n)`` returns grid and block for the size.
+    make : callable
+        ``make(n, rng)`` returns the kernel's arguments.
+    result : int
+        Which argument the kernel fills.
+    reference : callable
+        Takes the arguments as they were; returns the result as NumPy computes it in float64.
+    sizes : tuple of int
+        The first is for the microscope, the later ones fill a GPU.
+    multiple : int
+        Every size must be a multiple of it: the kernel has no guard for partial blocks.
+    flops, nbytes : callable
+        ``flops(n)``: operations; ``nbytes(n)``: bytes that must be read and written at least once.
+    tolerance : float
+        Of the result against the reference, relative to its largest value; float32 sums of n terms.
+    """
+
+    name: str
+    family: str
+    summary: str
+    kernel: Callable[..., None] = field(repr=False)
+    extents: Callable[[int], Extents] = field(repr=False)
+    make: Callable[[int, np.random.Generator], tuple[Any, ...]] = field(repr=False)
+    result: int = field(repr=False)
+    reference: Callable[..., np.ndarray] = field(repr=False)
+    sizes: tuple[int, ...]
+    multiple: int = field(repr=False)
+    flops: Callable[[int], float] = field(repr=False)
+    nbytes: Callable[[int], float] = field(repr=False)
+    tolerance: float = field(repr=False, default=1e-5)
+
+    def launch(self, n: int) -> Extents:
+        """Return grid and block for size n.
+
+        Raises
+        ------
+        InputError
+            If the kernel does not take this size.
+        """
+        return self.extents(checked_size(self, n))
+
+    def arguments(self, n: int, seed: int = 0) -> tuple[Any, ...]:
+        """Return fresh arguments for size n, the same for the same seed."""
+        return self.make(checked_size(self, n), np.random.default_rng(seed))
+
+    def expected(self, *arguments: Any) -> np.ndarray:
+        """Return what the kernel should leave in the argument ``result``."""
+        return self.reference(*arguments)
+
+    def simulate(self, n: int | None = None, seed: int = 0) -> Simulation:
+        """Run the kernel under the microscope, at its smallest size where none is given."""
+        size = self.sizes[0] if n is None else n
+        return simulate(self.kernel, *self.launch(size), *self.arguments(size, seed))
+
+
+def checked_size(rung: Rung | CudaRung, n: object) -> int:
+    """Return a size as an int.
+
+    Raises
+    ------
+    InputError
+        If the rung's kernel does not take this size.
+    """
+    if not is_whole(n) or n < 1 or int(n) % rung.multiple:
+        expected = (
+            "a whole number from 1" if rung.multiple == 1 else f"a multiple of {rung.multiple}"
+        )
+        raise InputError(
+            f"{rung.name}: n={shown(n)}; expected {expected}. Pass for example n={rung.sizes[0]}."
+        )
+    return int(n)
+
+
+def _family(
+    name: str,
+    *rungs: tuple[Any, ...],
+    make: Callable[[int, np.random.Generator], tuple[Any, ...]],
+    reference: Callable[..., np.ndarray],
+    sizes: tuple[int, ...],
+    flops: Callable[[int], float],
+    nbytes: Callable[[int], float],
+    result: int = 1,
+    tolerance: float = 1e-5,
+) -> list[Rung]:
+    """Return the rungs of a ladder; each differs in its form, summary, kernel, grid and block, and
+    in what its sizes must be a multiple of.
+    """
+    return [
+        Rung(
+            f"{name}-{form}",
+            name,
+            summary,
+            kernel,
+            extents,
+            make,
+            result,
+            reference,
+            sizes,
+            multiple[0] if multiple else 1,
+            flops,
+            nbytes,
+            tolerance,
+        )
+        for form, summary, kernel, extents, *multiple in rungs
+    ]
+
+
+def _blocks(each: int, block: int = _BLOCK) -> Callable[[int], Extents]:
+    """Return the extents for elements of which each thread takes so many."""
+    return lambda n: (-(-n // (each * block)), block)
+
+
+def _tiles(side: int, block: Any) -> Callable[[int], Extents]:
+    """Return the extents for a matrix of which each block takes a square tile."""
+    return lambda n: ((-(-n // side), -(-n // side)), block)
+
+
+def _matrices(count: int) -> Callable[[int, np.random.Generator], tuple[Any, ...]]:
+    """Return what makes random matrices and an empty one for the result."""
+    return lambda n, rng: (
+        *(rng.random((n, n), dtype=np.float32) for _ in range(count)),
+        np.zeros((n, n), np.float32),
+    )
+
+
+def _gate(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    wide = x.astype(np.float64)
+    return np.asarray(0.5 * wide * (1 + np.tanh(0.8 * wide)))
+
+
+def _sums(x: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Block b has the elements whose number, divided by 256, leaves b among the blocks of the
+    grid.
+    """
+    padded = np.pad(x.astype(np.float64), (0, -x.size % (sums.size * _BLOCK)))
+    return np.asarray(padded.reshape(-1, sums.size, _BLOCK).sum((0, 2)))
+
+
+def _softmax(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    powers = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    return np.asarray(powers / powers.sum(1, keepdims=True))
+
+
+def _sum_rungs(each: int, *rungs: tuple[str, str, Any]) -> list[Rung]:
+    """Return sums of blocks in which each thread takes so many elements."""
+    extents = _blocks(each)
+    return _family(
+        "reduction",
+        *((*rung, extents) for rung in rungs),
+        make=lambda n, rng: (
+            rng.random(n, dtype=np.float32),
+            np.zeros(extents(n)[0], np.float32),
+        ),
+        reference=_sums,
+        sizes=(1 << 14, 1 << 22, 1 << 26),
+        flops=float,
+        nbytes=lambda n: 4.0 * n,
+    )
+
+
+def _histogram_extents(n: int) -> Extents:
+    return max(1, min(512, n // (16 * _BLOCK))), _BLOCK
+
+
+RUNGS: tuple[Rung, ...] = (
+    *_family(
+        "elementwise",
+        ("chunks", "32 neighbors for each thread", kernels.gate_chunks, _blocks(32)),
+        ("each", "one thread for each element", kernels.gate_each, _blocks(1)),
+        (
+            "grid-stride",
+            "a grid of 128 blocks strides over all",
+            kernels.gate_grid_stride,
+            lambda n: (min(128, -(-n // _BLOCK)), _BLOCK),
+        ),
+        make=lambda n, rng: (rng.standard_normal(n, dtype=np.float32), np.zeros(n, np.float32)),
+        reference=_gate,
+        sizes=(1 << 16, 1 << 22, 1 << 26),
+        flops=lambda n: 5.0 * n,  # NumPy's operations; a tanh counts as one
+        nbytes=lambda n: 8.0 * n,
+        tolerance=1e-6,
+    ),
+    *_sum_rungs(
+        1,
+        ("interleaved", "neighbors add first", kernels.sum_interleaved),
+        ("strided", "the same pairs, by the first threads", kernels.sum_strided),
+        ("sequential", "halves are added", kernels.sum_sequential),
+        ("shuffle", "a warp adds in registers", kernels.sum_shuffle),
+    ),
+    *_sum_rungs(
+        8, ("grid-stride", "each thread adds eight of its own first", kernels.sum_grid_stride)
+    ),
+    *_family(
+        "transpose",
+        (
+            "naive",
+            "rows are read, columns are written",
+            kernels.transpose_naive,
+            _tiles(32, (32, 8)),
+        ),
+        ("tiled", "turned in shared memory", kernels.transpose_tiled, _tiles(32, (32, 8))),
+        ("padded", "the tile has a spare column", kernels.transpose_padded, _tiles(32, (32, 8))),
+        make=_matrices(1),
+        reference=lambda a, b: a.T.astype(np.float64),
+        sizes=(128, 2048, 8192),
+        flops=lambda n: 0.0,
+        nbytes=lambda n: 8.0 * n * n,
+        tolerance=0.0,
+    ),
+    *_family(
+        "histogram",
+        (
+            "global",
+            "one atomic on global memory for each element",
+            kernels.histogram_global,
+            _histogram_extents,
+        ),
+        (
+            "private",
+            "each block has counters of its own",
+            kernels.histogram_private,
+            _histogram_extents,
+        ),
+        # Like the pixels of a picture: some values come far more often than others.
+        make=lambda n, rng: (
+            rng.normal(100, 20, n).clip(0, 255).astype(np.int32),
+            np.zeros(256, np.int32),
+        ),
+        reference=lambda x, counts: np.bincount(x, minlength=256),
+        sizes=(1 << 16, 1 << 22, 1 << 26),
+        flops=float,
+        nbytes=lambda n: 4.0 * n + 1024,
+        tolerance=0.0,
+    ),
+    *_family(
+        "softmax",
+        (
+            "three-walks",
+            "the row is read three times",
+            kernels.softmax_three_walks,
+            lambda n: (n, _SOFTMAX_BLOCK),
+        ),
+        (
+            "kept",
+            "the row stays in shared memory",
+            kernels.softmax_kept,
+            lambda n: (n, _SOFTMAX_BLOCK),
+        ),
+        make=lambda n, rng: (
+            rng.standard_normal((n, _SOFTMAX_COLUMNS), dtype=np.float32) * np.float32(3),
+            np.zeros((n, _SOFTMAX_COLUMNS), np.float32),
+        ),
+        reference=_softmax,
+        sizes=(32, 4096, 65536),
+        # For each element: compare, subtract, exponential, add, divide.
+        flops=lambda n: 5.0 * n * _SOFTMAX_COLUMNS,
+        nbytes=lambda n: 8.0 * n * _SOFTMAX_COLUMNS,
+    ),
+    *_family(
+        "matmul",
+        (
+            "naive",
+            "one thread for each element, rows side by side",
+            kernels.matmul_naive,
+            _tiles(32, (32, 32)),
+        ),
+        ("coalesced", "columns side by side", kernels.matmul_coalesced, _tiles(32, (32, 32))),
+        ("tiled", "tiles of 32 x 32 in shared memory", kernels.matmul_tiled, _tiles(32, (32, 32))),
+        (
+            "registers-1d",
+            "eight results for each thread",
+            kernels.matmul_registers_1d,
+            _tiles(64, 512),
+            64,
+        ),
+        (
+            "registers-2d",
+            "64 results for each thread",
+            kernels.matmul_registers_2d,
+            _tiles(128, 256),
+            128,
+        ),
+        make=_matrices(2),
+        reference=lambda a, b, c: np.asarray(a.astype(np.float64) @ b.astype(np.float64)),
+        sizes=(128, 1024, 4096),
+        flops=lambda n: 2.0 * int(n) ** 3,
+        nbytes=lambda n: 12.0 * n * n,
+        result=2,
+    ),
+)
+
+
+def families() -> tuple[str, ...]:
+    """Return the names of the ladders.
+
+    Examples
+    --------
+    >>> families()
+    ('elementwise', 'reduction', 'transpose', 'histogram', 'softmax', 'matmul')
+    """
+    return tuple(dict.fromkeys(each.family for each in RUNGS))
+
+
+def family(name: str) -> tuple[Rung, ...]:
+    """Return the rungs of a ladder, the slowest first.
+
+    Raises
+    ------
+    InputError
+        If there is no such ladder.
+    """
+    found = tuple(each for each in RUNGS if each.family == name)
+    if not found:
+        raise InputError(
+            f"ladder: {shown(name)} is not a ladder; expected one of {', '.join(families())}. Pass "
+            "one of these."
+        )
+    return found
+
+
+def rung(name: str) -> Rung:
+    """Return the rung of that name, such as "matmul-tiled".
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    for each in RUNGS:
+        if each.name == name:
+            return each
+    raise InputError(
+        f"ladder: {shown(name)} is not a rung; expected one of {', '.join(r.name for r in RUNGS)}. "
+        "Pass one of these."
+    )
