@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import base64
 import functools
+import math
 import re
 import struct
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from gpulab._files import TemporaryFolder
 from gpulab.errors import (
@@ -333,30 +335,15 @@ _ENTRY = 0x10  # STO_CUDA_ENTRY in a symbol's st_other: a kernel, not a device f
 _RESERVED_FROM, _RESERVED_BYTES = 90, 1024
 
 
-@dataclass(frozen=True)
-class Section:
+class _Section(NamedTuple):
     """One section of the file; ``data`` is empty where it takes no room in the file."""
 
-    name: str
     size: int
     data: bytes
-    link: int
 
 
-@dataclass(frozen=True)
-class KernelInFile:
-    """What the file records about one kernel; None where it has no entry."""
-
-    symbol: str
-    registers: int | None
-    shared_bytes: int
-    parameter_bytes: int
-    max_threads: int | None
-    code_bytes: int
-
-
-def sections(cubin: bytes) -> list[Section]:
-    """Return the sections of a 64-bit little-endian ELF file.
+def _sections(cubin: bytes) -> dict[str, _Section]:
+    """Return the sections of a 64-bit little-endian ELF file by name.
 
     Raises
     ------
@@ -371,24 +358,15 @@ def sections(cubin: bytes) -> list[Section]:
     (start,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
     heads = [struct.unpack_from("<IIQQQQIIQQ", cubin, start + i * size) for i in range(count)]
-    names = _cut(cubin, heads[names_at])
-    return [Section(_string(names, head[0]), head[5], _cut(cubin, head), head[6]) for head in heads]
-
-
-def _cut(cubin: bytes, head: tuple[int, ...]) -> bytes:
-    return b"" if head[1] == _NOBITS else cubin[head[4] : head[4] + head[5]]
+    data = [b"" if head[1] == _NOBITS else cubin[head[4] : head[4] + head[5]] for head in heads]
+    return {
+        _string(data[names_at], head[0]): _Section(head[5], content)
+        for head, content in zip(heads, data, strict=True)
+    }
 
 
 def _string(table: bytes, start: int) -> str:
     return table[start : table.index(b"\0", start)].decode()
-
-
-def _symbols(parts: list[Section]) -> list[tuple[str, int]]:
-    """(name, st_other) of each symbol, in the order of the file."""
-    table = next(part for part in parts if part.name == ".symtab")
-    strings = parts[table.link].data
-    found = [struct.unpack_from("<IBBH", table.data, at) for at in range(0, len(table.data), 24)]
-    return [(_string(strings, name), other) for name, _, other, _ in found]
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -400,56 +378,47 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += 4 + size
 
 
-def _by_symbol(data: bytes, wanted: int, names: list[tuple[str, int]]) -> dict[str, int]:
-    """The values of an attribute that is stored as (symbol, value)."""
-    pairs = [
-        struct.unpack_from("<II", value)
-        for attribute, value in _attributes(data)
-        if attribute == wanted
-    ]
-    return {names[symbol][0]: value for symbol, value in pairs}
-
-
-def kernels_in(cubin: bytes, arch: str) -> tuple[list[KernelInFile], int]:
-    """Return the kernels of a CUBIN for an architecture such as "sm_90", and the bytes of the
-    module's own ``__constant__`` memory.
+def kernels_in(cubin: bytes, arch: str) -> tuple[list[dict[str, Any]], int]:
+    """Return what a CUBIN for an architecture such as "sm_90" records about its kernels, by the
+    fields of ``KernelFacts`` (registers only where it records them), and the bytes of the module's
+    own ``__constant__`` memory.
 
     Raises
     ------
     CompileError
         If the bytes are not an ELF file.
     """
-    parts = sections(cubin)
-    by_name = {part.name: part for part in parts}
-    names = _symbols(parts)
-    shared = by_name[".nv.info"].data if ".nv.info" in by_name else b""
-    registers = _by_symbol(shared, _REGISTERS, names)
+    parts, none = _sections(cubin), _Section(0, b"")
+    table, strings = parts[".symtab"].data, parts[".strtab"].data
+    symbols = [
+        (_string(strings, name), other)
+        for name, _, other, _ in (
+            struct.unpack_from("<IBBH", table, at) for at in range(0, len(table), 24)
+        )
+    ]
+    registers = {
+        symbols[number][0]: value
+        for number, value in (
+            struct.unpack_from("<II", data)
+            for attribute, data in _attributes(parts.get(".nv.info", none).data)
+            if attribute == _REGISTERS
+        )
+    }
     reserved = _RESERVED_BYTES if int(re.sub(r"\D", "", arch)) >= _RESERVED_FROM else 0
     kernels = []
-    for symbol in (name for name, other in names if other & _ENTRY and f".text.{name}" in by_name):
-        own = (
-            dict(_attributes(by_name[f".nv.info.{symbol}"].data))
-            if f".nv.info.{symbol}" in by_name
-            else {}
-        )
+    for symbol, other in symbols:
+        if not other & _ENTRY or f".text.{symbol}" not in parts:
+            continue
+        own = dict(_attributes(parts.get(f".nv.info.{symbol}", none).data))
         threads = own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS)
-        block = by_name.get(f".nv.shared.{symbol}")
-        kernels.append(
-            KernelInFile(
-                symbol=symbol,
-                registers=registers.get(symbol),
-                shared_bytes=max(0, block.size - reserved) if block is not None else 0,
-                parameter_bytes=struct.unpack("<H", own[_PARAMETER_BYTES])[0]
-                if _PARAMETER_BYTES in own
-                else 0,
-                max_threads=_product(threads) if threads else None,
-                code_bytes=by_name[f".text.{symbol}"].size,
-            )
-        )
-    constants = by_name.get(".nv.constant3")
-    return kernels, constants.size if constants is not None else 0
-
-
-def _product(threads: bytes) -> int:
-    x, y, z = struct.unpack_from("<III", threads)
-    return int(x * y * z)
+        facts: dict[str, Any] = {
+            "symbol": symbol,
+            "shared_bytes": max(0, parts.get(f".nv.shared.{symbol}", none).size - reserved),
+            "parameter_bytes": struct.unpack("<H", own.get(_PARAMETER_BYTES, b"\0\0"))[0],
+            "max_threads": math.prod(struct.unpack_from("<III", threads)) if threads else None,
+            "code_bytes": parts[f".text.{symbol}"].size,
+        }
+        if symbol in registers:
+            facts["registers"] = registers[symbol]
+        kernels.append(facts)
+    return kernels, parts.get(".nv.constant3", none).size

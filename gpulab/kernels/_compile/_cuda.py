@@ -8,8 +8,7 @@ import ctypes
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpulab._given import is_whole
 from gpulab.errors import CompileError, InputError, MissingLibraryError, kind_of, pip_command, shown
@@ -159,8 +158,12 @@ def kernel_place(source: str, name: str) -> tuple[int, int] | None:
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"ptxas info\s*: Used (\d+) registers(.*)")
+# The source line under a message is indented by two, and so is the caret, with tabs kept.
 _DIAGNOSTIC = re.compile(
-    r"^(?:(?P<file>.+?)\((?P<line>\d+)\)|At end of source): (?:catastrophic )?(?P<kind>error|warning|note)(?: #[\w-]+)?: (?P<text>.*)$"
+    r"^(?:(?P<file>.+?)\((?P<line>\d+)\)|At end of source): "
+    r"(?:catastrophic )?(?P<kind>error|warning|note)(?: #[\w-]+)?: (?P<text>.*)$"
+    r"(?:\n..(?P<shown>.*)\n..(?P<caret>\s*)\^\s*$)?",
+    re.MULTILINE,
 )
 _PTX_ERROR = re.compile(
     r"ptxas (?:application ptx input|[^,\n]*), line (\d+); (?:error|fatal)\s*: (.*)"
@@ -169,21 +172,7 @@ _ASSEMBLER_ERROR = re.compile(r"ptxas (?:error|fatal)\s*: (.*)")
 _ASSEMBLER_WARNING = re.compile(r"ptxas warning\s*: (.*)")
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What the assembler printed for one kernel, with the functions that it calls without
-    inlining.
-    """
-
-    registers: int
-    barriers: int
-    stack_bytes: int
-    spill_store_bytes: int
-    spill_load_bytes: int
-
-
-@dataclass(frozen=True)
-class Diagnostic:
+class Diagnostic(NamedTuple):
     """One error, warning or note of the C++ front end; ``column`` counts from 0 in bytes, as its
     caret does.
     """
@@ -192,65 +181,51 @@ class Diagnostic:
     text: str
     file: str | None
     line: int | None
-    shown: str = ""
-    column: int | None = None
+    shown: str
+    column: int | None
 
 
-def usage_by_kernel(log: str) -> dict[str, Usage]:
-    """Return the figures of each kernel (by its name in the machine code) in a log of ``ptxas
-    -v``.
+def usage_by_kernel(log: str) -> dict[str, dict[str, int]]:
+    """Return the figures of each kernel in a log of ``ptxas -v``, by its name in the machine code
+    and by the fields of ``KernelFacts``.
+
+    The part of the log from one kernel to the next has its own figures, then those of the functions
+    that it calls without inlining.
     """
     parts = _ENTRY.split(log)
-    return {
-        symbol: _usage(text)
-        for symbol, text in zip(parts[1::2], parts[2::2], strict=True)
-        if _USED.search(text)
-    }
-
-
-def _usage(text: str) -> Usage:
-    """The figures in the part of the log from one kernel to the next: its own, then those of the
-    functions that it calls.
-    """
-    frames = [tuple(map(int, found)) for found in _FRAME.findall(text)]
-    registers, rest = _USED.findall(text)[0]
-    barriers = re.search(r"used (\d+) barriers", rest)
-    stack = re.search(r"(\d+) bytes cumulative stack size", rest)
-    return Usage(
-        registers=int(registers),
-        barriers=int(barriers.group(1)) if barriers else 0,
-        stack_bytes=int(stack.group(1)) if stack else frames[0][0],
-        spill_store_bytes=sum(frame[1] for frame in frames),
-        spill_load_bytes=sum(frame[2] for frame in frames),
-    )
+    usage = {}
+    for symbol, text in zip(parts[1::2], parts[2::2], strict=True):
+        used = _USED.search(text)
+        if used is None:
+            continue
+        frames = [tuple(map(int, frame)) for frame in _FRAME.findall(text)]
+        barriers = re.search(r"used (\d+) barriers", used[2])
+        stack = re.search(r"(\d+) bytes cumulative stack size", used[2])
+        usage[symbol] = {
+            "registers": int(used[1]),
+            "barriers": int(barriers[1]) if barriers else 0,
+            "stack_bytes": int(stack[1]) if stack else frames[0][0],
+            "spill_store_bytes": sum(frame[1] for frame in frames),
+            "spill_load_bytes": sum(frame[2] for frame in frames),
+        }
+    return usage
 
 
 def diagnostics(log: str) -> list[Diagnostic]:
     """Return the front end's messages in their order, each with the source line and the caret under
     it.
     """
-    lines = log.splitlines()
-    found = []
-    for i, text in enumerate(lines):
-        match = _DIAGNOSTIC.match(text)
-        if not match:
-            continue
-        shown, column = "", None
-        if i + 2 < len(lines) and lines[i + 2].strip() == "^":
-            # The source is indented by two; a caret stands under its place, with tabs kept.
-            shown, column = lines[i + 1][2:], len(lines[i + 2]) - 3
-        number = match["line"]
-        found.append(
-            Diagnostic(
-                match["kind"],
-                match["text"],
-                match["file"],
-                int(number) if number else None,
-                shown,
-                column,
-            )
+    return [
+        Diagnostic(
+            found["kind"],
+            found["text"],
+            found["file"],
+            int(found["line"]) if found["line"] else None,
+            found["shown"] or "",
+            None if found["caret"] is None else len(found["caret"]),
         )
-    return found
+        for found in _DIAGNOSTIC.finditer(log)
+    ]
 
 
 def ptx_error(log: str) -> tuple[int, str] | None:
@@ -259,12 +234,6 @@ def ptx_error(log: str) -> tuple[int, str] | None:
     """
     found = _PTX_ERROR.search(log)
     return (int(found.group(1)), found.group(2)) if found else None
-
-
-def assembler_error(log: str) -> str | None:
-    """Return the assembler's first error about a whole kernel or file; None if there is none."""
-    found = _ASSEMBLER_ERROR.search(log)
-    return found.group(1).strip() if found else None
 
 
 def warnings(log: str) -> tuple[str, ...]:
@@ -313,8 +282,8 @@ def fault(
     if (found := ptx_error(log)) is not None:
         line = _line_of_ptx(source, flags, names)
         return _error(f"in inline assembly: {found[1]}", source, (line, None), log)
-    refused = assembler_error(log)
-    if refused is None:
+    assembler = _ASSEMBLER_ERROR.search(log)
+    if assembler is None:
         text = " ".join(log.split())[:300]
         if "builtins" in text:
             return MissingLibraryError(
@@ -326,8 +295,12 @@ def fault(
             "Try another arch.",
             log=log,
         )
+    refused = assembler[1].strip()
     place = _place_of_assembler(source, refused)
-    return _error(_readable(refused), source, place or (None, None), log)
+    # C++ names and decimal numbers in place of the assembler's own
+    refused = re.sub(r"'(_Z\w+)'", lambda match: f"'{demangled(match[1])}'", refused)
+    refused = re.sub(r"\b0x[0-9a-f]+\b", lambda match: f"{int(match[0], 16):,}", refused)
+    return _error(refused, source, place or (None, None), log)
 
 
 def _of_front_end(
@@ -442,12 +415,6 @@ def _place_of_assembler(source: str, said: str) -> tuple[int, int] | None:
     if "constant data" in said:
         return line_of(source, r"\b__constant__\b")
     return None
-
-
-def _readable(said: str) -> str:
-    """The assembler's words with C++ names and decimal numbers."""
-    said = re.sub(r"'(_Z\w+)'", lambda match: f"'{demangled(match.group(1))}'", said)
-    return re.sub(r"\b0x[0-9a-f]+\b", lambda match: f"{int(match.group(), 16):,}", said)
 
 
 def _error(
@@ -654,6 +621,8 @@ def _compile(
     output = _nvidia.compile_program(source, flags, names)
     if output.code != _nvidia.SUCCESS:
         raise fault(source, arch, flags, names, output)
+    # the full version, which the compiler writes into the PTX: "13.0.88"
+    release = re.search(r"release [\d.]+, V([\d.]+)", output.ptx)
     return compiled_module(
         output.cubin,
         facts_of(output.cubin, arch, output.log, source, output.symbols),
@@ -665,14 +634,8 @@ def _compile(
         ptx=output.ptx,
         log=output.log,
         warnings=warnings(output.log),
-        compiler=f"NVRTC {_release(output.ptx)}",
+        compiler=f"NVRTC {release[1] if release else _nvidia.version()}",
     )
-
-
-def _release(ptx: str) -> str:
-    """The full version, which the compiler writes into the PTX: "13.0.88"."""
-    found = re.search(r"release [\d.]+, V([\d.]+)", ptx)
-    return found.group(1) if found else _nvidia.version()
 
 
 def facts_of(
@@ -687,34 +650,25 @@ def facts_of(
     """
     kernels, constant_bytes = kernels_in(cubin, arch)
     used = usage_by_kernel(log)
-    shown_as = shown_names([kernel.symbol for kernel in kernels], asked)
+    shown_as = shown_names([kernel["symbol"] for kernel in kernels], asked)
     found = []
     for kernel in kernels:
-        if kernel.symbol not in used:
+        name = shown_as[kernel["symbol"]]
+        if kernel["symbol"] not in used:
             raise CompileError(
-                f"compile_cuda: the assembler's log has no entry for {shown_as[kernel.symbol]}; "
+                f"compile_cuda: the assembler's log has no entry for {name}; "
                 "expected its registers and spills. Leave "
                 "out options that silence it.",
                 log=log,
             )
-        usage, name = used[kernel.symbol], shown_as[kernel.symbol]
         # overloads: a text search cannot tell them apart
         where = kernel_place(source, name) if not name.endswith(")") else None
         found.append(
             KernelFacts(
                 name=name,
-                symbol=kernel.symbol,
                 line=where[0] if where else None,
-                registers=usage.registers if kernel.registers is None else kernel.registers,
-                shared_bytes=kernel.shared_bytes,
-                stack_bytes=usage.stack_bytes,
-                spill_store_bytes=usage.spill_store_bytes,
-                spill_load_bytes=usage.spill_load_bytes,
                 constant_bytes=constant_bytes,
-                parameter_bytes=kernel.parameter_bytes,
-                barriers=usage.barriers,
-                max_threads=kernel.max_threads,
-                code_bytes=kernel.code_bytes,
+                **(used[kernel["symbol"]] | kernel),
             )
         )
     order = [name for name, _ in asked]

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import dis
+import functools
 import importlib.util
 import inspect
 import marshal
 import pickle
 import re
 import sys
-import threading
 import types
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -294,11 +293,6 @@ def _layout(shape: tuple[int, ...], strides: tuple[int, ...] | None, itemsize: i
 
 _WHO = "compile_python"
 _INSTALL = f"No GPU is needed. {install_extra('kernels')}"
-_CACHED = 64
-_cache: OrderedDict[bytes, CompiledModule] = OrderedDict()
-_cache_lock = threading.Lock()
-
-
 _numba = Worker(_WHO, [str(Path(__file__).with_name("_numba_worker.py"))])
 
 
@@ -365,25 +359,10 @@ def compile_python(
         "arguments": [described(argument, _WHO) for argument in args],
         "signature": signature,
         "options": options,
-        "capability": _capability(chosen),
+        "capability": divmod(int(re.sub(r"\D", "", chosen)), 10),
         "path": sys.path,
     }
-    key = pickle.dumps((request, chosen))
-    with _cache_lock:
-        if key in _cache:
-            _cache.move_to_end(key)
-            return _cache[key]
-    result = _made(function, request, chosen, options)
-    with _cache_lock:
-        _cache[key] = result
-        while len(_cache) > _CACHED:
-            _cache.popitem(last=False)
-    return result
-
-
-def _capability(arch: str) -> tuple[int, int]:
-    digits = re.sub(r"\D", "", arch)
-    return int(digits[:-1]), int(digits[-1])
+    return _made(function.__code__, pickle.dumps(request), chosen)
 
 
 def _check_installed() -> None:
@@ -397,9 +376,11 @@ def _check_installed() -> None:
         raise _nvidia.missing_library("nvJitLink")
 
 
-def _made(
-    function: Any, request: dict[str, Any], arch: str, options: dict[str, Any]
-) -> CompiledModule:
+@functools.lru_cache(64)
+def _made(code: types.CodeType, pickled: bytes, arch: str) -> CompiledModule:
+    """Return the result for a request, kept for equal ones; the code object has the lines."""
+    request = pickle.loads(pickled)
+    kernel, options = request["kernel"], request["options"]
     # For the kernel's text, which Numba's messages quote; made here, since the other process is
     # killed in the end and would leave it.
     with TemporaryFolder("numba") as folder:
@@ -413,21 +394,20 @@ def _made(
             f"{_WHO}: numba-cuda cannot run here ({message_of(answer['message'])}). {_INSTALL}"
         )
     if "error" in answer:
-        raise _fault(function, request["kernel"]["source"], answer)
+        raise _fault(code, kernel, answer)
     flags = [
         "-lineinfo",
         *([f"-maxrregcount={options['max_registers']}"] if "max_registers" in options else []),
     ]
     cubin, ptx, log = _nvidia.link(answer["ltoir"], arch, flags)
-    name, line = function.__name__, function.__code__.co_firstlineno
-    (kernel,) = facts_of(cubin, arch, log, "").values()  # Numba compiles one kernel at a time
-    facts = {name: dataclasses.replace(kernel, name=name, line=line)}
+    (facts,) = facts_of(cubin, arch, log, "").values()  # Numba compiles one kernel at a time
+    named = dataclasses.replace(facts, name=kernel["name"], line=code.co_firstlineno)
     return compiled_module(
         cubin,
-        facts,
+        {named.name: named},
         arch=arch,
         language="Python",
-        source=request["kernel"]["source"],
+        source=kernel["source"],
         names=(),
         options=tuple(f"{name}={value}" for name, value in options.items()),
         ptx=ptx,
@@ -437,21 +417,18 @@ def _made(
     )
 
 
-def _fault(function: Any, source: str, answer: dict[str, Any]) -> CompileError:
+def _fault(code: types.CodeType, kernel: dict[str, Any], answer: dict[str, Any]) -> CompileError:
     """Numba's error with the line of the kernel, without the layers that it wraps around."""
     message, line, row = answer["message"], answer["line"], answer["row"]
     unknown = re.search(r"name '(\w+)' is not defined", message)
     if line is None and unknown is not None:
-        line = line_of_name(function.__code__, unknown.group(1))
-        rows = source.split("\n")
-        at = -1 if line is None else line - function.__code__.co_firstlineno
+        line = line_of_name(code, unknown.group(1))
+        rows = kernel["source"].split("\n")
+        at = -1 if line is None else line - code.co_firstlineno
         row = rows[at] if 0 <= at < len(rows) else ""
     where = f"line {line}: " if line is not None else ""
     quoted = f"\n{line:>5} | {row}\n" if row.strip() else " "
-    text = (
-        f"{_WHO}: {where}{function.__name__}: {_core(message)}.{quoted}Fix the kernel and run "
-        "it again."
-    )
+    text = f"{_WHO}: {where}{kernel['name']}: {_core(message)}.{quoted}Fix the kernel and run it again."
     return CompileError(text, line, None, message)
 
 
