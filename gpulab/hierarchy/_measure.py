@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from gpulab import _given, devices, timing
 from gpulab.devices import Device, _cpu, _facts, _streams
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError, kind_of, shown
-from gpulab.evidence import Evidence, Note
+from gpulab.evidence import Environment, Evidence, Note
 from gpulab.hierarchy import _chains
 from gpulab.hierarchy._chains import HOPS_PER_CALL, LINE_BYTES, METHOD_WORDS, Chain, methods
 from gpulab.hierarchy.results import (
@@ -28,8 +27,8 @@ from gpulab.hierarchy.results import (
     ParallelPoint,
     Reported,
 )
-from gpulab.recordings import Entry, Recording
-from gpulab.recordings._schema import accelerator_told
+from gpulab.recordings import Recording
+from gpulab.recordings._schema import Timing, accelerator_told
 from gpulab.timing import Measurement
 from gpulab.units import format_bytes, plural
 from gpulab.workloads._fits import MARGIN, free_bytes
@@ -55,7 +54,7 @@ _SHARE_OF_FREE = 0.25
 # Bytes taken for each byte of the set: nodes, their list, and the order while it is made.
 _OVERHEAD = {"python": 2.0, "numba": 2.0, "numpy": 1.1, "cupy": 2.0}
 _LEAST_SECONDS = 0.03
-_TOLD = ("contended", "throttled", "stalled", "unstable", "turn-taking")
+_KEPT_NOTES = ("contended", "throttled", "stalled", "unstable", "turn-taking")
 
 
 def _device(function: str, device: Any) -> Device:
@@ -146,79 +145,88 @@ def _reported_caches(device: Device) -> tuple[Reported, ...]:
 
 class _Run:
     """A running measurement of many points: the time that is left, the progress callback, and the
-    notes.
+    notes. As a context it takes a stop of the work as its end.
     """
 
     def __init__(
-        self, function: str, total: int, deadline: float, *, progress: Any, stop: Any, clock: Any
+        self, function: str, total: int, deadline: float, progress: Any, stop: Any, clock: Any
     ) -> None:
         self.function, self.total, self.done = function, total, 0
-        self.progress: Progress | None = _given.callback(function, "progress", progress)
+        self._progress = _given.callback(function, "progress", progress) or (lambda *_: None)
         self.stop: Stop | None = _given.callback(function, "stop", stop)
-        self.given_clock: Clock | None = clock
-        self.clock: Clock = clock or time.perf_counter
-        self.end = self.clock() + _given.deadline(function, deadline)
-        self.stopped = False
-        self._codes: Counter[str] = Counter()
-        self._sentences: dict[str, str] = {}
+        self.clock: Clock | None = _given.clock(function, clock)
+        self._now: Clock = self.clock or time.perf_counter
+        self._end = self._now() + _given.deadline(function, deadline)
+        self._stopped = False
+        self._notes: dict[str, list[str]] = {}  # the sentences by code
 
-    def asked_to_stop(self) -> bool:
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        self._stopped = self._stopped or isinstance(error, StoppedError)
+        return isinstance(error, StoppedError)
+
+    def must_stop(self) -> bool:
         """Return whether the work must end."""
-        self.stopped = self.stopped or (self.stop is not None and self.stop())
-        return self.stopped
+        self._stopped = self._stopped or (self.stop is not None and self.stop())
+        return self._stopped
+
+    def report(self, text: str) -> None:
+        """Report the progress."""
+        self._progress(self.done / self.total, text)
 
     @property
     def share(self) -> float:
         """Seconds for the next point."""
-        return max((self.end - self.clock()) / max(self.total - self.done, 1), _LEAST_SECONDS)
+        return max((self._end - self._now()) / max(self.total - self.done, 1), _LEAST_SECONDS)
 
     @property
     def over(self) -> bool:
         """Whether the time is used up."""
-        return self.clock() >= self.end
-
-    def say(self, text: str) -> None:
-        """Report the progress."""
-        if self.progress is not None:
-            self.progress(self.done / self.total, text)
+        return self._now() >= self._end
 
     def measured(self, m: Measurement) -> Measurement:
         """Count a measurement and keep its notes."""
         self.done += 1
         for note in m.notes:
-            if note.code in _TOLD:
-                self._codes[note.code] += 1
-                self._sentences.setdefault(note.code, note.sentence)
+            if note.code in _KEPT_NOTES:
+                self._notes.setdefault(note.code, []).append(note.sentence)
         return m
 
-    def finished(self) -> tuple[Note, ...]:
-        """Return the notes; the work is over.
+    def finished(
+        self, device: Device, how: str, points: Sequence[Any]
+    ) -> tuple[tuple[Note, ...], Evidence, Environment]:
+        """Return the notes, the evidence and the environment; the work is over.
 
         Raises
         ------
         StoppedError
-            If nothing was measured.
+            If there is no point.
         """
-        if not self.done:
+        if not points:
             raise StoppedError(
                 f"{self.function}: stopped before the first point; expected at least one. Run it "
                 "again."
             )
-        if self.progress is not None:
-            self.progress(1.0, "done")
-        return tuple(self._notes())
-
-    def _notes(self) -> Iterator[Note]:
-        for code, count in self._codes.items():
-            yield Note(
-                code, f"{count} of {self.done} measurements; the first: {self._sentences[code]}"
+        self._progress(1.0, "done")
+        notes = [
+            Note(code, f"{len(each)} of {self.done} measurements; the first: {each[0]}")
+            for code, each in self._notes.items()
+        ]
+        if self._stopped:
+            notes.append(
+                Note(
+                    "stopped",
+                    f"Stopped after {self.done} of {self.total} measurements; run it again for "
+                    "the rest.",
+                )
             )
-        if self.stopped:
-            yield Note(
-                "stopped",
-                f"Stopped after {self.done} of {self.total} measurements; run it again for the "
-                "rest.",
-            )
+        environment = devices.environment(device)
+        evidence = Evidence.measured(
+            f"{device.name}, {how}", sum(p.samples for p in points), environment.date
+        )
+        return tuple(notes), evidence, environment
 
 
 # -------------------------------------------------------------------------------------------------
@@ -300,79 +308,48 @@ def latency(
     how = _method("latency", method, where)
     wanted = _sizes("latency", sizes, where, how)
     rounds = _given.whole("latency", "chases", chases, 1, 100)
-    run = _Run(
-        "latency",
-        rounds * len(wanted) + 1,
-        deadline,
-        progress=progress,
-        stop=stop,
-        clock=_given.clock("latency", clock),
-    )
+    run = _Run("latency", rounds * len(wanted) + 1, deadline, progress, stop, clock)
     taken: dict[int, list[Measurement]] = {}
     floor: float | None = None
-    try:
-        if not run.asked_to_stop():
-            floor = _hop_seconds(run.measured(_chase(where, how, LINE_BYTES, 0, run)))
+
+    def chase(nbytes: int, seed: int) -> Measurement:
+        return run.measured(
+            _timed_chase(where, how, nbytes, seed, run.share, stop=run.stop, clock=run.clock)
+        )
+
+    with run:
+        if not run.must_stop():
+            floor = chase(LINE_BYTES, 0).median_seconds / HOPS_PER_CALL
         # all sizes, then all again: a disturbance that lasts spoils one chase of many sizes, not
         # one size
         for seed in range(rounds):
             for nbytes in wanted:
                 # the first chase of each size is always made
-                if run.asked_to_stop() or (seed and run.over):
+                if run.must_stop() or (seed and run.over):
                     break
-                run.say(f"chase {seed + 1} of {rounds}, {format_bytes(nbytes)}")
-                one = run.measured(_chase(where, how, nbytes, seed, run))
+                run.report(f"chase {seed + 1} of {rounds}, {format_bytes(nbytes)}")
+                one = chase(nbytes, seed)
                 taken.setdefault(nbytes, []).append(one)
-    except StoppedError:
-        run.stopped = True
-    if not taken:
-        run.done = 0
-    notes = run.finished()
     points = tuple(_latency_point(nbytes, each) for nbytes, each in sorted(taken.items()))
-    environment = devices.environment(where)
-    evidence = Evidence.measured(
-        f"{where.name}, chase by {METHOD_WORDS[how]}",
-        sum(p.samples for p in points),
-        environment.date,
-    )
+    notes, evidence, environment = run.finished(where, f"chase by {METHOD_WORDS[how]}", points)
     return Latency(
         where.name, how, points, floor, _reported_caches(where), notes, evidence, environment
     )
 
 
-def _chase(device: Device, method: str, nbytes: int, seed: int, run: _Run) -> Measurement:
-    """Make a cycle, walk it once, and measure calls of ``HOPS_PER_CALL`` hops."""
-    return _timed_chase(
-        device, method, nbytes, seed, deadline=run.share, stop=run.stop, clock=run.given_clock
-    )
-
-
 def _timed_chase(
-    device: Device,
-    method: str,
-    nbytes: int,
-    seed: int = 0,
-    *,
-    deadline: float,
-    stop: Any = None,
-    clock: Any = None,
+    device: Device, method: str, nbytes: int, seed: int, seconds: float, **options: Any
 ) -> Measurement:
     """Measure the walk along a new chain; ``seconds / HOPS_PER_CALL`` is one hop's."""
     with (
         devices.guard(f"latency: a chain of {format_bytes(nbytes)} on {device.name}"),
         closing(_chain(device, method, nbytes, seed)) as chain,
     ):
-        return _walked(chain, device, nbytes, deadline=deadline, stop=stop, clock=clock)
+        return _walked(chain, device, nbytes, seconds, **options)
 
 
 def _walked(
-    chain: Chain,
-    device: Device,
-    nbytes: int,
-    *,
-    deadline: float,
-    stop: Any = None,
-    clock: Any = None,
+    chain: Chain, device: Device, nbytes: int, seconds: float, **options: Any
 ) -> Measurement:
     """Walk a chain once, then measure the walk."""
     for _ in range(1 + min(nbytes // LINE_BYTES, _MOST_WARM_HOPS) // HOPS_PER_CALL):
@@ -381,10 +358,9 @@ def _walked(
         chain.walk,
         device=device,
         relative_width=_RELATIVE_WIDTH,
-        deadline=deadline,
-        stop=stop,
-        clock=clock,
+        deadline=seconds,
         label=f"{HOPS_PER_CALL} hops in {format_bytes(nbytes)}",
+        **options,
     )
 
 
@@ -395,23 +371,21 @@ def _chain(device: Device, method: str, nbytes: int, seed: int = 0) -> Chain:
     return _chains.CudaChain(device, nbytes, seed)
 
 
-def _hop_seconds(m: Measurement) -> float:
-    return m.median_seconds / HOPS_PER_CALL
+def _per_hop(
+    interval: tuple[float, float] | None, hops: int = HOPS_PER_CALL
+) -> tuple[float, float] | None:
+    return None if interval is None else (interval[0] / hops, interval[1] / hops)
 
 
 def _latency_point(nbytes: int, each: list[Measurement]) -> LatencyPoint:
     intervals = [m.interval_seconds for m in each if m.interval_seconds is not None]
-    hull = (
-        (min(low for low, _ in intervals), max(high for _, high in intervals))
-        if len(intervals) == len(each)
-        else None
-    )
+    hull = None
+    if len(intervals) == len(each):
+        hull = min(low for low, _ in intervals), max(high for _, high in intervals)
     return LatencyPoint(
         nbytes=nbytes,
         median_seconds=float(np.median([m.median_seconds for m in each])) / HOPS_PER_CALL,
-        interval_seconds=None
-        if hull is None
-        else (hull[0] / HOPS_PER_CALL, hull[1] / HOPS_PER_CALL),
+        interval_seconds=_per_hop(hull),
         least_seconds=min(float(np.min(m.samples_seconds)) for m in each) / HOPS_PER_CALL,
         samples=sum(len(m.samples_seconds) for m in each),
         chases=len(each),
@@ -487,50 +461,30 @@ def parallel(
     size = _sizes("parallel", None if nbytes is None else [nbytes], where, how)[-1]
     size = size // 2 if nbytes is None else size
     wanted = sorted({1, *counts})
-    run = _Run(
-        "parallel",
-        len(wanted),
-        deadline,
-        progress=progress,
-        stop=stop,
-        clock=_given.clock("parallel", clock),
-    )
+    run = _Run("parallel", len(wanted), deadline, progress, stop, clock)
     points = []
-    try:
-        with (
-            devices.guard(f"parallel: a chain of {format_bytes(size)}"),
-            closing(_chain(where, how, size)) as chain,
-        ):
-            for count in wanted:
-                if run.asked_to_stop():
-                    break
-                run.say(plural(count, "chain"))
-                chain.start(count)
-                m = _walked(
-                    chain, where, size, deadline=run.share, stop=run.stop, clock=run.given_clock
+    with (
+        run,
+        devices.guard(f"parallel: a chain of {format_bytes(size)}"),
+        closing(_chain(where, how, size)) as chain,
+    ):
+        for count in wanted:
+            if run.must_stop():
+                break
+            run.report(plural(count, "chain"))
+            chain.start(count)
+            m = run.measured(_walked(chain, where, size, run.share, stop=run.stop, clock=run.clock))
+            points.append(
+                ParallelPoint(
+                    count,
+                    m.median_seconds / HOPS_PER_CALL,
+                    _per_hop(m.interval_seconds),
+                    float(np.min(m.samples_seconds)) / HOPS_PER_CALL,
+                    len(m.samples_seconds),
                 )
-                points.append(_parallel_point(count, run.measured(m)))
-    except StoppedError:
-        run.stopped = True
-    notes = run.finished()
-    environment = devices.environment(where)
-    evidence = Evidence.measured(
-        f"{where.name}, chases by {METHOD_WORDS[how]}",
-        sum(p.samples for p in points),
-        environment.date,
-    )
+            )
+    notes, evidence, environment = run.finished(where, f"chases by {METHOD_WORDS[how]}", points)
     return ParallelChains(where.name, how, size, tuple(points), notes, evidence, environment)
-
-
-def _parallel_point(count: int, m: Measurement) -> ParallelPoint:
-    interval = m.interval_seconds
-    return ParallelPoint(
-        count,
-        m.median_seconds / HOPS_PER_CALL,
-        None if interval is None else (interval[0] / HOPS_PER_CALL, interval[1] / HOPS_PER_CALL),
-        float(np.min(m.samples_seconds)) / HOPS_PER_CALL,
-        len(m.samples_seconds),
-    )
 
 
 # -------------------------------------------------------------------------------------------------
@@ -601,77 +555,65 @@ def bandwidth(
             "out."
         )
     wanted = _sizes("bandwidth", sizes, where, how)
-    run = _Run(
-        "bandwidth",
-        len(wanted),
-        deadline,
-        progress=progress,
-        stop=stop,
-        clock=_given.clock("bandwidth", clock),
-    )
+    run = _Run("bandwidth", len(wanted), deadline, progress, stop, clock)
     points = []
-    try:
+    with run:
         for nbytes in wanted:
-            if run.asked_to_stop():
+            if run.must_stop():
                 break
-            run.say(f"{what} {format_bytes(nbytes)}")
-            m = _timed_stream(
-                where, what, nbytes, deadline=run.share, stop=run.stop, clock=run.given_clock
+            run.report(f"{what} {format_bytes(nbytes)}")
+            m = run.measured(
+                _timed_stream(where, what, nbytes, run.share, stop=run.stop, clock=run.clock)
             )
-            points.append(_stream_point(nbytes, run.measured(m)))
-    except StoppedError:
-        run.stopped = True
-    notes = run.finished()
-    environment = devices.environment(where)
-    evidence = Evidence.measured(
-        f"{where.name}, {what} by {_WHO[how]}", sum(p.samples for p in points), environment.date
-    )
+            points.append(
+                BandwidthPoint(nbytes, *_rates(m, m.nbytes or 0.0), len(m.samples_seconds))
+            )
+    notes, evidence, environment = run.finished(where, f"{what} by {_WHO[how]}", points)
     return Bandwidth(
-        where.name, how, what, tuple(points), _reported_caches(where), notes, evidence, environment
+        where.name,
+        how,
+        what,
+        tuple(points),
+        _reported_caches(where),
+        notes,
+        evidence,
+        environment,
     )
 
 
 def _timed_stream(
-    device: Device,
-    operation: str,
-    nbytes: int,
-    *,
-    deadline: float,
-    stop: Any = None,
-    clock: Any = None,
+    device: Device, operation: str, nbytes: int, seconds: float, **options: Any
 ) -> Measurement:
     """Measure one call of a stream; its ``nbytes`` is what a call moves."""
     with devices.guard(f"bandwidth: {format_bytes(nbytes)} on {device.name}"):
-        work, moved = _work(device, operation, nbytes)
+        work, moved = (
+            _streams.thread_work(operation, nbytes)
+            if device.is_cpu
+            else _chains.reader(device, nbytes)
+        )
         work()
         m = timing.measure(
             work,
             device=device,
             relative_width=_RELATIVE_WIDTH,
-            deadline=deadline,
-            stop=stop,
-            clock=clock,
+            deadline=seconds,
             label=f"{operation} of {format_bytes(nbytes)}",
+            **options,
         )
-        # Told afterwards: a measurement compares bytes with the level that would hold them, but
+        # Set afterwards: a measurement compares bytes with the level that would hold them, but
         # these are few, moved many times.
         return dataclasses.replace(m, nbytes=float(moved))
 
 
-def _work(device: Device, operation: str, nbytes: int) -> tuple[Callable[[], Any], int]:
-    if device.is_cpu:
-        return _streams.thread_work(operation, nbytes)
-    return _chains.reader(device, nbytes)
-
-
-def _stream_point(nbytes: int, m: Measurement) -> BandwidthPoint:
-    interval, moved = m.interval_seconds, m.nbytes or 0.0
-    return BandwidthPoint(
-        nbytes,
-        moved / m.median_seconds,
+def _rates(
+    timing: Measurement | Timing, moved: float
+) -> tuple[float, tuple[float, float] | None, float]:
+    """Return bytes per second: at the median, the interval, and of the fastest sample."""
+    interval = timing.interval_seconds
+    return (
+        moved / timing.median_seconds,
         None if interval is None else (moved / interval[1], moved / interval[0]),
-        moved / float(np.min(m.samples_seconds)),
-        len(m.samples_seconds),
+        moved / float(np.min(timing.samples_seconds)),
     )
 
 
@@ -717,7 +659,7 @@ def measure_chase(nbytes: int, device: Any = "cpu", *, deadline: float = 0.5) ->
     where = _device("measure_chase", device)
     method = chase_method(where)
     size = _sizes("measure_chase", [nbytes], where, method)[0]
-    return _timed_chase(where, method, size, deadline=_given.deadline("measure_chase", deadline))
+    return _timed_chase(where, method, size, 0, _given.deadline("measure_chase", deadline))
 
 
 def measure_stream(
@@ -754,9 +696,7 @@ def measure_stream(
             "operation out."
         )
     size = _sizes("measure_stream", [nbytes], where, "numpy" if where.is_cpu else "cupy")[0]
-    return _timed_stream(
-        where, operation, size, deadline=_given.deadline("measure_stream", deadline)
-    )
+    return _timed_stream(where, operation, size, _given.deadline("measure_stream", deadline))
 
 
 def recorded_latency(recording: Recording) -> Latency | None:
@@ -772,30 +712,25 @@ def recorded_latency(recording: Recording) -> Latency | None:
     InputError
         If it is not a recording.
     """
-    entries = _recorded_entries("recorded_latency", recording, "latency")
+    entries = _recorded_timings("recorded_latency", recording, "latency")
     if not entries:
         return None
-    points = []
-    for nbytes, entry in entries:
-        timing, hops = entry.timing, int(entry.params["hops"])
-        if timing is None:
-            continue
-        pair = timing.interval_seconds
-        points.append(
-            LatencyPoint(
-                nbytes,
-                timing.median_seconds / hops,
-                None if pair is None else (pair[0] / hops, pair[1] / hops),
-                float(min(timing.samples_seconds)) / hops,
-                timing.sample_count,
-                1,
-            )
+    points = tuple(
+        LatencyPoint(
+            nbytes,
+            timing.median_seconds / hops,
+            _per_hop(timing.interval_seconds, hops),
+            float(min(timing.samples_seconds)) / hops,
+            timing.sample_count,
+            1,
         )
-    method = str(entries[0][1].params["method"])
+        for nbytes, timing, params in entries
+        for hops in [int(params["hops"])]
+    )
     return Latency(
         recording.environment.device,
-        method,
-        tuple(points),
+        str(entries[0][2]["method"]),
+        points,
         None,
         _recorded_caches(recording),
         (),
@@ -818,34 +753,25 @@ def recorded_bandwidth(recording: Recording, operation: str = "read") -> Bandwid
         If it is not a recording.
     """
     entries = [
-        (n, e)
-        for n, e in _recorded_entries("recorded_bandwidth", recording, "bandwidth")
-        if e.params.get("operation") == operation
+        (nbytes, timing)
+        for nbytes, timing, params in _recorded_timings(
+            "recorded_bandwidth", recording, "bandwidth"
+        )
+        if params.get("operation") == operation
     ]
     if not entries:
         return None
-    points = []
-    for nbytes, entry in entries:
-        timing = entry.timing
-        if timing is None or not timing.nbytes:
-            continue
-        moved = timing.nbytes
-        pair = timing.interval_seconds
-        points.append(
-            BandwidthPoint(
-                nbytes,
-                moved / timing.median_seconds,
-                None if pair is None else (moved / pair[1], moved / pair[0]),
-                moved / float(min(timing.samples_seconds)),
-                timing.sample_count,
-            )
-        )
+    points = tuple(
+        BandwidthPoint(nbytes, *_rates(timing, timing.nbytes), timing.sample_count)
+        for nbytes, timing in entries
+        if timing.nbytes
+    )
     method = "numpy" if recording.environment.device_kind == "cpu" else "cupy"
     return Bandwidth(
         recording.environment.device,
         method,
         operation,
-        tuple(points),
+        points,
         _recorded_caches(recording),
         (),
         recording.evidence(),
@@ -853,18 +779,21 @@ def recorded_bandwidth(recording: Recording, operation: str = "read") -> Bandwid
     )
 
 
-def _recorded_entries(
+def _recorded_timings(
     function: str, recording: Recording, experiment: str
-) -> list[tuple[int, Entry]]:
+) -> list[tuple[int, Timing, Mapping[str, Any]]]:
+    """Return working set, timing and parameters of an experiment's entries, by working set."""
     if not isinstance(recording, Recording):
         raise InputError(
             f"{function}: got {kind_of(recording)}; expected a Recording. Pass "
             "gl.recordings.load(name)."
         )
-    return sorted(
-        ((int(entry.params["nbytes"]), entry) for entry in recording.select(experiment)),
-        key=lambda pair: pair[0],
-    )
+    found = [
+        (int(entry.params["nbytes"]), entry.timing, entry.params)
+        for entry in recording.select(experiment)
+        if entry.timing is not None
+    ]
+    return sorted(found, key=lambda each: each[0])
 
 
 def _recorded_caches(recording: Recording) -> tuple[Reported, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,6 +123,11 @@ _BEYOND = 2.0  # times the largest reported cache: a set this large is mostly in
 # Of the first level's time, the share that the floor may be before it is named as what hides
 # smaller levels.
 _NEAR_FLOOR = 0.8
+
+
+def _between(text: Callable[[float], str], pair: tuple[float, float] | None) -> str:
+    """Return two values as tables show them."""
+    return "" if pair is None else " to ".join(map(text, pair))
 
 
 @dataclass(frozen=True)
@@ -266,9 +271,7 @@ class Levels(Result):
                 level.name,
                 level.speed_text,
                 "" if level.ends_bytes is None else f"about {format_bytes(level.ends_bytes)}",
-                ""
-                if level.between_bytes is None
-                else " to ".join(format_bytes(b) for b in level.between_bytes),
+                _between(format_bytes, level.between_bytes),
                 "" if level.reported_bytes is None else format_bytes(level.reported_bytes),
             )
             for level in self.levels
@@ -420,9 +423,7 @@ class Latency(Result):
             (
                 format_bytes(p.nbytes),
                 format_seconds(p.median_seconds),
-                ""
-                if p.interval_seconds is None
-                else " to ".join(format_seconds(v) for v in p.interval_seconds),
+                _between(format_seconds, p.interval_seconds),
                 format_seconds(p.least_seconds),
                 f"{p.samples} in {p.chases}",
             )
@@ -489,9 +490,7 @@ class Bandwidth(Result):
             (
                 format_bytes(p.nbytes),
                 format_bytes_per_second(p.bytes_per_second),
-                ""
-                if p.interval_bytes_per_second is None
-                else " to ".join(format_bytes_per_second(v) for v in p.interval_bytes_per_second),
+                _between(format_bytes_per_second, p.interval_bytes_per_second),
                 str(p.samples),
             )
             for p in self.points
@@ -582,9 +581,7 @@ class ParallelChains(Result):
             (
                 str(p.chains),
                 format_seconds(p.seconds_per_hop),
-                ""
-                if p.interval_seconds is None
-                else " to ".join(format_seconds(v) for v in p.interval_seconds),
+                _between(format_seconds, p.interval_seconds),
                 format_seconds(p.least_seconds),
                 f"{self.under_way(p):.1f}",
             )
