@@ -527,26 +527,29 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             first=first,
         )
 
-    def _on_message(self, _: Any, content: Any, __: Any) -> None:
+    def _on_message(self, panel: Any, content: Any, _: Any) -> None:
         """Handle what the browser sent; nothing that arrives here may end the instrument."""
         # from its values to its start a run is one: no other message comes between
         with self._lock:
             try:
-                what = content.get("do")
-                if what == "set":
-                    self._take(
-                        content, [(content.get("name"), content.get("raw"), content.get("seq"))]
-                    )
-                elif what == "run":
-                    if self._take(content, content.get("values", ())):
-                        self.run(content.get("action"))
-                elif what == "stop":
-                    self.stop()
+                self._handle(content)
             except Exception as error:
                 # shown inside the instrument: a callback's exception is shown nowhere else
                 self._panel.write(error=in_one_sentence(error), error_control="")
             finally:
-                self._panel.send(acknowledged(content))
+                # its number, and the view that counts so: every view of a panel hears every answer
+                known = content if isinstance(content, dict) else {}
+                panel.send({"ack": known.get("seq"), "view": known.get("view")})
+
+    def _handle(self, content: Any) -> None:
+        what = content.get("do")
+        if what == "set":
+            self._take(content, [(content.get("name"), content.get("raw"), content.get("seq"))])
+        elif what == "run":
+            if self._take(content, content.get("values", ())):
+                self.run(content.get("action"))
+        elif what == "stop":
+            self.stop()
 
     def _take(self, content: Mapping[str, Any], values: Sequence[tuple[Any, Any, Any]]) -> bool:
         """Set controls from a message's (name, raw value, number), in the controls' own order;
@@ -723,14 +726,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             more=notes[shown_notes:],
             code=self.code,
         )
-
-
-def acknowledged(content: Any) -> dict[str, Any]:
-    """Return the answer to a browser's message: its number, and the view that counts so, for every
-    view of a panel hears every answer.
-    """
-    known = content if isinstance(content, dict) else {}
-    return {"ack": known.get("seq"), "view": known.get("view")}
 
 
 def _words(evidence: Evidence) -> str:

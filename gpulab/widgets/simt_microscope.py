@@ -4,25 +4,65 @@ lane.
 
 from __future__ import annotations
 
+import pathlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
+import traitlets
 
 from gpulab import kernels
 from gpulab.errors import InputError, StoppedError, shown
+from gpulab.figures import palette
 from gpulab.kernels import Simulation
-from gpulab.widgets._controls import Choice, Control, Number
-from gpulab.widgets._instrument import Action, Drawing, Instrument, acknowledged
-from gpulab.widgets._simt_counts import show_source, table_of, verdict
-from gpulab.widgets._simt_examples import EXAMPLES
-from gpulab.widgets._simt_launch import Launch
-from gpulab.widgets._simt_panel import MicroscopePanel
-from gpulab.widgets._simt_walk import LANES, Walk, warps_of
-from gpulab.widgets._work import Progress, Stop, in_one_sentence
+from gpulab.widgets._instrument import (
+    Action,
+    Choice,
+    Control,
+    Drawing,
+    Instrument,
+    Number,
+    Progress,
+    Stop,
+    Values,
+)
+from gpulab.widgets._panels import Panel, script
+from gpulab.widgets._simt_kernels import EXAMPLES, Launch
+from gpulab.widgets._simt_views import (
+    COLUMNS,
+    LANES,
+    Walk,
+    show_source,
+    table_of,
+    verdict,
+    warps_of,
+)
 
 _OWN = "own"
+_RUNS = ("kernel", "block_number")  # the controls that begin another run
+_COLORS = {
+    "lane": palette.BLUISH_GREEN,
+    "touched": palette.SKY_BLUE,
+    "conflict": palette.ORANGE,
+    "look": palette.VERMILLION,
+    "guide": palette.GREY,
+}
+
+
+class MicroscopePanel(Panel):
+    """The source with its counts, and the step of a warp: its lanes, and the sectors and banks that
+    they touch.
+    """
+
+    _esm = script("simt_microscope.js")
+    _css = (pathlib.Path(__file__).parent / "simt_microscope.css").read_text(encoding="utf-8")
+
+    columns = traitlets.List(list(COLUMNS)).tag(sync=True)
+    colors = traitlets.Dict(_COLORS).tag(sync=True)
+    label = traitlets.Unicode().tag(sync=True)  # names the table for a screen reader
+    source: traitlets.List[Any] = traitlets.List().tag(sync=True)  # show_source()
+    position = traitlets.Dict().tag(sync=True)  # Walk.show()
 
 
 class SimtMicroscope(Instrument):
@@ -87,10 +127,9 @@ class SimtMicroscope(Instrument):
         if isinstance(kernel, str):
             values = {"kernel": kernel, **values}
         elif kernel is not None:
-            self._own = Launch(kernel, grid, block, args, dynamic_shared_bytes)
-            self._follows = self._own.newest() is self._own
+            self._open(Launch(kernel, grid, block, args, dynamic_shared_bytes))
         self._microscope = MicroscopePanel(later=True)
-        self._microscope.on_msg(self._on_step)
+        self._microscope.on_msg(self._on_message)
         self._examples: dict[str, Launch] = {}
         self._outputs: Mapping[str, np.ndarray] = {}
         self._walk: Walk | None = None
@@ -99,17 +138,20 @@ class SimtMicroscope(Instrument):
         self._rows: Sequence[Sequence[str]] = ()
         self._again: object = None  # another one with each wish to run the same thing once more
         self._tried: tuple[Any, ...] | None = None
-        later = {name: values.pop(name) for name in ("step",) if name in values}
+        step = values.pop("step", None)
         super().__init__(**values)
         self._microscope.open_now()
         self.children = (self._panel, self._microscope, self._results)
         self._run_if_wanted()
-        if later:
-            self.set(**later)
+        if step is not None:
+            self.set(step=step)
+
+    def _open(self, launch: Launch) -> None:
+        self._own, self._follows = launch, launch.newest() is launch
 
     # Controls.
 
-    def make_controls(self) -> Sequence[Control]:
+    def make_controls(self) -> list[Control]:
         """Return the kernel, the block and the warp that are followed; the step has its own buttons
         below them.
         """
@@ -133,10 +175,6 @@ class SimtMicroscope(Instrument):
 
     def _block_control(self) -> Control:
         most = self.launch.blocks - 1
-        words = (
-            f"The block to follow, 0 to {most:,}, where x varies fastest; the counts are "
-            "summed over all blocks."
-        )
         return Number(
             name="block_number",
             label="Block",
@@ -144,7 +182,8 @@ class SimtMicroscope(Instrument):
             minimum=0,
             maximum=most,
             integer=True,
-            help=words,
+            help=f"The block to follow, 0 to {most:,}, where x varies fastest; the counts are "
+            "summed over all blocks.",
         )
 
     def _warp_control(self) -> Control:
@@ -204,13 +243,9 @@ class SimtMicroscope(Instrument):
     @property
     def launch(self) -> Launch:
         """The kernel in the microscope, with its launch."""
-        name = (
-            self.values["kernel"]
-            if hasattr(self, "values")
-            else _OWN
-            if self._own
-            else next(iter(EXAMPLES))
-        )
+        first = _OWN if self._own else next(iter(EXAMPLES))
+        # none before the controls are made
+        name = getattr(self, "values", {}).get("kernel", first)
         if name == _OWN:
             assert self._own is not None
             return self._own
@@ -269,11 +304,10 @@ class SimtMicroscope(Instrument):
         """A description of the picture: the lanes, then each access of the step."""
         self.wait()
         position = self._microscope.position
-        return (
-            [position["words"], *(f"{a['title']}: {a['words']}" for a in position["accesses"])]
-            if position
-            else []
-        )
+        if not position:
+            return []
+        accesses = (f"{each['title']}: {each['words']}" for each in position["accesses"])
+        return [position["words"], *accesses]
 
     @property
     def outputs(self) -> Mapping[str, np.ndarray]:
@@ -293,17 +327,19 @@ class SimtMicroscope(Instrument):
         """
         self.wait()
         with self._lock:
-            step = (
-                None
-                if self._walk is None
-                else self._walk.next_at(self._shown_warp, self.step, line)
-            )
+            step = self._next_at(line)
         if step is None:
             raise InputError(
                 f"Warp {self.warp} never executes line {shown(line)}; expected one of its lines. "
                 "Choose another line or warp."
             )
         self.set(step=step)
+
+    def _next_at(self, line: Any) -> int | None:
+        """Return the warp's next step at a line, or None."""
+        if self._walk is None:
+            return None
+        return self._walk.next_at(self._shown_warp, self.step, line)
 
     def load(
         self,
@@ -322,20 +358,13 @@ class SimtMicroscope(Instrument):
             If grid and block are not given and there are none yet.
         """
         with self._lock:
-            before = self._own
-            if before is not None:
-                grid, block = (
-                    before.grid if grid is None else grid,
-                    before.block if block is None else block,
-                )
+            if (before := self._own) is not None:
+                grid = before.grid if grid is None else grid
+                block = before.block if block is None else block
                 args = args or before.arguments
-                dynamic_shared_bytes = (
-                    before.dynamic_shared_bytes
-                    if dynamic_shared_bytes is None
-                    else dynamic_shared_bytes
-                )
-            self._own = Launch(kernel, grid, block, args, dynamic_shared_bytes or 0)
-            self._follows = self._own.newest() is self._own
+                if dynamic_shared_bytes is None:
+                    dynamic_shared_bytes = before.dynamic_shared_bytes
+            self._open(Launch(kernel, grid, block, args, dynamic_shared_bytes or 0))
             self.controls["kernel"] = self._kernel_control()
             self._again = object()
             step = self.values["step"]
@@ -353,23 +382,13 @@ class SimtMicroscope(Instrument):
     def set(self, **values: Any) -> None:
         """Set controls by name, as the mouse would; another kernel or block is run at once."""
         if "step" in values or "warp" in values:
-            if values.keys() & {"kernel", "block_number"}:
-                self.set(
-                    **{
-                        name: value
-                        for name, value in values.items()
-                        if name in ("kernel", "block_number")
-                    }
-                )
-                values = {
-                    name: value
-                    for name, value in values.items()
-                    if name not in ("kernel", "block_number")
-                }
+            # they are those of the new run
+            if first := {name: values.pop(name) for name in _RUNS if name in values}:
+                self.set(**first)
             self.wait()
         self._apply(values)
 
-    def _apply(self, values: Mapping[str, Any]) -> None:
+    def _apply(self, values: Values) -> None:
         super().set(**values)
         self._run_if_wanted()
 
@@ -379,8 +398,7 @@ class SimtMicroscope(Instrument):
             self._again = object()
             if self._own is not None and self._follows:
                 self._own = self._own.newest()
-            under_way = self.running and action in (None, "run")
-            if not under_way:
+            if not self.running or action not in (None, "run"):
                 super().run(action)
         if wait:
             self.wait()
@@ -401,9 +419,7 @@ class SimtMicroscope(Instrument):
 
     # The work.
 
-    def work(
-        self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop
-    ) -> Simulation:
+    def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Simulation:
         """Run ``gl.kernels.simulate`` for the present controls; if they change meanwhile, start
         again.
         """
@@ -425,8 +441,7 @@ class SimtMicroscope(Instrument):
     def _simulate(
         self, launch: Launch, block_number: int, progress: Progress, stop: Stop
     ) -> Simulation:
-        begun = time.monotonic()
-        name, reached = launch.name, 0.0
+        begun, name, reached = time.monotonic(), launch.name, 0.0
 
         def batch_done(share: float, words: str) -> None:
             nonlocal reached
@@ -451,25 +466,18 @@ class SimtMicroscope(Instrument):
         )
         if stop():
             raise StoppedError(f"{name}: stopped.")
-        self._found = (
-            Walk(s),
-            {
-                n: np.asarray(a)
-                for n, a in zip(launch.parameters, arguments, strict=False)
-                if np.ndim(a)
-            },
-        )
+        both = zip(launch.parameters, arguments, strict=False)
+        self._found = Walk(s), {name: np.asarray(array) for name, array in both if np.ndim(array)}
         return s
 
     def ended(self, action: str) -> None:
         """Show the new result; the step is kept if it is still valid."""
         if self._found is not None:
             self._walk, self._outputs = self._found
-            self._microscope.write(
-                source=show_source(self._walk.simulation),
-                label=f"Source of {self._walk.simulation.kernel} with its counts",
-            )
-            self._rows = table_of(self._walk.simulation, self._outputs)
+            s = self._walk.simulation
+            label = f"Source of {s.kernel} with its counts"
+            self._microscope.write(source=show_source(s), label=label)
+            self._rows = table_of(s, self._outputs)
         self.replace_control(self._warp_control())
         self.replace_control(self._step_control())
 
@@ -492,22 +500,19 @@ class SimtMicroscope(Instrument):
 
     _place: int | None = None  # of the step that is shown, in the trace of the block
 
-    def draw(self, values: Mapping[str, Any]) -> Drawing:
+    def draw(self, values: Values) -> Drawing:
         """Show the step; return the totals, the findings and the arrays as a table."""
         if self._walk is None:
             self._place = None
             self._microscope.write(source=[], position={})
-            return Drawing(
-                message="Nothing to show: choose another kernel, or press Run."
-                if self._working is None
-                else "The simulation is running."
-            )
+            waits = "Nothing to show: choose another kernel, or press Run."
+            running = "The simulation is running."
+            return Drawing(message=waits if self._working is None else running)
         s, warp = self._walk.simulation, self._shown_warp
         steps = self._walk.steps(warp)
-        self._place = int(steps[min(values["step"], len(steps)) - 1]) if len(steps) else None
-        self._microscope.write(
-            position=self._walk.show(warp, min(values["step"], max(len(steps), 1)))
-        )
+        step = min(values["step"], max(len(steps), 1))
+        self._place = int(steps[step - 1]) if len(steps) else None
+        self._microscope.write(position=self._walk.show(warp, step))
         headers = ("", "count", "meaning")
         return Drawing(None, headers, self._rows, [s.evidence], (), verdict(s))
 
@@ -515,39 +520,17 @@ class SimtMicroscope(Instrument):
         """Leave out a step that the browser sent before it heard of a shorter walk: the slider has
         no field that a refusal could mark.
         """
-        if (
-            name == "step"
-            and isinstance(raw, int)
-            and raw > cast("Number", self.controls["step"]).maximum
-        ):
-            return
-        super()._set_from_panel(name, raw)
+        most = cast("Number", self.controls["step"]).maximum
+        if name != "step" or not isinstance(raw, int) or raw <= most:
+            super()._set_from_panel(name, raw)
 
-    def _on_step(self, _: Any, content: Any, __: Any) -> None:
-        """Handle what the browser sent from the step's own controls; nothing that arrives here may
-        end the instrument.
-        """
-        with self._lock:
-            try:
-                if content.get("do") == "set":
-                    self._take(
-                        content, [(content.get("name"), content.get("raw"), content.get("seq"))]
-                    )
-                elif content.get("do") == "line" and self._is_new(
-                    content, "step", content.get("seq")
-                ):
-                    step = (
-                        None
-                        if self._walk is None
-                        else self._walk.next_at(self._shown_warp, self.step, content.get("line"))
-                    )
-                    if step is not None:
-                        self._apply({"step": step})
-            except Exception as error:
-                # shown inside the instrument: a callback's exception is shown nowhere else
-                self._panel.write(error=in_one_sentence(error), error_control="")
-            finally:
-                self._microscope.send(acknowledged(content))
+    def _handle(self, content: Any) -> None:
+        if content.get("do") != "line":
+            super()._handle(content)
+            return
+        newest = self._is_new(content, "step", content.get("seq"))
+        if newest and (step := self._next_at(content.get("line"))) is not None:
+            self._apply({"step": step})
 
     def close(self) -> None:
         """Stop the work and close the widgets."""
@@ -555,32 +538,31 @@ class SimtMicroscope(Instrument):
             self._microscope.close()
             super().close()
 
-    def code_for(self, values: Mapping[str, Any]) -> str:
+    def code_for(self, values: Values) -> str:
         """Return the call of ``gl.kernels.simulate`` and the step that is shown."""
-        launch, number, place = self.launch, values["block_number"], self._place
-        dynamic = (
-            f", dynamic_shared_bytes={launch.dynamic_shared_bytes}"
-            if launch.dynamic_shared_bytes
-            else ""
-        )
-        call = f"s = gl.kernels.simulate({launch.code()}{dynamic}, trace={number})"
+        launch, place = self.launch, self._place
+        launched = launch.code()
+        if launch.dynamic_shared_bytes:
+            launched += f", dynamic_shared_bytes={launch.dynamic_shared_bytes}"
         if values["kernel"] == _OWN:
-            numpy = "import numpy as np\n\n" if "np." in launch.code() else ""
-            head = (
-                f"{numpy}import gpulab as gl\n\n# Arrays change in place here, as on a GPU; "
-                "the microscope works on copies.\n"
+            head = "import numpy as np\n\n" if "np." in launched else ""
+            head += (
+                "import gpulab as gl\n\n# Arrays change in place here, as on a GPU; the microscope "
+                "works on copies.\n"
             )
         else:
             head = EXAMPLES[values["kernel"]].cell
-        first = LANES * values["warp"]
-        lanes = f"list(a.elements[{first}:{first + LANES}])"
-        step = (
-            ""
-            if place is None
-            else f"\nstep = s.trace[{place}]\nprint(step.line, [(a.array, a.kind, {lanes}) for "
-            "a in step.accesses])"
+        lines = [
+            f"{head}s = gl.kernels.simulate({launched}, trace={values['block_number']})",
+            "print(s.listing())",
+        ]
+        if place is not None:
+            first = LANES * values["warp"]
+            lanes = f"list(a.elements[{first}:{first + LANES}])"
+            lines += [
+                f"step = s.trace[{place}]",
+                f"print(step.line, [(a.array, a.kind, {lanes}) for a in step.accesses])",
+            ]
+        return "\n".join(
+            [*lines, f"# The same in the microscope: gl.widgets.SimtMicroscope({launched})"]
         )
-        again = (
-            f"\n# The same in the microscope: gl.widgets.SimtMicroscope({launch.code()}{dynamic})"
-        )
-        return f"{head}{call}\nprint(s.listing()){step}{again}"

@@ -1,7 +1,8 @@
-"""The steps of a warp as plain data for the SIMT microscope: its lanes, and the sectors and banks
-that each access touches.
+"""A simulation as plain data for the SIMT microscope: the counted source, the totals and findings,
+and the steps of a warp with its lanes, sectors and banks.
 
-Which they are comes from ``gpulab.models``; here they get their words and their boxes.
+Which lanes touch which sectors and banks comes from ``gpulab.models``; here they get their words and
+their boxes.
 """
 
 from __future__ import annotations
@@ -9,15 +10,150 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from gpulab.kernels import Simulation
-from gpulab.kernels._simulate.report import Step, StepAccess
+from gpulab.kernels import Finding, Simulation
+from gpulab.kernels._simulate.report import Counts, Step, StepAccess
 from gpulab.models import AccessPattern, access_at
+from gpulab.units import plural
+
+COLUMNS = (
+    "line",
+    "source",
+    "active lanes",
+    "divergent branches",
+    "sectors / request (ideal)",
+    "bank conflict",
+    "requests",
+)
+_FIRST_VALUES = 8  # of each array
+
+
+def show_source(simulation: Simulation) -> list[dict[str, Any]]:
+    """Return the source's lines with their counts and findings for the panel, in the order of
+    ``COLUMNS``.
+    """
+    return [
+        {
+            "line": number,
+            "text": text,
+            "cells": _cells(simulation.lines.get(number) or Counts()),
+            "findings": [
+                {"kind": finding.kind, "words": _in_words(finding)}
+                for finding in simulation.findings
+                if finding.line == number
+            ],
+        }
+        for number, text in simulation.source.items()
+    ]
+
+
+def _in_words(finding: Finding) -> str:
+    """Return what is wrong and who does it, in one sentence."""
+    who = " and ".join(str(thread) for thread in finding.threads)
+    times = "once" if finding.count == 1 else f"{finding.count:,} times"
+    return f"{finding.message[:1].upper()}{finding.message[1:]} ({who}; {times})."
+
+
+def _cells(counts: Counts) -> list[dict[str, Any]]:
+    """Return the counts of a line as texts, each with whether it is worth a look."""
+    sectors, ideal = counts.sectors_per_request, counts.ideal_sectors_per_request
+    ratio, ways = counts.active_ratio, counts.conflict_ways
+    spaces = ((counts.global_requests, "device"), (counts.shared_requests, "shared"))
+    branches = f"{counts.divergent_branches:,} of {counts.branches:,}" if counts.branches else ""
+    conflict = "" if ways is None else f"{ways:.3g}-way" if ways > 1 else "none"
+    cells = [
+        ("" if ratio is None else f"{ratio:.0%}", False),
+        (branches, counts.divergent_branches > 0),
+        (
+            "" if sectors is None else f"{sectors:.1f} ({ideal:.1f})",
+            counts.global_sectors > counts.ideal_global_sectors,
+        ),
+        (conflict, counts.shared_wavefronts > counts.ideal_shared_wavefronts),
+        ("\n".join(f"{n:,} {space}" for n, space in spaces if n), False),
+    ]
+    return [{"text": text, "look": look} for text, look in cells]
+
+
+def _totals(simulation: Simulation) -> list[tuple[str, str, str]]:
+    """Return the totals as rows of (what, count, what it means)."""
+    t = simulation.totals
+    rows = [
+        (
+            "active lanes",
+            "" if t.active_ratio is None else f"{t.active_ratio:.1%}",
+            f"of 32 in each of {t.executed_warps:,} statements of a warp",
+        ),
+        (
+            "divergent branches",
+            f"{t.divergent_branches:,}",
+            f"of {plural(t.branches, 'test')} by a warp",
+        ),
+    ]
+    if t.global_requests:
+        rows += [
+            (
+                "device memory: sectors",
+                f"{t.global_sectors:,}",
+                f"of 32 bytes, in {plural(t.global_requests, 'request')}; "
+                f"{t.ideal_global_sectors:,} would do",
+            ),
+            (
+                "sectors / request",
+                f"{t.sectors_per_request:.2f}",
+                f"ideal: {t.ideal_sectors_per_request:.2f}",
+            ),
+            ("bytes moved", f"{t.global_bytes_moved:,}", f"{t.global_bytes_requested:,} asked for"),
+        ]
+    if t.shared_requests:
+        rows.append(
+            (
+                "shared memory: wavefronts",
+                f"{t.shared_wavefronts:,}",
+                f"in {plural(t.shared_requests, 'request')}; {t.ideal_shared_wavefronts:,} would do",
+            )
+        )
+    if simulation.shared_bytes:
+        rows.append(("shared memory of a block", f"{simulation.shared_bytes:,}", "bytes"))
+    if t.atomic_requests:
+        rows.append(("atomics", f"{t.atomic_requests:,}", "requests among those"))
+    if t.barriers:
+        rows.append(("barriers", f"{t.barriers:,}", "barriers passed, summed over the blocks"))
+    return rows
+
+
+def table_of(
+    simulation: Simulation, outputs: Mapping[str, np.ndarray]
+) -> Sequence[tuple[str, str, str]]:
+    """Return the findings, the totals and the first values of the arrays afterwards, as rows."""
+    rows = [(f"{f.kind}, line {f.line}", f"{f.count:,}", _in_words(f)) for f in simulation.findings]
+    rows += _totals(simulation)
+    for name, array in outputs.items():
+        values = array.reshape(-1)[:_FIRST_VALUES].tolist()
+        texts = [f"{v:.6g}" if array.dtype.kind == "f" else str(v) for v in values]
+        texts += ["..."] if array.size > _FIRST_VALUES else []
+        shape = f"{array.dtype} {' x '.join(map(str, array.shape))}"
+        rows.append((f"{name} afterwards", shape, ", ".join(texts)))
+    return rows
+
+
+def verdict(s: Simulation) -> str:
+    """Return the findings in one sentence."""
+    where = f"{s.kernel}, grid {s.grid}, block {s.block}"
+    if not s.findings:
+        return f"{where}: no race, no out-of-bounds access and no barrier error was found."
+    places = Counter(f"{f.kind} in line {f.line}" for f in s.findings)
+    found = ", ".join(
+        f"{place} ({count})" if count > 1 else place for place, count in places.items()
+    )
+    return f"{where}: {plural(len(s.findings), 'finding')}: {found}."
+
+
+# The steps of a warp.
 
 LANES = 32
 _SECTOR_BYTES, _WORD_BYTES = 32, 4
@@ -40,8 +176,8 @@ class Walk:
     """
 
     simulation: Simulation
-    _steps: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
-    _lines: dict[int, list[int]] = field(default_factory=dict, repr=False)
+    # warp -> the places of its steps, and its lines
+    _warps: dict[int, tuple[np.ndarray, list[int]]] = field(default_factory=dict, repr=False)
 
     @property
     def warps(self) -> int:
@@ -50,45 +186,31 @@ class Walk:
 
     def steps(self, warp: int) -> np.ndarray:
         """Return the places in the trace at which a warp has an active lane, ascending."""
-        if warp not in self._steps:
-            trace = self.simulation.trace
-            self._steps[warp] = np.flatnonzero(
-                np.fromiter((step.active[warp] != 0 for step in trace), bool, len(trace))
-            )
-        return self._steps[warp]
+        return self._of(warp)[0]
 
-    def lines(self, warp: int) -> list[int]:
-        """Return the lines that a warp executes."""
-        if warp not in self._lines:
-            self._lines[warp] = sorted(
-                {self.simulation.trace[place].line for place in self.steps(warp)}
-            )
-        return self._lines[warp]
+    def _of(self, warp: int) -> tuple[np.ndarray, list[int]]:
+        if warp not in self._warps:
+            trace = self.simulation.trace
+            active = np.fromiter((step.active[warp] != 0 for step in trace), bool, len(trace))
+            places = np.flatnonzero(active)
+            self._warps[warp] = places, sorted({trace[place].line for place in places})
+        return self._warps[warp]
 
     def next_at(self, warp: int, step: int, line: int) -> int | None:
         """Return the next step, from 1, at which the warp executes a line; the first one after the
         last, None without any.
         """
         trace = self.simulation.trace
-        there = [
-            k for k, place in enumerate(self.steps(warp), start=1) if trace[place].line == line
-        ]
+        places = enumerate(self.steps(warp), start=1)
+        there = [k for k, place in places if trace[place].line == line]
         return next((k for k in there if k > step), there[0] if there else None)
 
     def show(self, warp: int, step: int) -> dict[str, Any]:
         """Return a step of a warp for the panel; ``step`` counts from 1."""
-        places = self.steps(warp)
+        (places, lines), trace = self._of(warp), self.simulation.trace
         if not len(places):
-            return {
-                "step": 0,
-                "steps": 0,
-                "line": 0,
-                "words": f"Warp {warp} executes nothing.",
-                "lanes": [],
-                "accesses": [],
-                "lines": [],
-            }
-        trace = self.simulation.trace
+            nothing = {"words": f"Warp {warp} executes nothing.", "step": 0, "steps": 0, "line": 0}
+            return {**nothing, "lanes": [], "accesses": [], "lines": []}
         now = trace[places[step - 1]]
         lanes = [bool(now.active[warp] >> lane & 1) for lane in range(LANES)]
         exist = [warp * LANES + lane < math.prod(self.simulation.block) for lane in range(LANES)]
@@ -105,23 +227,24 @@ class Walk:
                 for lane, (on, there) in enumerate(zip(lanes, exist, strict=True))
             ],
             "accesses": self._accesses(now, warp, sum(lanes)),
-            "lines": self.lines(warp),
+            "lines": lines,
         }
 
     def _accesses(self, step: Step, warp: int, active: int) -> list[dict[str, Any]]:
         outside = {(f.line, f.array) for f in self.simulation.findings if f.kind == "bounds"}
-        shown = [(access, show_access(access, warp)) for access in step.accesses]
-        for access, found in shown:
-            missing = (
-                0 if found is None else active - sum(sum(part["lanes"]) for part in found["parts"])
-            )
-            if found is not None and missing and (step.line, access.array) in outside:
+        shown = []
+        for access in step.accesses:
+            if (found := show_access(access, warp)) is None:
+                continue
+            shown.append(found)
+            missing = active - sum(sum(part["lanes"]) for part in found["parts"])
+            if missing and (step.line, access.array) in outside:
+                does = "does" if missing == 1 else "do"
                 found["words"] += (
-                    f"; {missing} active {_lanes(missing)} {'does' if missing == 1 else 'do'} not "
-                    "take part: see the finding"
+                    f"; {missing} active {_lanes(missing)} {does} not take part: see the finding"
                 )
                 found["good"] = False
-        return [found for _, found in shown if found is not None]
+        return shown
 
 
 def warps_of(block: Sequence[int]) -> int:
