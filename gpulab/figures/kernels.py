@@ -202,15 +202,15 @@ def _banks(pattern: AccessPattern) -> list[dict[str, Any]]:
     passes = _passes(pattern)
     numbered = passes == 1 and pattern.conflict_ways <= _READABLE
     # place, level, label and what the mouse shows of each word
-    pieces: dict[str, list[tuple[float, int, str, str]]] = {name: [] for name in _WORDS}
+    first, further = _WORDS
+    pieces: dict[str, list[tuple[float, int, str, str]]] = {first: [], further: []}
     for part in range(passes):
         for bank, words in pattern.bank_lanes(part).items():
             for level, (word, lanes) in enumerate(words.items()):
                 label = f"{lanes[0]}{'+' if len(set(lanes)) > 1 else ''}" if numbered else ""
                 whose = f"bank {bank}, word at byte {4 * word:,}: {_lanes(lanes)}"
-                pieces[list(_WORDS)[level > 0]].append(
-                    (part * (_BANKS + _GAP) + bank, level, label, whose)
-                )
+                piece = (part * (_BANKS + _GAP) + bank, level, label, whose)
+                pieces[further if level else first].append(piece)
     traces = [
         {
             # one without words keeps its place in the legend
@@ -296,7 +296,7 @@ _PANELS = {
         "shared memory",
     ),
 }
-# What limits, as words, symbol and colour; the symbols alone tell them apart.
+# What limits, as words, symbol and color; the symbols alone distinguish them.
 _LIMITERS = {
     "warps": ("warp slots", "circle-open", palette.BLUISH_GREEN),
     "registers": ("registers", "square-open", palette.ORANGE),
@@ -332,7 +332,6 @@ def occupancy(launch: Occupancy) -> LabFigure:
         f"Occupancy {launch.ratio:.1%} on compute capability {launch.compute_capability}: {held}"
     )
     sweeps = [occupancy_sweep(launch, axis) for axis in _PANELS]
-    base = frame(title, launch.evidence, _occupancy_words(launch, sweeps), height=400)
     shares = [0.0, 0.25, 0.5, 0.75, 1.0]
     axes: dict[str, Any] = {}
     traces: list[dict[str, Any]] = []
@@ -361,7 +360,9 @@ def occupancy(launch: Occupancy) -> LabFigure:
             {**trace, "xaxis": f"x{end}", "yaxis": f"y{end}"}
             for trace in (*_curve(one, shape, legend), here)
         ]
-    return composed(base, traces, **axes)
+    return composed(
+        frame(title, launch.evidence, _occupancy_words(launch, sweeps), height=400), traces, **axes
+    )
 
 
 def _curve(one: OccupancySweep, shape: str, legend: set[str]) -> list[dict[str, Any]]:

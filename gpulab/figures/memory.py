@@ -48,8 +48,8 @@ _HIGHER = 15  # pixels from one line of names to the next
 # Free memory of more than this many times the longest bar would make the bars too short to read: it
 # is told, not drawn to scale.
 _FAR, _NEAR = 4.0, 1.15
-# What each part of a rank's bar is called, its colour, and the pattern that tells it apart without
-# colour.
+# What each part of a rank's bar is called, its color, and the pattern that distinguishes it without
+# color.
 _PARTS = {
     "parameters": (palette.memory_color("parameters"), "/"),
     "optimizer": (palette.memory_color("optimizer"), "\\"),

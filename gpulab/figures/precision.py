@@ -36,7 +36,7 @@ _MOST = 120  # numbers of one format that are drawn one by one
 _END = 1.7976931348623157e308  # what float64, and so an axis, ends at
 _ROWS = {1: (0.5,), 2: (0.72, 0.28)}
 _TICKS = 7  # of the number line, at most
-_DIGITS = 6  # of a tick's label at least; 17 tell any two numbers of float64 apart
+_DIGITS = 6  # of a tick's label at least; 17 distinguish any two numbers of float64
 
 
 def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
@@ -67,7 +67,6 @@ def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
         )
     low, high = _span(many)
     title = " and ".join(f"{n.format.name}: {n.held:.10g}" for n in many)
-    base = frame(title, many[0].evidence, _numbers_in_words(many), height=300 + 84 * len(many))
     places = _ROWS[len(many)]
     bits = [trace for place, one in zip(places, many, strict=True) for trace in _bits(one, place)]
     # each field once in the legend
@@ -90,7 +89,7 @@ def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
         asked["shapes"] = [{**upright(many[0].given), **place}]
         asked["annotations"] = [note(words, many[0].given, 1, yanchor="bottom", **place)]
     return composed(
-        base,
+        frame(title, many[0].evidence, _numbers_in_words(many), height=300 + 84 * len(many)),
         [*bits, *lines],
         xaxis={
             **bare,
@@ -135,7 +134,7 @@ def _digits(low: float, high: float) -> int:
 
 
 def _bits(one: Number, place: float) -> list[dict[str, Any]]:
-    """Return one box for each bit, coloured by its field; the format's name to the left."""
+    """Return one box for each bit, colored by its field; the format's name to the left."""
     bits = one.format.bits
     size, letters = (20, 13) if bits <= 19 else (15, 11) if bits <= 32 else (10, 8)
     x = 0
@@ -264,7 +263,7 @@ def _numbers_in_words(many: Sequence[Number]) -> str:
 
 # Gradients.
 
-# What becomes of a bar; the pattern tells it without the colour.
+# What becomes of a bar; the pattern shows it without the color.
 _FATES = {
     "zero": ("becomes zero", palette.VERMILLION, "x"),
     "subnormal": ("subnormal: fewer digits", palette.ORANGE, "/"),
@@ -293,7 +292,6 @@ def gradient_window(window: GradientWindow) -> LabFigure:
 
     one = window.format
     title = f"{window.which} gradients of {window.label} times {plain(window.scale)}, in {one.name}"
-    base = frame(title, window.evidence, f"{title}. {window.explanation}", height=400)
     shift = math.log2(window.scale)
     tiny, normal, top = one.emin - one.mantissa_bits, one.emin, one.emax + 1
     total = max(sum(window.counts), 1)
@@ -332,7 +330,7 @@ def gradient_window(window: GradientWindow) -> LabFigure:
     beside = ({"xanchor": "left", "xshift": 4}, {"xanchor": "right", "xshift": -4})
     late = left + 0.7 * (right - left)
     return composed(
-        base,
+        frame(title, window.evidence, f"{title}. {window.explanation}", height=400),
         traces,
         xaxis={
             **ticks(marks, [f"2^{t}" for t in marks]),

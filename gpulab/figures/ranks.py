@@ -47,8 +47,8 @@ _TALLEST = 620
 _NAMED = 0.0125  # of the picture's width that a bar needs for each letter of a word
 _NUMBERED = 0.014
 _THIN = 0.006  # bars narrower than this share would be all edge
-# What a bar is: its colour, its pattern, the ink that is read on it, and its words in the legend.
-# The patterns alone tell them apart.
+# What a bar is: its color, its pattern, the ink that is read on it, and its words in the legend.
+# The patterns alone distinguish them.
 _KINDS: dict[str, tuple[str, str, str, str]] = {
     "forward": (palette.BLUE, "", "#FFFFFF", "forward"),
     "backward": (palette.BLUISH_GREEN, "/", "#000000", "backward"),
@@ -94,16 +94,15 @@ def rank_timeline(t: RankTimeline, steps: int = 2) -> LabFigure:
     names = [f"rank {rank}" for rank in range(t.ranks)]
     at = [*heights, *(y + _BESIDE for y in heights)] if messages else heights
     drawn = min(max(1, len(t.steps)), steps)
-    base = frame(
-        f"{t.label}: work and waiting, {f'{drawn} steps' if drawn > 1 else 'one step'}",
-        t.evidence,
-        _shares_in_words(t),
-        height=_MARGIN + height * t.ranks + (_LEGEND if messages else 0),
-    )
     later = [moment - begin for moment in t.steps[1:] if begin < moment < end]
     beside = {"xref": "x", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "xshift": 3}
     return composed(
-        base,
+        frame(
+            f"{t.label}: work and waiting, {f'{drawn} steps' if drawn > 1 else 'one step'}",
+            t.evidence,
+            _shares_in_words(t),
+            height=_MARGIN + height * t.ranks + (_LEGEND if messages else 0),
+        ),
         [
             _rank_bars(kind, bars, pitch, begin, end, t.evidence.badge)
             for kind in _KINDS
@@ -289,17 +288,17 @@ def _bar(kind: str, badge: Badge, height: float, width: float = 1.0) -> dict[str
     """
     color, shape, _, words = _KINDS[kind]
     hollow = badge is not Badge.MEASURED
-    pattern: dict[str, Any] = {"shape": shape}
     edge: dict[str, Any]
     if kind == "idle":
         ground, edge = _CLEAR if hollow else _WAIT, {"width": 0}
-        pattern |= {"size": 6, "fgcolor": color, "fgopacity": 0.45, "bgcolor": ground}
+        pattern = {"size": 6, "fgcolor": color, "fgopacity": 0.45}
     else:
         ground = faded(color, "0.10") if hollow else color
         edge = {"color": color if hollow else "rgba(255,255,255,0.9)"}
         edge["width"] = 0.4 if width <= _THIN else 1.3 if hollow else 0.7
-        pattern |= {"size": 8, "solidity": 0.12, "fgcolor": color if hollow else "#FFFFFF"}
-        pattern |= {"fgopacity": 0.6, "bgcolor": ground}
+        lines = color if hollow else "#FFFFFF"
+        pattern = {"size": 8, "solidity": 0.12, "fgcolor": lines, "fgopacity": 0.6}
+    pattern |= {"shape": shape, "bgcolor": ground}
     return {
         "type": "bar",
         "orientation": "h",
@@ -401,12 +400,6 @@ def scaling(
     # out); the table's badges have them all.
     modelled = [one.evidence for one in (*(r.prediction for r in results), *curves) if one]
     title, axis = _QUANTITIES[quantity]
-    base = frame(
-        title,
-        [*(r.evidence for r in results), *modelled[-1:]],
-        _scaling_words(results, curves),
-        _HEIGHT + _ENTRY * max(0, len(traces) - 4),
-    )
     values = [value for trace in traces for value in trace["y"] if value is not None]
     if quantity == "efficiency":
         top = max([105.0, *values]) * 1.02
@@ -417,7 +410,12 @@ def scaling(
     bits = max(2, *counts).bit_length()
     powers = [2**k for k in range(0, bits + 1, 1 + bits // 9)]
     return composed(
-        base,
+        frame(
+            title,
+            [*(r.evidence for r in results), *modelled[-1:]],
+            _scaling_words(results, curves),
+            _HEIGHT + _ENTRY * max(0, len(traces) - 4),
+        ),
         traces,
         {"type": "scatter"},
         xaxis=count_axis([float(c) for c in counts], "ranks (log scale)", powers),

@@ -149,21 +149,20 @@ def roofline(
         places.add_line((shape["x0"], shape["x1"]), (shape["y0"], shape["y1"]))
     for one, _ in machines:
         traces += _points(one, places)
-    base = frame(
-        f"Roofline of {' and '.join(dict.fromkeys(one.device for one, _ in machines))}",
-        [
-            evidence
-            for one, _ in machines
-            for evidence in (
-                one.evidence,
-                *(p.evidence for p in one.points if p.seconds is not None),
-            )
-        ],
-        _roofline_words([one for one, _ in machines], ridges),
-        height=_HEIGHT,
-    )
     return composed(
-        base,
+        frame(
+            f"Roofline of {' and '.join(dict.fromkeys(one.device for one, _ in machines))}",
+            [
+                evidence
+                for one, _ in machines
+                for evidence in (
+                    one.evidence,
+                    *(p.evidence for p in one.points if p.seconds is not None),
+                )
+            ],
+            _roofline_words([one for one, _ in machines], ridges),
+            height=_HEIGHT,
+        ),
         traces,
         {"type": "scatter"},
         xaxis=places.xaxis,
@@ -175,7 +174,7 @@ def roofline(
 
 
 def _color(one: Roofline) -> str:
-    """Return the host's colour or the accelerators': of whatever make, such as one that only a
+    """Return the host's color or the accelerators': of whatever make, such as one that only a
     student's report knows.
     """
     return palette.device_color("cpu" if one.device_kind == "cpu" else "cuda")

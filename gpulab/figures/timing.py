@@ -52,7 +52,7 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
         The same work as named machines recorded it; drawn hollow, below the live rows.
     """
     rows = [*c.rows, *recorded]
-    # the shapes once in the legend, in grey: color is the device's
+    # the shapes once in the legend, in gray: color is the device's
     traces: list[dict[str, Any]] = [
         {
             "x": [None],

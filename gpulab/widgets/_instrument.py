@@ -556,7 +556,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         leave out what was overtaken.
 
         Return False, and say so, where a choice is not there any more. Its field then shows the
-        value that the control has, so unlike other values that are refused it need not be mended;
+        value that the control has, so unlike other values that are refused it need not be corrected;
         but what came with it must not be run with another value than was on the screen.
         """
         order = {name: place for place, name in enumerate(self.controls)}
@@ -660,7 +660,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 (sentence, "") if job.stopped_empty else (f"{action.label}: {ending}", sentence)
             )
             # while the work ran: it is still in its field, and not in the next run before it is
-            # mended
+            # corrected
             refused = self._refused
             shown = f"{shown} {self._panel.error}".strip() if refused else shown
             self._results.write(busy=False)

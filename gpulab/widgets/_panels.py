@@ -86,7 +86,7 @@ class ControlsPanel(Panel):
     action = traitlets.Unicode().tag(sync=True)  # the action that runs
     fraction = traitlets.Float(0.0).tag(sync=True)
     progress = traitlets.Unicode().tag(sync=True)
-    # how many pieces of work are over: tells a second one's end from the first one's
+    # how many pieces of work are over: so that a second end differs from the first
     ended = traitlets.Int(0).tag(sync=True)
     error = traitlets.Unicode().tag(sync=True)
     error_control = traitlets.Unicode().tag(sync=True)  # the control that the error is about, or ""

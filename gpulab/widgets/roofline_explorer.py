@@ -43,7 +43,7 @@ _FIRST = ("matmul", "softmax", "add", "gelu", "fft", "conv2d")
 _SIZES = ((0.0, "smallest"), (0.25, "small"), (0.5, "middle"), (0.75, "large"), (1.0, "largest"))
 _SHEET = "H200 SXM"
 # What one workload may fail with, and the others go on; MPS lacks some operators, which only their
-# first call tells.
+# first call shows.
 _LEFT_OUT = (InputError, DeviceError, OutOfMemoryError, MeasurementError)
 
 
@@ -139,7 +139,7 @@ class RooflineExplorer(Instrument):
         """Measure the roofs, then each workload; the points so far are shown after each of them."""
         progress(0.0, "measuring the roofs")
         found = models.roofline(values["device"], stop=stop)
-        # a neighbour spoiled the roofs that this process keeps: try again
+        # another process disturbed the roofs that this one keeps: try again
         if found.notes and "run" in self.results:
             found = models.roofline(values["device"], refresh=True, stop=stop)
         chosen = values["workloads"]

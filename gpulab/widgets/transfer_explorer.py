@@ -511,7 +511,9 @@ class TransferExplorer(Instrument):
                 arguments["compute_seconds"] = Code(ratio)
         lines = [link] if values["way"] == "model" else []
         lines += [f"o = {call('transfer.overlap', nbytes, **arguments)}", "o"]
-        return cell(*lines, *(["gl.lessons.recorded_overlap()"] * (values["recorded"] != _NONE)))
+        if values["recorded"] != _NONE:
+            lines.append("gl.lessons.recorded_overlap()")
+        return cell(*lines)
 
     def _sweep_code(self, values: Values, link: str) -> list[str]:
         where, *series = values["series"].split(" ")
