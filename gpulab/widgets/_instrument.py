@@ -556,8 +556,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         leave out what was overtaken.
 
         Return False, and say so, where a choice is not there any more. Its field then shows the
-        value that the control has, so unlike other values that are refused it need not be corrected;
-        but what came with it must not be run with another value than was on the screen.
+        value that the control has, so unlike other values that are refused it need not be
+        corrected; but what came with it must not be run with another value than was on the screen.
         """
         order = {name: place for place, name in enumerate(self.controls)}
         given = [(str(name), raw, seq) for name, raw, seq in values]

@@ -1,8 +1,8 @@
 """The kernels of the SIMT microscope: a kernel with its launch, run on copies of which arrays, and
 those that the microscope offers.
 
-Each of these is the text of one notebook cell, run as a learner would run it. So the line numbers in
-the microscope are those of the cell that "Show the code" prints.
+Each of these is the text of one notebook cell, run as a learner would run it. So the line numbers
+in the microscope are those of the cell that "Show the code" prints.
 """
 
 # The kernels are written as a learner writes them, without annotations.

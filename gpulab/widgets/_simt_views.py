@@ -1,8 +1,8 @@
 """A simulation as plain data for the SIMT microscope: the counted source, the totals and findings,
 and the steps of a warp with its lanes, sectors and banks.
 
-Which lanes touch which sectors and banks comes from ``gpulab.models``; here they get their words and
-their boxes.
+Which lanes touch which sectors and banks comes from ``gpulab.models``; here they get their words
+and their boxes.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def _totals(simulation: Simulation) -> list[tuple[str, str, str]]:
             (
                 "shared memory: wavefronts",
                 f"{t.shared_wavefronts:,}",
-                f"in {plural(t.shared_requests, 'request')}; {t.ideal_shared_wavefronts:,} would do",
+                f"in {plural(t.shared_requests, 'request')}; "
+                f"{t.ideal_shared_wavefronts:,} would do",
             )
         )
     if simulation.shared_bytes:

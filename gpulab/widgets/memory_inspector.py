@@ -43,8 +43,8 @@ _IMPORTS = "import gpulab as gl\nimport torch"
 _USUAL = (("optimizer", "adam"), ("precision", "float32"), ("checkpoint", False))
 _BEFORE = {
     "snapshot": "Press Snapshot to account for the device's bytes; the largest tensors are named.",
-    "predict": "The step that the controls describe is predicted automatically; the first prediction "
-    "takes a moment.",
+    "predict": "The step that the controls describe is predicted automatically; the first "
+    "prediction takes a moment.",
     "trace": "Press Run a step: it runs two real training steps on copies, and follows every "
     "tensor.",
     "release": "Press Release after a cell has failed: its traceback may hold tensors. Your own "

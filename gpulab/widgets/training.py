@@ -1,5 +1,5 @@
-"""Training: the input pipeline as a timeline, measured or modelled, and a network that is compressed
-with one recipe after another.
+"""Training: the input pipeline as a timeline, measured or modelled, and a network that is
+compressed with one recipe after another.
 """
 
 from __future__ import annotations

@@ -592,8 +592,8 @@ def _fit_words(fit: AlphaBeta, nbytes: float) -> list[str]:
     low, expected, high = fit.predict(nbytes)
     return [
         f"Fit: latency {format_seconds(fit.latency_seconds)} (95 % {latency}), bandwidth "
-        f"{format_bytes_per_second(fit.bandwidth_bytes_per_second)} (95 % {rate}), {knees}; held-out "
-        f"error {fit.held_out_error:.1%}.",
+        f"{format_bytes_per_second(fit.bandwidth_bytes_per_second)} (95 % {rate}), {knees}; "
+        f"held-out error {fit.held_out_error:.1%}.",
         f"A copy of {format_bytes(nbytes)} is expected to take {format_seconds(expected)}, 95 % "
         f"between {format_seconds(low)} and {format_seconds(high)}.",
     ]
