@@ -287,9 +287,9 @@ def _ranges(numbers: Sequence[int], most: int = 6) -> str:
         else:
             runs.append([number, number])
     words = [str(a) if a == b else f"{a} to {b}" for a, b in runs]
-    return f"{_lanes(len(numbers))} " + ", ".join(
-        words if len(words) <= most else [*words[: most - 1], f"and {len(words) - most + 1} more"]
-    )
+    if len(words) > most:
+        words[most - 1 :] = [f"and {len(words) - most + 1} more"]
+    return f"{_lanes(len(numbers))} {', '.join(words)}"
 
 
 _NTH = {2: "second", 3: "third"}  # of three lanes of a warp, the steps between are 15 at most
@@ -315,9 +315,7 @@ def show_access(access: StepAccess, warp: int) -> dict[str, Any] | None:
         words += f"; up to {together} lanes update the same element, one after the other"
     space = "shared memory" if shared else "device memory"
     return {
-        "title": f"{_VERBS[access.kind]} {access.array}, {size} bytes a lane, {space}".replace(
-            "1 bytes", "1 byte"
-        ),
+        "title": f"{_VERBS[access.kind]} {access.array}, {plural(size, 'byte')} a lane, {space}",
         "words": words,
         "good": good,
         "kind": "banks" if shared else "sectors",
@@ -337,42 +335,30 @@ def _sectors_in_words(pattern: AccessPattern) -> tuple[str, bool]:
     """Return the count in words, and whether fewer sectors could not hold as many bytes (the rule
     of the simulation's counts).
     """
-    lanes, sectors = sum(pattern.active), pattern.sectors
-    ideal = min(sectors, math.ceil(pattern.bytes_asked / _SECTOR_BYTES))
-    count = f"{lanes} {_lanes(lanes)}, {sectors} sector{'s' if sectors != 1 else ''}"
-    return (
-        (f"{count}: ideal", True)
-        if sectors == ideal
-        else (f"{count}, where {ideal} would do", False)
-    )
+    lanes, sectors = plural(sum(pattern.active), "lane"), plural(pattern.sectors, "sector")
+    ideal = min(pattern.sectors, math.ceil(pattern.bytes_asked / _SECTOR_BYTES))
+    if pattern.sectors == ideal:
+        return f"{lanes}, {sectors}: ideal", True
+    return f"{lanes}, {sectors}, where {ideal} would do", False
 
 
 def _banks_in_words(pattern: AccessPattern) -> tuple[str, bool]:
-    lanes, waves, ideal = sum(pattern.active), pattern.wavefronts, pattern.ideal_wavefronts
-    passes = f"{waves} wavefront{'s' if waves != 1 else ''}"
-    if pattern.conflict_ways <= 1:
-        one_word = (
-            lanes > 1
-            and len({a for a, on in zip(pattern.addresses, pattern.active, strict=True) if on}) == 1
-        )
-        return (
-            f"{lanes} {_lanes(lanes)}, {passes}: "
-            f"{'one word for all, a broadcast, ' if one_word else ''}no conflict",
-            True,
-        )
-    worst: list[int] = []
-    for part in range(_parts_of(pattern)):
-        worst += [
-            bank
-            for bank, words in pattern.bank_lanes(part).items()
-            if len(words) == pattern.conflict_ways and bank not in worst
-        ]
+    """Return the conflicts in words, and whether there are none."""
+    lanes, ways = sum(pattern.active), pattern.conflict_ways
+    passes = plural(pattern.wavefronts, "wavefront")
+    if ways <= 1:
+        words = {a for a, on in zip(pattern.addresses, pattern.active, strict=True) if on}
+        broadcast = "one word for all, a broadcast, " if lanes > 1 and len(words) == 1 else ""
+        return f"{plural(lanes, 'lane')}, {passes}: {broadcast}no conflict", True
+    worst = {
+        bank
+        for part in range(_parts_of(pattern))
+        for bank, found in pattern.bank_lanes(part).items()
+        if len(found) == ways
+    }
     also = f" (as in {len(worst) - 1} more)" if len(worst) > 1 else ""
-    return (
-        f"bank {min(worst)}{also}: {pattern.conflict_ways} words, {pattern.conflict_ways}-way "
-        f"conflict; {passes} instead of {ideal}",
-        False,
-    )
+    conflict = f"bank {min(worst)}{also}: {ways} words, {ways}-way conflict"
+    return f"{conflict}; {passes} instead of {pattern.ideal_wavefronts}", False
 
 
 def _parts_of(pattern: AccessPattern) -> int:
@@ -389,23 +375,19 @@ def _sector_columns(pattern: AccessPattern, elements: np.ndarray) -> list[dict[s
     for lane, element in enumerate(elements.tolist()):
         if element >= 0:
             lanes_of.setdefault(element, []).append(lane)
-    columns: list[dict[str, Any]] = []
-    before: int | None = None
-    for sector in pattern.sector_lanes():
-        first = sector * each
-        cells = [
-            {"label": str(first + k), "lanes": lanes_of.get(first + k, [])} for k in range(each)
-        ]
-        columns.append(
-            {
-                "label": str(first),
-                "gap": before is not None and sector != before + 1,
-                "cells": cells,
-                "title": f"sector of elements {first} to {first + each - 1}",
-            }
-        )
-        before = sector
-    return columns
+    sectors = list(pattern.sector_lanes())
+    return [
+        {
+            "label": str(sector * each),
+            "gap": place > 0 and sector != sectors[place - 1] + 1,
+            "cells": [
+                {"label": str(element), "lanes": lanes_of.get(element, [])}
+                for element in range(sector * each, (sector + 1) * each)
+            ],
+            "title": f"sector of elements {sector * each} to {(sector + 1) * each - 1}",
+        }
+        for place, sector in enumerate(sectors)
+    ]
 
 
 def _bank_parts(pattern: AccessPattern) -> list[dict[str, Any]]:
@@ -435,9 +417,5 @@ def _bank_parts(pattern: AccessPattern) -> list[dict[str, Any]]:
 
 
 def _word_in_words(word: int, size: int) -> str:
-    first = word * _WORD_BYTES // size
-    return (
-        f"element {first}"
-        if size >= _WORD_BYTES
-        else f"elements {first} to {first + _WORD_BYTES // size - 1}"
-    )
+    first, count = word * _WORD_BYTES // size, _WORD_BYTES // size
+    return f"elements {first} to {first + count - 1}" if count > 1 else f"element {first}"
