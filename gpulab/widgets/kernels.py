@@ -4,12 +4,11 @@ launch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from gpulab import _given, devices, figures, models
+from gpulab import devices, figures, models
 from gpulab.devices import _datasheets, _facts
-from gpulab.errors import DeviceError, InputError, shown
+from gpulab.errors import DeviceError
 from gpulab.models import ACCESS_KINDS, AccessPattern, Occupancy
 from gpulab.widgets._instrument import (
     Action,
@@ -124,13 +123,11 @@ class AccessPatterns(Instrument):
         return cell(f"a = {made}", "gl.figures.access(a)")
 
 
-_OWN = "none"
 _KIB = 1024
-_FACTS = ("name", "registers", "shared_bytes", "barriers", "max_threads", "spill_bytes")
 
 
 class OccupancyExplorer(Instrument):
-    """Vary a launch within the limits of an SM; ``load`` fills the controls from a compiled kernel.
+    """Vary a launch within the limits of an SM.
 
     ``launch`` is what ``gl.models.occupancy`` returned for the controls.
 
@@ -151,18 +148,10 @@ class OccupancyExplorer(Instrument):
     summary = "How many warps of a launch are resident on one SM, and which resource limits them."
     actions: tuple[Action, ...] = ()
 
-    def __init__(self, **values: Any) -> None:
-        # label -> facts, architecture, dynamic shared bytes
-        self._kernels: dict[str, tuple[Any, str | None, int]] = {}
-        super().__init__(**values)
-
     def make_controls(self) -> list[Control]:
-        """Return the kernel (where one was loaded), block size, registers, shared bytes, compute
-        capability and barriers.
-        """
+        """Return block size, registers, shared bytes, compute capability and barriers."""
         here, known = _capability_here(), models.compute_capabilities()
         return [
-            self._kernel_control(),
             Number(
                 name="threads_per_block",
                 label="Threads of a block",
@@ -209,104 +198,6 @@ class OccupancyExplorer(Instrument):
             ),
         ]
 
-    def _kernel_control(self) -> Control:
-        options = [(_OWN, "none: your own numbers"), *((label, label) for label in self._kernels)]
-        return Choice(
-            name="kernel",
-            label="Kernel",
-            options=options,
-            help="A kernel passed to load() fills the controls.",
-        )
-
-    def on_screen(self, control: Control) -> bool:
-        """Return whether a control is shown: the choice of kernels only if one was loaded."""
-        return control.name != "kernel" or bool(self._kernels)
-
-    def load(
-        self,
-        facts: Any,
-        kernel: str | None = None,
-        *,
-        compute_capability: str | None = None,
-        dynamic_shared_bytes: int = 0,
-    ) -> OccupancyExplorer:
-        """Fill the controls from a compiled kernel, and add it to the list of kernels.
-
-        Parameters
-        ----------
-        facts : KernelFacts or CompiledModule
-            From ``gl.kernels.compile_cuda`` or ``compile_python``: one kernel's figures, or the
-            module, whose kernels are all offered.
-        kernel : str, optional
-            Which kernel of a module to begin with; its first if not given.
-        compute_capability : str, optional
-            What it was compiled for, such as "9.0" or "sm_90". A module knows; for one kernel's
-            figures, None leaves the control as it is.
-        dynamic_shared_bytes : int
-            What the launch requests in addition to the static shared memory of the source.
-
-        Returns
-        -------
-        OccupancyExplorer
-            The instrument itself, so that a cell can end with this call.
-
-        Raises
-        ------
-        InputError
-            If these are not the facts of a kernel, the module has no such kernel, or a number is
-            out of range; nothing is changed then.
-        """
-        found = _facts_of(facts)
-        if kernel is not None and kernel not in found:
-            raise InputError(
-                f"load: no kernel {shown(kernel)}; expected one of: {', '.join(found)}. Pass one "
-                "of these, or none."
-            )
-        if not _given.is_whole(dynamic_shared_bytes) or dynamic_shared_bytes < 0:
-            raise InputError(
-                f"load: dynamic_shared_bytes={shown(dynamic_shared_bytes)}; expected a whole "
-                "number, 0 or more. Pass bytes."
-            )
-        arch = compute_capability or getattr(facts, "arch", None)
-        capability = models.sm_limits(arch).compute_capability if arch is not None else None
-        labels = {name: f"{name} ({capability})" if capability else name for name in found}
-        with self._lock:
-            before = dict(self._kernels), dict(self.controls)
-            for name, label in labels.items():
-                self._kernels[label] = found[name], capability, int(dynamic_shared_bytes)
-            self.replace_control(self._kernel_control())
-            try:
-                self.set(kernel=labels[kernel or next(iter(found))])
-            except InputError:
-                self._kernels, self.controls = before
-                raise
-        return self
-
-    def changed(self, name: str) -> None:
-        """Fill the other controls from a newly chosen kernel."""
-        if name != "kernel" or self.values["kernel"] == _OWN:
-            return
-        for control, value in self._filled(self.values["kernel"]).items():
-            self.values[control] = self.controls[control].check(value)
-
-    def _filled(self, label: str) -> dict[str, Any]:
-        """Return what a kernel sets: the most threads only where the source promised fewer than are
-        asked for.
-        """
-        facts, capability, dynamic = self._kernels[label]
-        filled = {
-            "registers_per_thread": facts.registers,
-            "shared_bytes_per_block": facts.shared_bytes + dynamic,
-            "barriers_per_block": facts.barriers,
-        }
-        if capability is not None:
-            filled["compute_capability"] = capability
-        if facts.max_threads is not None and self.values["threads_per_block"] > facts.max_threads:
-            filled["threads_per_block"] = facts.max_threads
-        return filled
-
-    # What is shown.
-
     @property
     def launch(self) -> Occupancy:
         """The occupancy of the launch that the controls describe."""
@@ -318,38 +209,15 @@ class OccupancyExplorer(Instrument):
         why.
         """
         launch = self.launch
-        message = f"{launch.explanation} {self._kernel_words(values)}".strip()
         headers, rows = launch.table()
         told = [row for row in rows if row[0] != "why"]  # the sentence stands over the table
-        return Drawing(figures.occupancy(launch), headers, told, [launch.evidence], message=message)
-
-    def _kernel_words(self, values: Values) -> str:
-        """Return what the compiler said of the chosen kernel, and which controls were moved away
-        from it.
-        """
-        if values["kernel"] == _OWN:
-            return ""
-        facts, capability, dynamic = self._kernels[values["kernel"]]
-        filled = self._filled(values["kernel"])
-        moved = [
-            self.controls[name].label for name, value in filled.items() if values[name] != value
-        ]
-        asked = f" and {dynamic:,} of the launch" if dynamic else ""
-        where = f", compiled for {capability}" if capability else ""
-        words = (
-            f"Kernel {facts.name}{where}: {facts.registers} registers a thread, "
-            f"{facts.shared_bytes:,} bytes of shared memory{asked}."
+        return Drawing(
+            figures.occupancy(launch),
+            headers,
+            told,
+            [launch.evidence],
+            message=launch.explanation,
         )
-        if moved:
-            words += f" Changed since: {', '.join(moved)}."
-        if facts.max_threads is not None:
-            words += f" Its source declares blocks of at most {facts.max_threads:,} threads."
-        if facts.spill_bytes:
-            words += (
-                f" It spills {facts.spill_bytes:,} bytes to memory for lack of registers; "
-                "with fewer registers it spills more."
-            )
-        return words
 
     def code_for(self, values: Values) -> str:
         """Return the call of ``gl.models.occupancy`` and the picture."""
@@ -362,7 +230,7 @@ class OccupancyExplorer(Instrument):
 
 def _arguments(values: Values) -> tuple[list[Any], dict[str, Any]]:
     """Return what ``gl.models.occupancy`` takes, in the order of the controls."""
-    _, *numbers, barriers = values.values()
+    *numbers, barriers = values.values()
     return numbers, {"barriers_per_block": barriers}
 
 
@@ -381,16 +249,3 @@ def _named(capability: str) -> str:
         if part.compute_capability == capability:
             return f"{capability}, such as {part.name}"
     return capability
-
-
-def _facts_of(given: Any) -> dict[str, Any]:
-    """Return kernel name -> its facts, of a module or of one kernel."""
-    kernels = getattr(given, "kernels", None)
-    found = dict(kernels) if isinstance(kernels, Mapping) else {getattr(given, "name", ""): given}
-    if not found or not all(hasattr(one, name) for one in found.values() for name in _FACTS):
-        raise InputError(
-            f"load: {shown(given)} does not hold the facts of a kernel; expected a CompiledModule "
-            "or one of its kernels. "
-            'Pass gl.kernels.compile_cuda(source, "sm_90").'
-        )
-    return found

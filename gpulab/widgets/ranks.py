@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpulab import figures, models, parallel
-from gpulab.errors import InputError, StoppedError, kind_of
+from gpulab.errors import InputError, StoppedError
 from gpulab.models import StageSchedule
 from gpulab.parallel import ScheduleRun
 from gpulab.units import format_seconds
@@ -108,63 +108,31 @@ atexit.register(LIVE.end)
 
 
 class OnRanks(Instrument):
-    """The base class of instruments that run on real ranks; ``use`` lets them run on a cluster that
-    is already open.
-    """
+    """The base class of instruments that run on real ranks."""
 
-    _lent: Any = None
     # the ranks that work under way has been given; others may be at work on the shared ones while
     # it waits its turn
     _used: Any = None
-
-    def use(self, ranks: Any) -> OnRanks:
-        """Use an open cluster for every run with as many ranks as it has; the instrument never ends
-        it.
-
-        Parameters
-        ----------
-        ranks : Ranks
-            From ``gl.parallel.cluster``, started.
-
-        Returns
-        -------
-        OnRanks
-            The instrument itself, so that a cell can end with this call.
-
-        Raises
-        ------
-        InputError
-            If ``ranks`` is not a cluster.
-        """
-        if not isinstance(ranks, parallel.Ranks):
-            raise InputError(
-                f"use: got {kind_of(ranks)}; expected ranks of gl.parallel.cluster. Pass the name "
-                "after `as` in its `with`."
-            )
-        self._lent = ranks
-        return self
 
     @contextlib.contextmanager
     def ranks(self, n: int, progress: Progress, stop: Stop) -> Iterator[Any]:
         """Provide ``n`` ranks for the work; after a stop or a failure the shared cluster is ended,
         so that no rank hangs.
         """
-        lent = self._lent if self._lent and self._lent.n == n and self._lent.ready else None
         try:
-            self._used = lent or LIVE.of(n, self, progress)
-            if stop() and lent is None:
+            self._used = LIVE.of(n, self, progress)
+            if stop():
                 raise StoppedError("Stopped while the ranks started; nothing was measured.")
             yield self._used
         except InputError:  # refused before a rank heard of it
             raise
         except BaseException:
-            self._used = None
-            if lent is None:
-                LIVE.end()
+            self._used = None  # a Stop must not interrupt ranks that are being ended
+            LIVE.end()
             raise
         finally:
             self._used = None
-        if stop() and lent is None:
+        if stop():
             LIVE.end()
 
     def stop(self) -> None:

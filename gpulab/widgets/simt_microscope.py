@@ -86,7 +86,7 @@ class SimtMicroscope(Instrument):
     Notes
     -----
     Edit the kernel in its own cell and run that; then press Run here (or call ``run()``), which
-    reads the newest function of that name. ``load`` opens another kernel, launch or arguments.
+    reads the newest function of that name.
 
     Examples
     --------
@@ -126,7 +126,8 @@ class SimtMicroscope(Instrument):
         if isinstance(kernel, str):
             values = {"kernel": kernel, **values}
         elif kernel is not None:
-            self._open(Launch(kernel, grid, block, args, dynamic_shared_bytes))
+            self._own = Launch(kernel, grid, block, args, dynamic_shared_bytes)
+            self._follows = self._own.newest() is self._own
         self._microscope = MicroscopePanel(later=True)
         self._microscope.on_msg(self._on_message)
         self._examples: dict[str, Launch] = {}
@@ -144,9 +145,6 @@ class SimtMicroscope(Instrument):
         self._run_if_wanted()
         if step is not None:
             self.set(step=step)
-
-    def _open(self, launch: Launch) -> None:
-        self._own, self._follows = launch, launch.newest() is launch
 
     # Controls.
 
@@ -339,37 +337,6 @@ class SimtMicroscope(Instrument):
         if self._walk is None:
             return None
         return self._walk.next_at(self._shown_warp, self.step, line)
-
-    def load(
-        self,
-        kernel: Any,
-        grid: Any = None,
-        block: Any = None,
-        *args: Any,
-        dynamic_shared_bytes: int | None = None,
-    ) -> None:
-        """Open a kernel in the microscope and run it; grid, block and arguments that are not given
-        stay as before.
-
-        Raises
-        ------
-        InputError
-            If grid and block are not given and there are none yet.
-        """
-        with self._lock:
-            if (before := self._own) is not None:
-                grid = before.grid if grid is None else grid
-                block = before.block if block is None else block
-                args = args or before.arguments
-                if dynamic_shared_bytes is None:
-                    dynamic_shared_bytes = before.dynamic_shared_bytes
-            self._open(Launch(kernel, grid, block, args, dynamic_shared_bytes or 0))
-            self.controls["kernel"] = self._kernel_control()
-            self._again = object()
-            step = self.values["step"]
-            super().set(kernel=_OWN)
-            self.values["step"] = step  # an edited kernel is looked at where the last one was
-            self._run_if_wanted()
 
     @staticmethod
     def example_names() -> list[str]:

@@ -130,17 +130,14 @@ def test_run_reads_the_edited_cell(
     assert microscope.outputs["out"][1] == 2.0
 
 
-def test_another_kernel_and_launch(microscope: SimtMicroscope, cell: Any) -> None:
-    """``load`` keeps what is not given again; an example takes the place of one's own and back."""
-    names = cell(PARTS.replace("def parts", "def other").replace("% 2", "% 4"))
-    microscope.load(names["other"])
-    assert microscope.launch.name == "other"
-    assert microscope.outputs["out"].shape == (64,)
+def test_another_kernel(microscope: SimtMicroscope) -> None:
+    """An example takes the place of one's own kernel, and one's own comes back."""
     microscope.set(kernel="vector_add")
     assert microscope.outputs["out"].shape == (100,)
-    microscope.set(kernel="other (yours)")
+    microscope.set(kernel="parts (yours)")
+    assert microscope.outputs["out"].shape == (64,)
     assert microscope.words
-    assert "simulate(other, 1, 64, " in microscope.code
+    assert "simulate(parts, 1, 64, " in microscope.code
 
 
 def test_findings_are_shown_with_their_line(approved: Any) -> None:
