@@ -252,31 +252,13 @@ class SimtMicroscope(Instrument):
 
     @property
     def step(self) -> int:
-        """The step of the chosen warp, from 1; set it to go there."""
+        """The step of the chosen warp, from 1."""
         return int(self.values["step"])
-
-    @step.setter
-    def step(self, value: int) -> None:
-        self.set(step=value)
 
     @property
     def warp(self) -> int:
-        """The warp of the block, from 0; set it to follow another one."""
+        """The warp of the block, from 0."""
         return int(self.values["warp"])
-
-    @warp.setter
-    def warp(self, value: int) -> None:
-        self.set(warp=value)
-
-    @property
-    def block_number(self) -> int:
-        """The block of the grid, from 0; set it to follow another one."""
-        return int(self.values["block_number"])
-
-    @block_number.setter
-    def block_number(self, value: int) -> None:
-        self.set(block_number=value)
-        self.wait()
 
     @property
     def result(self) -> Any:

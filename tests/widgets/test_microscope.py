@@ -54,7 +54,7 @@ def _text(m: SimtMicroscope) -> str:
     """Every step of the warp, in words."""
     lines = []
     for step in range(1, m.steps + 1):
-        m.step = step
+        m.set(step=step)
         lines.append(f"step {step}, line {m.line}: " + "; ".join(m.words))
     return "\n".join(lines) + "\n"
 
@@ -98,14 +98,14 @@ def test_lanes_that_part(microscope: SimtMicroscope, arrays: Any) -> None:
 
 def test_going_to_lines_warps_and_steps(microscope: SimtMicroscope) -> None:
     """The next step at a line, then the first again; another warp stays at the moment."""
-    microscope.step = 1
+    microscope.set(step=1)
     first = microscope.line
-    microscope.step = microscope.steps
+    microscope.set(step=microscope.steps)
     microscope.go_to(first)
     assert microscope.step == 1
     microscope.go_to(7)
     line = microscope.line
-    microscope.warp = 1
+    microscope.set(warp=1)
     assert (microscope.warp, microscope.line) == (1, line)
     for bad in ({"step": 0}, {"step": microscope.steps + 1}, {"warp": 2}, {"block_number": 1}):
         with pytest.raises(InputError):
@@ -121,7 +121,7 @@ def test_run_reads_the_edited_cell(
     microscope: SimtMicroscope, cell: Callable[[str], dict[str, Any]]
 ) -> None:
     """Before Run nothing changes; after it the new text counts, at the same step."""
-    microscope.step = 3
+    microscope.set(step=3)
     before = microscope.result.totals
     cell(PARTS.replace("out[i] = -x[i]", "out[i] = x[2]"))
     assert microscope.result.totals == before
