@@ -77,7 +77,7 @@ class MemoryCeiling(Result):
     @property
     def bytes_per_second(self) -> float:
         """The highest of the three rates."""
-        return max(getattr(self, name) for name in _RATES)
+        return max(float(getattr(self, name)) for name in _RATES)
 
 
 @dataclass(frozen=True)
@@ -378,7 +378,8 @@ def _float32_as(precision: str) -> Iterator[None]:
     """
     import torch
 
-    matmuls: tuple[Any, Any] = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    backends: Any = torch.backends
+    matmuls = backends.cuda.matmul, backends.mkldnn.matmul
     before = [place.fp32_precision for place in matmuls]
     try:
         for place, value in zip(matmuls, (precision, "ieee"), strict=True):

@@ -164,7 +164,8 @@ def shortest(work: Callable[[], Any], clock: Clock, seconds: float) -> float:
     On a CPU a call is over when it returns, and a short call can run between the time slices of
     another process, which a batch cannot.
     """
-    end, times = clock() + seconds, []
+    times: list[float] = []
+    end = clock() + seconds
     while len(times) < 3 or clock() < end:
         times.append(_timed(work, clock))
     return min(times[1:])

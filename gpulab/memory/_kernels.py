@@ -12,6 +12,7 @@ estimates from the layouts that PyTorch and oneDNN use, so that ``fits`` errs on
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,9 +21,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from gpulab.errors import InputError
+from gpulab.memory._tracker import tensors_in
 
 aten = torch.ops.aten
 
@@ -145,12 +146,12 @@ def run(func: Any, args: Any, kwargs: Any, in_optimizer: bool) -> Any:
     return result
 
 
-# -- recurrent layers in small
-# -------------------------------------------------------------------------------------- A CPU runs
-# GRU and RNN (and LSTM in float64, or with projections) step by step. Fake tensors take 100 us for
-# each of these operators, so the layer's batch and widths are replaced by small primes, and its
-# real operators run on real tensors of that size. Each storage then counts as what it stands for:
-# its bytes with the primes replaced by the sizes. Nothing else of the bytes is divisible by them.
+# -- recurrent layers in small ----------------------------------------------------------------------
+# A CPU runs GRU and RNN (and LSTM in float64, or with projections) step by step. Fake tensors take
+# 100 us for each of these operators, so the layer's batch and widths are replaced by small primes,
+# and its real operators run on real tensors of that size. Each storage then counts as what it
+# stands for: its bytes with the primes replaced by the sizes. Nothing else of the bytes is
+# divisible by them.
 _PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 
 
@@ -274,12 +275,7 @@ def in_small(tracker: Any, forward: Callable[..., Any], *args: Any, **kwargs: An
         return forward(*args, **kwargs)
 
 
-# -- scratch
-# --------------------------------------------------------------------------------------------------------
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
+# -- scratch ----------------------------------------------------------------------------------------
 
 
 def _bytes(tensors: Sequence[Any]) -> int:
@@ -296,44 +292,41 @@ def _pointwise(args: Any, outputs: Sequence[Any]) -> int:
     if not outputs:
         return 0
     dtype, size = outputs[0].dtype, outputs[0].element_size()
-    inputs = _tensors(args)
-    if all(t.dtype == dtype for t in inputs):
-        return 0
-    return sum(t.numel() * max(size, 4) for t in inputs if t.dtype != dtype)
+    return sum(t.numel() * max(size, 4) for t in tensors_in(args) if t.dtype != dtype)
 
 
 def _reduction(args: Any, outputs: Sequence[Any]) -> int:
-    return _single(_tensors(args)) + _SMALL
+    return _single(tensors_in(args)) + _SMALL
 
 
 def _product(args: Any, outputs: Sequence[Any]) -> int:
     """Half precision is repacked, and may be accumulated in float32."""
-    return 2 * _single([*_tensors(args), *outputs]) + _SMALL
+    return 2 * _single([*tensors_in(args), *outputs]) + _SMALL
 
 
 def _whole(args: Any, outputs: Sequence[Any]) -> int:
     """An operator without a rule of its own: a copy of all that goes in and out, in float32 at
     least.
     """
-    every = [*_tensors(args), *outputs]
+    every = [*tensors_in(args), *outputs]
     return _bytes(every) + _single(every) + _SMALL
 
 
 def _inputs(args: Any, outputs: Sequence[Any]) -> int:
-    return _bytes(_tensors(args)) + _single(_tensors(args)) + _SMALL
+    return _bytes(tensors_in(args)) + _single(tensors_in(args)) + _SMALL
 
 
 def _rows(args: Any, outputs: Sequence[Any]) -> int:
     """Norms: each thread sums its own rows of the weights' gradient."""
-    shortest = max((t.shape[-1] for t in _tensors(args) if t.dim()), default=0)
-    return 8 * shortest * torch.get_num_threads() + _single(_tensors(args)[:1]) + _SMALL
+    shortest = max((t.shape[-1] for t in tensors_in(args) if t.dim()), default=0)
+    return 8 * shortest * torch.get_num_threads() + _single(tensors_in(args)[:1]) + _SMALL
 
 
 def _attention(args: Any, outputs: Sequence[Any]) -> int:
     """Flash attention on a CPU: a tile of at most 256 x 512 scores a thread, and repacked
     halves.
     """
-    inputs = _tensors(args)
+    inputs = tensors_in(args)
     head = inputs[0].shape[-1]
     tile = 256 * 512 * 8 + 512 * head * 16
     rows = sum(t.numel() // max(1, t.shape[-1]) for t in inputs[:3]) * 8
@@ -344,7 +337,7 @@ def _recurrent(args: Any, outputs: Sequence[Any]) -> int:
     """The gates of all positions, and repacked weights, in float32."""
     x, weight = args[0], args[1]
     gates = x.shape[0] * x.shape[1] * _row(weight.shape[0], 4) * 4
-    sides = 4 * sum(t.numel() for t in [*_tensors(args), *outputs] if t.dtype is not torch.uint8)
+    sides = 4 * sum(t.numel() for t in [*tensors_in(args), *outputs] if t.dtype is not torch.uint8)
     return int(2 * gates + 2 * sides + 16 * _PAGE + _SMALL)
 
 
@@ -406,10 +399,10 @@ _RULES_BY_NAMES: dict[str, Callable[[Any, Sequence[Any]], int] | None] = {
 _RULES = {
     f"aten::{name}": rule for names, rule in _RULES_BY_NAMES.items() for name in names.split()
 }
-_chosen: dict[Any, Callable[[Any, Sequence[Any]], int] | None] = {}
 
 
-def _choose(func: Any) -> Callable[[Any, Sequence[Any]], int] | None:
+@functools.cache
+def _rule_of(func: Any) -> Callable[[Any, Sequence[Any]], int] | None:
     name = func._schema.name
     if name in _RULES:
         return _RULES[name]
@@ -421,7 +414,5 @@ def scratch_bytes(func: Any, args: Any, outputs: Sequence[Any]) -> int:
     """Return an upper estimate of what the operator allocates inside and frees before it
     returns.
     """
-    if func not in _chosen:
-        _chosen[func] = _choose(func)
-    rule = _chosen[func]
+    rule = _rule_of(func)
     return 0 if rule is None else rule(args, outputs)

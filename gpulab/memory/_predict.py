@@ -158,6 +158,7 @@ def predict(
         return torch.empty(nbytes, dtype=torch.uint8, device=kind).untyped_storage()
 
     ends: list[int] = []
+    no_checkpoints: contextlib.AbstractContextManager[list[str]] = contextlib.nullcontext([])
     with (
         _sandbox.undisturbed(kind),
         _square_masks_causal(),
@@ -183,7 +184,7 @@ def predict(
                 forward = functools.partial(_kernels.in_small, tracker, module.forward)
                 module.__dict__["forward"] = forward
         with (
-            _step.checkpointed(step.model) if checkpoint else contextlib.nullcontext([]) as calls,
+            _step.checkpointed(step.model) if checkpoint else no_checkpoints as calls,
             _following(tracker),
         ):
             step.prepare(tracker, factory, _step.FakeScaler(kind))

@@ -1,12 +1,17 @@
-"""A student's share of a shared GPU's memory, set once for a kernel by the administrator of the
-class server.
+"""Limits on the memory that this process takes of a device.
 
-``GPULAB_GPU_MEMORY`` in a kernel's environment, such as "10 GiB" or "25 %", caps what PyTorch takes
-on each GPU from then on; an allocation beyond it raises ``torch.OutOfMemoryError`` in that kernel
-only. PyTorch's own allocator enforces the cap: CuPy, numba, JAX, TensorFlow and the CUDA context
-(some hundred MB) are outside it, and a student's own code can lift it. JAX and TensorFlow, which
-would take most of the GPU at their first operation, are configured to take only what they need. The
-cap prevents accidents; only MIG slices isolate users.
+``limit`` makes a deliberately small device: out-of-memory errors on demand, without the risk that
+the system kills the process. On a CPU the limit is kept by a dispatch mode over live tensor storage,
+on CUDA by PyTorch's own allocator. Both raise ``torch.OutOfMemoryError``, so that code that handles
+them works on a full GPU too.
+
+``apply_share`` gives a student a share of a shared GPU, set once for a kernel by the administrator
+of the class server: ``GPULAB_GPU_MEMORY`` in a kernel's environment, such as "10 GiB" or "25 %",
+caps what PyTorch takes on each GPU from then on; an allocation beyond it raises
+``torch.OutOfMemoryError`` in that kernel only. PyTorch's own allocator enforces the cap: CuPy,
+numba, JAX, TensorFlow and the CUDA context (some hundred MB) are outside it, and a student's own
+code can lift it. JAX and TensorFlow, which would take most of the GPU at their first operation, are
+configured to take only what they need. The cap prevents accidents; only MIG slices isolate users.
 """
 
 from __future__ import annotations
@@ -14,11 +19,176 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gpulab import _backends
-from gpulab.errors import InputError, shown
+from gpulab import _backends, _given, devices
+from gpulab.errors import DeviceError, InputError, shown
 from gpulab.units import format_bytes, parse_bytes
 
 VARIABLE = "GPULAB_GPU_MEMORY"
+
+
+class Limit:
+    """The context manager of ``limit``; it may be entered repeatedly and keeps track of what is
+    still alive.
+
+    Attributes
+    ----------
+    nbytes : int
+        What live tensors may take together.
+    device : Device
+    """
+
+    def __init__(self, nbytes: int, device: devices.Device, on_top: bool = False) -> None:
+        self.nbytes, self.device, self._on_top = nbytes, device, on_top
+        self._before = 0  # of an accelerator: what was there at the entry and does not count
+        self._is_entered = False
+        self._cap: Any = None  # of a CPU, from the first entry on
+        self._fraction = 1.0
+
+    @property
+    def live_bytes(self) -> int:
+        """What live tensors take now, as far as they were used in the block; on CUDA all that
+        PyTorch has allocated.
+        """
+        if self.device.is_cpu:
+            return self._cap.live_bytes if self._cap is not None else 0
+        return int(_memory_of(self.device).memory_allocated(self.device.index)) - self._before
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that live tensors took in the block."""
+        if self.device.is_cpu:
+            return self._cap.peak_bytes if self._cap is not None else 0
+        return int(_memory_of(self.device).max_memory_allocated(self.device.index)) - self._before
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left of the limit."""
+        return max(0, self.nbytes - self.live_bytes)
+
+    def __enter__(self) -> Limit:
+        if self._is_entered:
+            raise InputError(
+                "limit: this limit has already been entered; expected one use at a time. Make a "
+                "second limit."
+            )
+        if self.device.is_cpu:
+            self._enter_cap()
+        else:
+            self._enter_fraction()
+        self._is_entered = True
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._is_entered = False
+        if self.device.is_cpu:
+            self._cap.__exit__(*error)
+        else:
+            memory = _memory_of(self.device)
+            memory.set_per_process_memory_fraction(self._fraction, self.device.index)
+
+    def __repr__(self) -> str:
+        return (
+            f"<limit of {format_bytes(self.nbytes)} on {self.device}: "
+            f"{format_bytes(self.live_bytes)} in use>"
+        )
+
+    def _enter_cap(self) -> None:
+        if self._cap is None:
+            from gpulab.memory._tracker import Cap
+
+            self._cap = Cap(self.device.torch_type, self.nbytes, self._on_top)
+        if not self._on_top:
+            self._cap.watch_living()
+        self._cap.__enter__()
+
+    def _enter_fraction(self) -> None:
+        memory, index = _memory_of(self.device), self.device.index
+        total = self.device.memory_bytes
+        memory.empty_cache()  # what the allocator only keeps must not count
+        allowed = self.nbytes + (int(memory.memory_reserved(index)) if self._on_top else 0)
+        if total is None or allowed > total:
+            raise InputError(
+                f"limit: {format_bytes(self.nbytes)} is more than {self.device.name} has "
+                f"({format_bytes(total or 0)}); expected less. Pass a smaller size."
+            )
+        if hasattr(memory, "get_per_process_memory_fraction"):
+            self._fraction = float(memory.get_per_process_memory_fraction(index))
+        self._before = int(memory.memory_allocated(index)) if self._on_top else 0
+        memory.reset_peak_memory_stats(index)
+        memory.set_per_process_memory_fraction(allowed / total, index)
+
+
+def _memory_of(device: devices.Device) -> Any:
+    import torch
+
+    return getattr(torch, device.torch_type)
+
+
+def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Limit:
+    """Return a context manager that limits how much memory the tensors of a device take together.
+
+    An allocation beyond the limit raises ``torch.OutOfMemoryError``, as on a full GPU; the program
+    goes on, and the rest of the machine is not affected.
+
+    Parameters
+    ----------
+    nbytes : int or str
+        Bytes, or text such as "96 MiB". Everything that PyTorch holds on the device counts,
+        including what was there before.
+    device : None, str or Device
+        None takes the best one available. On a CPU the storage of living tensors counts, after each
+        operator of this thread; what an operator allocates internally and frees again does not. On
+        CUDA, ROCm and XPU PyTorch's allocator keeps the limit, its blocks (2 MiB and more) counted
+        whole: a gap in a block that it already held, and that a live tensor keeps allocated, does
+        not count again.
+    on_top : bool
+        True counts only what is made inside the block, on top of what was there.
+
+    Returns
+    -------
+    Limit
+        For ``with``; ``live_bytes``, ``peak_bytes`` and ``free_bytes`` show how full it is. Entered
+        again, it still counts what the first block left behind.
+
+    Raises
+    ------
+    InputError
+        If the size is not one, or is more than the device has.
+    DeviceError
+        If there is no such device, or PyTorch cannot limit it.
+
+    Notes
+    -----
+    Source of the accelerators' form: PyTorch,
+    ``torch.cuda.memory.set_per_process_memory_fraction``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> small = limit("1 MiB", "cpu", on_top=True)
+    >>> try:
+    ...     with small:
+    ...         torch.zeros(2**20)
+    ... except torch.OutOfMemoryError as error:
+    ...     print(str(error)[:45])
+    CPU out of memory. Tried to allocate 4.00 MiB
+    """
+    size, on_top = parse_bytes(nbytes), _given.flag("limit", "on_top", on_top)
+    if size < 1:
+        raise InputError(
+            f"limit: {size} bytes cannot hold a tensor; expected at least 1. Pass for example '96 "
+            "MiB'."
+        )
+    where = devices.find(device)
+    # Apple's has a call of the same name, which does not raise
+    if not where.is_cpu and (
+        where.kind == "mps" or not hasattr(_memory_of(where), "set_per_process_memory_fraction")
+    ):
+        raise DeviceError(
+            f"limit: PyTorch cannot limit {where.name}; expected a CPU or a CUDA device. Pass "
+            "device='cpu'."
+        )
+    return Limit(size, where, on_top)
 
 
 def apply_share(environment: Any = None) -> str:

@@ -50,7 +50,7 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
             "lr=...)."
         )
     if isinstance(optimizer, str):
-        kinds = [getattr(torch.optim, name) for name in torch.optim.__all__]
+        kinds: list[Any] = [getattr(torch.optim, name) for name in torch.optim.__all__]
         known = {
             kind.__name__.lower(): kind
             for kind in kinds
@@ -66,7 +66,7 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
                 f"{function}: optimizer {shown(optimizer)} is unknown; expected one of {names}, or "
                 "a factory. Pass 'adam'."
             )
-        kind = known[optimizer.lower()]
+        kind: Any = known[optimizer.lower()]
         return kind.__name__, functools.partial(kind, lr=1e-3)
     if not callable(optimizer):
         raise InputError(
