@@ -5,8 +5,8 @@ A limit of any ancestor of this process's control group binds, so every level up
 is read and the smallest wins. Where a container sees its own group as the root, the path of
 ``/proc/self/cgroup`` does not exist below the mount; the root then speaks for it.
 
-On Linux all comes from the kernel's own files, so that a bare GPU machine needs no psutil; macOS and
-Windows have it.
+On Linux all comes from the kernel's own files, so that a bare GPU machine needs no psutil; on macOS
+and Windows psutil gives the memory.
 """
 
 from __future__ import annotations

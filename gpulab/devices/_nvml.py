@@ -1,9 +1,10 @@
 """NVIDIA's management library: what the driver knows about each GPU, also those that CUDA does not
 show, and its counters around a measurement.
 
-CUDA's numbers and the driver's differ as soon as CUDA_VISIBLE_DEVICES is set, so GPUs are matched by
-UUID, never by number. Without ``nvidia-ml-py`` nothing is known of the driver. In a container the process ids are the host's, so other processes are counted
-where our own id is not in the list: this process always holds one context itself.
+CUDA's numbers and the driver's differ as soon as CUDA_VISIBLE_DEVICES is set, so GPUs are matched
+by UUID, never by number. In a container the process ids are the host's, so other processes are
+counted where our own id is not in the list: this process always holds one context itself. Without
+``nvidia-ml-py`` (a bare machine) nothing is known of the driver.
 """
 
 from __future__ import annotations

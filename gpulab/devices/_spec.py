@@ -44,8 +44,8 @@ _STANDS_FOR = {
 }
 
 
-# FLOP of float32 that one core makes a clock, by the widest of its instruction sets: lanes x pipes x
-# 2; where there is no fused multiply-add (avx), a multiply and an add of all lanes.
+# FLOP of float32 that one core makes a clock, by the widest of its instruction sets: lanes x pipes
+# x 2; where there is no fused multiply-add (avx), a multiply and an add of all lanes.
 _CPU_FLOAT32 = {"avx512f": 64, "fma": 32, "avx": 16, "sse2": 8, "sve": 64, "asimd": 32}
 _AMX = 1024
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gpulab.devices.conditions import GpuReadings, Readings
 from gpulab.evidence import Note
+from gpulab.units import plural
 
 # Half of the 5 % that must be caught: a disturbance of 5 % read with an error of a fifth still lies
 # far above it, and a quiet machine (below 1 % on those tried) far under it.
@@ -176,11 +177,8 @@ def _throttled_by_heat(before: Readings, after: Readings) -> Note | None:
         and after.thermal_events is not None
         and after.thermal_events > before.thermal_events
     ):
-        times = after.thermal_events - before.thermal_events
-        return Note(
-            "throttled",
-            f"the cores slowed down because of heat {times} time{'s' if times != 1 else ''}. {cure}",
-        )
+        times = plural(after.thermal_events - before.thermal_events, "time")
+        return Note("throttled", f"the cores slowed down because of heat {times}. {cure}")
     drop = _drop(before.frequency_hertz, after.frequency_hertz)
     if drop is not None:
         return Note(
@@ -198,14 +196,8 @@ def _throttled_by_heat(before: Readings, after: Readings) -> Note | None:
 
 
 def _drop(reference: float | None, value: float | None) -> float | None:
-    if (
-        reference is None
-        or value is None
-        or reference <= 0
-        or 1.0 - value / reference < _CLOCK_DROP
-    ):
-        return None
-    return 1.0 - value / reference
+    drop = 1.0 - value / reference if reference and value is not None else 0.0
+    return drop if drop >= _CLOCK_DROP else None
 
 
 def _gpu_throttled(before: GpuReadings, after: GpuReadings, seconds: float) -> Note | None:
@@ -246,16 +238,12 @@ def _gpu_throttled(before: GpuReadings, after: GpuReadings, seconds: float) -> N
 
 
 def _gpu_contended(after: GpuReadings) -> Note | None:
-    if (
-        not after.neighbours
-        or after.neighbour_busy_ratio is None
-        or after.neighbour_busy_ratio < _GPU_SHARE
-    ):
+    busy = after.neighbour_busy_ratio or 0.0
+    if not after.neighbours or busy < _GPU_SHARE:
         return None
-    many = f"{after.neighbours} other process{'es' if after.neighbours != 1 else ''}"
+    many = plural(after.neighbours, "other process", "other processes")
     return Note(
         "contended",
-        f"{many} used the GPU, one of them busy up to {percent(after.neighbour_busy_ratio)} of the "
-        "time. Measure when no other "
-        f"process uses it (nvidia-smi lists them).",
+        f"{many} used the GPU, one of them busy up to {percent(busy)} of the time. Measure when no "
+        "other process uses it (nvidia-smi lists them).",
     )

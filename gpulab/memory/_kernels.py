@@ -146,7 +146,7 @@ def run(func: Any, args: Any, kwargs: Any, in_optimizer: bool) -> Any:
     return result
 
 
-# -- recurrent layers in small ----------------------------------------------------------------------
+# -- recurrent layers in small -------------------------------------------------------------------
 # A CPU runs GRU and RNN (and LSTM in float64, or with projections) step by step. Fake tensors take
 # 100 us for each of these operators, so the layer's batch and widths are replaced by small primes,
 # and its real operators run on real tensors of that size. Each storage then counts as what it
@@ -275,7 +275,7 @@ def in_small(tracker: Any, forward: Callable[..., Any], *args: Any, **kwargs: An
         return forward(*args, **kwargs)
 
 
-# -- scratch ----------------------------------------------------------------------------------------
+# -- scratch -------------------------------------------------------------------------------------
 
 
 def _bytes(tensors: Sequence[Any]) -> int:
@@ -384,7 +384,7 @@ _RULES_BY_NAMES: dict[str, Callable[[Any, Sequence[Any]], int] | None] = {
     "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward index_select repeat constant_pad_nd "
     "upsample_nearest2d "
     "upsample_nearest2d_backward _local_scalar_dense": None,
-    "sum mean amax amin var var_mean std any all argmax max min norm linalg_vector_norm": _reduction,
+    "sum mean amax amin var var_mean std any all argmax max min norm linalg_vector_norm "
     "_log_softmax _log_softmax_backward_data _softmax _softmax_backward_data": _reduction,
     "mm addmm bmm baddbmm mv dot addmv linear": _product,
     "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward "

@@ -1,9 +1,9 @@
 """Limits on the memory that this process takes of a device.
 
 ``limit`` makes a deliberately small device: out-of-memory errors on demand, without the risk that
-the system kills the process. On a CPU the limit is kept by a dispatch mode over live tensor storage,
-on CUDA by PyTorch's own allocator. Both raise ``torch.OutOfMemoryError``, so that code that handles
-them works on a full GPU too.
+the system kills the process. On a CPU the limit is kept by a dispatch mode over live tensor
+storage, on CUDA by PyTorch's own allocator. Both raise ``torch.OutOfMemoryError``, so that code
+that handles them works on a full GPU too.
 
 ``apply_share`` gives a student a share of a shared GPU, set once for a kernel by the administrator
 of the class server: ``GPULAB_GPU_MEMORY`` in a kernel's environment, such as "10 GiB" or "25 %",

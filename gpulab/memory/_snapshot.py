@@ -1,5 +1,5 @@
-"""What holds a device's memory now: every byte has an owner, and the parts sum to the whole; and what
-one cell does to it: its peak, what it keeps, what it frees.
+"""What holds a device's memory now, where every byte has an owner and the parts sum to the whole;
+and what one cell does to it: its peak, what it keeps, what it frees.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     )
 
 
-# -- parts ------------------------------------------------------------------------------------------
+# -- parts ---------------------------------------------------------------------------------------
 
 
 def _host_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Note, ...]]:
@@ -265,7 +265,7 @@ def _process_bytes(where: devices.Device) -> int | None:
     return int(sizes[0]) if sizes and sizes[0] is not None else None
 
 
-# -- tensors ----------------------------------------------------------------------------------------
+# -- tensors -------------------------------------------------------------------------------------
 
 
 def _storages(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, int], HeldTensor]:
@@ -371,35 +371,26 @@ def storage_of(array: Any, where: devices.Device) -> tuple[str, int, int] | None
     memory there.
     """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if _is_tensor(array) and torch is not None:
-        if torch.nn.parameter.is_lazy(array):  # a lazy layer's parameter, which has no memory yet
-            return None
-        if (
-            array.device.type != where.torch_type
-            or (array.device.index or 0) != where.index
-            or array.layout is not torch.strided
-        ):
-            return None
-        try:
-            storage = array.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # a wrapper without a storage of its own
-            return None
-        return (
-            ("torch", storage._cdata, int(storage.nbytes()))
-            if storage.device.type == where.torch_type
-            else None
-        )
-    if isinstance(array, np.ndarray) and where.is_cpu:
+    if torch is not None and _is_tensor(array):
+        # a lazy layer's parameter has no memory yet
+        is_dense = not torch.nn.parameter.is_lazy(array) and array.layout is torch.strided
+        place = array.device.type, array.device.index or 0
+        if is_dense and place == (where.torch_type, where.index):
+            # a wrapper has no storage of its own, and a fake tensor's is on no device
+            with contextlib.suppress(NotImplementedError, RuntimeError):
+                storage = array.untyped_storage()
+                if storage.device.type == where.torch_type:
+                    return "torch", storage._cdata, int(storage.nbytes())
+    elif isinstance(array, np.ndarray) and where.is_cpu:
         owner = _owner(array)
-        return ("numpy", id(owner), int(owner.nbytes)) if owner.flags.owndata else None
-    if (
+        if owner.flags.owndata:
+            return "numpy", id(owner), int(owner.nbytes)
+    elif (
         cupy is not None
         and isinstance(array, cupy.ndarray)
-        and array.device.id == where.index
-        and where.torch_type == "cuda"
+        and (where.torch_type, where.index) == ("cuda", array.device.id)
     ):
-        memory = array.data.mem
-        return ("cupy", int(memory.ptr), int(memory.size))
+        return "cupy", int(array.data.mem.ptr), int(array.data.mem.size)
     return None
 
 
@@ -426,8 +417,13 @@ def arrays_in(path: str, value: Any, depth: int = _DEPTH) -> Iterator[tuple[str,
         yield path, value
     elif _is_tensor(value):
         yield from _with_gradient(path, value)
-    elif torch is not None and isinstance(value, (torch.nn.Module, torch.optim.Optimizer)):
-        yield from _tensors_of(path, value)
+    elif torch is not None and isinstance(value, torch.nn.Module):
+        for name, tensor in [*value.named_parameters(), *value.named_buffers()]:
+            yield from _with_gradient(f"{path}.{name}", tensor)
+    elif torch is not None and isinstance(value, torch.optim.Optimizer):
+        for number, state in enumerate(value.state.values()):
+            kept = [(name, tensor) for name, tensor in state.items() if _is_tensor(tensor)]
+            yield from ((f"{path}.state[{number}].{name}", tensor) for name, tensor in kept)
     elif depth and type(value) in (list, tuple):
         for number, item in enumerate(value[:_ITEMS]):
             yield from arrays_in(f"{path}[{number}]", item, depth - 1)
@@ -437,25 +433,13 @@ def arrays_in(path: str, value: Any, depth: int = _DEPTH) -> Iterator[tuple[str,
                 yield from arrays_in(f"{path}[{key!r}]", item, depth - 1)
 
 
-def _tensors_of(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a module with their gradients, or those of an optimizer's state."""
-    if hasattr(value, "named_parameters"):
-        for name, tensor in [*value.named_parameters(), *value.named_buffers()]:
-            yield from _with_gradient(f"{path}.{name}", tensor)
-        return
-    for number, state in enumerate(value.state.values()):
-        for name, tensor in state.items():
-            if _is_tensor(tensor):
-                yield f"{path}.state[{number}].{name}", tensor
-
-
 def _with_gradient(path: str, tensor: Any) -> Iterator[tuple[str, Any]]:
     yield path, tensor
     if tensor.is_leaf and tensor.grad is not None:
         yield f"{path}.grad", tensor.grad
 
 
-# -- a cell ------------------------------------------------------------------------------------------
+# -- a cell --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -89,12 +89,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         stop: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.device_type, self.replace, self.scratch, self.stop = (
-            device_type,
-            replace,
-            scratch,
-            stop,
-        )
+        self.device_type, self.stop = device_type, stop
+        self.replace, self.scratch = replace, scratch
         self.records: list[Record] = []
         self.operators: list[str] = []
         self.phases: list[str] = []
@@ -109,7 +105,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # storages in small: their bytes -> those that they stand for
         self.scales: dict[int, Callable[[int], int]] = {}
 
-    # -- what runs for each operator ----------------------------------------------------------------
+    # -- what runs for each operator --------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and note which storages it made or resized."""
@@ -159,7 +155,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phases.append(phase)
         self.live.append(self.live_bytes)
 
-    # -- storages -----------------------------------------------------------------------------------
+    # -- storages ---------------------------------------------------------------------------------
 
     def _storages(self, tensor: Any) -> Iterable[tuple[Any, Any]]:
         return storages_of(tensor, self.device_type)
@@ -201,26 +197,22 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _count(
         self, tensor: Any, storage: Any, operator: str, category: str | None, name: str
     ) -> None:
-        key, index = storage._cdata, len(self.records)
-        phase = self.phase()
-        recomputed = phase == BACKWARD and torch.is_grad_enabled()
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        nbytes = self.scales.get(key, int)(storage.nbytes())
+        key, phase = storage._cdata, self.phase()
         record = Record(
-            nbytes,
-            len(self.operators),
-            _ALIVE,
-            phase,
-            recomputed,
-            category,
-            name,
-            operator,
-            shape_of(tensor),
-            dtype,
+            nbytes=self.scales.get(key, int)(storage.nbytes()),
+            born=len(self.operators),
+            died=_ALIVE,
+            phase=phase,
+            recomputed=phase == BACKWARD and torch.is_grad_enabled(),
+            category=category,
+            name=name,
+            operator=operator,
+            shape=shape_of(tensor),
+            dtype=str(tensor.dtype).removeprefix("torch."),
         )
+        self._by_key[key] = (len(self.records), weakref.ref(storage, lambda _: self._died(key)))
         self.records.append(record)
         self.live_bytes += record.nbytes
-        self._by_key[key] = (index, weakref.ref(storage, lambda _: self._died(key)))
 
     def share(self, new: Any, old: Any, scale: Callable[[int], int] | None) -> Any:
         """Count a new tensor, which keeps the old one alive, as the same memory; with a scale it is
@@ -250,7 +242,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._by_key[storage._cdata] = (len(self.records), self._by_key[storage._cdata][1])
         self.records.append(new)
 
-    # -- what the caller tells ----------------------------------------------------------------------
+    # -- what the caller tells --------------------------------------------------------------------
 
     def watch(self, tensor: Any, category: str, name: str = "") -> None:
         """Count a tensor from the start, under a category that is known."""
@@ -300,7 +292,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._by_key.clear()
         self._parameters.clear()
 
-    # -- what it amounts to -------------------------------------------------------------------------
+    # -- what it amounts to -----------------------------------------------------------------------
 
     def classify(self) -> None:
         """Give each storage that has no category one, by when it was made and whether it outlived
