@@ -61,19 +61,6 @@ def _show_prediction(prediction: Any, include: Any = None, exclude: Any = None) 
 # What a learner writes is compiled with dont_inherit: else this file's own "from __future__ import
 # annotations" would hold in it.
 
-
-class _Cell:
-    """Statements of a cell, compiled once and run in the user's namespace; what they assign stays
-    there, as in any cell.
-    """
-
-    def __init__(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
-        self._code, self._namespace = code, namespace
-
-    def __call__(self) -> None:
-        exec(self._code, self._namespace)
-
-
 # Option -> (keyword of gl.measure, whether a value follows). "-o" is the magic's own: it returns
 # the Measurement.
 _OPTIONS = {
@@ -153,7 +140,9 @@ def _compiled(shell: Any, code: str) -> tuple[Callable[[], Any], Any]:
         if fn is not None:
             return fn, None
         compiled = compile(source, "<%gpu_time>", "exec", dont_inherit=True)
-        return _Cell(compiled, namespace), device_of(types.FunctionType(compiled, namespace))
+        # what its statements assign stays in the namespace, as in any cell
+        run = functools.partial(exec, compiled, namespace)
+        return run, device_of(types.FunctionType(compiled, namespace))
     except SyntaxError as error:
         raise InputError(
             f"%gpu_time: cannot read {code.strip()[:60]!r} ({error.msg}); expected Python code. "

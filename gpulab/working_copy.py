@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,20 +59,9 @@ class Update:
         return tuple(lines)
 
 
-@dataclass
-class _Given:
-    """One manifest entry: the hash of the original in the working copy, and of the newest one laid
-    beside it.
-    """
-
-    given: str
-    beside: str | None = None
-
-
-@dataclass
-class _Manifest:
-    files: dict[str, _Given] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+# The manifest's files: name -> the hash of the original in the working copy ("given"), and of the
+# newest one laid beside it.
+_Files = dict[str, dict[str, str | None]]
 
 
 def update(originals: Path, copy: Path) -> Update:
@@ -99,32 +88,27 @@ def update(originals: Path, copy: Path) -> Update:
         If the working copy cannot be written to.
     """
     _check_folders(originals, copy)
-    manifest = _read_manifest(copy)
+    files, warnings = _read_manifest(copy)
     added: list[str] = []
     renewed: list[str] = []
     beside: list[tuple[str, str]] = []
     for name, content in _offered(originals).items():
         target, new = copy / name, _hash(content)
-        entry = manifest.files.get(name)
-        if not target.exists():
+        entry = files.get(name, {"given": "", "beside": None})
+        current = _hash(read_regular(target)) if target.exists() else None
+        if current in (None, entry["given"]) and current != new:
             write_atomically(target, content)
-            added.append(name)
-            manifest.files[name] = _Given(new)
+            (added if current is None else renewed).append(name)
+        elif current != new:
+            if new not in entry.values():
+                place = _place_beside(target, new, entry["beside"])
+                write_atomically(place, content)
+                beside.append((name, place.relative_to(copy).as_posix()))
+                files[name] = {"given": entry["given"], "beside": new}
             continue
-        current = _hash(read_regular(target))
-        if current == new:
-            manifest.files[name] = _Given(new)
-        elif entry is not None and current == entry.given:
-            write_atomically(target, content)
-            renewed.append(name)
-            manifest.files[name] = _Given(new)
-        elif entry is None or new not in (entry.given, entry.beside):
-            place = _place_beside(target, new, entry)
-            write_atomically(place, content)
-            beside.append((name, place.relative_to(copy).as_posix()))
-            manifest.files[name] = _Given(entry.given if entry else "", new)
-    _write_manifest(copy, manifest)
-    return Update(tuple(added), tuple(renewed), tuple(beside), tuple(manifest.warnings))
+        files[name] = {"given": new, "beside": None}
+    _write_manifest(copy, files)
+    return Update(tuple(added), tuple(renewed), tuple(beside), warnings)
 
 
 def reset(
@@ -154,7 +138,7 @@ def reset(
     offered = _offered(originals)
     found = _find(name, list(offered))
     target, content = copy / found, offered[found]
-    manifest = _read_manifest(copy)
+    files, _ = _read_manifest(copy)
     kept = None
     if target.exists() and _hash(read_regular(target)) != _hash(content):
         stamp = (now or datetime.datetime.now()).strftime("%Y-%m-%d-%H%M%S")
@@ -162,8 +146,8 @@ def reset(
         write_atomically(place, read_regular(target))
         kept = place.relative_to(copy).as_posix()
     write_atomically(target, content)
-    manifest.files[found] = _Given(_hash(content))
-    _write_manifest(copy, manifest)
+    files[found] = {"given": _hash(content), "beside": None}
+    _write_manifest(copy, files)
     return found, kept
 
 
@@ -208,14 +192,14 @@ def _find(name: str, names: list[str]) -> str:
     )
 
 
-def _place_beside(target: Path, new: str, entry: _Given | None) -> Path:
+def _place_beside(target: Path, new: str, beside: str | None) -> Path:
     """Where the newer original goes: over an older one that was laid there and left alone, else
     under a free name.
     """
     place = target.with_name(f"{target.stem}.new{target.suffix}")
     if place.exists():
         there = _hash(read_regular(place))
-        if there != new and (entry is None or there != entry.beside):
+        if there not in (new, beside):
             return free_name(place)
     return place
 
@@ -224,30 +208,26 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _read_manifest(copy: Path) -> _Manifest:
-    """The manifest; a damaged one is set aside, and every file then counts as edited, so nothing
-    can be lost.
+def _read_manifest(copy: Path) -> tuple[_Files, tuple[str, ...]]:
+    """Return the files of the manifest, and what to warn of: a damaged one is set aside, and every
+    file then counts as edited, so nothing can be lost.
     """
     path = copy / STATE_FOLDER / _MANIFEST
     try:
-        text = read_regular(path)
+        return _parse(json.loads(read_regular(path))), ()
     except FileNotFoundError:
-        return _Manifest()
-    try:
-        return _Manifest(_parse(json.loads(text)))
+        return {}, ()
     except (ValueError, RecursionError) as error:
         aside = free_name(path.with_name(path.name + ".damaged"))
         path.replace(aside)
-        return _Manifest(
-            warnings=[
-                f"The record of the copied originals was damaged ({error}); it is kept as "
-                f"{STATE_FOLDER}/{aside.name}. "
-                "Every file that differs from its original counts as yours and was kept."
-            ]
+        return {}, (
+            f"The record of the copied originals was damaged ({error}); it is kept as "
+            f"{STATE_FOLDER}/{aside.name}. "
+            "Every file that differs from its original counts as yours and was kept.",
         )
 
 
-def _parse(data: Any) -> dict[str, _Given]:
+def _parse(data: Any) -> _Files:
     if (
         not isinstance(data, dict)
         or data.get("schema") != _SCHEMA
@@ -262,16 +242,12 @@ def _parse(data: Any) -> dict[str, _Given]:
             or not isinstance(entry.get("beside"), str | None)
         ):
             raise ValueError(f"the entry of {name} was not written by gpulab")
-        files[name] = _Given(entry["given"], entry.get("beside"))
+        files[name] = {"given": entry["given"], "beside": entry.get("beside")}
     return files
 
 
-def _write_manifest(copy: Path, manifest: _Manifest) -> None:
-    files = {
-        name: {"given": entry.given, "beside": entry.beside}
-        for name, entry in sorted(manifest.files.items())
-    }
-    content = json.dumps({"schema": _SCHEMA, "files": files}, indent=1) + "\n"
+def _write_manifest(copy: Path, files: _Files) -> None:
+    content = json.dumps({"schema": _SCHEMA, "files": dict(sorted(files.items()))}, indent=1) + "\n"
     path = copy / STATE_FOLDER / _MANIFEST
     if not path.exists() or path.read_bytes() != content.encode():
         write_atomically(path, content.encode())
