@@ -141,14 +141,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _show_every_character()
     words = list(sys.argv[1:] if argv is None else argv)
-    asked = next((word for word in words if not word.startswith("-")), None)
+    command = next((word for word in words if not word.startswith("-")), None)
     for number in filter(None, (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))):
         # not ignored, as under nohup
         if argv is None and signal.getsignal(number) is signal.SIG_DFL:
             # which ends each block, and its temporary folder
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
-        arguments = _parser(asked).parse_args(words)
+        arguments = _parser(command).parse_args(words)
         _refuse_lost_folder()
         code = int(arguments.run(arguments))
         sys.stdout.flush()
@@ -175,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if str(error.name).partition(".")[0] not in _LAB:
             raise
         print(
-            f"gpulab: {asked} needs {error.name}, which is not installed; expected the local lab. "
+            f"gpulab: {command} needs {error.name}, which is not installed; expected the local lab. "
             f"{install_extra('lab')}",
             file=sys.stderr,
         )

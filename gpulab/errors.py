@@ -133,10 +133,10 @@ def _this_python() -> str:
     """Return what starts this Python in a terminal: its path, where ``python`` alone is another one
     or none, as beside an environment.
     """
-    found = shutil.which("python")
+    python = shutil.which("python")
     if (
-        found is not None
-        and Path(found).absolute().parent == Path(sys.executable).absolute().parent
+        python is not None
+        and Path(python).absolute().parent == Path(sys.executable).absolute().parent
     ):
         return "python"
     return f'"{sys.executable}"' if " " in sys.executable else sys.executable

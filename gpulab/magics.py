@@ -39,9 +39,9 @@ def _take_share() -> None:
     if os.environ.get("GPULAB_GPU_MEMORY"):
         from gpulab.memory._share import apply_share
 
-        said = apply_share()
-        if said:
-            print(said)
+        sentence = apply_share()
+        if sentence:
+            print(sentence)
 
 
 def _register_displays(shell: Any) -> None:
@@ -77,7 +77,7 @@ _LONGEST_LABEL = 40
 
 def _time_options(line: str) -> tuple[dict[str, str | bool], str]:
     """Split the options off the front of a magic's line; return them and the code behind them."""
-    found: dict[str, str | bool] = {}
+    options: dict[str, str | bool] = {}
     rest = line.strip()
     while (word := _WORD.match(rest)) is not None:
         name = word.group(1)
@@ -106,8 +106,8 @@ def _time_options(line: str) -> tuple[dict[str, str | bool], str]:
                     "it, or leave the option out."
                 )
             value = text.strip("\"'")
-        found[keyword] = value
-    return found, rest.removeprefix("--").strip() if rest.startswith("-- ") else rest
+        options[keyword] = value
+    return options, rest.removeprefix("--").strip() if rest.startswith("-- ") else rest
 
 
 def _number(option: str, text: str, namespace: dict[str, Any]) -> Any:
@@ -370,15 +370,15 @@ def gpu_compile(shell: Any, line: str, cell: str) -> Any:
     from gpulab.kernels import compile_cuda
 
     try:
-        found = _compile_options(line)
+        options = _compile_options(line)
         result = compile_cuda(
             cell,
-            found["--arch"][-1] if found["--arch"] else "sm_90",
-            found[""],
-            names=found["--name"],
+            options["--arch"][-1] if options["--arch"] else "sm_90",
+            options[""],
+            names=options["--name"],
         )
-        if found["-o"]:
-            shell.user_ns[found["-o"][-1]] = result
+        if options["-o"]:
+            shell.user_ns[options["-o"][-1]] = result
     except GpulabError as error:
         print(error, file=sys.stderr)
         return None
@@ -390,7 +390,7 @@ def _compile_options(line: str) -> dict[str, list[str]]:
     """Split a magic's line into its own options, each with its values, and the compiler's words
     under "".
     """
-    found: dict[str, list[str]] = {"--arch": [], "--name": [], "-o": [], "": []}
+    options: dict[str, list[str]] = {"--arch": [], "--name": [], "-o": [], "": []}
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -400,8 +400,8 @@ def _compile_options(line: str) -> dict[str, list[str]]:
         ) from error
     while words:
         word, equals, value = words.pop(0).partition("=")
-        if word not in found or not word:
-            found[""].append(f"{word}{equals}{value}")
+        if word not in options or not word:
+            options[""].append(f"{word}{equals}{value}")
             continue
         if not equals:
             if not words:
@@ -415,5 +415,5 @@ def _compile_options(line: str) -> dict[str, list[str]]:
                 f"%%gpu_compile: -o {value!r} is not a valid variable name; expected one such as "
                 "-o made. Change it."
             )
-        found[word].append(value)
-    return found
+        options[word].append(value)
+    return options

@@ -220,7 +220,7 @@ class Result:
             )
         hints = _hints(cls)  # type: ignore[arg-type]
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-        known, there = {field.name for field in fields}, set(map(str, data)) - _SCHEMA
+        known, present = {field.name for field in fields}, set(map(str, data)) - _SCHEMA
         # A field that a later version added has a default, and a file of an earlier one does
         # without it.
         needed = {
@@ -228,7 +228,7 @@ class Result:
             for field in fields
             if version == cls.schema_version or field.default is dataclasses.MISSING
         }
-        wrong = (needed - there) | (there - known)
+        wrong = (needed - present) | (present - known)
         if wrong:
             raise RecordingError(
                 f"{where}: fields that are missing or unknown: {reprlib.repr(sorted(wrong))}. The "
@@ -237,7 +237,7 @@ class Result:
         values = {
             field.name: decode(data[field.name], hints[field.name], f"{where}.{field.name}")
             for field in fields
-            if field.name in there
+            if field.name in present
         }
         try:
             return cls(**values)

@@ -136,8 +136,8 @@ def reset(
     """
     _check_folders(originals, copy)
     offered = _offered(originals)
-    found = _find(name, list(offered))
-    target, content = copy / found, offered[found]
+    restored = _find(name, list(offered))
+    target, content = copy / restored, offered[restored]
     files, _ = _read_manifest(copy)
     kept = None
     if target.exists() and _hash(read_regular(target)) != _hash(content):
@@ -146,9 +146,9 @@ def reset(
         write_atomically(place, read_regular(target))
         kept = place.relative_to(copy).as_posix()
     write_atomically(target, content)
-    files[found] = {"given": _hash(content), "beside": None}
+    files[restored] = {"given": _hash(content), "beside": None}
     _write_manifest(copy, files)
-    return found, kept
+    return restored, kept
 
 
 def _check_folders(originals: Path, copy: Path) -> None:
@@ -198,8 +198,8 @@ def _place_beside(target: Path, new: str, beside: str | None) -> Path:
     """
     place = target.with_name(f"{target.stem}.new{target.suffix}")
     if place.exists():
-        there = _hash(read_regular(place))
-        if there not in (new, beside):
+        current = _hash(read_regular(place))
+        if current not in (new, beside):
             return free_name(place)
     return place
 

@@ -152,9 +152,9 @@ def waits_for(result: Any) -> Callable[[Any], Any] | None:
     """
     for name in _EXTRA:
         if sys.modules.get(name) is not None and name not in _broken:
-            found = backend(name).waits_for(result)
-            if found is not None:
-                return found
+            wait = backend(name).waits_for(result)
+            if wait is not None:
+                return wait
     return None
 
 

@@ -249,15 +249,15 @@ def _without_chatter() -> Iterator[None]:
     except OSError:  # no error output, so nothing to leave out
         yield
         return
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
+    with tempfile.TemporaryFile() as output:
+        os.dup2(output.fileno(), 2)
         try:
             yield
         finally:
             os.dup2(kept, 2)
             os.close(kept)
-            said.seek(0)
-            rest = b"".join(line for line in said if not _CHATTER.match(line))
+            output.seek(0)
+            rest = b"".join(line for line in output if not _CHATTER.match(line))
             with contextlib.suppress(OSError):  # nobody reads it any more
                 os.write(2, rest)
 

@@ -160,10 +160,10 @@ def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
         finally:
             del notebook.cells[last]
         _rename(notebook, folder)
-    found: dict[str, Any] = json.loads(
+    environment: dict[str, Any] = json.loads(
         "".join(output.text for output in stamp.outputs if output.output_type == "stream")
     )
-    return found
+    return environment
 
 
 def _rename(value: Any, folder: str) -> Any:

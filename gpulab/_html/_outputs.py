@@ -110,13 +110,15 @@ def _plot(figure: Mapping[str, Any], words: str = "") -> str:
     """
     layout = figure.get("layout") or {}
     meta = layout.get("meta")
-    said = (meta.get("description") if isinstance(meta, Mapping) else "") or words or "A figure."
+    description = (
+        (meta.get("description") if isinstance(meta, Mapping) else "") or words or "A figure."
+    )
     height = layout.get("height") or _HEIGHT
     # "<" could end the script element, or begin a comment in it.
     body = json.dumps(
         {"data": figure.get("data") or [], "layout": layout}, allow_nan=False
     ).replace("<", "\\u003c")
-    text = html.escape(str(said))
+    text = html.escape(str(description))
     return (
         '<figure class="plot"><div class="plot-window" tabindex="0" role="group" '
         'aria-label="Figure; scrolls sideways on a narrow page">'

@@ -133,18 +133,18 @@ def write_course(
 
 
 def _chosen(source: Path, only: Sequence[str]) -> list[Path]:
-    found = sorted(source.glob("*.ipynb"))
-    if not found:
+    notebooks = sorted(source.glob("*.ipynb"))
+    if not notebooks:
         raise InputError(
             f"html: there are no notebooks in {source}; expected a folder with .ipynb files. Pass "
             "--notebooks with another folder."
         )
-    chosen = [path for path in found if not only or path.stem.startswith(tuple(only))]
-    missing = [name for name in only if not any(path.stem.startswith(name) for path in found)]
+    chosen = [path for path in notebooks if not only or path.stem.startswith(tuple(only))]
+    missing = [name for name in only if not any(path.stem.startswith(name) for path in notebooks)]
     if missing:
         raise InputError(
             f"html: no notebook begins with {', '.join(missing)} in {source}; expected one of "
-            f"{', '.join(path.stem for path in found)}. Pass its number, such as 02."
+            f"{', '.join(path.stem for path in notebooks)}. Pass its number, such as 02."
         )
     return chosen
 
@@ -264,14 +264,14 @@ def _add_solutions(notebook: NotebookNode) -> None:
 
     known = {id: each for lesson in content.lessons() for id, each in lesson.exercises.items()}
     for cell in notebook.cells:
-        found = (
+        match = (
             re.search(r"gl\.lessons\.check\(\s*[\"'](\d\d\.\d+)", cell.source)
             if cell.cell_type == "code"
             else None
         )
-        if found and found[1] in known:
-            cell.metadata["gpulab_solution"] = known[found[1]].solution.strip()
-            cell.metadata["gpulab_exercise"] = found[1]
+        if match and match[1] in known:
+            cell.metadata["gpulab_solution"] = known[match[1]].solution.strip()
+            cell.metadata["gpulab_exercise"] = match[1]
 
 
 def _assets() -> dict[str, bytes]:
@@ -308,14 +308,14 @@ def _highlighting() -> str:
 
 def _earlier(out: Path, files: Collection[str]) -> dict[str, str]:
     """The titles of the pages that are there from a run with --only, by file name."""
-    found = {}
+    titles = {}
     for file in out.glob("[0-9][0-9]_*.html"):
         title = file.name not in files and re.search(
             r"<title>(.*?) · gpulab</title>", file.read_text(encoding="utf-8", errors="replace")
         )
         if title:
-            found[file.name] = html.unescape(title[1])
-    return found
+            titles[file.name] = html.unescape(title[1])
+    return titles
 
 
 def _index(pages: Sequence[Page], earlier: Mapping[str, str]) -> str:
@@ -360,8 +360,8 @@ def _opening(notebook: NotebookNode) -> str:
 
 
 def _fact(notebook: NotebookNode, pattern: str) -> str:
-    found: Any = re.search(pattern, _opening(notebook))
-    return found[1].strip() if found else ""
+    match: Any = re.search(pattern, _opening(notebook))
+    return match[1].strip() if match else ""
 
 
 def _questions(notebook: NotebookNode) -> list[str]:

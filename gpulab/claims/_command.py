@@ -55,25 +55,27 @@ def run(arguments: argparse.Namespace) -> int:
     from gpulab.claims import ledger
     from gpulab.errors import InputError
 
-    given = [recordings.read(name) for name in arguments.recording] if arguments.recording else None
-    found = ledger(given)
+    chosen = (
+        [recordings.read(name) for name in arguments.recording] if arguments.recording else None
+    )
+    judged = ledger(chosen)
     if not arguments.out:
-        for finding in found.findings:
+        for finding in judged.findings:
             print(
                 f"{finding.verdict!s:16} {finding.claim.key:22} {finding.recording or '-':22} "
                 f"{finding.summary}"
             )
-        print(repr(found))
+        print(repr(judged))
         return 0
     target = expanded("claims", arguments.out)
     try:
-        write_atomically(target, _page(found).encode())
+        write_atomically(target, _page(judged).encode())
     except OSError as error:
         raise InputError(
             f"claims: {target} cannot be written ({error.strerror or error}); expected a writable "
             "folder. Pass --out with another file."
         ) from error
-    print(f"{found!r} in {target}")
+    print(f"{judged!r} in {target}")
     return 0
 
 
@@ -111,12 +113,12 @@ def _page(ledger: Ledger) -> str:
 
 
 def _row(claim: Claim, findings: Sequence[Finding]) -> str:
-    said = "<br>".join(_said(finding) for finding in findings)
+    verdicts = "<br>".join(_verdict(finding) for finding in findings)
     source = f"[{claim.source.title}]({claim.source.url}), {claim.where}"
-    return f"| {claim.sentence} <br> {source} | {claim.reading} | {claim.promised} | {said} |"
+    return f"| {claim.sentence} <br> {source} | {claim.reading} | {claim.promised} | {verdicts} |"
 
 
-def _said(finding: Finding) -> str:
+def _verdict(finding: Finding) -> str:
     if not finding.comparisons:
         machine = f"`{finding.recording}`" if finding.recording else "no machine of this kind"
         return f"{finding.verdict} ({machine})"

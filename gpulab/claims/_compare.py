@@ -73,17 +73,17 @@ def _beside_cpu(rule: Rule, recording: Recording, cpu: Recording | None) -> Iter
     if cpu is None or recording.environment.device_kind == "cpu":
         return
     both = [
-        (there, entry)
+        (on_cpu, entry)
         for entry in _entries(rule, recording)
-        if (there := cpu.find(rule["experiment"], **entry.params)) is not None
+        if (on_cpu := cpu.find(rule["experiment"], **entry.params)) is not None
     ]
     largest: dict[Parameter, float] = {}
     for _, entry in both:
         workload = entry.params["workload"]
         largest[workload] = max(largest.get(workload, 0.0), _work(entry, "n"))
-    for there, entry in both:
+    for on_cpu, entry in both:
         if rule["cpu"] == "every size" or _work(entry, "n") == largest[entry.params["workload"]]:
-            yield _over(f"{_label(entry.params)}, vs. {cpu.name}", there, entry)
+            yield _over(f"{_label(entry.params)}, vs. {cpu.name}", on_cpu, entry)
 
 
 def _inside(rule: Rule, recording: Recording) -> Iterator[Comparison]:

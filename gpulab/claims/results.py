@@ -192,8 +192,8 @@ class Ledger(Result):
 
     def counts(self) -> dict[Verdict, int]:
         """Return how often each verdict was given."""
-        found = Counter(finding.verdict for finding in self.findings)
-        return {verdict: found[verdict] for verdict in Verdict}
+        counted = Counter(finding.verdict for finding in self.findings)
+        return {verdict: counted[verdict] for verdict in Verdict}
 
     def __repr__(self) -> str:
         words = ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items() if count)

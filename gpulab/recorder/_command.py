@@ -56,9 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     from gpulab.errors import InputError
 
     if arguments.list:
-        there = recorder.experiments()
-        width = max(len(experiment.name) for experiment in there)
-        for experiment in there:
+        experiments = recorder.experiments()
+        width = max(len(experiment.name) for experiment in experiments)
+        for experiment in experiments:
             print(f"{experiment.name:{width}}  {experiment.summary}")
         return 0
     if not arguments.out:

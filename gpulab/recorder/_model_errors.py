@@ -102,16 +102,21 @@ def model_errors(recording: Recording) -> tuple[ModelError, ...]:
             f"model_errors: {shown(recording)} is not a recording; expected the result of "
             "gl.recordings.load(name)."
         )
-    found = [("roofline", _roofline_ratios(recording)), ("transfer", _transfer_ratios(recording))]
+    ratios_of_models = [
+        ("roofline", _roofline_ratios(recording)),
+        ("transfer", _transfer_ratios(recording)),
+    ]
     for part, (link, processor) in _MODELS_OF.items():
         # a GH200 is no H200: another link
         if re.search(rf"\b{part}\b", recording.environment.device):
-            found += [
+            ratios_of_models += [
                 (f"link {link}, {memory}", _link_ratios(recording, link, memory))
                 for memory in ("pinned", "pageable")
             ]
-            found.append((f"processor {processor}", _processor_ratios(recording, processor)))
-    return tuple(_summed(model, recording, ratios) for model, ratios in found if ratios)
+            ratios_of_models.append(
+                (f"processor {processor}", _processor_ratios(recording, processor))
+            )
+    return tuple(_summed(model, recording, ratios) for model, ratios in ratios_of_models if ratios)
 
 
 def _roofline_ratios(recording: Recording) -> list[tuple[str, float]]:
@@ -119,7 +124,7 @@ def _roofline_ratios(recording: Recording) -> list[tuple[str, float]]:
         roofs = models.roofline(recording)
     except GpulabError:  # without its ceilings a recording has no roofs
         return []
-    found = []
+    ratios = []
     for entry in recording.select("catalogue", dtype="float32"):
         work = _workload(entry)
         if work is None or entry.timing is None:
@@ -130,8 +135,8 @@ def _roofline_ratios(recording: Recording) -> list[tuple[str, float]]:
             # there is no roof of its arithmetic: a short recording has not come to each format
             continue
         if point.attainable_seconds >= LEAST_SECONDS:
-            found.append((entry.key, entry.timing.median_seconds / point.attainable_seconds))
-    return found
+            ratios.append((entry.key, entry.timing.median_seconds / point.attainable_seconds))
+    return ratios
 
 
 def _workload(entry: Entry) -> workloads.Workload | None:
@@ -152,22 +157,22 @@ def _transfer_ratios(recording: Recording) -> list[tuple[str, float]]:
         if entry.timing is not None:
             point = (int(entry.params["nbytes"]), entry.timing.median_seconds, entry.key)
             series.setdefault((entry.params["direction"], entry.params["memory"]), []).append(point)
-    found = []
+    ratios = []
     for points in series.values():
         if len(points) >= _FEWEST_POINTS:
             points.sort()
             line = transfer.fit([p[0] for p in points[::2]], [p[1] for p in points[::2]])
-            found += [
+            ratios += [
                 (key, seconds / float(line.predict_seconds(nbytes)))
                 for nbytes, seconds, key in points[1:-1:2]
             ]
-    return found
+    return ratios
 
 
 def _link_ratios(recording: Recording, name: str, memory: str) -> list[tuple[str, float]]:
-    road = transfer.link(name, memory=memory)
+    model = transfer.link(name, memory=memory)
     return [
-        (entry.key, entry.timing.median_seconds / road.seconds(int(entry.params["nbytes"])))
+        (entry.key, entry.timing.median_seconds / model.seconds(int(entry.params["nbytes"])))
         for entry in recording.select("transfer", memory=memory)
         if entry.timing is not None
     ]
@@ -175,18 +180,18 @@ def _link_ratios(recording: Recording, name: str, memory: str) -> list[tuple[str
 
 def _processor_ratios(recording: Recording, name: str) -> list[tuple[str, float]]:
     model = transfer.processor(name)
-    found = []
+    ratios = []
     for entry in recording.select("catalogue"):
         work = _workload(entry)
         if entry.timing is not None and work is not None and work.dtype in model.flops_per_second:
-            found.append(
+            ratios.append(
                 (
                     entry.key,
                     entry.timing.median_seconds
                     / model.seconds(work.flops, work.nbytes, work.dtype),
                 )
             )
-    return found
+    return ratios
 
 
 def _summed(model: str, recording: Recording, ratios: list[tuple[str, float]]) -> ModelError:

@@ -276,13 +276,13 @@ def ladders(device: Device) -> Iterable[Case]:
 def _rung(device: Device, rung: Any, n: int, options: tuple[str, ...] | None) -> Work:
     arguments = rung.arguments(n)
     if options is None:
-        there = [arrays.to_device(each, device) for each in arguments]
-        ready = launcher(rung.kernel, *rung.launch(n), *there)
+        on_device = [arrays.to_device(each, device) for each in arguments]
+        ready = launcher(rung.kernel, *rung.launch(n), *on_device)
     else:
         *given, size = arguments
-        there = [arrays.to_device(each, device) for each in given]
+        on_device = [arrays.to_device(each, device) for each in given]
         ready = cuda_launcher(
-            rung.source, rung.kernel, *rung.launch(n), *there, size, options=options
+            rung.source, rung.kernel, *rung.launch(n), *on_device, size, options=options
         )
     return Work(ready, rung.name, (), rung.flops(n), rung.nbytes(n))
 

@@ -303,22 +303,22 @@ def record(
     )
     with _exclusive(target):
         old = None if restart else _previous(target, base)
-        there: dict[str, Entry] = {}
+        previous: dict[str, Entry] = {}
         if old is not None:
             # what the file stands for already is kept: name and notes, commands and libraries
-            there = {item.key: item for item in old.entries}
+            previous = {item.key: item for item in old.entries}
             base = replace(
                 base,
                 name=old.name if name is None else name,
                 notes=old.notes,
                 environment=joined(old.environment, base.environment),
             )
-        done = {key: item for key, item in there.items() if item.recorded}
+        done = {key: item for key, item in previous.items() if item.recorded}
         # Why a case is missing holds until it is tried again; of what is no longer planned only a
         # run of all experiments can tell.
         missed = {
             key: item
-            for key, item in there.items()
+            for key, item in previous.items()
             if not item.recorded and (only is not None or key in plan)
         }
         run = _Run(target, base, plan, done, missed, visits, clock)

@@ -39,16 +39,16 @@ def run(arguments: argparse.Namespace) -> int:
     from gpulab import recordings
     from gpulab.errors import InputError, RecordingError, message_of, printable
 
-    asked = [name for name in ("show", "diff", "merge") if getattr(arguments, name)]
-    if len(asked) > 1 or (arguments.out and asked != ["merge"]):
+    chosen = [name for name in ("show", "diff", "merge") if getattr(arguments, name)]
+    if len(chosen) > 1 or (arguments.out and chosen != ["merge"]):
         raise InputError(
             "recordings: expected at most one of --show, --diff and --merge, and --out only with "
             "--merge."
         )
     if arguments.show:
-        found = _get(arguments.show)
-        print(printable(repr(found)))
-        _print(found.table())
+        recording = _get(arguments.show)
+        print(printable(repr(recording)))
+        _print(recording.table())
     elif arguments.diff:
         difference = recordings.diff(*(_get(name) for name in arguments.diff))
         print(printable(repr(difference)))

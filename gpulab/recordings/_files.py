@@ -36,14 +36,14 @@ def names() -> tuple[str, ...]:
     """Return the names that ``load`` knows: the recordings that ship with gpulab, and those in
     ``$GPULAB_RECORDINGS``.
     """
-    found = {
+    stems = {
         path.stem
         for folder in _folders()
         if folder.is_dir()
         for path in folder.glob("?*.json")
         if path.is_file()
     }
-    return tuple(sorted(found))
+    return tuple(sorted(stems))
 
 
 def load(name: str) -> Recording:
@@ -54,14 +54,14 @@ def load(name: str) -> Recording:
     RecordingError
         If there is no such recording, or its file is damaged.
     """
-    there = names()  # stems of files in these folders, so no path that leads out of them
-    for folder in reversed(_folders()) if isinstance(name, str) and name in there else ():
+    known = names()  # stems of files in these folders, so no path that leads out of them
+    for folder in reversed(_folders()) if isinstance(name, str) and name in known else ():
         path = folder / f"{name}.json"
         if path.is_file():
             return _opened(path, checked=folder != directory())
     raise RecordingError(
         f"recordings.load: there is no recording {shown(name)}; expected one of: "
-        f"{', '.join(there) or 'none yet'}. Make one with "
+        f"{', '.join(known) or 'none yet'}. Make one with "
         "`gpulab record --out FILE`."
     )
 
@@ -155,11 +155,11 @@ def readable() -> dict[str, Recording]:
     """Return every recording that can be read, by its name; damaged ones are left out (``load``
     reports why).
     """
-    found = {}
+    recordings = {}
     for name in names():
         with contextlib.suppress(RecordingError):
-            found[name] = load(name)
-    return found
+            recordings[name] = load(name)
+    return recordings
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

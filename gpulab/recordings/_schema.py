@@ -235,8 +235,10 @@ class Entry(Result):
             """Decode the timing of an ``unread`` entry: Python asks here for what is not there."""
             if name != "timing" or "_timing_text" not in self.__dict__:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            there = json.loads(self.__dict__["_timing_text"])
-            timing = None if there is None else Timing.from_dict(there, f"Entry {self.key}.timing")
+            content = json.loads(self.__dict__["_timing_text"])
+            timing = (
+                None if content is None else Timing.from_dict(content, f"Entry {self.key}.timing")
+            )
             self.__dict__["timing"] = timing
             return timing
 
@@ -436,9 +438,11 @@ def accelerator_told(recording: Recording) -> Mapping[str, Any]:
     """Return what the machine reported about the recorded accelerator (of several, the one with its
     name); empty where there is none.
     """
-    told = recording.machine.get("accelerators")
+    reported = recording.machine.get("accelerators")
     each = (
-        [one for one in told if isinstance(one, Mapping)] if isinstance(told, (list, tuple)) else []
+        [one for one in reported if isinstance(one, Mapping)]
+        if isinstance(reported, (list, tuple))
+        else []
     )
     return next(
         (one for one in each if one.get("name") == recording.environment.device),

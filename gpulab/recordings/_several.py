@@ -187,11 +187,11 @@ def merge(first: Recording, second: Recording) -> Recording:
     )
     entries = {entry.key: entry for entry in older.entries}
     for entry in newer.entries:
-        there = entries.get(entry.key)
+        earlier = entries.get(entry.key)
         if (
-            there is None
-            or not there.recorded
-            or (entry.recorded and (entry.date or "") >= (there.date or ""))
+            earlier is None
+            or not earlier.recorded
+            or (entry.recorded and (entry.date or "") >= (earlier.date or ""))
         ):
             entries[entry.key] = entry
     notes = tuple(dict.fromkeys((*older.notes, *newer.notes)))
