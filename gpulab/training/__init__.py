@@ -5,7 +5,7 @@ option, results with intervals.
 from gpulab.training._evaluate import evaluate, evaluate_models
 from gpulab.training._fit import fit, over_seeds
 from gpulab.training._hidden import HiddenWaits, WaitSite, hidden_waits
-from gpulab.training._ladder import START, Technique, ladder, techniques
+from gpulab.training._ladder import ladder
 from gpulab.training._ladder_recorded import (
     RecordedLadder,
     RecordedRung,
@@ -20,6 +20,7 @@ from gpulab.training._profile import OperatorCost, Profile, ProfileSpan, profile
 from gpulab.training._run import Run
 from gpulab.training._scripts import compare_scripts, speedup_report
 from gpulab.training._tasks import Data, Task, task, tasks
+from gpulab.training._techniques import START, Technique, techniques
 from gpulab.training.results import (
     PHASES,
     Accuracy,

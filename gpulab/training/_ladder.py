@@ -1,9 +1,9 @@
 """The ladder of techniques: a beginner's script and a dozen techniques, measured alone,
 cumulatively, all together, and all but one.
 
-All forms take turns, step by step, so that what disturbs one disturbs all; a ratio is paired turn by turn and
-has an interval. What was learned is a matter of its own: each rung is trained on the same number of
-samples under the same seeds, and tested.
+All forms take turns, step by step, so that what disturbs one disturbs all; a ratio is paired turn by
+turn and has an interval. What was learned is a matter of its own: each rung is trained on the same
+number of samples under the same seeds, and tested.
 """
 
 from __future__ import annotations
@@ -30,7 +30,16 @@ from gpulab.training._run import Run
 from gpulab.training._tasks import Task
 from gpulab.training._tasks import task as find_task
 from gpulab.training._techniques import START, Technique, techniques
-from gpulab.training.results import Gain, LadderForm, LadderResult, Learned, LeftOut, Rung
+from gpulab.training.results import (
+    Gain,
+    LadderForm,
+    LadderResult,
+    Learned,
+    LeftOut,
+    Rung,
+    SeedsAccuracy,
+    verdict_of,
+)
 from gpulab.units import plural
 
 Names = tuple[str, ...]
@@ -140,7 +149,7 @@ def ladder(
     """
     job, where = find_task(task), devices.find(device)
     wanted = _wanted(chosen)
-    apart = _reasons(leave_out, wanted)
+    reasons = _reasons(leave_out, wanted)
     base = _script(start, wanted)
     for name, value, least, most in (("seeds", seeds, 0, 1000), ("turns", turns, 1, _MOST_TURNS)):
         if not _given.is_whole(value) or not least <= value <= most:
@@ -160,20 +169,18 @@ def ladder(
             "out."
         )
     threads = _settings.check_threads("ladder", threads)
-    climb = _Climb(
-        job,
-        where,
-        base,
-        _given.clock("ladder", clock),
-        _given.callback("ladder", "progress", progress),
-        _given.callback("ladder", "stop", stop),
-    )
+    climb = _Climb(job, where, base, _given.clock("ladder", clock))
+    climb.report = _given.callback("ladder", "progress", progress)
+    climb.stop = _given.callback("ladder", "stop", stop)
     try:
         with _settings.threads(threads, where):
             length = int(samples or job.epochs * len(job.train))
-            return climb.result(wanted, apart, length, int(seeds), int(turns), tolerance, deadline)
+            return climb.result(
+                wanted, reasons, length, int(seeds), int(turns), float(tolerance), deadline
+            )
     finally:
-        climb.close()
+        for run in climb.runs.values():
+            run.close()
 
 
 def _wanted(chosen: Any) -> list[Technique]:
@@ -236,21 +243,15 @@ def _reasons(leave_out: Any, wanted: list[Technique]) -> dict[str, str]:
 
 
 class _Climb:
-    """A ladder under way: the forms, each a run of its own, and the seconds a sample of each
-    turn.
+    """A ladder that is being measured: the forms, each a run of its own, and the seconds a sample
+    of each turn.
     """
 
-    def __init__(
-        self, job: Task, where: Device, base: dict[str, Any], clock: Any, report: Any, stop: Any
-    ) -> None:
-        self.job, self.where, self.base, self.clock, self.report, self.stop = (
-            job,
-            where,
-            base,
-            clock,
-            report,
-            stop,
-        )
+    report: Callable[[float, str], None] | None = None
+    stop: Callable[[], bool] | None = None
+
+    def __init__(self, job: Task, where: Device, base: dict[str, Any], clock: Any) -> None:
+        self.job, self.where, self.base, self.clock = job, where, base, clock
         self.kind = "cpu" if where.is_cpu else "accelerator"
         self.known: dict[str, Technique] = {}
         self.runs: dict[Names, Run] = {}
@@ -259,8 +260,7 @@ class _Climb:
         self.too_slow: list[Names] = []
         self.stopped = False
 
-    # -- forms
-    # ---------------------------------------------------------------------------------------------------
+    # -- forms -------------------------------------------------------------------------------------
 
     def _run(self, names: Names, **more: Any) -> Run:
         """Return a new run of the script with these techniques."""
@@ -271,9 +271,11 @@ class _Climb:
             if technique.model is not None:
                 job = dataclasses.replace(job, _build=technique.model)
         try:
-            return Run(job, device=self.where, clock=self.clock, **{**options, **more})
+            run = Run(job, device=self.where, clock=self.clock, **{**options, **more})
         except GpulabError as error:
             raise InputError(f"ladder, {self._words(names)}: {error}") from error
+        run.parts_every = 0
+        return run
 
     def _words(self, names: Names) -> str:
         return " + ".join(self.known[name].title for name in names) or "the script"
@@ -285,19 +287,16 @@ class _Climb:
         if names not in self.runs:
             self._ask(0.0, f"warming up: {self._words(names)}")
             run = self.runs[names] = self._run(names, steps=_STEPS)
-            run.parts_every = 0
             for _ in range(_WARM_STEPS[self.kind]):
                 run.advance(1)
-                if (
-                    beside is not None
-                    and len(run.step_seconds) >= _FEWEST_STEPS
-                    and _slower(run, beside) > _SURELY
-                ):
+                if beside is None or len(run.step_seconds) < _FEWEST_STEPS:
+                    continue
+                if _slower(run, beside) > _SURELY:
                     break
-            self._still_learning(names, run)
+            self._check_learning(names, run)
         return self.runs[names]
 
-    def _still_learning(self, names: Names, run: Run) -> None:
+    def _check_learning(self, names: Names, run: Run) -> None:
         if run.first_bad_step is not None:
             raise InputError(
                 f"ladder, {self._words(names)}: the loss of step {run.first_bad_step} is infinite "
@@ -315,7 +314,7 @@ class _Climb:
         if self.report is not None:
             self.report(fraction, text)
 
-    def lacking(self, technique: Technique, below: Names) -> str | None:
+    def _lacking(self, technique: Technique, below: Names) -> str | None:
         """Return why a technique cannot be climbed here upon those below; None where both its forms
         are there, warmed up.
         """
@@ -323,33 +322,25 @@ class _Climb:
         if reason is not None:
             return reason
         self.known[technique.name] = technique
+        alone = (technique.name,)
         before = self._form(below)
-        run = self._form((technique.name,), self._form(()))
-        missing = [note.sentence for note in run.notes if note.code == "skipped"]
-        if (
-            missing
-            and technique.options
-            and not any(_has(run, name, value) for name, value in technique.options.items())
-        ):
+        script = self._form(())
+        run = self._form(alone, script)
+        missing = _skipped(run)
+        if missing and technique.options and not _follows_any(run, technique.options):
             return missing[0]
-        for one, other, words in (
-            (run, self._form(()), "Added to the script"),
-            (None, before, f"Added to {self._words(below)}"),
+        for form, other, words in (
+            (alone, script, "Added to the script"),
+            ((*below, technique.name), before, f"Added to {self._words(below)}"),
         ):
-            tried = one or self._form((*below, technique.name), other)
-            known = {*missing, *(note.sentence for note in other.notes)}
-            lost = [
-                note.sentence
-                for note in tried.notes
-                if note.code == "skipped" and note.sentence not in known
-            ]
-            if one is None and lost and not self._follows((*below, technique.name)):
+            tried = self._form(form, other)
+            known = {*missing, *_skipped(other)}
+            lost = [sentence for sentence in _skipped(tried) if sentence not in known]
+            if lost and not self._follows(form):
                 return f"{words}: {lost[0]}"
             slower = self._hopeless(tried, other)
             if slower is not None:
-                self.too_slow += (
-                    [(technique.name,)] if _slower(run, self._form(())) <= _SURELY else []
-                )
+                self.too_slow += [alone] if _slower(run, script) <= _SURELY else []
                 return (
                     f"{words}, a sample took {slower:.3g} times as long in the first steps: "
                     "combinations with it would "
@@ -365,20 +356,15 @@ class _Climb:
         """
         last = {option: name for name in names for option in self.known[name].options}
         for name in names:
-            asked = {
-                option: value
-                for option, value in self.known[name].options.items()
-                if last[option] == name
-            }
-            if asked and not any(
-                _has(self.runs[names], option, value) for option, value in asked.items()
-            ):
+            options = self.known[name].options.items()
+            asked = {option: value for option, value in options if last[option] == name}
+            if asked and not _follows_any(self.runs[names], asked):
                 return False
         return True
 
     def _hopeless(self, run: Run, other: Run) -> float | None:
         """Return how many times as long a run takes where that is too slow; by steps in turns,
-        since it may have been others' doing.
+        since another program may have held it up.
         """
         slower = _slower(run, other)
         steps = _WARM_STEPS[self.kind] if slower > _HOPELESS else 0
@@ -390,24 +376,21 @@ class _Climb:
                 break
         return slower if slower > _HOPELESS else None
 
-    # -- turns
-    # ---------------------------------------------------------------------------------------------------
+    # -- turns -------------------------------------------------------------------------------------
 
-    def take_turns(self, forms: list[Names], turns: int, deadline: float) -> int:
+    def _take_turns(self, forms: list[Names], turns: int, deadline: float) -> int:
         """Let the forms take turns; returns how many each had."""
         self.seconds = {names: [] for names in forms}
         read = self.clock or time.perf_counter
-        steps, end = _STEPS_A_TURN[self.kind], read() + deadline
+        end = read() + deadline
         with calm_collector():
             for turn in range(turns):
                 if turn >= FEWEST_SAMPLES and read() > end:
-                    self.notes.append(
-                        Note(
-                            "deadline",
-                            f"{turn} of {turns} turns were taken in {deadline:g} s. Allow a longer "
-                            "deadline.",
-                        )
+                    sentence = (
+                        f"{turn} of {turns} turns were taken in {deadline:g} s. Allow a longer "
+                        "deadline."
                     )
+                    self.notes.append(Note("deadline", sentence))
                     return turn
                 try:
                     self._ask(0.3 + 0.3 * turn / turns, f"turn {turn + 1} of {turns}")
@@ -419,138 +402,118 @@ class _Climb:
                 begin = turn % len(forms)
                 order = forms[begin:] + forms[:begin]
                 for names in order if turn % 2 == 0 else reversed(order):
-                    self._turn(names, steps)
+                    self._turn(names)
         return turns
 
     def _end_here(self, when: str) -> None:
-        """Note that the learner stopped it: what the turns have told is kept, and nothing more is
+        """Note that the learner stopped it: what the turns have shown is kept, and nothing more is
         begun.
         """
         self.stopped = True
-        self.notes.append(
-            Note(
-                "stopped",
-                f"The ladder was stopped {when}; the result shows what was measured until then. "
-                "Run it again for the rest.",
-            )
+        sentence = (
+            f"The ladder was stopped {when}; the result shows what was measured until then. "
+            "Run it again for the rest."
         )
+        self.notes.append(Note("stopped", sentence))
 
-    def _turn(self, names: Names, steps: int) -> None:
+    def _turn(self, names: Names) -> None:
         run = self.runs[names]
-        ahead = run.options.prefetch
+        ahead, workers = run.options.prefetch, run.options.workers
         # what was loaded during the others' turns is used up first
-        if ahead or run.options.workers:
-            run.advance(max(1, run.options.workers) * max(2, ahead) + 1)
-        run.advance(steps)
-        self._still_learning(names, run)
+        if ahead or workers:
+            run.advance(max(1, workers) * max(2, ahead) + 1)
+        run.advance(_STEPS_A_TURN[self.kind])
+        self._check_learning(names, run)
         self.seconds[names].append(run.step_seconds[-1] / run.options.batch_size)
 
-    def gain(self, form: Names, over: Names = ()) -> Gain:
+    def _gain(self, form: Names, over: Names = ()) -> Gain:
         """Return the speed-up of a form over another."""
         before, after = np.array(self.seconds[over]), np.array(self.seconds[form])
         return Gain(
             median_ratio(before, after, paired=True), ratio_interval(before, after, paired=True)[0]
         )
 
-    def multiplied(self, names: Names, over: Names) -> tuple[Gain, Gain]:
+    def _multiplied(self, names: Names) -> tuple[Gain, Gain]:
         """Return the product of the single gains, and that over the measured combination."""
-        script, together = np.array(self.seconds[()]), np.array(self.seconds[over])
+        script, together = np.array(self.seconds[()]), np.array(self.seconds[names])
         products = np.prod([script / np.array(self.seconds[(name,)]) for name in names], axis=0)
-        product = float(np.prod([self.gain((name,)).ratio for name in names]))
-        ratio = self.gain(over).ratio
-        return Gain(product, _around(products, product)), Gain(
-            product / ratio, _around(products * together / script, product / ratio)
+        product = float(np.prod([self._gain((name,)).ratio for name in names]))
+        ratio = product / self._gain(names).ratio
+        return (
+            Gain(product, _around(products, product)),
+            Gain(ratio, _around(products * together / script, ratio)),
         )
 
-    # -- what was learned
-    # ----------------------------------------------------------------------------------------
+    # -- what was learned --------------------------------------------------------------------------
 
-    def trained(self, names: Names, samples: int, seeds: int) -> list[Answers]:
+    def _trained(self, names: Names, samples: int, seeds: int) -> list[Answers]:
         """Train a form on so many samples under each seed; return what each model answers on the
         test.
         """
         found = []
+        is_script = not names and not any(map(callable, self.base.values()))
         for seed in range(seeds):
             size = self.runs[names].options.batch_size
             run = self._run(names, steps=max(1, samples // size), seed=seed)
-            key = (
-                None
-                if names or any(map(callable, self.base.values()))
-                else (self.job, str(self.where), run.options)
-            )
-            if key in _scripts:
-                found.append(_scripts[key])
-                run.close()
-                continue
-            run.parts_every = 0
+            key = (self.job, str(self.where), run.options)
             try:
+                if is_script and key in _scripts:
+                    found.append(_scripts[key])
+                    continue
                 while not run.is_over:
-                    self._ask(
-                        0.6,
-                        f"training {self._words(names)}, seed {seed}: step {len(run.losses)} of "
-                        f"{run.options.steps}",
-                    )
+                    at = f"step {len(run.losses)} of {run.options.steps}"
+                    self._ask(0.6, f"training {self._words(names)}, seed {seed}: {at}")
                     run.advance(50)
-                self._still_learning(names, run)
+                self._check_learning(names, run)
                 run.evaluate()
                 assert run.answers is not None
                 found.append(run.answers)
-                if key is not None:
+                if is_script:
                     _scripts[key] = run.answers
             finally:
                 run.close()
         return found
 
-    def learned(
+    def _learned(
         self, rungs: list[Names], samples: int, seeds: int, tolerance: float
-    ) -> tuple[Any, list[Learned | None]]:
+    ) -> tuple[SeedsAccuracy | None, list[Learned | None]]:
         """Return the script's accuracy, and what each rung learned beside it; nothing where nobody
         asked or a stop came before the end.
         """
+        nothing: list[Learned | None] = [None] * len(rungs)
         if not seeds or self.stopped:
-            return None, [None] * len(rungs)
-        try:
-            return self._learned(rungs, samples, seeds, tolerance)
-        except StoppedError:
-            self._end_here("before every form was trained to the end, so there is no accuracy")
-            return None, [None] * len(rungs)
-
-    def _learned(
-        self, rungs: list[Names], samples: int, seeds: int, tolerance: float
-    ) -> tuple[Any, list[Learned | None]]:
-        script = before = self.trained((), samples, seeds)
+            return None, nothing
         found: list[Learned | None] = []
         last: Names = ()
-        for names in rungs:
-            size = self.runs[names].options.batch_size
-            same = size == self.runs[last].options.batch_size and _same(
-                self.runs[last], self.runs[names]
-            )
-            answers = before if same else self.trained(names, samples, seeds)
-            difference, interval = difference_over_seeds(script, answers)
-            verdict = (
-                "lost" if interval[1] < 0 else "kept" if interval[0] > -tolerance else "not decided"
-            )
-            found.append(
-                Learned(
-                    accuracy_of(answers),
-                    difference,
-                    interval,
-                    max(1, samples // size),
-                    same,
-                    verdict,
+        try:
+            script = before = self._trained((), samples, seeds)
+            for names in rungs:
+                run, size = self.runs[names], self.runs[names].options.batch_size
+                same = _is_same_training(self.runs[last], run)
+                answers = before if same else self._trained(names, samples, seeds)
+                difference, interval = difference_over_seeds(script, answers)
+                found.append(
+                    Learned(
+                        accuracy_of(answers),
+                        difference,
+                        interval,
+                        max(1, samples // size),
+                        same,
+                        verdict_of(interval, tolerance),
+                    )
                 )
-            )
-            last, before = names, answers
+                last, before = names, answers
+        except StoppedError:
+            self._end_here("before every form was trained to the end, so there is no accuracy")
+            return None, nothing
         return accuracy_of(script), found
 
-    # -- the whole
-    # -----------------------------------------------------------------------------------------------
+    # -- the whole ---------------------------------------------------------------------------------
 
     def result(
         self,
         wanted: list[Technique],
-        apart: dict[str, str],
+        reasons: dict[str, str],
         samples: int,
         seeds: int,
         turns: int,
@@ -559,12 +522,14 @@ class _Climb:
     ) -> LadderResult:
         """Climb, and return what was found."""
         here: list[Technique] = []
-        reasons: dict[str, str | None] = {}
+        out: list[tuple[Technique, str]] = []
         for one in wanted:
-            reasons[one.name] = apart.get(one.name) or self.lacking(
-                one, tuple(other.name for other in here)
-            )
-            here += [one] if reasons[one.name] is None else []
+            below = tuple(other.name for other in here)
+            reason = reasons.get(one.name) or self._lacking(one, below)
+            if reason is None:
+                here.append(one)
+            else:
+                out.append((one, reason))
         if not here:
             raise InputError(
                 f"ladder: {self.where.name} has none of these techniques; expected at least one. "
@@ -572,70 +537,57 @@ class _Climb:
             )
         names = tuple(one.name for one in here)
         rungs = [names[: k + 1] for k in range(len(names))]
-        # Without one that another replaces the training is that of all: no form is timed against
-        # itself.
-        without = [
-            names
-            if self.replaced(name, names)
-            else tuple(other for other in names if other != name)
-            for name in names
-        ]
-        forms = list(
-            dict.fromkeys([(), *rungs, *((name,) for name in names), *without, *self.too_slow])
-        )
+        without = [self._all_but(name, names) for name in names]
+        singles = [(name,) for name in names]
+        forms = list(dict.fromkeys([(), *rungs, *singles, *without, *self.too_slow]))
         for form in forms:
             self._form(form)
         for form in [form for form in self.runs if form not in forms]:
             self.runs.pop(form).close()
-        taken = self.take_turns(forms, turns, deadline)
-        self._tell_what_was_skipped(forms)
-        accuracy, learned = self.learned(rungs, samples, seeds, tolerance)
-        product, overstated = self.multiplied(names, names)
+        taken = self._take_turns(forms, turns, deadline)
+        self._note_what_was_skipped(forms)
+        accuracy, learned = self._learned(rungs, samples, seeds, tolerance)
+        product, overstated = self._multiplied(names)
         if taken < FEWEST_SAMPLES:
             few = f"{plural(taken, 'turn')} {'are' if taken != 1 else 'is'} too few for an interval"
-            self.notes.append(
-                Note("no-interval", f"{few}; expected {FEWEST_SAMPLES}. Pass turns=24.")
-            )
-        found = [
-            Rung(
-                one.name,
-                one.title,
-                one.mends,
-                self.told(rung),
-                self.gain(rung, rung[:-1]),
-                self.gain((one.name,)),
-                self.gain(names, others),
-                what,
-            )
-            for one, rung, others, what in zip(here, rungs, without, learned, strict=True)
-        ]
-        recorded = {
-            one.name: recorded_gains(one.name) for one in wanted if reasons[one.name] is not None
-        }
+            sentence = f"{few}; expected {FEWEST_SAMPLES}. Pass turns=24."
+            self.notes.append(Note("no-interval", sentence))
+        recorded = {one.name: recorded_gains(one.name) for one, _ in out}
         if self.report is not None:
             self.report(1.0, "done")
         return LadderResult(
             task=self.job.name,
             device=str(self.where),
             samples=samples,
-            seeds=tuple(range(seeds if accuracy is not None else 0)),
-            tolerance=float(tolerance),
-            start=self.told(()),
+            seeds=tuple(range(0 if accuracy is None else seeds)),
+            tolerance=tolerance,
+            start=self._described(()),
             start_accuracy=accuracy,
-            rungs=tuple(found),
-            together=self.gain(names),
+            rungs=tuple(
+                Rung(
+                    one.name,
+                    one.title,
+                    one.mends,
+                    self._described(rung),
+                    self._gain(rung, rung[:-1]),
+                    self._gain((one.name,)),
+                    self._gain(names, others),
+                    what,
+                )
+                for one, rung, others, what in zip(here, rungs, without, learned, strict=True)
+            ),
+            together=self._gain(names),
             product=product,
             overstated=overstated,
             left_out=tuple(
                 LeftOut(
                     one.name,
                     one.title,
-                    reasons[one.name] or "",
-                    self.gain((one.name,)) if (one.name,) in self.too_slow else None,
-                    tuple((m, c, g) for m, c, g, _ in recorded[one.name]),
+                    reason,
+                    self._gain((one.name,)) if (one.name,) in self.too_slow else None,
+                    tuple((machine, case, gain) for machine, case, gain, _ in recorded[one.name]),
                 )
-                for one in wanted
-                if reasons[one.name] is not None
+                for one, reason in out
             ),
             recorded_evidence=tuple(
                 {e.sentence: e for gains in recorded.values() for *_, e in gains}.values()
@@ -646,88 +598,78 @@ class _Climb:
             environment=devices.environment(self.where),
         )
 
-    def _tell_what_was_skipped(self, forms: list[Names]) -> None:
+    def _note_what_was_skipped(self, forms: list[Names]) -> None:
         """Note what a form does not do of what it is called, each once, under the first form that
         lacks it.
         """
         for form in forms:
-            for note in self.runs[form].notes:
-                if note.code == "skipped" and not any(
-                    note.sentence in told.sentence for told in self.notes
-                ):
-                    self.notes.append(Note("skipped", f"{self._words(form)}: {note.sentence}"))
+            for sentence in _skipped(self.runs[form]):
+                if all(sentence not in note.sentence for note in self.notes):
+                    self.notes.append(Note("skipped", f"{self._words(form)}: {sentence}"))
 
-    def replaced(self, name: str, names: Names) -> bool:
-        """Return whether a later technique sets all that this one sets, and say so: all but it is
-        the same form as all.
+    def _all_but(self, name: str, names: Names) -> Names:
+        """Return all techniques but one; all of them where a later one sets all that it sets, with
+        a note: no form is timed against itself.
         """
         mine = self.known[name]
-        later = (self.known[other] for other in names[names.index(name) + 1 :])
-        by = next(
-            (
-                other
-                for other in later
-                if mine.options and mine.model is None and set(mine.options) <= set(other.options)
-            ),
-            None,
-        )
-        if by is not None:
-            self.notes.append(
-                Note(
-                    "skipped",
-                    f"{mine.title}: {by.title} replaces it, so that leaving it out changes nothing "
-                    "at the end.",
-                )
-            )
-        return by is not None
+        if mine.options and mine.model is None:
+            for other in names[names.index(name) + 1 :]:
+                later = self.known[other]
+                if set(mine.options) <= set(later.options):
+                    sentence = (
+                        f"{mine.title}: {later.title} replaces it, so that leaving it out changes "
+                        "nothing at the end."
+                    )
+                    self.notes.append(Note("skipped", sentence))
+                    return names
+        return tuple(other for other in names if other != name)
 
-    def told(self, names: Names) -> LadderForm:
-        """Return what is told of a form."""
+    def _described(self, names: Names) -> LadderForm:
+        """Return how fast a form is, and what its steps take."""
         run, seconds = self.runs[names], np.array(self.seconds[names])
         span, _ = median_interval(seconds)
         return LadderForm(
             names,
             run.options.batch_size,
             1 / float(np.median(seconds)),
-            _rate(span),
-            self.gain(names),
+            None if span is None or span[0] <= 0 else (1 / span[1], 1 / span[0]),
+            self._gain(names),
             run.meter.first_step_seconds or 0.0,
             run.meter.phase_seconds,
             run.meter.peak_bytes,
         )
 
-    def close(self) -> None:
-        """Close every run."""
-        for run in self.runs.values():
-            run.close()
+
+def _skipped(run: Run) -> list[str]:
+    """Return what a run was asked to do and does not do on this device, in sentences."""
+    return [note.sentence for note in run.notes if note.code == "skipped"]
 
 
-def _has(run: Run, name: str, value: Any) -> bool:
-    """Return whether a run follows an option; what a run does not tell (a function) it follows."""
-    return callable(value) or getattr(run.options, name, value) == value
+def _follows_any(run: Run, options: Mapping[str, Any]) -> bool:
+    """Return whether a run follows one of the options at least; a function, which its own options
+    do not show, it follows.
+    """
+    return any(
+        callable(value) or getattr(run.options, name, value) == value
+        for name, value in options.items()
+    )
 
 
 def _slower(run: Run, other: Run, last: int = 0) -> float:
     """Return how many times as long a sample takes in one run, at the best of the steps that only
     trained, or of the last of them.
     """
-    return (
-        min(run.step_seconds[-last:])
-        / run.options.batch_size
-        / (min(other.step_seconds[-last:]) / other.options.batch_size)
-    )
+    mine, its = (min(one.step_seconds[-last:]) / one.options.batch_size for one in (run, other))
+    return mine / its
 
 
-def _same(one: Run, other: Run) -> bool:
-    """Return whether two runs that took turns have the same losses, bit for bit, as far as both
-    went.
+def _is_same_training(one: Run, other: Run) -> bool:
+    """Return whether two runs that took turns have batches of one size and the same losses, bit for
+    bit, as far as both went.
     """
     n = min(len(one.losses), len(other.losses))
-    return one.losses[:n] == other.losses[:n]
-
-
-def _rate(span: tuple[float, float] | None) -> tuple[float, float] | None:
-    return None if span is None or span[0] <= 0 else (1 / span[1], 1 / span[0])
+    same_size = one.options.batch_size == other.options.batch_size
+    return same_size and one.losses[:n] == other.losses[:n]
 
 
 def _around(values: np.ndarray, figure: float) -> tuple[float, float] | None:

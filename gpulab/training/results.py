@@ -20,6 +20,12 @@ from gpulab.units import format_bytes, format_ratio, format_seconds, plural
 PHASES = ("data", "copy", "forward", "backward", "optimizer", "graph", "other")
 
 
+Interval = tuple[float, float]
+# A difference that is worth a verdict. A ladder has some twenty: where only an interval above 1 was
+# asked for, 2 of 44 pairs of identical options were "faster".
+LEAST_EFFECT = 0.02
+
+
 @dataclass(frozen=True, repr=False)
 class Accuracy(Result):
     """How much of the test a model gets right.
@@ -42,7 +48,7 @@ class Accuracy(Result):
     correct: int
     count: int
     ratio: float
-    interval: tuple[float, float]
+    interval: Interval
     loss: float
     answers: str
     evidence: Evidence
@@ -88,8 +94,18 @@ class Options(Result):
     schema_version: ClassVar[int] = 2  # 1 had no loading, read_loss and autotune
 
 
+class _ComparedByContent(Result):
+    """A result with arrays or mappings inside, compared by what it holds."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.to_dict() == other.to_dict()  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class FitResult(Result):
+class FitResult(_ComparedByContent):
     """One training run: its losses and accuracy, its speed and memory, and how it ended.
 
     Attributes
@@ -141,7 +157,7 @@ class FitResult(Result):
     accuracy: Accuracy | None
     step_seconds: np.ndarray
     samples_per_second: float | None
-    samples_per_second_interval: tuple[float, float] | None
+    samples_per_second_interval: Interval | None
     first_step_seconds: float | None
     phase_seconds: Mapping[str, float]
     peak_bytes: int | None
@@ -170,12 +186,6 @@ class FitResult(Result):
     def has_note(self, code: str) -> bool:
         """Return whether a note with this code is among the notes."""
         return any(note.code == code for note in self.notes)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FitResult) and self.to_dict() == other.to_dict()
-
-    def __hash__(self) -> int:
-        return hash((self.task, self.device, self.options, self.ended, len(self.losses)))
 
     def __repr__(self) -> str:
         accuracy = f", accuracy {format_accuracy(self.accuracy)}" if self.accuracy else ""
@@ -226,13 +236,21 @@ class FitResult(Result):
         return (f"{self.task}, {self.options.precision}, {self.options.optimizer}", ""), rows
 
 
+def verdict_of(interval: Interval, tolerance: float) -> str:
+    """Return what an interval of a difference of accuracies shows: "kept", "lost", or
+    "not decided".
+    """
+    low, high = interval
+    return "lost" if high < 0 else "kept" if low > -tolerance else "not decided"
+
+
 def format_accuracy(accuracy: Accuracy) -> str:
     """Return an accuracy with its interval: "99.2 % [98.0 %, 99.7 %]"."""
     low, high = accuracy.interval
     return f"{100 * accuracy.ratio:.1f} % [{100 * low:.1f} %, {100 * high:.1f} %]"
 
 
-def format_rate(rate: float, interval: tuple[float, float] | None) -> str:
+def format_rate(rate: float, interval: Interval | None) -> str:
     """Return samples a second with their interval: "5,120 [5,000, 5,230]"."""
     span = "(no interval)" if interval is None else f"[{interval[0]:,.0f}, {interval[1]:,.0f}]"
     return f"{rate:,.0f} {span}"
@@ -260,8 +278,8 @@ class SeedsAccuracy(Result):
 
     accuracies: tuple[Accuracy, ...]
     mean: float
-    seeds_interval: tuple[float, float] | None
-    interval: tuple[float, float]
+    seeds_interval: Interval | None
+    interval: Interval
     answers: str
     evidence: Evidence
 
@@ -287,7 +305,7 @@ class SeedsAccuracy(Result):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SeedsResult(Result):
+class SeedsResult(_ComparedByContent):
     """The same run under several seeds.
 
     Attributes
@@ -308,12 +326,6 @@ class SeedsResult(Result):
     accuracy: SeedsAccuracy
     notes: tuple[Note, ...]
     evidence: Evidence
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SeedsResult) and self.to_dict() == other.to_dict()
-
-    def __hash__(self) -> int:
-        return hash((self.task, self.seeds, self.accuracy.mean))
 
     def __repr__(self) -> str:
         return f"<{self.task}, {self.runs[0].options.precision}: {self.accuracy!r}>"
@@ -356,18 +368,12 @@ def _percent(ratio: float) -> str:
     return f"{100 * ratio:.1f} %"
 
 
-def _span(interval: tuple[float, float] | None) -> str:
+def _span(interval: Interval | None) -> str:
     return (
         "(no interval)"
         if interval is None
         else f"[{_percent(interval[0])}, {_percent(interval[1])}]"
     )
-
-
-Interval = tuple[float, float]
-# A difference that is worth a verdict. A ladder has some twenty: where only an interval above 1 was
-# asked for, 2 of 44 pairs of identical options were "faster".
-LEAST_EFFECT = 0.02
 
 
 @dataclass(frozen=True)
@@ -528,7 +534,7 @@ class LeftOut(Result):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LadderResult(Result):
+class LadderResult(_ComparedByContent):
     """A beginner's script, sped up technique by technique on one device; all forms took turns, step
     by step.
 
@@ -620,12 +626,6 @@ class LadderResult(Result):
             f"All together: {self.together}; product of the single gains: {self.product}. {how}"
             + (f" Less accurate than the script beginning with: {hurt}." if hurt else "")
         )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LadderResult) and self.to_dict() == other.to_dict()
-
-    def __hash__(self) -> int:
-        return hash((self.task, self.device, self.turns, len(self.rungs)))
 
     def __repr__(self) -> str:
         return (
@@ -748,12 +748,12 @@ class ScriptsResult(Result):
     device: str
     names: tuple[str, str]
     timed_items: int
-    seconds: tuple[float, float]
+    seconds: Interval
     gain: Gain
     samples: tuple[int, int]
     accuracy: tuple[SeedsAccuracy, SeedsAccuracy]
     accuracy_difference: float
-    accuracy_interval: tuple[float, float]
+    accuracy_interval: Interval
     tolerance: float
     notes: tuple[Note, ...]
     evidence: Evidence
@@ -762,8 +762,7 @@ class ScriptsResult(Result):
     @property
     def accuracy_verdict(self) -> str:
         """The conclusion that the interval allows: "kept", "lost" or "not decided"."""
-        low, high = self.accuracy_interval
-        return "lost" if high < 0 else "kept" if low > -self.tolerance else "not decided"
+        return verdict_of(self.accuracy_interval, self.tolerance)
 
     @property
     def objections(self) -> tuple[str, ...]:
