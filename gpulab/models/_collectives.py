@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpulab._given import is_finite, is_whole, word
 from gpulab.errors import InputError, shown
@@ -31,17 +32,6 @@ _SOURCE = (
     "Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, "
     "International Journal of High Performance Computing Applications 19 (2005), 49"
 )
-# Bus bandwidth is payload a second times this share: what a link carries if the collective is bound
-# by its slowest one. Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
-_BUS_SHARES: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda p: 2 * (p - 1) / p,
-    "all_gather": lambda p: (p - 1) / p,
-    "reduce_scatter": lambda p: (p - 1) / p,
-    "all_to_all": lambda p: (p - 1) / p,
-    "gather": lambda p: (p - 1) / p,
-    "scatter": lambda p: (p - 1) / p,
-}
-
 # Which of the algorithms of ``collective_cost`` gloo uses. Source: gloo/allreduce.cc, allgather.cc,
 # broadcast.cc, reduce.cc, gather.cc, scatter.cc, alltoall.cc, barrier.cc; PyTorch does a
 # reduce_scatter by one all-reduce (ProcessGroupGloo.cpp), of a list by one a part.
@@ -58,8 +48,7 @@ GLOO_ALGORITHMS = {
 }
 
 
-@dataclass(frozen=True)
-class _Algorithm:
+class _Algorithm(NamedTuple):
     """One way to do a collective; shares are of the payload, ``v`` is the rank counted from the
     root.
     """
@@ -83,9 +72,24 @@ def _is_power(p: int) -> bool:
     return p & (p - 1) == 0
 
 
+def _others(p: int, v: int = 0) -> int:
+    """Return the number of the other ranks."""
+    return p - 1
+
+
+def _part(p: int, v: int = 0) -> float:
+    """Return the share of the payload that the other ranks have, each its part."""
+    return (p - 1) / p
+
+
+def _two_parts(p: int, v: int = 0) -> float:
+    """Return what a reduce-scatter and an all-gather move together."""
+    return 2 * (p - 1) / p
+
+
 def _folds(p: int) -> int:
     """Two more messages in turn where ranks beyond a power of two first hand their data to a
-    neighbour, and get the result back.
+    neighbor, and get the result back.
     """
     return 0 if _is_power(p) else 2
 
@@ -97,17 +101,18 @@ def _children(p: int, v: int) -> int:
     return sum(1 for bit in range(v.bit_length(), _log_up(p)) if v + (1 << bit) < p)
 
 
-def _subtree(p: int, v: int, bit: int) -> int:
-    """How many of p ranks lie in the block of 2**bit ranks from v on."""
-    return max(min(v + (1 << bit), p) - v, 0)
-
-
 def _scattered(p: int, v: int) -> float:
     """The share that rank v of a binomial scatter passes on: to each half of its block, that half's
     part.
     """
     lowest = _log_up(p) if v == 0 else (v & -v).bit_length() - 1
-    return sum(_subtree(p, v + (1 << bit), bit) for bit in range(lowest)) / p
+    blocks = ((v + (1 << bit), 1 << bit) for bit in range(lowest))
+    return sum(max(min(first + size, p) - first, 0) for first, size in blocks) / p
+
+
+def _halving(p: int) -> float:
+    """What a rank exchanges by halving and doubling among the largest power of two of ranks."""
+    return 2 * (1 - 2.0 ** -_log_down(p))
 
 
 def _folded(inner: float, p: int, v: int) -> float:
@@ -120,142 +125,137 @@ def _folded(inner: float, p: int, v: int) -> float:
 
 
 _TREE_WORDS = "binomial tree: the ranks that have the data double with each message in turn"
+# operation -> algorithm -> messages in turn, share of the payload in turn, share that a rank sends
 _ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
     "all_reduce": {
         "ring": _Algorithm(
             lambda p: 2 * (p - 1),
-            lambda p: 2 * (p - 1) / p,
-            lambda p, v: 2 * (p - 1) / p,
+            _two_parts,
+            _two_parts,
             "ring: a reduce-scatter, then an all-gather, each passing parts of 1 / ranks from "
             "neighbor to neighbor",
         ),
         "tree": _Algorithm(
             lambda p: 2 * _log_up(p),
-            lambda p: 2.0 * _log_up(p),
-            lambda p, v: (v > 0) + float(_children(p, v)),
+            lambda p: 2 * _log_up(p),
+            lambda p, v: (v > 0) + _children(p, v),
             "tree: the whole reduced up a binomial tree, then sent down it",
         ),
         "recursive doubling": _Algorithm(
             lambda p: _log_down(p) + _folds(p),
-            lambda p: float(_log_down(p) + _folds(p)),
+            lambda p: _log_down(p) + _folds(p),
             lambda p, v: _folded(_log_down(p), p, v),
             "recursive doubling: the whole exchanged with the rank 1, 2, 4, ... away",
         ),
         "halving and doubling": _Algorithm(
             lambda p: 2 * _log_down(p) + _folds(p),
-            lambda p: 2 * (1 - 2.0 ** -_log_down(p)) + _folds(p),
-            lambda p, v: _folded(2 * (1 - 2.0 ** -_log_down(p)), p, v),
+            lambda p: _halving(p) + _folds(p),
+            lambda p, v: _folded(_halving(p), p, v),
             "Rabenseifner: a reduce-scatter by recursive halving, then an all-gather by recursive "
             "doubling",
         ),
         "direct": _Algorithm(
-            lambda p: p - 1,
-            lambda p: float(p - 1),
-            lambda p, v: float(p - 1),
-            "direct: each rank sends the whole to each other rank",
+            _others, _others, _others, "direct: each rank sends the whole to each other rank"
         ),
     },
     "all_gather": {
         "ring": _Algorithm(
-            lambda p: p - 1,
-            lambda p: (p - 1) / p,
-            lambda p, v: (p - 1) / p,
-            "ring: each rank's part passed from neighbor to neighbor",
+            _others, _part, _part, "ring: each rank's part passed from neighbor to neighbor"
         ),
         "doubling": _Algorithm(
             _log_up,
-            lambda p: (p - 1) / p,
-            lambda p, v: (p - 1) / p,
+            _part,
+            _part,
             "recursive doubling, or Bruck's algorithm where the number of ranks is not a power of "
             "two",
         ),
     },
     "reduce_scatter": {
         "ring": _Algorithm(
-            lambda p: p - 1,
-            lambda p: (p - 1) / p,
-            lambda p, v: (p - 1) / p,
-            "ring: parts passed on, each rank adding its own",
+            _others, _part, _part, "ring: parts passed on, each rank adding its own"
         ),
         "halving": _Algorithm(
             _log_down,
-            lambda p: (p - 1) / p,
-            lambda p, v: (p - 1) / p,
+            _part,
+            _part,
             "recursive halving: half exchanged, then a quarter, then an eighth",
             powers_of_two=True,
         ),
         "ring all-reduce": _Algorithm(
             lambda p: 2 * (p - 1),
-            lambda p: 2 * (p - 1) / p,
-            lambda p, v: 2 * (p - 1) / p,
+            _two_parts,
+            _two_parts,
             "a ring all-reduce, each keeps its part",
         ),
     },
     "broadcast": {
-        "tree": _Algorithm(
-            _log_up, lambda p: float(_log_up(p)), lambda p, v: float(_children(p, v)), _TREE_WORDS
-        ),
+        "tree": _Algorithm(_log_up, _log_up, _children, _TREE_WORDS),
         "scatter and all-gather": _Algorithm(
             lambda p: _log_up(p) + p - 1,
-            lambda p: 2 * (p - 1) / p,
-            lambda p, v: _scattered(p, v) + (p - 1) / p,
+            _two_parts,
+            lambda p, v: _scattered(p, v) + _part(p),
             "van de Geijn: the parts scattered down a binomial tree, then gathered by all over a "
             "ring",
         ),
         "direct": _Algorithm(
-            lambda p: p - 1,
-            lambda p: float(p - 1),
-            lambda p, v: float(p - 1) if v == 0 else 0.0,
+            _others,
+            _others,
+            lambda p, v: 0 if v else p - 1,
             "direct: the root sends each rank all",
         ),
     },
     "reduce": {
         "tree": _Algorithm(
-            _log_up,
-            lambda p: float(_log_up(p)),
-            lambda p, v: float(v > 0),
-            _TREE_WORDS.replace("have", "lack"),
+            _log_up, _log_up, lambda p, v: v > 0, _TREE_WORDS.replace("have", "lack")
         ),
         "ring": _Algorithm(
             lambda p: 2 * (p - 1),
-            lambda p: 2 * (p - 1) / p,
-            lambda p, v: (p - 1) / p if v == 0 else float(p > 1),
+            _two_parts,
+            lambda p, v: p > 1 if v else _part(p),
             "a ring reduce-scatter, then each rank sends its part to the root",
         ),
     },
     "gather": {
         "direct": _Algorithm(
-            lambda p: p - 1,
-            lambda p: (p - 1) / p,
-            lambda p, v: 1 / p if v else 0.0,
+            _others,
+            _part,
+            lambda p, v: 1 / p if v else 0,
             "direct: each rank sends its part to the root",
         ),
     },
     "scatter": {
         "direct": _Algorithm(
-            lambda p: p - 1,
-            lambda p: (p - 1) / p,
-            lambda p, v: 0.0 if v else (p - 1) / p,
+            _others,
+            _part,
+            lambda p, v: 0 if v else _part(p),
             "direct: the root sends each rank its part",
         ),
     },
     "all_to_all": {
         "direct": _Algorithm(
-            lambda p: p - 1,
-            lambda p: (p - 1) / p,
-            lambda p, v: (p - 1) / p,
-            "direct: each rank sends each other rank its part",
+            _others, _part, _part, "direct: each rank sends each other rank its part"
         ),
     },
     "barrier": {
         "dissemination": _Algorithm(
             _log_up,
-            lambda p: 0.0,
-            lambda p, v: 0.0,
+            lambda p: 0,
+            lambda p, v: 0,
             "dissemination: a word to the rank 1, 2, 4, ... ahead",
         ),
     },
 }
+# Bus bandwidth is payload a second times this share: what a link carries if the collective is bound
+# by its slowest one. Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
+_BUS_SHARES: dict[str, Callable[[int], float]] = {
+    "all_reduce": _two_parts,
+    "all_gather": _part,
+    "reduce_scatter": _part,
+    "all_to_all": _part,
+    "gather": _part,
+    "scatter": _part,
+}
+
 OPERATIONS = tuple(_ALGORITHMS)
 
 
@@ -458,7 +458,7 @@ def collective_cost(
         float(nbytes),
         ranks,
         how.steps(ranks),
-        nbytes * how.critical(ranks),
+        float(nbytes * how.critical(ranks)),
         float(latency_seconds),
         float(bandwidth_bytes_per_second),
         evidence,

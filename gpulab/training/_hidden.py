@@ -187,30 +187,22 @@ def hidden_waits(
     )
 
 
-class _debug_mode:  # noqa: N801  (a context manager, used like a function)
-    """CUDA's own count beside ours; nothing on other devices."""
+@contextlib.contextmanager
+def _debug_mode(device: devices.Device) -> Iterator[list[warnings.WarningMessage] | None]:
+    """Give CUDA's own warnings of waits within the block; None on other devices."""
+    if device.torch_type != "cuda":
+        yield None
+        return
+    import torch
 
-    def __init__(self, device: devices.Device) -> None:
-        self.on = device.torch_type == "cuda"
-
-    def __enter__(self) -> list[warnings.WarningMessage] | None:
-        if not self.on:
-            return None
-        import torch
-
-        self._catch = warnings.catch_warnings(record=True)
-        caught = self._catch.__enter__()
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        self._before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("warn")
-        return caught
-
-    def __exit__(self, *error: Any) -> None:
-        if self.on:
-            import torch
-
-            torch.cuda.set_sync_debug_mode(self._before)
-            self._catch.__exit__(*error)
+        try:
+            yield caught
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
 
 
 class _Waits:

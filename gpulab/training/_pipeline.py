@@ -13,7 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from gpulab import _given, _interrupts, devices, transfer
 from gpulab.devices import Device
@@ -37,24 +37,9 @@ _TIMEOUT_SECONDS = 60.0
 _WARM_UP_STEPS = 3
 
 
-class Accelerator(Protocol):
-    """The accelerator that takes the batches."""
-
-    name: str
-    evidence: Evidence
-
-    def step(self, batch: Any) -> None:
-        """Take a batch and compute on it; return as soon as the host may go on."""
-
-    def wait(self) -> None:
-        """Return when everything is computed, as ``loss.item()`` does."""
-
-    def spans(self, begin: float) -> list[StepSpan]:
-        """Return the copies and the steps, in seconds since ``begin``."""
-
-
 class ModelledAccelerator:
-    """A timetable: each batch is copied and computed on for stated times, one after the other.
+    """A timetable in place of a device: each batch is copied and computed on for stated times, one
+    after the other.
 
     Parameters
     ----------
@@ -183,6 +168,9 @@ class LiveAccelerator:
                 StepSpan("compute", step, 0, copied, end),
             ]
         return made
+
+
+Accelerator = ModelledAccelerator | LiveAccelerator
 
 
 def pipeline(

@@ -165,9 +165,7 @@ class Profile(Result):
         """Return the most expensive operators, the time between them, and the cost of the profiler
         itself.
         """
-        here = not any(span.lane == "device" for span in self.spans)
-        rows = [_row(each, here) for each in self.operators[:_ROWS]]
-        rest = self.operators[_ROWS:]
+        first, rest = self.operators[:_ROWS], self.operators[_ROWS:]
         if rest:
             total = OperatorCost(
                 f"{len(rest)} more",
@@ -175,45 +173,37 @@ class Profile(Result):
                 sum(o.host_seconds for o in rest),
                 sum(o.device_seconds for o in rest),
             )
-            rows.append(_row(total, here))
-        between = self.between_ratio * self.step_seconds
-        rows.append(
+            first = (*first, total)
+        plain = self.unprofiled_seconds
+        rows = [
+            *(
+                (
+                    cost.name,
+                    f"{cost.calls_per_step:g}",
+                    format_seconds(cost.host_seconds),
+                    format_seconds(cost.device_seconds),
+                )
+                for cost in first
+            ),
             (
                 "between the operators (Python)",
                 "",
-                format_seconds(between),
-                *(() if here else ("",)),
-            )
-        )
-        rows.append(
-            (
-                "a step under the profiler",
+                format_seconds(self.between_ratio * self.step_seconds),
                 "",
-                format_seconds(self.step_seconds),
-                *(() if here else ("",)),
-            )
-        )
-        plain = (
-            "not measured"
-            if math.isnan(self.unprofiled_seconds)
-            else format_seconds(self.unprofiled_seconds)
-        )
-        rows.append(("a step without it", "", plain, *(() if here else ("",))))
-        rows += [
-            (f"note: {note.code}", note.sentence, "", *(() if here else ("",)))
-            for note in self.notes
+            ),
+            ("a step under the profiler", "", format_seconds(self.step_seconds), ""),
+            (
+                "a step without it",
+                "",
+                "not measured" if math.isnan(plain) else format_seconds(plain),
+                "",
+            ),
+            *((f"note: {note.code}", note.sentence, "", "") for note in self.notes),
         ]
-        return (
-            f"{self.label}, a step",
-            "calls",
-            "host, self time",
-            *(() if here else ("its kernels on the device",)),
-        ), rows
-
-
-def _row(cost: OperatorCost, here: bool) -> tuple[str, ...]:
-    device = () if here else (format_seconds(cost.device_seconds),)
-    return (cost.name, f"{cost.calls_per_step:g}", format_seconds(cost.host_seconds), *device)
+        headers = (f"{self.label}, a step", "calls", "host, self time", "its kernels on the device")
+        # where host and device are one there are no kernels apart
+        columns = 4 if any(span.lane == "device" for span in self.spans) else 3
+        return headers[:columns], [row[:columns] for row in rows]
 
 
 def union(pieces: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

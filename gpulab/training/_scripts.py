@@ -124,10 +124,8 @@ def compare_scripts(
             "Leave it out."
         )
     deadline = _given.deadline("compare_scripts", deadline)
-    report, asked = (
-        _given.callback("compare_scripts", "progress", progress),
-        _given.callback("compare_scripts", "stop", stop),
-    )
+    report = _given.callback("compare_scripts", "progress", progress)
+    asked = _given.callback("compare_scripts", "stop", stop)
 
     def step(fraction: float, text: str) -> None:
         if asked is not None and asked():
@@ -139,47 +137,20 @@ def compare_scripts(
             report(fraction, text)
 
     threads = check_threads("compare_scripts", threads)
+    both = _pair(before, after, job, where)
+    little = Data(*job.train[slice(0, int(items))])
+    answers: list[list[Answers]] = [[], []]
     with _settings.threads(threads, where):
-        return _compared(
-            _names(before, after),
-            (before, after),
-            job,
-            where,
-            int(items),
-            int(seeds),
-            tolerance,
-            deadline,
-            step,
-            asked,
-        )
-
-
-def _compared(
-    names: tuple[str, str],
-    scripts: tuple[Script, Script],
-    job: Task,
-    where: Device,
-    items: int,
-    seeds: int,
-    tolerance: float,
-    deadline: float,
-    step: Callable[[float, str], None],
-    asked: Callable[[], bool] | None,
-) -> ScriptsResult:
-    """Count, take turns, test."""
-    both = [_Script(name, script, job, where) for name, script in zip(names, scripts, strict=True)]
-    little = Data(*job.train[slice(0, items)])
-    step(0.0, "counting samples")
-    samples = [one.counted(little) for one in both]
-    step(0.1, "taking turns")
-    compared = _in_turns(both, little, where, 1, deadline, asked)
-    answers: list[list[Answers]] = []
-    for number, one in enumerate(both):
-        answers.append([])
-        for seed in range(seeds):
-            step(0.4 + 0.3 * number + 0.3 * seed / seeds, f"training {one.name}, seed {seed}")
-            answers[-1].append(one.trained(seed))
-    difference, interval = difference_over_seeds(answers[0], answers[1])
+        step(0.0, "counting samples")
+        samples = [one.counted(little) for one in both]
+        step(0.1, "taking turns")
+        compared = _in_turns(both, little, where, 1, deadline, asked)
+        for number, one in enumerate(both):
+            for seed in range(int(seeds)):
+                done = 0.4 + 0.3 * number + 0.3 * seed / seeds
+                step(done, f"training {one.name}, seed {seed}")
+                answers[number].append(one.trained(seed))
+        difference, interval = difference_over_seeds(answers[0], answers[1])
     first, second = (row.measurement for row in compared.rows)
     notes = [
         Note(note.code, f"{m.label}: {note.sentence}")
@@ -187,11 +158,12 @@ def _compared(
         for note in m.notes
         if note.code not in _USUAL
     ]
+    taken = min(len(first.samples_seconds), len(second.samples_seconds))
     return ScriptsResult(
         task=job.name,
         device=str(where),
         names=(both[0].name, both[1].name),
-        timed_items=items,
+        timed_items=int(items),
         seconds=(first.median_seconds, second.median_seconds),
         gain=_gain(compared),
         samples=(samples[0], samples[1]),
@@ -200,9 +172,7 @@ def _compared(
         accuracy_interval=interval,
         tolerance=float(tolerance),
         notes=tuple(dict.fromkeys(notes)),
-        evidence=Evidence.measured(
-            where.name, samples=min(len(first.samples_seconds), len(second.samples_seconds))
-        ),
+        evidence=Evidence.measured(where.name, samples=taken),
         environment=devices.environment(where),
     )
 
@@ -252,10 +222,7 @@ def gain_in_turns(
     InputError
         If one raises.
     """
-    both = [
-        _Script(name, script, task, device)
-        for name, script in zip(_names(before, after), (before, after), strict=True)
-    ]
+    both = _pair(before, after, task, device)
     with _settings.threads(1, device):
         return _gain(_in_turns(both, data, device, longer, _MOST_SECONDS))
 
@@ -269,17 +236,21 @@ def samples_of(script: Script, task: Task, data: Data, device: Device) -> int:
     InputError
         If it raises, takes none, or returns while it still trains.
     """
-    return _Script(
-        _names(script, script)[0].removesuffix(" (before)"), script, task, device
-    ).counted(data)
+    return _Script(_name(script), script, task, device).counted(data)
 
 
-def _names(before: Any, after: Any) -> tuple[str, str]:
-    one, other = (
-        str(getattr(script, "__name__", "script")).replace("<lambda>", "script")
-        for script in (before, after)
-    )
-    return (one, other) if one != other else (f"{one} (before)", f"{other} (after)")
+def _name(script: Any) -> str:
+    return str(getattr(script, "__name__", "script")).replace("<lambda>", "script")
+
+
+def _pair(before: Script, after: Script, task: Task, device: Device) -> list[_Script]:
+    names = [_name(before), _name(after)]
+    if names[0] == names[1]:
+        names = [f"{names[0]} (before)", f"{names[1]} (after)"]
+    return [
+        _Script(name, script, task, device)
+        for name, script in zip(names, (before, after), strict=True)
+    ]
 
 
 class _Script:
@@ -432,7 +403,8 @@ _STYLE = (
     "1em}td,th{border-bottom:1px solid #ccc}"
 )
 
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+# what a part of the page is, and its text or table
+Part = tuple[str, str | tuple[Sequence[str], Sequence[Sequence[str]]]]
 
 
 def speedup_report(
@@ -476,7 +448,14 @@ def speedup_report(
         raise InputError(
             f"speedup_report: title is {shown(title)}; expected a few words. Leave it out."
         )
-    parts = [("heading", title.strip()), *_machine(results[0].environment), ("text", _READING)]  # type: ignore[attr-defined]
+    machine: Environment = results[0].environment  # type: ignore[attr-defined]
+    libraries = ", ".join(f"{name} {version}" for name, version in machine.libraries.items())
+    driver = f", driver {machine.driver}" if machine.driver else ""
+    parts: list[Part] = [
+        ("heading", title.strip()),
+        ("text", f"{machine.device}{driver}; {machine.date[:10]}; {libraries}."),
+        ("text", _READING),
+    ]
     for result in results:
         parts += _of_ladder(result) if isinstance(result, LadderResult) else _of_scripts(result)  # type: ignore[arg-type]
     where = expanded("speedup_report", path)
@@ -491,78 +470,57 @@ def speedup_report(
     return where
 
 
-def _machine(environment: Environment) -> list[tuple[str, Any]]:
-    libraries = ", ".join(f"{name} {version}" for name, version in environment.libraries.items())
-    driver = f", driver {environment.driver}" if environment.driver else ""
-    return [("text", f"{environment.device}{driver}; {environment.date[:10]}; {libraries}.")]
-
-
-def _of_ladder(result: LadderResult) -> list[tuple[str, Any]]:
-    parts: list[tuple[str, Any]] = [
+def _of_ladder(result: LadderResult) -> list[Part]:
+    headers, rows = result.table()
+    here = [row for row in rows if not row[0].startswith("left out")]
+    trained = f"Each form learned from {result.samples:,} samples under {len(result.seeds)} seeds."
+    untrained = "No form was trained to the end, so there is no accuracy."
+    parts: list[Part] = [
         ("section", f"Techniques, one by one ({result.task})"),
         ("text", result.sentence),
+        ("table", (headers, here)),
+        ("badge", result.evidence.sentence),
+        ("badge", result.product_evidence.sentence),
+        ("text", trained if result.seeds else untrained),
     ]
-    headers, rows = result.table()
-    parts += [
-        ("table", (headers, [row for row in rows if not row[0].startswith("left out")])),
-        ("badge", result.evidence),
-    ]
-    parts += [("badge", result.product_evidence)]
-    parts.append(
-        (
-            "text",
-            f"Each form learned from {result.samples:,} samples under {len(result.seeds)} seeds."
-            if result.seeds
-            else "No form was trained to the end, so there is no accuracy.",
-        )
-    )
     if result.left_out:
         parts += [("section", "Not on this device"), ("table", result.left_out_table())]
-        parts += [("badge", each) for each in result.recorded_evidence]
+        parts += [("badge", each.sentence) for each in result.recorded_evidence]
     return parts
 
 
-def _of_scripts(result: ScriptsResult) -> list[tuple[str, Any]]:
-    section = f"{result.names[0]} and {result.names[1]} ({result.task})"
+def _of_scripts(result: ScriptsResult) -> list[Part]:
     return [
-        ("section", section),
+        ("section", f"{result.names[0]} and {result.names[1]} ({result.task})"),
         ("text", result.sentence),
         ("table", result.table()),
-        ("badge", result.evidence),
+        ("badge", result.evidence.sentence),
     ]
 
 
-def _markdown(parts: list[tuple[str, Any]]) -> str:
+def _markdown(parts: list[Part]) -> str:
     marks = {"heading": "# ", "section": "## ", "text": "", "badge": "> "}
-    lines = (
-        _markdown_table(content) if kind == "table" else f"{marks[kind]}{_words(content)}"
-        for kind, content in parts
-    )
-    return "\n\n".join(lines) + "\n"
+    blocks = []
+    for kind, content in parts:
+        if isinstance(content, str):
+            blocks.append(f"{marks[kind]}{content}")
+            continue
+        headers, rows = content
+        cells = (
+            [str(cell).replace("|", "\\|").replace("\n", " ") for cell in line]
+            for line in (headers, ["---"] * len(headers), *rows)
+        )
+        blocks.append("\n".join(f"| {' | '.join(line)} |" for line in cells))
+    return "\n\n".join(blocks) + "\n"
 
 
-def _words(content: Any) -> str:
-    return content.sentence if isinstance(content, Evidence) else str(content)
-
-
-def _markdown_table(table: Table) -> str:
-    headers, rows = table
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join(
-        "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in line) + " |"
-        for line in lines
-    )
-
-
-def _html(title: str, parts: list[tuple[str, Any]]) -> str:
+def _html(title: str, parts: list[Part]) -> str:
     tags = {"heading": "h1", "section": "h2", "text": "p", "badge": "p"}
-    body = [
-        html_table(*content)
-        if kind == "table"
-        else f"<{tags[kind]}>{html.escape(_words(content))}</{tags[kind]}>"
+    body = "".join(
+        f"<{tags[kind]}>{html.escape(content)}</{tags[kind]}>"
+        if isinstance(content, str)
+        else html_table(*content)
         for kind, content in parts
-    ]
-    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{_STYLE}</style>'
-    return (
-        f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(body)}</body></html>\n'
     )
+    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{_STYLE}</style>'
+    return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>\n'

@@ -94,18 +94,23 @@ class Options(Result):
     schema_version: ClassVar[int] = 2  # 1 had no loading, read_loss and autotune
 
 
-class _ComparedByContent(Result):
+class _ComparedByContent:
     """A result with arrays or mappings inside, compared by what it holds."""
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self.to_dict() == other.to_dict()  # type: ignore[attr-defined]
+        return (
+            isinstance(self, Result)
+            and isinstance(other, Result)
+            and type(self) is type(other)
+            and self.to_dict() == other.to_dict()
+        )
 
     def __hash__(self) -> int:
         return hash(repr(self))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FitResult(_ComparedByContent):
+class FitResult(_ComparedByContent, Result):
     """One training run: its losses and accuracy, its speed and memory, and how it ended.
 
     Attributes
@@ -305,7 +310,7 @@ class SeedsAccuracy(Result):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SeedsResult(_ComparedByContent):
+class SeedsResult(_ComparedByContent, Result):
     """The same run under several seeds.
 
     Attributes
@@ -534,7 +539,7 @@ class LeftOut(Result):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LadderResult(_ComparedByContent):
+class LadderResult(_ComparedByContent, Result):
     """A beginner's script, sped up technique by technique on one device; all forms took turns, step
     by step.
 
@@ -585,10 +590,6 @@ class LadderResult(_ComparedByContent):
     notes: tuple[Note, ...]
     evidence: Evidence
     environment: Environment
-
-    def rung(self, name: str) -> Rung | None:
-        """Return the rung of that name; None if it is not in the ladder."""
-        return next((rung for rung in self.rungs if rung.name == name), None)
 
     @property
     def product_evidence(self) -> Evidence:
