@@ -224,21 +224,24 @@ def access_pattern(
     >>> access_pattern(offset_elements=1).sectors
     5
     """
-    stride = _whole(
-        "access_pattern", "stride_elements", stride_elements, -_MOST_ELEMENTS, _MOST_ELEMENTS
-    )
-    offset = _whole(
-        "access_pattern", "offset_elements", offset_elements, -_MOST_ELEMENTS, _MOST_ELEMENTS
-    )
-    size = _size("access_pattern", element_bytes)
-    lanes = _whole("access_pattern", "active_lanes", active_lanes, 0, WARP_LANES)
-    addresses = [(offset + lane * stride) * size for lane in range(WARP_LANES)]
+    lanes = (stride_elements, offset_elements, element_bytes, active_lanes)
+    return _of_kind("access_pattern", ACCESS_KINDS["strided"], *lanes)
+
+
+def _of_kind(
+    function: str, kind: AccessKind, stride: Any, offset: Any, size: Any, active_lanes: Any
+) -> AccessPattern:
+    stride = _whole(function, "stride_elements", stride, -_MOST_ELEMENTS, _MOST_ELEMENTS)
+    offset = _whole(function, "offset_elements", offset, -_MOST_ELEMENTS, _MOST_ELEMENTS)
+    size = _size(function, size)
+    active = _whole(function, "active_lanes", active_lanes, 0, WARP_LANES)
+    addresses = [kind.element(lane, stride, offset) * size for lane in range(WARP_LANES)]
     # Elements before the array's start (a negative stride) lie whole rows of banks earlier, so that
     # nothing else changes.
     start = max(0, -(min(addresses) // _ROW_BYTES)) * _ROW_BYTES
     return _pattern(
         [start + address for address in addresses],
-        [lane < lanes for lane in range(WARP_LANES)],
+        [lane < active for lane in range(WARP_LANES)],
         size,
     )
 
@@ -444,20 +447,5 @@ def named_access(
     4
     """
     chosen = ACCESS_KINDS[word("named_access", "kind", kind, ACCESS_KINDS)]
-    stride = _whole(
-        "named_access", "stride_elements", stride_elements, -_MOST_ELEMENTS, _MOST_ELEMENTS
-    )
-    offset = _whole(
-        "named_access", "offset_elements", offset_elements, -_MOST_ELEMENTS, _MOST_ELEMENTS
-    )
-    size = _size("named_access", element_bytes)
-    lanes = _whole("named_access", "active_lanes", active_lanes, 0, WARP_LANES)
-    addresses = [chosen.element(lane, stride, offset) * size for lane in range(WARP_LANES)]
-    # Elements before the array's start lie whole rows of banks earlier, so that nothing else
-    # changes.
-    start = max(0, -(min(addresses) // _ROW_BYTES)) * _ROW_BYTES
-    return access_at(
-        [start + address for address in addresses],
-        size,
-        [lane < lanes for lane in range(WARP_LANES)],
-    )
+    lanes = (stride_elements, offset_elements, element_bytes, active_lanes)
+    return _of_kind("named_access", chosen, *lanes)

@@ -10,6 +10,7 @@ compared with the formula.
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -450,22 +451,18 @@ def _timetable(
     last = stages * chunks - 1
     # kind, part of the model from its input to its output, microbatch
     ended: dict[tuple[str, int, int], float] = {}
-    free, done, passes = [0.0] * stages, [0] * stages, []
-    moved = True
-    while moved:
-        moved = False
-        for stage, order in enumerate(orders):
-            while done[stage] < len(order):
-                kind, k, count, chunk = order[done[stage]]
+    free, passes = [0.0] * stages, list[StagePass]()
+    left = [collections.deque(order) for order in orders]
+    while any(left):
+        for stage, waiting in enumerate(left):
+            while waiting:
+                kind, k, count, chunk = waiting[0]
                 part = chunk * stages + stage
-                source = part - 1 if kind == "forward" else part + 1
-                ready: float | None
+                ready: float | None = 0.0
                 if kind == "backward" and part == last:
                     ready = ended.get(("forward", part, k))
-                elif source < 0:
-                    ready = 0.0
-                else:
-                    ready = ended.get((kind, source, k))
+                elif kind == "backward" or part > 0:
+                    ready = ended.get((kind, part + (1 if kind == "backward" else -1), k))
                     if ready is not None and stages > 1:
                         ready += transfer
                 if ready is None:
@@ -473,6 +470,5 @@ def _timetable(
                 begin = max(free[stage], ready)
                 free[stage] = ended[kind, part, k] = begin + costs[kind][stage] * count / chunks
                 passes.append(StagePass(stage, kind, k, count, chunk, begin, free[stage]))
-                done[stage] += 1
-                moved = True
+                waiting.popleft()
     return tuple(sorted(passes, key=lambda one: (one.begin, one.stage, one.end)))

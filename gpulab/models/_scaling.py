@@ -30,6 +30,22 @@ _MOST_NAMED = 20  # points that a message lists
 _LARGEST = 1e30
 
 
+# The least and the most of a kind of number, and what is expected of it.
+_Kind = tuple[float, float, str]
+_COUNT: _Kind = (1, MOST_RANKS, f"whole numbers from 1 to {MOST_RANKS:,}. Pass {{name}}=8.")
+_SHARE: _Kind = (0, 1, "a share from 0 to 1. Pass {name}=0.1 for a tenth.")
+_AMOUNT: _Kind = (
+    0,
+    _LARGEST,
+    "a finite number from 0. Pass seconds, bytes or bytes per second.",
+)
+_POSITIVE: _Kind = (
+    1 / _LARGEST,
+    math.inf,
+    "a number above 0. Pass what one rank takes, or the link's rate.",
+)
+
+
 @dataclass(frozen=True)
 class ScalingPoint(Result):
     """A step at one number of ranks.
@@ -182,7 +198,10 @@ def amdahl(
     Source: Amdahl, "Validity of the single processor approach to achieving large scale computing
     capabilities", AFIPS Spring Joint Computer Conference (1967).
     """
-    s, one = _share("amdahl", "serial_share", serial_share), _positive("amdahl", "seconds", seconds)
+    s, one = (
+        _number("amdahl", "serial_share", serial_share, _SHARE),
+        _number("amdahl", "seconds", seconds, _AMOUNT, _POSITIVE),
+    )
     points = []
     for p in _ranks("amdahl", ranks):
         part = s + (1 - s) / p
@@ -233,8 +252,8 @@ def gustafson(
     Source: Gustafson, "Reevaluating Amdahl's law", Communications of the ACM 31 (1988), 532.
     """
     s, one = (
-        _share("gustafson", "serial_share", serial_share),
-        _positive("gustafson", "seconds", seconds),
+        _number("gustafson", "serial_share", serial_share, _SHARE),
+        _number("gustafson", "seconds", seconds, _AMOUNT, _POSITIVE),
     )
     points = [
         ScalingPoint(p, one, one, 0.0, 0.0, s + (1 - s) * p) for p in _ranks("gustafson", ranks)
@@ -317,16 +336,20 @@ def scaling(
     hidden.
     """
     made = _Step(
-        _positive("scaling", "step_seconds", step_seconds),
-        _amount("scaling", "parameter_bytes", parameter_bytes),
-        _amount("scaling", "latency_seconds", latency_seconds),
+        _number("scaling", "step_seconds", step_seconds, _AMOUNT, _POSITIVE),
+        _number("scaling", "parameter_bytes", parameter_bytes, _AMOUNT),
+        _number("scaling", "latency_seconds", latency_seconds, _AMOUNT),
         math.inf
         if isinstance(bandwidth_bytes_per_second, float) and bandwidth_bytes_per_second == math.inf
-        else _positive("scaling", "bandwidth_bytes_per_second", bandwidth_bytes_per_second),
+        else _number(
+            "scaling", "bandwidth_bytes_per_second", bandwidth_bytes_per_second, _AMOUNT, _POSITIVE
+        ),
         word("scaling", "mode", mode, MODES) == "weak",
-        _share("scaling", "overlap", overlap),
-        _share("scaling", "serial_share", serial_share),
-        MOST_RANKS if processors is None else _whole("scaling", "processors", processors),
+        _number("scaling", "overlap", overlap, _SHARE),
+        _number("scaling", "serial_share", serial_share, _SHARE),
+        MOST_RANKS
+        if processors is None
+        else int(_number("scaling", "processors", processors, _COUNT)),
     )
     evidence = Evidence.modelled(
         made.assumptions,
@@ -466,50 +489,24 @@ def _first(ends: Callable[[int], bool]) -> int | None:
     return high
 
 
-def _ranks(function: str, given: Any) -> list[int]:
-    several = (
-        [given] if is_whole(given) or isinstance(given, bool) else items(function, "ranks", given)
-    )
+def _ranks(function: str, ranks: Any) -> list[int]:
+    is_one = is_whole(ranks) or isinstance(ranks, bool)
+    several = [ranks] if is_one else items(function, "ranks", ranks)
     if not several:
         raise InputError(
             f"{function}: no number of ranks was given; expected at least one. Pass ranks=8, or a "
             "list such as [1, 2, 4, 8]."
         )
-    return sorted({_whole(function, "ranks", each) for each in several})
+    return sorted({int(_number(function, "ranks", each, _COUNT)) for each in several})
 
 
-def _whole(function: str, name: str, value: Any) -> int:
-    if not is_finite(value) or value != int(value) or not 1 <= value <= MOST_RANKS:
-        raise InputError(
-            f"{function}: {name} is {shown(value)}; expected whole numbers from 1 to "
-            f"{MOST_RANKS:,}. Pass {name}=8."
-        )
-    return int(value)
-
-
-def _share(function: str, name: str, value: Any) -> float:
-    if not is_finite(value) or not 0 <= value <= 1:
-        raise InputError(
-            f"{function}: {name} is {shown(value)}; expected a share from 0 to 1. Pass {name}=0.1 "
-            "for a tenth."
-        )
+def _number(function: str, name: str, value: Any, *kinds: _Kind) -> float:
+    """Return a number that is of all these kinds."""
+    for kind in kinds:
+        least, most, expected = kind
+        is_right = is_finite(value) and least <= value <= most
+        if not is_right or (kind is _COUNT and value != int(value)):
+            raise InputError(
+                f"{function}: {name} is {shown(value)}; expected {expected.format(name=name)}"
+            )
     return float(value)
-
-
-def _amount(function: str, name: str, value: Any) -> float:
-    if not is_finite(value) or not 0 <= value <= _LARGEST:
-        raise InputError(
-            f"{function}: {name} is {shown(value)}; expected a finite number from 0. Pass seconds, "
-            "bytes or bytes per second."
-        )
-    return float(value)
-
-
-def _positive(function: str, name: str, value: Any) -> float:
-    number = _amount(function, name, value)
-    if number < 1 / _LARGEST:
-        raise InputError(
-            f"{function}: {name} is {shown(value)}; expected a number above 0. Pass what one rank "
-            "takes, or the link's rate."
-        )
-    return number
