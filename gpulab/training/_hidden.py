@@ -12,6 +12,7 @@ import contextlib
 import linecache
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from gpulab import _given, devices
 from gpulab.errors import InputError, kind_of, message_of
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result
+from gpulab.training._pipeline_results import check_count
 from gpulab.units import plural
 
 # What reads values of a tensor on the host, or has a result whose size depends on them.
@@ -160,8 +162,6 @@ def hidden_waits(
         raise InputError(
             f"hidden_waits: {kind_of(fn)} was given; expected a function. Pass one, not its result."
         )
-    from gpulab.training._pipeline_results import check_count
-
     calls = check_count("hidden_waits", "calls", calls, 1, 1000)
     where = devices.find(device)
     waits = _Waits(where.torch_type, _given.flag("hidden_waits", "count_to_cpu", count_to_cpu))
@@ -177,10 +177,7 @@ def hidden_waits(
             "expected it to run. "
             "Call it once by itself first."
         ) from error
-    sites = tuple(
-        WaitSite(line, what, count)
-        for (line, what), count in sorted(waits.found.items(), key=lambda item: -item[1])
-    )
+    sites = tuple(WaitSite(line, what, count) for (line, what), count in waits.found.most_common())
     label = getattr(fn, "__name__", "the function").replace("<lambda>", "the function")
     return HiddenWaits(
         label, str(where), calls, sites, warned, (), Evidence.measured(where.name, calls)
@@ -206,36 +203,44 @@ def _debug_mode(device: devices.Device) -> Iterator[list[warnings.WarningMessage
 
 
 class _Waits:
-    """What has waited so far, and which tensors lie on the host: both modes below ask and tell
-    it.
+    """What has waited so far, and which tensors are on the host; both modes below use it.
+
+    Attributes
+    ----------
+    found : dict
+        (line, what) -> how many times.
+    is_inside : bool
+        Whether a fetch runs: it calls operators that read, and they are one wait with it.
+    fetched : set
+        Without an accelerator: where .cpu() or .to("cpu") has put what it fetched, which waits no
+        second time. Such a reference keeps no data alive, only its address from being used twice.
     """
 
     def __init__(self, device_type: str, count_to_cpu: bool) -> None:
         self.device_type, self.count_to_cpu = device_type, count_to_cpu
-        self.found: dict[tuple[str, str], int] = {}
-        self.inside = 0  # a fetch calls operators that read; they are one wait with it
-        # Without an accelerator: where .cpu() or .to("cpu") has put what it fetched, which waits no
-        # second time. Such a reference keeps no data alive, only its address from being used twice.
+        self.found: Counter[tuple[str, str]] = Counter()
+        self.is_inside = False
         self.fetched: set[Any] = set()
 
     def note(self, what: str) -> None:
         """Count a wait at the learner's line."""
         line = _learners_line()
         if line is not None:
-            self.found[line, what] = self.found.get((line, what), 0) + 1
+            self.found[line, what] += 1
 
-    @contextlib.contextmanager
-    def one_wait(self) -> Iterator[None]:
-        """Within the block nothing is counted: it is a part of a wait that was."""
-        self.inside += 1
+    def inside(self, call: Callable[[], Any]) -> Any:
+        """Return what a call returns, in which nothing is counted: it is a part of a wait that
+        was.
+        """
+        self.is_inside = True
         try:
-            yield
+            return call()
         finally:
-            self.inside -= 1
+            self.is_inside = False
 
-    def there(self, values: Any) -> bool:
-        """Whether a tensor among them lies where reading it waits."""
-        return any(
+    def waits_for(self, values: Any) -> bool:
+        """Whether reading these values waits now: a tensor among them is on the device."""
+        return not self.is_inside and any(
             x.device.type == self.device_type and not self.on_host(x) for x in _tensors(values)
         )
 
@@ -244,12 +249,12 @@ class _Waits:
         return bool(self.fetched) and _is_strided(x) and _storage(x) in self.fetched
 
     def mark(self, values: Any, host: bool) -> None:
-        """Remember where these tensors lie from now on."""
+        """Remember where these tensors are from now on."""
         for x in filter(_is_strided, _tensors(values)):
             (self.fetched.add if host else self.fetched.discard)(_storage(x))
 
     def asks_for_host(self, args: Any, kwargs: Any) -> bool:
-        """Whether ``.to`` is a fetch: without an accelerator "cpu" is where everything lies, so
+        """Whether ``.to`` is a fetch: without an accelerator "cpu" is where everything is, so
         .to(device) says nothing there.
         """
         import torch
@@ -269,9 +274,7 @@ def _tensors(values: Any) -> list[Any]:
 
 
 def _is_strided(x: Any) -> bool:
-    import torch
-
-    return x.layout is torch.strided
+    return str(x.layout) == "torch.strided"
 
 
 def _storage(x: Any) -> Any:
@@ -291,22 +294,22 @@ def _operators(waits: _Waits) -> Any:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            kwargs = kwargs or {}
             if torch.is_inference_mode_enabled() and isinstance(func, torch._ops.OpOverload):
                 # there composite operators arrive whole: what they are made of comes by again
                 with self:
-                    made = func.decompose(*args, **(kwargs or {}))
+                    made = func.decompose(*args, **kwargs)
                 if made is not NotImplemented:
                     return made
             name = func.name().partition(".")[0]
-            why = _OPERATORS.get(name) or _masked(name, args) or _sized(name, args, kwargs or {})
-            if why and not waits.inside and waits.there((args, kwargs)):
-                waits.note(
-                    f"{name.removeprefix('aten::').replace('_local_scalar_dense', 'item')}: {why}"
-                )
-            result = func(*args, **(kwargs or {}))
+            why = _OPERATORS.get(name) or _of_arguments(name, args, kwargs)
+            if why and waits.waits_for((args, kwargs)):
+                call = name.removeprefix("aten::").replace("_local_scalar_dense", "item")
+                waits.note(f"{call}: {why}")
+            result = func(*args, **kwargs)
             # computed of fetched tensors alone, it is on the host as well
-            if waits.fetched and (given := _tensors((args, kwargs))):
-                waits.mark(result, host=all(map(waits.on_host, given)))
+            if waits.fetched and (inputs := _tensors((args, kwargs))):
+                waits.mark(result, host=all(map(waits.on_host, inputs)))
             return result
 
     return Operators()  # type: ignore[no-untyped-call]
@@ -322,50 +325,36 @@ def _fetches(waits: _Waits) -> Any:
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            name = getattr(func, "__name__", "")
-            if name == "one_hot" and not waits.inside and waits.there(args[:1]):
-                return _one_hot(waits, func, args, kwargs or {})
-            fetches = name in _FETCHES or (name == "to" and waits.asks_for_host(args, kwargs or {}))
-            if not fetches or waits.inside or not waits.there(args[:1]):
-                return func(*args, **(kwargs or {}))
-            waits.note(
-                f"{'print' if name in ('__repr__', '__format__') else name}: fetches the values"
-            )
-            with waits.one_wait():
-                result = func(*args, **(kwargs or {}))
+            name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+            fetches = name in _FETCHES or (name == "to" and waits.asks_for_host(args, kwargs))
+            if not (fetches or name == "one_hot") or not waits.waits_for(args[:1]):
+                return func(*args, **kwargs)
+            if fetches:
+                call = "print" if name in ("__repr__", "__format__") else name
+                waits.note(f"{call}: fetches the values")
+            elif kwargs.get("num_classes", args[1] if len(args) > 1 else -1) == -1:
+                # a CPU reads the classes to check them; an accelerator reads the largest, and only
+                # where it is asked for
+                waits.note("one_hot: size depends on values")
+            result = waits.inside(lambda: func(*args, **kwargs))
+            if waits.device_type == "cpu" and name in ("cpu", "to"):
                 # a tensor of its own, as one from an accelerator
-                if waits.device_type == "cpu" and name in ("cpu", "to"):
-                    result = result.clone()
-                    waits.mark(result, host=True)
-                return result
+                result = waits.inside(result.clone)
+                waits.mark(result, host=True)
+            return result
 
     return Fetches()
 
 
-def _one_hot(waits: _Waits, func: Any, args: Any, kwargs: Any) -> Any:
-    """Call ``one_hot``: a CPU reads the classes to check them; an accelerator reads the largest,
-    and only where it is asked for.
-    """
-    if kwargs.get("num_classes", args[1] if len(args) > 1 else -1) == -1:
-        waits.note("one_hot: size depends on values")
-    with waits.one_wait():
-        return func(*args, **kwargs)
-
-
-def _masked(name: str, args: Any) -> str:
-    """Return why an indexing waits: a mask of truth values selects as many entries as are true."""
-    if name != "aten::index" and not (
+def _of_arguments(name: str, args: Any, kwargs: Any) -> str:
+    """Return why an operator waits with these arguments, where another call of it does not."""
+    if name == "aten::index" or (
         name == "aten::index_put_" and len(args) > 2 and args[2].numel() > 1
     ):
-        return ""
-    masks = [x for x in args[1] if x is not None and str(x.dtype) in ("torch.bool", "torch.uint8")]
-    return "a mask: size depends on values" if masks else ""
-
-
-def _sized(name: str, args: Any, kwargs: Any) -> str:
-    """Return why an operator waits that was not told how large its result is, or from where to
-    where.
-    """
+        # a mask of truth values selects as many entries as are true
+        kinds = ("torch.bool", "torch.uint8")
+        if any(x is not None and str(x.dtype) in kinds for x in args[1]):
+            return "a mask: size depends on values"
     if name == "aten::repeat_interleave" and kwargs.get("output_size") is None:
         return "size depends on values"
     if name == "aten::histc":

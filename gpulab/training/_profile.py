@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, devices
-from gpulab.errors import InputError, StoppedError, kind_of, message_of
+from gpulab.errors import GpulabError, InputError, StoppedError, kind_of, message_of
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result
 from gpulab.training._pipeline_results import check_count
@@ -282,25 +282,18 @@ def profile(
         _given.callback(name, "stop", stop),
     )
     where = devices.find(device)
-    run = _Run(
-        step,
-        args,
-        where,
-        progress or (lambda fraction, text: None),
-        stop or (lambda: False),
-        warmup + 2 * steps,
-    )
-    run.repeat(warmup, "warm-up step")
-    events = run.profiled(steps)
-    if not run.marks:
+    run = _Run(step, args, where, progress, stop, warmup + 2 * steps)
+    run.repeat(warmup, "warm-up step {} of {}")
+    events, count = run.profiled(steps)
+    if not count:
         raise StoppedError(
             "profile: stopped before a step was recorded; expected at least one. Run it again."
         )
-    plain = run.repeat(steps, "step without the profiler")
+    plain = run.repeat(steps, "step without the profiler {} of {}")
     label = getattr(step, "__name__", "step").replace("<lambda>", "the step")
     # A mean, as all figures of a step here: its rows in the table add up to it.
-    mean = sum(plain) / len(plain) if plain else float("nan")
-    return _result(label, where, events, len(run.marks), mean, stopped=len(run.marks) < steps)
+    mean = sum(plain) / len(plain) if plain else math.nan
+    return _result(label, where, events, count, mean, stopped=count < steps)
 
 
 class _Run:
@@ -311,46 +304,44 @@ class _Run:
         step: Callable[..., Any],
         args: Any,
         device: devices.Device,
-        report: Progress,
-        stop: Stop,
+        report: Progress | None,
+        stop: Stop | None,
         total: int,
     ) -> None:
         self.step, self.args, self.device, self.report, self.stop = step, args, device, report, stop
         self.done, self.total = 0, total
-        self.marks: list[float] = []
 
     def once(self, what: str) -> float:
         """Make a step and wait for the device; return how long both took."""
-        self.report(self.done / self.total, what)
+        if self.report is not None:
+            self.report(self.done / self.total, what)
         self.done += 1
         begin = time.perf_counter()
         try:
             with devices.guard(f"profile: {what}"):
                 self.step(*self.args)
-                if not self.device.is_cpu:
-                    self.device.synchronize()
+                self.device.synchronize()
+        except GpulabError:
+            raise
         except Exception as error:
-            from gpulab.errors import GpulabError
-
-            if isinstance(error, GpulabError):
-                raise
             raise InputError(
                 f"profile: the step raised {type(error).__name__} ({message_of(error)}); expected "
                 "it to run. Call it once by itself first."
             ) from error
         return time.perf_counter() - begin
 
-    def repeat(self, count: int, what: str) -> list[float]:
-        """Make steps until a stop is asked for."""
-        taken = []
-        for k in range(count):
-            if self.stop():
-                break
-            taken.append(self.once(f"{what} {k + 1} of {count}"))
+    def repeat(
+        self, count: int, what: str, around: Callable[[int], Any] = contextlib.nullcontext
+    ) -> list[float]:
+        """Make steps until a stop is asked for, each within a context; return what they took."""
+        taken: list[float] = []
+        while len(taken) < count and not (self.stop is not None and self.stop()):
+            with around(len(taken)):
+                taken.append(self.once(what.format(len(taken) + 1, count)))
         return taken
 
-    def profiled(self, count: int) -> Any:
-        """Make steps under the profiler and return its events."""
+    def profiled(self, count: int) -> tuple[Any, int]:
+        """Make steps under the profiler; return its events, and how many steps there were."""
         import torch
         from torch.profiler import ProfilerActivity, record_function
 
@@ -363,15 +354,13 @@ class _Run:
         with _silent():
             profiler.start()
         try:
-            for k in range(count):
-                if self.stop():
-                    break
-                with record_function(f"{_MARK}{k}"):
-                    self.marks.append(self.once(f"step {k + 1} of {count} under the profiler"))
+            taken = self.repeat(
+                count, "step {} of {} under the profiler", lambda k: record_function(f"{_MARK}{k}")
+            )
         finally:
             with _silent():
                 profiler.stop()
-        return profiler.events()
+        return profiler.events(), len(taken)
 
 
 @contextlib.contextmanager
