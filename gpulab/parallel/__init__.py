@@ -5,20 +5,20 @@ that split the work.
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._global_batch import global_batch
 from gpulab.parallel._observe import CollectiveCall, Observer, observe, unobserved
-from gpulab.parallel._rank_memory import largest_batch, predict_ranks
-from gpulab.parallel._rank_states import (
+from gpulab.parallel._rank_memory import (
     STATE_STRATEGIES,
     GptShape,
     RankStates,
     cannot_split,
     gpt_shape,
     gpt_shapes,
+    largest_batch,
+    predict_ranks,
     rank_states,
 )
 from gpulab.parallel._run_schedule import run_schedule
-from gpulab.parallel._scaling import recorded_scaling, scaling
+from gpulab.parallel._scaling import recorded_scaling, scaling, sweep
 from gpulab.parallel._strategies import Strategy, average_gradients, strategies
-from gpulab.parallel._sweep import sweep
 from gpulab.parallel._train import train
 from gpulab.parallel.results import (
     KINDS,

@@ -51,7 +51,8 @@ def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
     ranks = tuple(sight.rank for sight in died or raised)
     if died:
         ended = "; ".join(
-            f"{_ranks([s])} {s.error}{f' after it entered {_standing([s])}' if s.collective else ''}"
+            f"{_ranks([s])} {s.error}"
+            + (f" after it entered {_standing([s])}" if s.collective else "")
             for s in died
         )
         return RankDiedError(
@@ -169,7 +170,7 @@ _SETTLE_SECONDS = 1.6
 _IDLE_SECONDS = 2.4
 # An interrupt that meets a rank before its function runs is lost there, and nobody is told: so
 # often it is sent again. A rank that has to be freed from a collective first has answered by then
-# (`_agent`).
+# (`_rank.Agent`).
 _AGAIN_SECONDS = 1.0
 Trouble = Literal["death", "collective", "raise", "deadline"]
 

@@ -44,8 +44,8 @@ _LIBRARIES = ("torch", "ipyparallel", "gpulab", "cloudpickle")
 # metadata; then the module itself is asked.
 _FACTS = (
     "(lambda sys, socket, find, seek: {'python': '%d.%d' % sys.version_info[:2], 'host': "
-    "socket.gethostname(), 'versions': "
-    "{name: next((d.version for d in find(name=name)), 'none' if seek(name) is None else "
+    "socket.gethostname(), "
+    "**{name: next((d.version for d in find(name=name)), 'none' if seek(name) is None else "
     "__import__(name).__version__) "
     f"for name in {_LIBRARIES!r}}}}})"
     "(__import__('sys'), __import__('socket'), "
@@ -59,7 +59,7 @@ _FACTS = (
 RANK_BYTES = 350 * 2**20
 _LONGEST_TIMEOUT_SECONDS = 86_400.0
 _MOST_THREADS = 4096
-_GUARD_SECONDS, _TICK_SECONDS = 2.0, 0.05
+_SUPERVISOR_SECONDS, _TICK_SECONDS = 2.0, 0.05
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
 
 
@@ -404,8 +404,8 @@ class Ranks:
             engines.deaths(),
             [rank for rank, engine in enumerate(engines.ids) if engine not in engines.client.ids],
         )
-        end = time.monotonic() + _GUARD_SECONDS
-        # ipyparallel has heard of it before the guard, which knows how
+        end = time.monotonic() + _SUPERVISOR_SECONDS
+        # ipyparallel has heard of it before the supervisor, which knows how
         while gone and not deaths and time.monotonic() < end:
             time.sleep(_TICK_SECONDS)
             deaths = engines.deaths()
@@ -523,10 +523,7 @@ def _check_versions(facts: list[dict[str, Any]]) -> None:
     for library in ("python", *_LIBRARIES):
         ranks = defaultdict(list)
         for rank, found in enumerate(facts):
-            version = (
-                found["python"] if library == "python" else found["versions"].get(library, "none")
-            )
-            ranks[re.sub(r"\+.*", "", version)].append(rank)
+            ranks[re.sub(r"\+.*", "", found[library])].append(rank)
         if len(ranks) > 1 or (library in {"torch", "gpulab"} and "none" in ranks):
             who = ", ".join(f"{version} on {named(those)}" for version, those in ranks.items())
             raise RankError(

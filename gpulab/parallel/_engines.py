@@ -98,8 +98,8 @@ class Engines:
     def _leave(self, client: Any) -> None:
         """Do what is to be done before the client is closed."""
 
-    def _lost(self) -> str:
-        """Return what the engines depend on and is gone; "" where all is there."""
+    def _lost(self) -> tuple[str, str]:
+        """Return what has ended that must not, and the file of its log; ("", "") if nothing has."""
         raise NotImplementedError
 
     def _refusal(self, failed: str, why: str, last: str) -> RankError:
@@ -112,13 +112,14 @@ class Engines:
         """Wait for a condition, as long as there is what the engines depend on."""
         end = time.monotonic() + seconds
         while not condition():
-            failures = self._supervisor.failures if self._supervisor else []
-            why = self._lost() or (failures[-1] if failures else "")
+            why, its_log = self._lost()
+            if not why and self._supervisor and self._supervisor.failures:
+                why = self._supervisor.failures[-1]
             if not why and time.monotonic() > end:
                 why = f"no answer within {seconds:.0f} s"
             if why:
-                last = last_line(self._supervisor.folder / log) if self._supervisor else ""
-                raise self._refusal(failed, why, last)
+                file = self._supervisor and self._supervisor.folder / (its_log or log)
+                raise self._refusal(failed, why, last_line(file) if file else "")
             time.sleep(_POLL_SECONDS)
 
     def _wait_for_engines(
@@ -147,6 +148,11 @@ class LocalEngines(Engines):
         self.threads = threads
         self._helpers: list[Any] = []  # of the controller, which cannot do without them
 
+    @property
+    def _running(self) -> Supervisor:
+        assert self._supervisor is not None
+        return self._supervisor
+
     def start(self, progress: Progress) -> None:
         """Start the supervisor, the controller and the engines, and connect.
 
@@ -158,7 +164,7 @@ class LocalEngines(Engines):
         import psutil
 
         progress(0.0, "starting the controller")
-        ended = weakref.WeakMethod(self._engine_ended)
+        ended: weakref.WeakMethod[Callable[[str], None]] = weakref.WeakMethod(self._engine_ended)
         self._supervisor = supervisor = Supervisor(self.threads, ended)
         self._helpers = []
         folder = supervisor.folder
@@ -189,10 +195,9 @@ class LocalEngines(Engines):
 
     def _launch(self, progress: Progress, begin: float) -> None:
         """Start new engines, and wait until they are registered."""
-        assert self._supervisor is not None
         first = self.ids[-1] + 1 if self.ids else 0
         self.ids = tuple(range(first, first + self.n))
-        folder = self._supervisor.folder
+        folder = self._running.folder
         for engine in self.ids:
             arguments = [
                 *(f"--profile-dir={folder}", "--log-level=30", f"--IPEngine.id={engine}"),
@@ -200,19 +205,22 @@ class LocalEngines(Engines):
             ]
             name = f"engine {engine}"
             log = str(folder / f"{name}.log")
-            self._supervisor.order("engine", name=name, arguments=arguments, log=log)
-        log = f"engine {first}.log"
-        running = lambda: len(set(self.ids) & set(self.client.ids))  # noqa: E731
-        self._wait_for_engines(running, progress, begin, log, _START_SECONDS)
+            self._running.order("engine", name=name, arguments=arguments, log=log)
+        self._wait_for_engines(
+            lambda: len(set(self.ids) & set(self.client.ids)),
+            progress,
+            begin,
+            f"engine {first}.log",
+            _START_SECONDS,
+        )
 
     def deaths(self) -> dict[int, str]:
         """Return which engines have ended, by index, and how; all of them where the supervisor or
         the controller is gone.
         """
-        assert self._supervisor is not None
         if lost := self._lost_helper():
             return dict.fromkeys(range(self.n), f"ended with {lost}")
-        ends = self._supervisor.ends
+        ends = self._running.ends
         return {
             index: ending(ends[f"engine {engine}"])
             for index, engine in enumerate(self.ids)
@@ -223,23 +231,21 @@ class LocalEngines(Engines):
         """Interrupt some engines: by a signal, on Windows, where any signal ends a process, by a
         message.
         """
-        assert self._supervisor is not None
         if sys.platform == "win32":
             super().interrupt(indices)
-        elif self._supervisor.alive:
-            self._supervisor.order("interrupt", names=[f"engine {self.ids[i]}" for i in indices])
+        elif self._running.alive:
+            self._running.order("interrupt", names=[f"engine {self.ids[i]}" for i in indices])
 
     def renew(self, progress: Progress) -> None:
         """End all engines and start new ones, with a new supervisor and controller where these are
         gone too.
         """
-        assert self._supervisor is not None
         if self._lost_helper():
             self.stop()
             self.ids = ()
             self.start(progress)
             return
-        self._supervisor.order("kill", names=[f"engine {engine}" for engine in self.ids])
+        self._running.order("kill", names=[f"engine {engine}" for engine in self.ids])
         end = time.monotonic() + _KILL_SECONDS
         while set(self.ids) & set(self.client.ids) and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
@@ -248,17 +254,18 @@ class LocalEngines(Engines):
 
     def _lost_helper(self) -> str:
         """Return what all engines depend on and is gone; "" where all is there."""
-        assert self._supervisor is not None
-        if not self._supervisor.alive:
+        if not self._running.alive:
             return "the process that watches over the engines"
-        gone = "controller" in self._supervisor.ends or any(map(_has_ended, self._helpers))
+        gone = "controller" in self._running.ends or any(map(_has_ended, self._helpers))
         return "the controller" if gone else ""
 
-    def _lost(self) -> str:
-        assert self._supervisor is not None
+    def _lost(self) -> tuple[str, str]:
         if lost := self._lost_helper():
-            return f"{lost} has ended"
-        return next((f"engine {self.ids[i]} {how}" for i, how in self.deaths().items()), "")
+            return f"{lost} has ended", "controller.log" if self._running.alive else ""
+        for index, how in self.deaths().items():
+            name = f"engine {self.ids[index]}"
+            return f"{name} {how}", f"{name}.log"
+        return "", ""
 
     def _engine_ended(self, name: str) -> None:
         """Tell the controller that an engine is gone, as the engine's nanny does; it then tells
@@ -270,7 +277,7 @@ class LocalEngines(Engines):
         _, _, engine = name.partition("engine ")
         if not engine or self._supervisor is None or self.client is None:
             return
-        file = self._supervisor.folder / "security" / "ipcontroller-engine.json"
+        file = self._running.folder / "security" / "ipcontroller-engine.json"
         try:
             to = json.loads(file.read_text(encoding="utf-8"))
         except OSError:  # the folder is gone, and everything with it
@@ -328,8 +335,9 @@ class ProfileEngines(Engines):
         if self.address in {"*", "0.0.0.0"}:
             self.address = str(to.get("location") or "127.0.0.1")
         seconds = _ENGINES_SECONDS if self._supervisor is None else _QUEUE_SECONDS
-        running = lambda: len(self.client.ids)  # noqa: E731
-        self._wait_for_engines(running, progress, 0.3, "ipcluster.log", seconds)
+        self._wait_for_engines(
+            lambda: len(self.client.ids), progress, 0.3, "ipcluster.log", seconds
+        )
         self._take("cluster", "Start more", "or wait until they are")
 
     def _launch(self, folder: Path, progress: Progress) -> Path:
@@ -377,7 +385,7 @@ class ProfileEngines(Engines):
 
     def deaths(self) -> dict[int, str]:
         """Return which engines have left their controller, by index."""
-        if self._lost():
+        if self._lost()[0]:
             return dict.fromkeys(range(len(self.ids)), "ended with ipcluster, which had started it")
         here = set(self.client.ids)
         return {
@@ -405,10 +413,10 @@ class ProfileEngines(Engines):
             jobs = [client[engine].apply_async(_rank.leave_engine) for engine in here]
             client.wait(jobs, _IDLE_SECONDS)
 
-    def _lost(self) -> str:
+    def _lost(self) -> tuple[str, str]:
         supervisor = self._supervisor
         gone = supervisor is not None and ("ipcluster" in supervisor.ends or not supervisor.alive)
-        return "ipcluster has ended" if gone else ""
+        return ("ipcluster has ended", "ipcluster.log") if gone else ("", "")
 
     def _refusal(self, failed: str, why: str, last: str) -> RankError:
         return RankError(

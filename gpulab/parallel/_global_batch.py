@@ -7,16 +7,15 @@ the same (``gpulab.parallel.train`` shows it), so accuracy needs no ranks.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from gpulab import _given, training
-from gpulab.errors import InputError, StoppedError, shown
-from gpulab.evidence import Evidence, Note
+from gpulab.errors import InputError, shown
+from gpulab.evidence import Evidence
 from gpulab.parallel.results import GlobalBatchResult, GlobalBatchRow
 from gpulab.units import plural
 
@@ -37,8 +36,6 @@ def global_batch(
     rules: Iterable[str] = RULES,
     seeds: int | Iterable[int] = _SEEDS,
     device: Any = "cpu",
-    progress: Callable[[float, str], None] | None = None,
-    stop: Callable[[], bool] | None = None,
 ) -> GlobalBatchResult:
     """Train with the global batch of several numbers of ranks, for the same epochs, under rules for
     the learning rate.
@@ -64,8 +61,6 @@ def global_batch(
         As in ``training.over_seeds``.
     device : optional
         As in ``training.fit``.
-    progress, stop : callable, optional
-        As in ``training.fit``; a stop keeps the rows that are complete.
 
     Returns
     -------
@@ -76,8 +71,6 @@ def global_batch(
     ------
     InputError
         If a number is invalid, or a global batch is larger than the data.
-    StoppedError
-        If it was stopped before one row was complete.
 
     Notes
     -----
@@ -85,8 +78,6 @@ def global_batch(
     SGD: Training ImageNet in 1 Hour" (2017), sections 2.1 and 2.2.
     """
     job = training.task(task)
-    report = _given.callback("global_batch", "progress", progress)
-    stop = _given.callback("global_batch", "stop", stop)
     several = sorted(
         {
             _given.whole("global_batch", "ranks", each, 1, _MOST_RANKS)
@@ -102,113 +93,76 @@ def global_batch(
             "global_batch: ranks or rules is empty; expected at least one of each. Leave them out "
             "for the defaults."
         )
-    # each training takes them anew
-    chosen = (
-        seeds if _given.is_whole(seeds) else tuple(_given.items("global_batch", "seeds", seeds))
-    )
-    plan = _Plan(
-        job,
-        _given.whole("global_batch", "batch", batch, 1, 2**20),
-        _given.whole("global_batch", "epochs", epochs, 1, 10_000),
-        _rate("learning_rate", learning_rate),
-        _rate("momentum", momentum, zero=True),
-        _rate("warm_up_epochs", warm_up_epochs, zero=True),
-        chosen,
-        device,
-        stop,
-    )
-    if several[-1] * plan.batch > len(job.train):
+    batch = _given.whole("global_batch", "batch", batch, 1, 2**20)
+    epochs = _given.whole("global_batch", "epochs", epochs, 1, 10_000)
+    rate = _rate("learning_rate", learning_rate)
+    momentum = _rate("momentum", momentum, zero=True)
+    warm_up_epochs = _rate("warm_up_epochs", warm_up_epochs, zero=True)
+    if not _given.is_whole(seeds):  # each training takes them anew
+        seeds = tuple(_given.items("global_batch", "seeds", seeds))
+    if several[-1] * batch > len(job.train):
         raise InputError(
-            f"global_batch: {plural(several[-1], 'rank')} x {plural(plan.batch, 'sample')} are "
+            f"global_batch: {plural(several[-1], 'rank')} x {plural(batch, 'sample')} are "
             f"more than the {len(job.train)} that "
             f"{job.name} trains on; expected a global batch within them. Pass fewer ranks or a "
             "smaller batch."
         )
-    runs = [(rule, p) for p in several for rule in (wanted if p > 1 else wanted[:1])]
     rows: list[GlobalBatchRow] = []
-    notes: list[Note] = []
-    for number, (rule, p) in enumerate(runs):
-        try:
-            row = plan.trained(rule, p, _part(report, number, len(runs), f"{rule}, {p} ranks"))
-        except StoppedError:
-            if not rows:
-                raise
-            notes.append(
-                Note(
-                    "stopped",
-                    f"stopped after {len(rows)} of {len(runs)} trainings; the rows shown are "
-                    "complete. Run it again for the rest.",
-                )
+    for p in several:
+        # with one rank all rules are the same
+        for rule in wanted if p > 1 else wanted[:1]:
+            row = _train_row(
+                rule,
+                p,
+                job=job,
+                batch=batch,
+                rate=rate,
+                momentum=momentum,
+                warm_up_epochs=warm_up_epochs,
+                seeds=seeds,
+                epochs=epochs,
+                device=device,
             )
-            break
-        rows += [dataclasses.replace(row, rule=name) for name in (wanted if p == 1 else [rule])]
+            rows += [replace(row, rule=name) for name in (wanted if p == 1 else [rule])]
     rows.sort(key=lambda row: (RULES.index(row.rule), row.ranks))
     evidence = Evidence.measured(
         rows[0].accuracy.evidence.device, samples=sum(len(row.accuracy.accuracies) for row in rows)
     )
-    words = f"SGD with momentum {plan.momentum:g}" if plan.momentum else "SGD"
+    words = f"SGD with momentum {momentum:g}" if momentum else "SGD"
     return GlobalBatchResult(
-        job.name,
-        plan.batch,
-        plan.epochs,
-        words,
-        plan.rate,
-        plan.warm_up_epochs,
-        tuple(rows),
-        tuple(notes),
-        evidence,
+        job.name, batch, epochs, words, rate, warm_up_epochs, tuple(rows), (), evidence
     )
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What all trainings share."""
-
-    job: training.Task
-    batch: int
-    epochs: int
-    rate: float
-    momentum: float
-    warm_up_epochs: float
-    seeds: Any
-    device: Any
-    stop: Callable[[], bool] | None
-
-    def trained(
-        self, rule: str, ranks: int, progress: Callable[[float, str], None] | None
-    ) -> GlobalBatchRow:
-        """Train with the global batch of so many ranks under a rule, once for each seed.
-
-        Raises
-        ------
-        StoppedError
-            If it was stopped before all seeds were through: fewer seeds would be another row.
-        """
-        size = ranks * self.batch
-        an_epoch = len(self.job.train) // size
-        rate = self.rate * (1 if rule == RULES[0] else ranks)
-        ramp = round(self.warm_up_epochs * an_epoch) if rule == RULES[2] else 0
-        halted = StoppedError(
-            "global_batch: stopped before its first row was complete; there is nothing to report. "
-            "Run it again."
+def _train_row(
+    rule: str,
+    ranks: int,
+    *,
+    job: training.Task,
+    batch: int,
+    rate: float,
+    momentum: float,
+    warm_up_epochs: float,
+    epochs: int,
+    seeds: Any,
+    **options: Any,
+) -> GlobalBatchRow:
+    """Train with the global batch of so many ranks under a rule, once for each seed."""
+    size = ranks * batch
+    an_epoch = len(job.train) // size
+    scaled = rate * (1 if rule == RULES[0] else ranks)
+    ramp = round(warm_up_epochs * an_epoch) if rule == RULES[2] else 0
+    with _one_thread():
+        runs = training.over_seeds(
+            job,
+            seeds,
+            epochs=epochs,
+            batch_size=size,
+            optimizer=functools.partial(_warm_sgd, scaled, rate, ramp, momentum),
+            **options,
         )
-        if self.stop is not None and self.stop():
-            raise halted
-        with _one_thread():
-            found = training.over_seeds(
-                self.job,
-                self.seeds,
-                epochs=self.epochs,
-                batch_size=size,
-                device=self.device,
-                stop=self.stop,
-                progress=progress,
-                optimizer=functools.partial(_warm_sgd, rate, self.rate, ramp, self.momentum),
-            )
-        if any(note.code == "stopped" for note in found.notes):
-            raise halted
-        lost = sum(run.ended == "diverged" for run in found.runs)
-        return GlobalBatchRow(rule, ranks, size, rate, self.epochs * an_epoch, found.accuracy, lost)
+    lost = sum(run.ended == "diverged" for run in runs.runs)
+    return GlobalBatchRow(rule, ranks, size, scaled, epochs * an_epoch, runs.accuracy, lost)
 
 
 @contextmanager
@@ -246,14 +200,6 @@ def _warm_sgd(rate: float, start: float, steps: int, momentum: float, parameters
             return super().step(closure)
 
     return WarmSgd(parameters, lr=rate if not steps else start, momentum=momentum)
-
-
-def _part(
-    report: Callable[[float, str], None] | None, number: int, count: int, what: str
-) -> Callable[[float, str], None] | None:
-    if report is None:
-        return None
-    return lambda fraction, text: report((number + fraction) / count, f"{what}: {text}")
 
 
 def _rate(name: str, value: Any, zero: bool = False) -> float:

@@ -348,10 +348,13 @@ def unobserved() -> Iterator[None]:
 @functools.cache
 def _mode_class() -> Any:
     import torch
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+    from torch.distributed.tensor import DTensor
     from torch.utils._python_dispatch import TorchDispatchMode
 
     known = frozenset(name.split(".")[0] for name in NAMES)
-    desugared = _desugared()
+    # made of plain tensors and collectives
+    desugared = {AsyncCollectiveTensor, DTensor}
     plain: set[Any] = set()
 
     class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -373,18 +376,6 @@ def _mode_class() -> Any:
             return func(*args, **(kwargs or {}))
 
     return _Mode
-
-
-def _desugared() -> frozenset[type]:
-    """Return the tensor classes that are made of plain tensors and collectives, as far as this
-    torch has them.
-    """
-    try:
-        from torch.distributed._functional_collectives import AsyncCollectiveTensor
-        from torch.distributed.tensor import DTensor
-    except ImportError:
-        return frozenset()
-    return frozenset({AsyncCollectiveTensor, DTensor})
 
 
 def _collective(

@@ -185,7 +185,7 @@ class Agent:
             with contextlib.suppress(Exception):
                 self._tell(now)
             if os.getppid() != self._parent and not sys.platform.startswith("linux"):
-                os._exit(1)  # the guard is gone; on Linux the system itself ends its children
+                os._exit(1)  # the supervisor is gone; on Linux the system itself ends its children
 
     def _heed(self, interrupted: bool, now: float) -> None:
         """Free the rank where an interrupt has not done so for a while; in a call one is heeded,
@@ -291,7 +291,8 @@ AGENT = Agent()
 # What gloo, NCCL and the store say when others do not come, seen with torch 2.13; everything else
 # is the function's own error.
 _COMMUNICATION = re.compile(
-    r"gloo|nccl|connection (closed|reset|refused|was)|timed? ?out|broken pipe|socket|TCPStore|peer|wait timeout",
+    r"gloo|nccl|connection (closed|reset|refused|was)|timed? ?out|broken pipe|socket|TCPStore"
+    r"|peer|wait timeout",
     re.IGNORECASE,
 )
 _COMMUNICATION_TYPES = {
@@ -314,8 +315,8 @@ class Place:
     local_world_size: int
 
 
-# Whether PyTorch was built with the store's usual event loop: on Windows it is not, and a store that
-# asks for it is refused.
+# Whether PyTorch was built with the store's usual event loop: on Windows it is not, and a store
+# that asks for it is refused.
 _HAS_LIBUV = sys.platform != "win32"
 
 

@@ -1,9 +1,21 @@
-"""Memory per rank, predicted: a strategy's own code runs as one rank of up to 1,024, with fake
-tensors and a fake process group.
+"""Memory per rank: the part that stays, by arithmetic, and a whole step, predicted by the
+strategies' own code.
 
-The steps are followed storage by storage. ``follow`` runs inside a rank, real or not there: in an
-engine of a cluster with real tensors, or in ``fake_rank`` with fake ones. It gives back plain
-numbers, so that they can travel. Times and losses are ``train``'s business.
+The models are named sizes of the course's transformer, from the lesson's own to 70 billion
+parameters, in the shapes of published models. All have ``networks.transformer``'s layers: learned
+positions, GELU, a feed-forward net four times as wide, and an output layer of its own (so a small
+model has more parameters than one that ties it to the embedding). None has pretrained weights.
+
+``rank_states``: parameters, gradients and optimizer state stay from step to step; they are counted
+in float32 (mixed precision here keeps the states in float32 too). Source: Rajbhandari et al.,
+"ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, section 3.1 and figure
+1, with FSDP2's padding and PyTorch's own sharing-out of whole parameters in stage 1.
+
+``predict_ranks``: what is alive only during a step, activations above all. A strategy's own code
+runs as one rank of up to 1,024, with fake tensors and a fake process group, and its steps are
+followed storage by storage. ``follow`` runs inside a rank, real or not there: in an engine of a
+cluster with real tensors, or in ``fake_rank`` with fake ones. It gives back plain numbers, so that
+they can travel. Times and losses are ``train``'s business.
 """
 
 from __future__ import annotations
@@ -11,8 +23,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import heapq
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +43,277 @@ from gpulab.parallel._strategies import (
     strategy_named,
 )
 from gpulab.parallel.results import RANK_CATEGORIES, RankMemory
+from gpulab.results import Result
+from gpulab.units import format_bytes, plural
+
+
+@dataclass(frozen=True)
+class GptShape(Result):
+    """One size of the transformer.
+
+    Attributes
+    ----------
+    name : str
+    layers, width, heads, vocabulary, context : int
+    source : str
+        Whose shape it is.
+    """
+
+    name: str
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    context: int
+    source: str
+
+    @property
+    def parameter_count(self) -> int:
+        """Parameters: 12 width² + 13 width a layer, both embeddings, the last norm, and the output
+        layer, which has no bias.
+        """
+        layer = 12 * self.width**2 + 13 * self.width
+        ends = (2 * self.vocabulary + self.context + 2) * self.width
+        return self.layers * layer + ends
+
+    def model(self) -> Any:
+        """Return the ``torch.nn.Module``; under fake tensors or ``torch.device("meta")`` it takes
+        no memory.
+        """
+        from gpulab import networks
+
+        return networks.transformer(
+            self.vocabulary, self.width, self.heads, self.layers, context=self.context
+        )
+
+
+_SHAPES = (
+    GptShape("course", 2, 128, 4, 1000, 128, "networks.transformer as the lessons use it"),
+    GptShape("125M", 12, 768, 12, 50257, 2048, "GPT-3 Small (Brown et al., 2020, table 2.1)"),
+    GptShape("1.3B", 24, 2048, 16, 50257, 2048, "GPT-3 XL (table 2.1), with 16 heads of 128"),
+    GptShape("7B", 32, 4096, 32, 50257, 2048, "GPT-3 6.7B (table 2.1)"),
+    GptShape(
+        "70B",
+        86,
+        8192,
+        64,
+        50257,
+        2048,
+        "width and heads of Llama 2 70B (Touvron et al., 2023), 86 layers of this transformer",
+    ),
+)
+
+
+def gpt_shapes() -> tuple[str, ...]:
+    """Return the names of the sizes.
+
+    Examples
+    --------
+    >>> gpt_shapes()
+    ('course', '125M', '1.3B', '7B', '70B')
+    """
+    return tuple(shape.name for shape in _SHAPES)
+
+
+def gpt_shape(name: str) -> GptShape:
+    """Return a size by its name.
+
+    Raises
+    ------
+    InputError
+        If there is none of this name.
+
+    Examples
+    --------
+    >>> round(gpt_shape("7B").parameter_count / 1e9, 2)
+    6.86
+    """
+    for shape in _SHAPES:
+        if shape.name == name:
+            return shape
+    raise InputError(
+        f"gpt_shape: {shown(name)} is not a size of the transformer; expected one of: "
+        f"{', '.join(gpt_shapes())}. Pass one of these."
+    )
+
 
 MOST_RANKS = 1024
+STATE_STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe", "pipeline-1f1b")
+# Bytes of state for each parameter, and whether each tensor has a step counter of four bytes beside
+# it.
+OPTIMIZER_BYTES = {
+    "adam": (8, True),
+    "adamw": (8, True),
+    "sgd": (0, False),
+    "sgd-momentum": (4, False),
+}
+_FLOAT, _COUNTER = 4, 4
+_SHARDED = ("zero2", "zero3")
+
+
+@dataclass(frozen=True)
+class RankStates(Result):
+    """The bytes that stay on one rank between steps.
+
+    Attributes
+    ----------
+    label, strategy, optimizer : str
+    ranks, rank : int
+    parameters_bytes, gradients_bytes, optimizer_bytes : int
+    evidence : Evidence
+    """
+
+    label: str
+    strategy: str
+    optimizer: str
+    ranks: int
+    rank: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    evidence: Evidence
+
+    @property
+    def total_bytes(self) -> int:
+        """All three."""
+        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    def __repr__(self) -> str:
+        where = f"{self.label}, {self.strategy} on {plural(self.ranks, 'rank')}"
+        return f"<{where}: states of {format_bytes(self.total_bytes)} on rank {self.rank}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the three parts and their sum."""
+        rows = [
+            ("parameters", format_bytes(self.parameters_bytes)),
+            ("gradients", format_bytes(self.gradients_bytes)),
+            ("optimizer", format_bytes(self.optimizer_bytes)),
+            ("together", format_bytes(self.total_bytes)),
+        ]
+        return (f"{self.label}: {self.strategy}, rank {self.rank} of {self.ranks}", "bytes"), rows
+
+
+def rank_states(
+    model: str | GptShape, *, strategy: str, ranks: int, rank: int = 0, optimizer: str = "adam"
+) -> RankStates:
+    """Return the bytes of parameters, gradients and optimizer state on one rank, by arithmetic
+    alone.
+
+    Parameters
+    ----------
+    model : str or GptShape
+        One of ``gpt_shapes()`` by name, or a shape of your own.
+    strategy : str
+        "ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe" or "pipeline-1f1b".
+    ranks : int
+        1 to 1,024.
+    rank : int
+    optimizer : str
+        "adam", "adamw", "sgd" or "sgd-momentum".
+
+    Raises
+    ------
+    InputError
+        If a value is not among these, the ranks do not divide the heads, or there are fewer layers
+        than stages.
+
+    Examples
+    --------
+    >>> s = rank_states("7B", strategy="zero3", ranks=64)
+    >>> s.total_bytes - 16 * gpt_shape("7B").parameter_count // 64  # 47 rows of padding in each of
+    two matrices; 389 step counters 97812
+    >>> 47 * 4096 * 2 * 16 // 64 + 389 * 4
+    97812
+    """
+    shape = model if isinstance(model, GptShape) else gpt_shape(model)
+    _given.word("rank_states", "strategy", strategy, STATE_STRATEGIES)
+    _given.word("rank_states", "optimizer", optimizer, OPTIMIZER_BYTES)
+    ranks = _whole("rank_states", "ranks", ranks, 1, MOST_RANKS)
+    rank = _whole("rank_states", "rank", rank, 0, ranks - 1)
+    refused = cannot_split(shape, strategy, ranks)
+    if refused:
+        raise InputError(f"rank_states: {refused}")
+    held = [rows * rest for rows, rest in _held(shape, strategy, ranks, rank)]
+    owned = _owned(held, ranks, rank) if strategy == "zero1" else held
+    each, counted = OPTIMIZER_BYTES[optimizer]
+    return RankStates(
+        label=shape.name,
+        strategy=strategy,
+        optimizer=optimizer,
+        ranks=ranks,
+        rank=rank,
+        parameters_bytes=_FLOAT * sum(held),
+        gradients_bytes=_FLOAT * sum(held),
+        optimizer_bytes=each * sum(owned) + (_COUNTER * len(owned) if counted else 0),
+        evidence=Evidence.modelled(
+            "float32 states, gradients kept until the next step begins; no activations, gathered "
+            "parameters or buffers",
+            "ZeRO (Rajbhandari et al., 2020), section 3.1",
+            "equal to predict_ranks' bytes between steps, except for the batch (tests/parallel)",
+        ),
+    )
+
+
+def cannot_split(shape: GptShape, strategy: str, ranks: int) -> str:
+    """Return why a strategy cannot split a shape over so many ranks, in one sentence; "" where it
+    can.
+    """
+    if strategy == "tensor" and shape.heads % ranks:
+        return (
+            f"tensor cannot split {shape.heads} heads over {ranks} ranks; expected ranks that "
+            f"divide the heads. Take {shape.heads} ranks."
+        )
+    if strategy.startswith("pipeline") and shape.layers < ranks:
+        return (
+            f"{strategy} cannot cut {shape.layers} layers into {ranks} stages; expected at least "
+            "one layer for each rank. "
+            f"Take {shape.layers} ranks."
+        )
+    return ""
+
+
+def _layer(w: int) -> list[tuple[int, int, bool]]:
+    """Return (rows, row length, split by tensor parallelism) of one layer's parameters; biases of
+    row-split layers stay whole.
+    """
+    norms = [(w, 1, False)] * 4
+    attention = [(3 * w, w, True), (3 * w, 1, True), (w, w, True), (w, 1, False)]
+    return [*norms, *attention, (4 * w, w, True), (4 * w, 1, True), (w, 4 * w, True), (w, 1, False)]
+
+
+def _held(shape: GptShape, strategy: str, ranks: int, rank: int) -> list[tuple[int, int]]:
+    """Return (rows, row length) of each parameter that the rank holds."""
+    w = shape.width
+    first = [(shape.vocabulary, w, False), (shape.context, w, False)]
+    last = [(w, 1, False), (w, 1, False), (shape.vocabulary, w, False)]
+    layers = shape.layers
+    if strategy.startswith("pipeline"):
+        layers = shape.layers // ranks + (rank < shape.layers % ranks)
+        first, last = (first if rank == 0 else []), (last if rank == ranks - 1 else [])
+    tensors = [*first, *(_layer(w) * layers), *last]
+    if strategy == "tensor":
+        return [
+            (rows, rest) if not split else (rows // ranks, rest) for rows, rest, split in tensors
+        ]
+    if strategy in _SHARDED:  # contiguous shares of equal length, the last ones padded or empty
+        return [(-(-rows // ranks), rest) for rows, rest, _ in tensors]
+    return [(rows, rest) for rows, rest, _ in tensors]
+
+
+def _owned(sizes: Sequence[int], ranks: int, rank: int) -> list[int]:
+    """Return the parameters whose state one rank keeps in stage 1: from the largest down, each goes
+    where there is least so far.
+    """
+    loads = [(0, k) for k in range(ranks)]
+    mine = []
+    for size in sorted(sizes, reverse=True):
+        load, where = heapq.heappop(loads)
+        if where == rank:
+            mine.append(size)
+        heapq.heappush(loads, (load + size, where))
+    return mine
+
+
 PRECISIONS = ("float32", "bfloat16")
 _SOURCE = "the strategies' own code on PyTorch's fake process group and fake tensors"
 # From benchmarks/rank_memory.py; docs/measurements.md has the table and the command.
@@ -138,14 +420,14 @@ def predict_ranks(
     report = _given.callback(name, "progress", progress) or (lambda fraction, text: None)
     stop = _given.callback(name, "stop", stop)
     strategy = _given.word(name, "strategy", strategy, strategies())
-    ranks = _whole("ranks", ranks, 1, MOST_RANKS)
-    rank = _whole("rank", rank, 0, ranks - 1)
+    ranks = _whole(name, "ranks", ranks, 1, MOST_RANKS)
+    rank = _whole(name, "rank", rank, 0, ranks - 1)
     precision = _given.word(name, "precision", precision, PRECISIONS)
     if microbatches is None:
         microbatches = ranks if strategy in _PIPELINES else 2 if strategy == "ddp-no-sync" else 1
-    parts = _whole("microbatches", microbatches, 1, 2**20)
+    parts = _whole(name, "microbatches", microbatches, 1, 2**20)
     checkpoint = _given.flag(name, "checkpoint", checkpoint)
-    buckets = _whole("bucket_bytes", bucket_bytes, 1, 2**50)
+    buckets = _whole(name, "bucket_bytes", bucket_bytes, 1, 2**50)
     optimizer_name, make_optimizer = _step.optimizer_factory(name, optimizer)
     if make_optimizer is None:
         raise InputError(
@@ -274,10 +556,10 @@ def largest_batch(
     return largest_that_fits("largest_batch", needed_bytes, free, most)
 
 
-def _whole(name: str, value: Any, least: int, most: int) -> int:
+def _whole(function: str, name: str, value: Any, least: int, most: int) -> int:
     if not _given.is_whole(value) or not least <= value <= most:
         raise InputError(
-            f"predict_ranks: {name} is {shown(value)}; expected a whole number from {least} to "
+            f"{function}: {name} is {shown(value)}; expected a whole number from {least} to "
             f"{most}. "
             f"Pass for example {name}={min(max(least, 2), most)}."
         )
@@ -356,8 +638,6 @@ def _model_and_batch(
 ) -> tuple[str, Callable[[], Any], tuple[Any, Any]]:
     """Return the model's name, what makes it of fake tensors, and the batch."""
     import torch
-
-    from gpulab.parallel._rank_states import gpt_shape
 
     if isinstance(model, str):
         shape = gpt_shape(model)
@@ -577,15 +857,11 @@ def _loss(plan: RankPlan) -> Callable[[Any, tuple[Any, Any]], Any]:
 
     def loss(model: Any, batch: tuple[Any, Any]) -> Any:
         inputs, targets = batch
+        more = () if targets is None else (targets,)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
-            if plan.loss is None:
-                return _step.loss_of(
-                    "predict_ranks", model(inputs) if targets is None else model(inputs, targets)
-                )
-            output = model(inputs)
             return _step.loss_of(
                 "predict_ranks",
-                plan.loss(output) if targets is None else plan.loss(output, targets),
+                model(inputs, *more) if plan.loss is None else plan.loss(model(inputs), *more),
             )
 
     return loss

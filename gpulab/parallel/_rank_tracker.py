@@ -1,14 +1,15 @@
-"""Follow the tensor storages of one rank, where parameters are shared out and collectives move them;
-and be one rank of many that are not there.
+"""Follow the tensor storages of one rank, where parameters are shared out and collectives move
+them; and be one rank of many that are not there.
 
 ``RankTracker`` sees what ``memory``'s tracker does not meet in one process: a ``DTensor`` wraps the
-part that this rank really holds; FSDP frees and fills gathered parameters by resizing their storage,
-outside any operator; and buckets and gathered parameters exist only to be sent or received.
+part that this rank really holds; FSDP frees and fills gathered parameters by resizing their
+storage, outside any operator; and buckets and gathered parameters exist only to be sent or
+received.
 
-``fake_rank`` is PyTorch's fake process group, whose collectives return at once, for fake tensors. The
-strategies run their own code in it. A few things read values, which a fake tensor has not, or would
-take a minute for a thousand ranks; they are stood in for here, and nothing else. What is allocated
-stays the same: docs/measurements.md has the check on real ranks.
+``fake_rank`` is PyTorch's fake process group, whose collectives return at once, for fake tensors.
+The strategies run their own code in it. A few things read values, which a fake tensor has not, or
+would take a minute for a thousand ranks; they are stood in for here, and nothing else. What is
+allocated stays the same: docs/measurements.md has the check on real ranks.
 
 Imported only inside functions: torch is needed when the classes are defined.
 """

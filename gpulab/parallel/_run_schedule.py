@@ -113,8 +113,6 @@ def run_schedule(
         except StoppedError:
             # the ranks were interrupted in the middle of a step: what was measured before it counts
             break
-    else:
-        ranks.run(_clear)
     if not taken:
         raise StoppedError(
             "run_schedule: stopped before a step was measured; expected at least one. Run it again."
@@ -316,7 +314,3 @@ def _step() -> list[StagePass]:
     dist.barrier()
     take_step()
     return setting.passes
-
-
-def _clear() -> None:
-    _Engine.setting = _Engine.take_step = None

@@ -1,5 +1,6 @@
 """Measure how a data-parallel step scales over the ranks of a cluster, beside what one rank and the
-link predict; or return what was recorded on a named machine, with the badge RECORDED.
+link predict, or return what was recorded on a named machine; and measure a collective over sizes:
+its time, and the bytes that it puts on the wire.
 """
 
 from __future__ import annotations
@@ -21,8 +22,16 @@ from gpulab.evidence import Evidence, Note
 from gpulab.models._scaling import MODES
 from gpulab.parallel import _scaling_step
 from gpulab.parallel._cluster import Ranks, cluster
+from gpulab.parallel._observe import usual_algorithm
 from gpulab.parallel._scaling_step import MODELS, StepModel, StepSpec
-from gpulab.parallel.results import COMPUTED, WAITED, ScalingMeasurement, ScalingResult
+from gpulab.parallel.results import (
+    COMPUTED,
+    WAITED,
+    CollectivePoint,
+    CollectiveSweep,
+    ScalingMeasurement,
+    ScalingResult,
+)
 from gpulab.recordings import Recording, Timing
 from gpulab.timing.statistics import (
     FEWEST_SAMPLES,
@@ -32,7 +41,7 @@ from gpulab.timing.statistics import (
     ratio_interval,
 )
 from gpulab.transfer import AlphaBeta, fit
-from gpulab.units import plural
+from gpulab.units import format_bytes, plural
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
@@ -573,3 +582,161 @@ def _recorded_line(recording: Recording, ranks: int) -> AlphaBeta | None:
         [entry.timing.median_seconds for entry in entries if entry.timing is not None],
         recording.evidence(entries[0]),
     )
+
+
+OPERATIONS = tuple(name for name in models.GLOO_ALGORITHMS if name != "barrier")
+# from where the latency rules to where the bandwidth does
+DEFAULT_SIZES = (*(2**k for k in range(10, 24, 2)), 2**23)
+_ELEMENT_BYTES = 4
+_FIRST = 5  # calls that tell how long one takes
+_CALLS_SECONDS = 0.3  # of calls between two looks at the interval
+_MOST_CALLS = 2_000
+_CALLS_WIDTH = 0.05  # of a size's interval, relative: then the next size has its turn
+_LEAST_SECONDS = 0.05
+_LARGEST_BYTES = 2**34
+
+
+def sweep(
+    ranks: Ranks,
+    operation: str = "all_reduce",
+    sizes: Iterable[int] | None = None,
+    *,
+    deadline: float = 10.0,
+) -> CollectiveSweep:
+    """Measure a collective over sizes.
+
+    Parameters
+    ----------
+    ranks : Ranks
+        A started cluster of two ranks or more.
+    operation : str
+        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter" or
+        "all_to_all".
+    sizes : iterable of int, optional
+        Bytes of the whole tensor (an all-gather's result, a reduce-scatter's input), from 1 kB to 8
+        MB by default. They are rounded up to float32 elements that the ranks divide.
+    deadline : float
+        Seconds of sampling, for all sizes together; a size ends earlier if its interval is narrow.
+        If 20 calls need longer than its share, a size gets a little more.
+
+    Returns
+    -------
+    CollectiveSweep
+        Times and bytes sent are MEASURED; the algorithm's bytes and ``models()`` are MODELLED.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two ranks, the operation is unknown, or a size is out of range.
+    RankError
+        If a rank died, or a collective did not end in time.
+
+    Notes
+    -----
+    Before each call the ranks meet at a barrier. A call lasts from when the last rank has entered
+    it until the last one has its result: ranks on one Linux machine share the clock. On several
+    machines it is the longest that a rank was inside. The calls are not observed while they are
+    timed, so ``ranks.log`` lacks them.
+    """
+    if not isinstance(ranks, Ranks) or ranks.n < 2:
+        raise InputError(
+            f"sweep: ranks is {shown(ranks)}; expected a started cluster of two ranks or more. "
+            "Use `with gl.parallel.cluster(n=2) as ranks:`."
+        )
+    _given.word("sweep", "operation", operation, OPERATIONS)
+    end = time.monotonic() + _given.deadline("sweep", deadline, 3600.0)
+    several = _elements(sizes, ranks.n)
+    facts = ranks.run(_scaling_step.facts)
+    one_clock = len({each["clock"] for each in facts}) == 1
+    backend, where = facts[0]["backend"], facts[0]["environment"]
+    # gloo's own; NCCL chooses by size and links
+    algorithm = (
+        models.GLOO_ALGORITHMS[operation] if backend == "gloo" else usual_algorithm(operation)
+    )
+    points, slow, notes = [], [], []
+    wire_reason: str | None = None
+    for number, elements in enumerate(several):
+        now = time.monotonic()
+        until = now + max((end - now) / (len(several) - number), _LEAST_SECONDS)
+        seconds = _sampled_calls(ranks, operation, elements, until, one_clock)
+        nbytes = elements * _ELEMENT_BYTES
+        interval, why = median_interval(seconds)
+        if why is not None:
+            slow.append(f"{format_bytes(nbytes)}: {why}")
+        cost = models.collective_cost(operation, nbytes, ranks.n, algorithm)
+        counted = ranks.run(_scaling_step.sent_bytes, operation, elements)
+        wire_reason = wire_reason or next((reason for _, reason in counted if reason), None)
+        sent = tuple(each for each, _ in counted if each is not None)
+        points.append(
+            CollectivePoint(
+                nbytes,
+                float(np.median(seconds)),
+                interval,
+                len(seconds),
+                sent if len(sent) == ranks.n else None,
+                tuple(cost.sent_bytes(rank) for rank in range(ranks.n)),
+            )
+        )
+    if slow:
+        notes.append(Note("no-interval", f"{len(slow)} of {len(points)} sizes; {slow[0]}"))
+    if not one_clock:
+        words = (
+            "The ranks' machines do not share a clock, so a time is the longest that a "
+            "rank was inside, including its waiting."
+        )
+        notes.append(Note("skipped", words))
+    return CollectiveSweep(
+        operation=operation,
+        algorithm=algorithm,
+        ranks=ranks.n,
+        hosts=len(set(ranks.hosts)) or 1,
+        backend=backend,
+        dtype="float32",
+        points=tuple(points),
+        wire_reason=wire_reason,
+        notes=tuple(notes),
+        evidence=Evidence.measured(where.device, sum(point.samples for point in points)),
+        environment=where,
+    )
+
+
+def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
+    """Return ascending numbers of elements that the ranks divide."""
+    given = DEFAULT_SIZES if sizes is None else _given.items("sweep", "sizes", sizes)
+    for size in given:
+        if not _given.is_whole(size) or not 1 <= size <= _LARGEST_BYTES:
+            raise InputError(
+                f"sweep: sizes has {shown(size)}; expected whole bytes from 1 to "
+                f"{format_bytes(_LARGEST_BYTES)}. Pass 2**20."
+            )
+    if not len(given):
+        raise InputError(
+            "sweep: sizes is empty; expected at least one. Leave it out, or pass for example "
+            "[2**16, 2**20]."
+        )
+    step = _ELEMENT_BYTES * n
+    return tuple(sorted({-(-int(size) // step) * n for size in given}))
+
+
+def _sampled_calls(
+    ranks: Ranks, operation: str, elements: int, until: float, one_clock: bool
+) -> np.ndarray:
+    """Return the seconds of calls of one size, until their interval is narrow or the time is
+    over.
+    """
+    seconds: list[float] = []
+    calls = _FIRST
+    while calls:
+        before = time.monotonic()
+        times = ranks.run(_scaling_step.timed_calls, operation, elements, calls)
+        seconds += _scaling_step.call_seconds(times, one_clock)
+        now = time.monotonic()
+        if len(seconds) >= FEWEST_SAMPLES and (
+            now >= until or is_precise(np.array(seconds), _CALLS_WIDTH)
+        ):
+            break
+        chunk = min(_CALLS_SECONDS, max(until - now, 0.0))
+        fitting = int(chunk / max((now - before) / calls, 1e-6))
+        calls = max(FEWEST_SAMPLES - len(seconds), fitting, 1)
+        calls = min(calls, _MOST_CALLS - len(seconds))
+    return np.array(seconds)

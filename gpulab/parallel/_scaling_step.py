@@ -206,16 +206,15 @@ class ScalingJob:
                 dist.barrier()  # those that take no part stand idle meanwhile
                 if count not in self.steps:
                     continue
-                before = conditions.read(Device("cpu"))
+                before = conditions.read(Device("cpu")) if count == 1 else None
                 # whoever watches the collectives looks at each operator, which would be timed too
                 with unobserved():
                     seconds = self._samples(self.steps[count], DROPPED + samples)
                 taken.seconds[count] += seconds[DROPPED:]
-                after = conditions.read(Device("cpu"))
-                delays = before.run_delay_seconds, after.run_delay_seconds
-                if count == 1 and delays[0] is not None and delays[1] is not None:
+                if before is not None and before.run_delay_seconds is not None:
+                    after = conditions.read(Device("cpu"))
                     taken.alone_seconds += after.seconds - before.seconds
-                    taken.delay_seconds += delays[1] - delays[0]
+                    taken.delay_seconds += (after.run_delay_seconds or 0) - before.run_delay_seconds
         return taken
 
     def _samples(self, step: Callable[[], None], count: int) -> list[float]:

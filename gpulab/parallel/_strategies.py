@@ -8,12 +8,12 @@ the comparison with one process.
 
 Here are data parallel strategies, in which every rank takes its part of the batch: by hand (each
 gradient for itself), with PyTorch's ``DistributedDataParallel`` (buckets, while the backward pass
-goes on), the same buckets after the backward pass, accumulation that leaves exchanges out, and ZeRO:
-stage 1 also shares the optimizer's state out; in stages 2 and 3 (FSDP2) every rank keeps only its
-share of the model. A layer's parameters are gathered just before they are used. Stage 3 lets go of
-them after the forward pass and gathers them once more for the backward pass; stage 2 as FSDP2 has it
-keeps them in between. Gradients are summed and scattered, so each rank is left with those of its
-share, and its optimizer knows nothing else. Strategies that split the model itself are in
+goes on), the same buckets after the backward pass, accumulation that leaves exchanges out, and
+ZeRO: stage 1 also shares the optimizer's state out; in stages 2 and 3 (FSDP2) every rank keeps only
+its share of the model. A layer's parameters are gathered just before they are used. Stage 3 lets go
+of them after the forward pass and gathers them once more for the backward pass; stage 2 as FSDP2
+has it keeps them in between. Gradients are summed and scattered, so each rank is left with those of
+its share, and its optimizer knows nothing else. Strategies that split the model itself are in
 ``_strategies_split``.
 
 How to add one: write a ``Trainer``, and a ``Strategy`` in ``STRATEGIES``.

@@ -1,5 +1,5 @@
-"""Strategies that split the model itself: its layers (tensor and sequence parallel), or the chain of
-layers into stages.
+"""Strategies that split the model itself: its layers (tensor and sequence parallel), or the chain
+of layers into stages.
 
 Tensor parallel: every rank works on the whole batch with a part of each layer. Of two linear layers
 in a row the first is split by columns (each rank makes some of the features) and the second by rows
@@ -7,8 +7,8 @@ in a row the first is split by columns (each rank makes some of the features) an
 one in the backward pass. In attention the features are heads. Sequence parallel splits what lies
 between the pairs (norms, dropout, residuals) by positions; the sum then becomes a reduce-scatter,
 and an all-gather stands before the next pair. Source: Shoeybi et al., "Megatron-LM", 2019, section
-3; Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section
-4.2. The splitting is PyTorch's DTensor.
+3; Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022,
+section 4.2. The splitting is PyTorch's DTensor.
 
 Stages, one a rank: by hand, as people write it first, the batch goes through rank after rank, and
 its gradient comes back the same way, so that one rank works while the others wait. A pipeline cuts

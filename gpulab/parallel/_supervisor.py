@@ -2,9 +2,10 @@
 all when the kernel is gone.
 
 ``Supervisor`` is the kernel's handle; it starts this file as a program. The two speak in lines of
-JSON: orders on the program's standard input, events on its standard output. When the input ends (the
-kernel was killed, restarted, or let go of the cluster) or the parent has changed, the program kills
-everything that it started and all that these started, removes the cluster's folder, and leaves.
+JSON: orders on the program's standard input, events on its standard output. When the input ends
+(the kernel was killed, restarted, or let go of the cluster) or the parent has changed, the program
+kills everything that it started and all that these started, removes the cluster's folder, and
+leaves.
 
 Where the system can fork safely (Linux), engines are forked from the supervisor after it has loaded
 torch and ipyparallel once: an engine then takes a tenth of a second in place of seconds, and the
@@ -364,10 +365,12 @@ def _input() -> Iterator[bytes]:
 def _windows_input() -> Iterator[bytes]:
     """Yield the same on Windows, where pipes cannot be waited for: a thread reads."""
     arrived: queue.Queue[bytes] = queue.Queue()
-    reading = threading.Thread(
-        target=lambda: [arrived.put(data) for data in iter(lambda: os.read(0, 1 << 16), b"")],
-        daemon=True,
-    )
+
+    def read() -> None:
+        while data := os.read(0, 1 << 16):
+            arrived.put(data)
+
+    reading = threading.Thread(target=read, daemon=True)
     reading.start()
     while reading.is_alive() or not arrived.empty():
         try:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpulab.evidence import Evidence, Note
+from gpulab.evidence import Evidence
 from gpulab.parallel._observe import CollectiveCall
 from gpulab.parallel.results import RankSpan, RankTimeline
 
@@ -56,19 +56,8 @@ class RankNotes:
     ahead_seconds: float = 0.0
 
 
-def timeline(
-    label: str, notes: Sequence[RankNotes], evidence: Evidence, remarks: tuple[Note, ...] = ()
-) -> RankTimeline:
-    """Return the lanes of what ranks noted.
-
-    Parameters
-    ----------
-    label : str
-    notes : sequence of RankNotes
-        One a rank, in rank order.
-    evidence : Evidence
-    remarks : tuple of Note
-    """
+def timeline(label: str, notes: Sequence[RankNotes], evidence: Evidence) -> RankTimeline:
+    """Return the lanes of what ranks noted, one note a rank in rank order."""
     zero = min(note.steps[0] - note.ahead_seconds for note in notes)
     arrivals = _arrivals(notes)
     spans: list[RankSpan] = []
@@ -80,7 +69,7 @@ def timeline(
         for number in range(min(len(note.steps) for note in notes))
     )
     end = max(note.end - note.ahead_seconds for note in notes) - zero
-    return RankTimeline(label, len(notes), tuple(spans), steps, end, remarks, evidence)
+    return RankTimeline(label, len(notes), tuple(spans), steps, end, (), evidence)
 
 
 def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -> list[RankSpan]:
@@ -106,19 +95,17 @@ def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -
     names = {call.number: call.name for call in note.calls}
     stood = [(begin, end, names[number]) for number, begin, end in note.waits if number in names]
     stood += _tails(note)
-    still = _union((begin, end) for begin, end, _ in stood)
-    for begin, end, name in stood:
-        for piece in _without([(begin, end)], moving):
+    taken = list(moving)
+    for begin, end, name in sorted(stood):
+        # what two waits share counts for the first only
+        for piece in _without((begin, end), taken):
             spans.append(RankSpan(rank, "idle", name, piece[0] - zero, piece[1] - zero))
+            taken.append(piece)
     for name, begin, end in note.phases:
-        for piece in _without([(begin, end)], still):
+        for piece in _without((begin, end), [(begin, end) for begin, end, _ in stood]):
             spans.append(RankSpan(rank, "compute", name, piece[0] - zero, piece[1] - zero))
-    kept = [
-        span for span in spans if span.kind == "communication" or span.seconds >= _SHORTEST_SECONDS
-    ]
     return [
-        *_apart([span for span in kept if span.kind == "idle"]),
-        *(span for span in kept if span.kind != "idle"),
+        span for span in spans if span.kind == "communication" or span.seconds >= _SHORTEST_SECONDS
     ]
 
 
@@ -132,18 +119,6 @@ def _tails(note: RankNotes) -> list[tuple[float, float, str]]:
         if before:
             tails.append((before[-1].begin_seconds, moment, before[-1].name))
     return tails
-
-
-def _apart(idle: list[RankSpan]) -> list[RankSpan]:
-    """Return idle spans with what two of them share counted for the first only."""
-    kept: list[RankSpan] = []
-    reached = float("-inf")
-    for span in sorted(idle, key=lambda span: span.begin_seconds):
-        begin = max(span.begin_seconds, reached)
-        if span.end_seconds - begin >= _SHORTEST_SECONDS:
-            kept.append(RankSpan(span.rank, "idle", span.name, begin, span.end_seconds))
-        reached = max(reached, span.end_seconds)
-    return kept
 
 
 def _arrivals(notes: Sequence[RankNotes]) -> list[list[float]]:
@@ -194,30 +169,16 @@ def _last_needed(rank: int, call: CollectiveCall, entered: dict[int, float]) -> 
     return max(entered.values())
 
 
-def _union(intervals: Iterable[Interval]) -> list[Interval]:
-    merged: list[Interval] = []
-    for begin, end in sorted(intervals):
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((begin, end))
-    return merged
-
-
-def _without(intervals: Iterable[Interval], holes: Iterable[Interval]) -> list[Interval]:
-    """Return what is left of intervals outside the holes."""
-    rest = list(intervals)
-    for low, high in _union(holes):
-        cut: list[Interval] = []
-        for begin, end in rest:
-            if high <= begin or end <= low:
-                cut.append((begin, end))
-                continue
-            if begin < low:
-                cut.append((begin, low))
-            if high < end:
-                cut.append((high, end))
-        rest = cut
+def _without(interval: Interval, holes: Iterable[Interval]) -> list[Interval]:
+    """Return what is left of an interval outside the holes."""
+    rest = [interval]
+    for low, high in holes:
+        rest = [
+            (begin, end)
+            for left, right in rest
+            for begin, end in ((left, min(right, low)), (max(left, high), right))
+            if begin < end
+        ]
     return rest
 
 
@@ -241,14 +202,14 @@ def clocks_ahead(device: Any = "cpu", rounds: int = 8) -> float:
     found = torch.zeros(size, dtype=torch.float64, device=device)
     for other in range(1, size):
         if rank == 0:
-            best = float("inf")
+            answers = []
             for _ in range(rounds):
                 asked = time.perf_counter()
                 dist.send(answer, other)
                 dist.recv(answer, other)
                 back = time.perf_counter()
-                if back - asked < best:
-                    best, found[other] = back - asked, answer.item() - (asked + back) / 2
+                answers.append((back - asked, answer.item() - (asked + back) / 2))
+            found[other] = min(answers)[1]
         elif rank == other:
             for _ in range(rounds):
                 dist.recv(answer, 0)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given, models, training
-from gpulab.errors import InputError, StoppedError, kind_of, shown
+from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.parallel import _train_step
 from gpulab.parallel._cluster import Ranks, cluster
@@ -21,7 +21,7 @@ from gpulab.parallel._observe import CollectiveCall, usual_algorithm
 from gpulab.parallel._script import fingerprint
 from gpulab.parallel._strategies import Asked, Strategy, positions_of, strategy_named
 from gpulab.parallel._timeline import timeline
-from gpulab.parallel._train_step import TrainingJob, TrainingOutcome, stop_request
+from gpulab.parallel._train_step import TrainingJob, TrainingOutcome
 from gpulab.parallel.results import RankReport, StrategyResult
 from gpulab.training._tasks import Task, check_seed
 
@@ -49,7 +49,6 @@ def train(
     bucket_bytes: int = 64 * 2**10,
     seed: int = 0,
     progress: Callable[[float, str], None] | None = None,
-    stop: Callable[[], bool] | None = None,
 ) -> StrategyResult:
     """Train over ranks, and in one process for comparison, from the same weights on the same
     batches.
@@ -83,16 +82,14 @@ def train(
         25 MiB would put a model of this size into one bucket, which leaves nothing to overlap.
     seed : int
         Of weights and batches.
-    progress, stop : callable, optional
-        ``progress(fraction, text)``; ``stop() -> bool``, called a few times a second: the step in
-        flight and at most one more are taken, and what was observed until then is kept.
+    progress : callable, optional
+        ``progress(fraction, text)``.
 
     Returns
     -------
     StrategyResult
         MEASURED. If the losses differ from those of one process, ``agrees`` is False and a note
-        says from which step on, or that the single process diverged too. Another note says if it
-        was stopped.
+        says from which step on, or that the single process diverged too.
 
     Raises
     ------
@@ -101,8 +98,6 @@ def train(
         which would differ between ranks.
     RankError
         If a rank failed, died, or waited in a collective until the timeout.
-    StoppedError
-        If ``stop`` returned True before a step was observed.
 
     Notes
     -----
@@ -110,7 +105,6 @@ def train(
     and options.
     """
     report = _given.callback("train", "progress", progress) or (lambda fraction, text: None)
-    stop = _given.callback("train", "stop", stop)
     chosen = strategy_named(strategy)
     job = training_job(
         strategy,
@@ -142,13 +136,10 @@ def train(
             if isinstance(ranks, Ranks)
             else stack.enter_context(cluster(count, progress=progress))
         )
-        job = dataclasses.replace(job, stop_request=stack.enter_context(stop_request(stop, group)))
         report(0.1, "one process trains the whole model")
         single = _single_process(group, job, whole)
         report(0.4, f"{count} rank{'s' if count != 1 else ''} train by {chosen.name}")
-        outcomes = _complete(
-            group.run(_train_step.train_on_rank, job, chosen.build, strategy, model)
-        )
+        outcomes = group.run(_train_step.train_on_rank, job, chosen.build, strategy, model)
         machines = len(set(group.hosts))
     report(1.0, "done")
     return _result(chosen, job, whole, single, outcomes, machines)
@@ -244,27 +235,11 @@ def _single_process(ranks: Ranks, job: TrainingJob, model: Any) -> TrainingOutco
         # Without the strategy: its code may lie in a module that only the call on the ranks
         # carries.
         plain = dataclasses.replace(job, strategy="single")
-        kept = _complete(ranks.run(_train_step.train_single_process, plain, model)[:1])[0]
+        kept = ranks.run(_train_step.train_single_process, plain, model)[0]
         if len(_references) >= _MOST_REFERENCES:
             del _references[next(iter(_references))]
     _references[key] = kept
     return kept
-
-
-def _complete(outcomes: Sequence[TrainingOutcome | None]) -> list[TrainingOutcome]:
-    """Return the outcomes, which are None where a stop request came too early.
-
-    Raises
-    ------
-    StoppedError
-        If there is none.
-    """
-    complete = [outcome for outcome in outcomes if outcome is not None]
-    if not complete:
-        raise StoppedError(
-            "train: stopped before a step was observed, so this run has no result. Run it again."
-        )
-    return complete
 
 
 def _result(
@@ -277,8 +252,6 @@ def _result(
 ) -> StrategyResult:
     environment, count = outcomes[0].environment, len(outcomes)
     losses = np.sum([outcome.shares for outcome in outcomes], axis=0)
-    single_losses = np.array(single.shares[: len(losses)])
-    single_state = [*single.earlier, single.state][len(losses) - job.steps - 1]
     evidence = Evidence.measured(environment.device)
     noted = [outcome.notes for outcome in outcomes if outcome.notes is not None]
     lanes = timeline(f"{chosen.name} on {count} rank{'s' if count != 1 else ''}", noted, evidence)
@@ -292,8 +265,8 @@ def _result(
         optimizer=job.optimizer,
         batch_size=job.batch_size,
         losses=losses,
-        single_losses=single_losses,
-        state_difference=_state_difference(single_state, [outcome.state for outcome in outcomes]),
+        single_losses=np.array(single.shares),
+        state_difference=_state_difference(single.state, [outcome.state for outcome in outcomes]),
         tolerance=TOLERANCES[job.dtype],
         step_seconds=np.max([outcome.step_seconds for outcome in outcomes], axis=0),
         reports=tuple(
@@ -305,11 +278,8 @@ def _result(
         environment=environment,
     )
     notes = []
-    if result.steps < job.steps:
-        words = f"{result.steps} of {job.steps} steps were taken before the stop."
-        notes.append(Note("stopped", f"{words} Run it again for all of them."))
     if not result.agrees:
-        notes.append(_disagreement(result, model, single_state))
+        notes.append(_disagreement(result, model, single.state))
     if count == 1:
         words = "There is only one rank, so nothing was split or sent."
         notes.append(Note("skipped", f"{words} Start a cluster of two or more."))

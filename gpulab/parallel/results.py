@@ -265,7 +265,7 @@ class StrategyResult(Result):
         """
         single = self.single_losses
         with np.errstate(invalid="ignore"):  # infinity less infinity is no number
-            return np.abs(self.losses - single) / np.maximum(1.0, np.abs(single))
+            return np.asarray(np.abs(self.losses - single) / np.maximum(1.0, np.abs(single)))
 
     @property
     def loss_difference(self) -> float:
@@ -590,25 +590,6 @@ class RankMemory(Result):
         margin = MARGIN_BYTES.get(device_kind, MARGIN_BYTES_ACCELERATOR)
         return int((self.peak_bytes + self.scratch_bytes) * (1 + ratio)) + margin
 
-    def fits(self, capacity: int | str) -> bool:
-        """Return whether the rank's step fits into a GPU, all of it free.
-
-        Parameters
-        ----------
-        capacity : int or str
-            Bytes, or a GPU of the data sheets by its name, such as "H100 SXM".
-
-        Raises
-        ------
-        InputError
-            If there is no such GPU, or its memory is not known.
-        """
-        from gpulab.devices.memory_sizes import memory_bytes
-
-        return self.needed_bytes() <= (
-            memory_bytes(capacity) if isinstance(capacity, str) else capacity
-        )
-
     def __repr__(self) -> str:
         return (
             f"<{self.label}, {self.strategy} on {plural(self.ranks, 'rank')}, rank {self.rank}: "
@@ -726,16 +707,11 @@ class CollectiveSweep(Result):
             [p.nbytes for p in self.points], [p.median_seconds for p in self.points], self.evidence
         )
 
-    def message(self, fitted: AlphaBeta | None = None) -> tuple[float, float]:
+    def message(self) -> tuple[float, float]:
         """Return (latency in seconds, bytes a second) of one message between two ranks, as
-        ``models.collective_message`` computes it.
-
-        Parameters
-        ----------
-        fitted : AlphaBeta, optional
-            What ``fit`` gave, so that it is not fitted again.
+        ``models.collective_message`` computes it from the fit.
         """
-        line = self.fit() if fitted is None else fitted
+        line = self.fit()
         return models.collective_message(
             self.operation,
             self.ranks,
@@ -848,11 +824,6 @@ class ScalingMeasurement(Result):
             else (self.speedup_interval[0] / self.ranks, self.speedup_interval[1] / self.ranks)
         )
 
-    @property
-    def samples_per_second(self) -> float:
-        """Samples per second of all ranks together, at the median."""
-        return self.ranks * self.batch / self.median_seconds
-
     def __repr__(self) -> str:
         gain = "" if self.speedup is None else f", {format_ratio(self.speedup)}"
         return f"<{plural(self.ranks, 'rank')}: {format_seconds(self.median_seconds)} a step{gain}>"
@@ -955,10 +926,6 @@ class ScalingResult(Result):
                 "not how fast this machine is"
             )
         return f"{said}."
-
-    def has_note(self, code: str) -> bool:
-        """Return whether a note with this code is among the notes."""
-        return any(note.code == code for note in self.notes)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ScalingResult) and self.to_dict() == other.to_dict()

@@ -44,7 +44,6 @@ def test_states_are_what_stays_between_steps(
     needed, held = p.needed_bytes(), p.peak_bytes + p.scratch_bytes
     assert needed == int(held * 1.15) + 768 * 2**20  # the margins of memory.predict's page
     assert p.needed_bytes("cpu") == int(held * 1.25) + 256 * 2**20
-    assert [p.fits(needed), p.fits(needed - 1), p.fits("T4")] == [True, False, True]
 
 
 def test_a_largest_batch_fits_on_a_rank_and_one_more_does_not() -> None:

@@ -30,10 +30,7 @@ SENT = {
 @pytest.mark.parametrize("operation", SENT)
 def test_a_collective_over_sizes(ranks: Ranks, operation: str) -> None:
     """Ascending sizes of whole float32 elements, times with intervals, bytes of theory."""
-    heard: list[float] = []
-    found = gl.parallel.sweep(
-        ranks, operation, [2**14, 1001], deadline=0.1, progress=lambda part, _: heard.append(part)
-    )
+    found = gl.parallel.sweep(ranks, operation, [2**14, 1001], deadline=0.1)
     assert [point.nbytes for point in found.points] == [1008, 2**14]  # two ranks' elements of 4
     for point in found.points:
         assert point.samples >= 20
@@ -43,7 +40,6 @@ def test_a_collective_over_sizes(ranks: Ranks, operation: str) -> None:
         assert max(point.algorithm_bytes) == SENT[operation] * point.nbytes
     assert (found.operation, found.ranks, found.backend) == (operation, 2, "gloo")
     assert found.evidence.samples == sum(point.samples for point in found.points)
-    assert heard == sorted({*heard, 1.0})
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +73,6 @@ def test_steps_on_one_rank_and_on_two(ranks: Ranks, mode: str, batches: list[int
     assert min(one.samples_seconds) >= 0.02
     assert min(two.samples_seconds) >= (0.01 if mode == "strong" else 0.02)
     assert found.parameter_bytes == 4 * (256 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10)
-    assert two.samples_per_second == pytest.approx(2 * two.batch / two.median_seconds)
     assert (one.speedup, two.efficiency) == (1.0, two.speedup / 2)
     link = (found.latency_seconds, found.bandwidth_bytes_per_second)
     assert (link[0] >= 0, link[1] > 0) == (True, True)  # a fit of noisy times may have no latency
@@ -154,11 +149,8 @@ def test_the_scaling_of_the_shipped_recordings(approved: Any) -> None:
 @pytest.mark.slow
 def test_the_global_batch() -> None:
     """1,297 digits: updates fall as the batch grows; rates by the rule; one rank once for all."""
-    heard: list[str] = []
     options: dict[str, Any] = {"batch": 64, "epochs": 1, "learning_rate": 0.01, "seeds": 1}
-    found = gl.parallel.global_batch(
-        "digits-mlp", (4, 1), progress=lambda _, text: heard.append(text.split(":")[0]), **options
-    )
+    found = gl.parallel.global_batch("digits-mlp", (4, 1), **options)
     items = len(training.task("digits-mlp").train)
     rows = [(r.rule, r.ranks, r.global_batch, r.learning_rate, r.steps) for r in found.rows]
     assert rows == [
@@ -167,17 +159,11 @@ def test_the_global_batch() -> None:
         for rule in ("unchanged", "linear", "linear with warm-up") for ranks in (1, 4)
     ]  # fmt: skip
     assert len({row.accuracy.mean for row in found.rows if row.ranks == 1}) == 1
-    assert len(set(heard)) == 4
     plain = training.fit(
         "digits-mlp", epochs=1, batch_size=256, seed=0, device="cpu",
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.04, momentum=0.9),
     )  # fmt: skip
     assert found.select("linear")[1].accuracy.mean == pytest.approx(plain.accuracy.ratio)
-    lost = gl.parallel.global_batch(
-        "digits-mlp", (1, 4), rules=["linear"], stop=lambda: len(set(heard)) > 5,
-        progress=lambda _, text: heard.append(f"again {text.split(':')[0]}"), **options,
-    )  # fmt: skip
-    assert ([row.ranks for row in lost.rows], lost.notes[0].code) == ([1], "stopped")
 
 
 QUICK = {"forward_seconds": 0.004, "backward_seconds": 0.008}

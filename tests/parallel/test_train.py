@@ -5,19 +5,15 @@ Expected numbers come from one process, from ``training.fit`` and from the model
 
 import copy
 import functools
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from gpulab import networks, parallel, training
-from gpulab.errors import InputError, StoppedError
+from gpulab.errors import InputError
 from gpulab.parallel import Ranks, StrategyResult, average_gradients
-
-from refusals import refused
 
 WIDTH, LAYERS, CONTEXT, BATCH = 16, 2, 64, 8
 ACTIVATIONS = BATCH * CONTEXT * WIDTH * 8  # of a layer for the whole batch, in float64
@@ -259,30 +255,6 @@ def test_other_models(ranks: Ranks) -> None:
         ranks, "ddp", task="digits-mlp", optimizer="sgd", learning_rate=1e30, steps=4
     )
     assert lost.has_note("diverged")
-
-
-@pytest.mark.slow
-def test_a_stop_keeps_whole_steps(ranks: Ranks, tmp_path: Path) -> None:
-    """Stopped in the fourth of six steps, of which the last three are observed; or before them."""
-
-    def average(model: Any) -> None:
-        average_gradients(model)
-        if dist.get_rank() == 0:
-            (tmp_path / f"step{time.time_ns()}").touch()
-            if len(list(tmp_path.glob("step*"))) == 4:
-                (tmp_path / "fourth").touch()
-                while not (tmp_path / "asked").exists():
-                    pass
-
-    options: dict[str, Any] = {"model": tiny(), "batch_size": BATCH, "dtype": "float64"}
-    stop = lambda: (tmp_path / "fourth").exists() and not (tmp_path / "asked").touch()  # noqa: E731
-    result = parallel.train(ranks, average, steps=6, stop=stop, **options)
-    assert result.steps in (5, 6)  # the step in flight, and one more
-    assert result.has_note("stopped") == (result.steps < 6)
-    assert (len(result.timeline.steps), result.agrees) == (result.steps - 3, True)
-    assert result.reports[0].payload_bytes == GRADIENTS
-    stop = lambda: True  # noqa: E731
-    refused(StoppedError, parallel.train, ranks, steps=50, seed=7, stop=stop, **options)
 
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
