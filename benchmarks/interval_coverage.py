@@ -33,23 +33,25 @@ PROCESSES = catalogue()
 
 
 class Replay:
-    """A clock that moves only inside the calls, by the durations drawn."""
+    """A clock that moves only inside the calls, by the durations drawn; it shows whole ticks."""
 
-    def __init__(self, durations_seconds: np.ndarray) -> None:
+    def __init__(self, durations_seconds: np.ndarray, tick_seconds: float = 0.0) -> None:
         self._durations = durations_seconds.tolist()
+        self._tick = tick_seconds
         self._now = 0.0
         self.calls = 0
 
     def clock(self) -> float:
         """Return the time of the calls so far."""
-        return self._now
+        return self._now // self._tick * self._tick if self._tick else self._now
 
     def run(self, calls: int) -> tuple[float, float]:
         """Let so many calls pass."""
-        spent = sum(self._durations[self.calls : self.calls + calls])
+        start, spent = self.clock(), sum(self._durations[self.calls : self.calls + calls])
         self.calls += calls
         self._now += spent
-        return spent, spent
+        shown = self.clock() - start if self._tick else spent
+        return shown, shown
 
 
 def one_process(task: tuple[int, int, int, float, float]) -> dict[str, object]:
@@ -62,7 +64,7 @@ def one_process(task: tuple[int, int, int, float, float]) -> dict[str, object]:
     for run in range(runs):
         rng = np.random.default_rng([seed, zlib.crc32(process.name.encode()), run])
         drawn = process.draw(rng, int(3 * deadline / 1e-3))
-        replay = Replay(drawn.durations_seconds)
+        replay = Replay(drawn.durations_seconds, process.tick_seconds)
         result = sample(replay.run, replay.clock, deadline=deadline, relative_width=relative_width)
         n = len(result.samples_seconds)
         samples.append(n)

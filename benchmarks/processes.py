@@ -54,6 +54,8 @@ class Process:
     oracle_width : float or None
         Relative width times the square root of the number of samples of the 95 % interval of one
         who knows the autocorrelation.
+    tick_seconds : float
+        The tick of the clock that shows the calls; 0 for one that shows every moment.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Process:
     noise: float = math.nan
     oracle_width: float | None = None
     slow_share: float = 0.0
+    tick_seconds: float = 0.0
 
     def truth(self, drawn: Drawn, calls: int) -> tuple[float, float]:
         """Return the range of true values for a window of the first ``calls`` calls."""
@@ -237,6 +240,19 @@ def interference(kind: str, period: int, size: float, noise: float) -> Process:
     return Process(name, "interference", draw, median, median, median)
 
 
+def ticking(ticks: float, noise: float) -> Process:
+    """Return calls of so many ticks of a clock, which shows a batch of them in whole ticks."""
+    tick = CALL_SECONDS / ticks
+
+    def draw(rng: np.random.Generator, n: int) -> Drawn:
+        seconds = CALL_SECONDS * (1 + noise * rng.standard_normal(n))
+        seconds[0] += tick * rng.random()  # where between two ticks the second call begins
+        return Drawn(seconds)
+
+    name = f"clock of 1 us, call of {ticks} us, noise {noise:.0%}"
+    return Process(name, "other", draw, CALL_SECONDS, CALL_SECONDS, CALL_SECONDS, tick_seconds=tick)
+
+
 def other(kind: str) -> Process:
     """Return what the acceptance does not name: a moving average, an oscillation, bursts of
     variance, a slow level, coarse ticks.
@@ -339,4 +355,5 @@ def catalogue() -> list[Process]:
         wandering(0.01, 0.995, 0.1),
         wandering(0.015, 0.999, 0.1),
         wandering(0.015, 0.999, 0.25),
+        *(ticking(ticks, noise) for ticks in (2.37, 5.01) for noise in (0.0, 0.02)),
     ]

@@ -20,7 +20,6 @@ from gpulab import _backends, devices
 from gpulab.errors import OutOfMemoryError
 from gpulab.evidence import Note
 from gpulab.timing import _work
-from gpulab.timing._copies import mapped
 from gpulab.units import format_bytes
 
 # max|a - reference| / max|reference| that a chain of operations in this format may show; single
@@ -90,7 +89,7 @@ def precise_copy(value: Any) -> Any:
             host, dtype={"f": np.float64, "c": np.complex128}.get(host.dtype.kind), copy=True
         )
 
-    return mapped(value, change)
+    return _work.mapped(value, change)
 
 
 def flat(result: Any) -> list[np.ndarray]:

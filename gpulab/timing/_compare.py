@@ -1,30 +1,32 @@
 """The same work on several devices, or several ways to do it: results first, then turns, then the
 speed-up.
+
+Everything that can be wrong with the request is said before anything is allocated or run.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from gpulab import _given
+from gpulab import _given, workloads
+from gpulab import devices as _devices
+from gpulab.devices import Device
 from gpulab.devices.conditions import Readings
-from gpulab.errors import StoppedError
+from gpulab.errors import InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.timing import _agreement, _notes
-from gpulab.timing._agreement import Reference
-from gpulab.timing._contenders import Contender, Field, Functions, affordable_seconds, gather
-from gpulab.timing._job import Limits, calm_collector, measurement, reader, translated, turns
-from gpulab.timing._measure import TRANSFER_SHARE, Copies, check_numbers, tell_stopped
+from gpulab.timing import _agreement, _notes, _work
+from gpulab.timing._measure import Job, Limits, in_turns
 from gpulab.timing.results import Comparison, ComparisonRow, Measurement
-from gpulab.timing.sampling import FEWEST_SAMPLES, Progress, Run, Sampled, Stop, sample_in_turns
+from gpulab.timing.sampling import FEWEST_SAMPLES, Progress, Stop
 from gpulab.timing.statistics import ratio_interval
 from gpulab.units import plural
 from gpulab.workloads import Workload
+
+Functions = Mapping[str, Callable[..., Any]]
 
 
 def compare(
@@ -94,21 +96,19 @@ def compare(
     >>> [row.name for row in c.rows]
     ['method', 'function']
     """
-    check_numbers(
-        "compare",
-        relative_width=relative_width,
-        deadline=deadline,
-        **({} if tolerance is None else {"tolerance": tolerance}),
-    )
-    transfer = _given.flag("compare", "transfer", transfer)
     limits = Limits.given("compare", relative_width, deadline, progress, stop)
+    if tolerance is not None and (not _given.is_finite(tolerance) or tolerance <= 0):
+        raise InputError(
+            f"compare: tolerance={shown(tolerance)}; expected a finite number above 0. Leave it "
+            "out to use the default."
+        )
     return compare_within(
         limits,
         work,
         args,
         devices=devices,
         dtype=dtype,
-        transfer=transfer,
+        transfer=_given.flag("compare", "transfer", transfer),
         tolerance=tolerance,
         clock=clock,
         conditions=conditions,
@@ -134,7 +134,7 @@ def compare_within(
     """Compare within limits that were checked; past their deadline ``fewest`` samples of each may
     take ``patience`` seconds each.
     """
-    if limits.stopped():
+    if limits.stop():
         raise StoppedError(
             "compare: stopped before anything ran; there is nothing to report. Run it again."
         )
@@ -146,164 +146,52 @@ def compare_within(
         _given.clock("compare", clock) or time.perf_counter,
         {"dtype": dtype, **(params or {})},
     )
-    read = _given.callback("compare", "conditions", conditions)
-    race = _Race(field, limits, live=clock is None, read=read, fewest=fewest, patience=patience)
-    notes: list[Note] = []
-    with ExitStack() as stack:
-        race.collections = stack.enter_context(calm_collector(race.clock))
-        named = {contender.job.device for contender in field.contenders}
-        if clock is None:
-            stack.enter_context(turns(named, limits, notes))
-        differences = race.first_calls(tolerance)
-        if clock is None:  # first results may have shown other devices: their turns are needed too
-            stack.enter_context(
-                turns(
-                    {contender.job.device for contender in field.contenders} - named, limits, notes
-                )
-            )
-        measurements = race.measure(transfer)
-    limits.say(
-        1.0, f"{field.label}: {plural(len(measurements[0].samples_seconds), 'sample')} of each"
-    )
-    notes += race.reference.notes if race.reference is not None else ()
-    if len(field.contenders) == 1 and devices is None and not field.methods:
-        notes.append(_notes.NO_ACCELERATOR)
-    return _judged(field, measurements, differences, race.tolerance, notes)
+    jobs, notes = [contender.job for contender in field.contenders], list[Note]()
+    differences: list[float | None] = []
 
-
-class _Race:
-    """A comparison under way."""
-
-    def __init__(
-        self,
-        field: Field,
-        limits: Limits,
-        live: bool,
-        read: Callable[[], Readings] | None,
-        fewest: int,
-        patience: float,
-    ) -> None:
-        self.contenders = field.contenders
-        self.limits = limits
-        self.clock = field.contenders[0].job.clock
-        self.reference: Reference | None = None
-        self.tolerance: float | None = None
-        self.fewest, self.patience = fewest, patience
-        self._live, self._read = live, read
-        self.collections: list[float] = []
-
-    def first_calls(self, tolerance: float | None) -> list[float | None]:
-        """Make every first call and hold its result against the reference; return the
-        differences.
-        """
-        workload, first = self.contenders[0].workload, self.contenders[0].job
+    def first_calls() -> None:
+        """Make every first call and hold its result against the reference."""
+        nonlocal tolerance
+        workload = field.workload
         if workload is not None:
-            self.tolerance = workload.tolerance if tolerance is None else tolerance
-            return [self._first_call_of(contender, workload) for contender in self.contenders]
-        precise = _agreement.precise_copy(first.args)
+            tolerance = workload.tolerance if tolerance is None else tolerance
+            for contender in field.contenders:
+                limits.say(0.02, f"first call on {contender.name}")
+                with contender.job as job:
+                    differences.append(workload.difference(job.first_call(), job.args))
+            return
+        precise = _agreement.precise_copy(jobs[0].args)
         results = []
-        for contender in self.contenders:
-            with translated(contender.job):
-                results.append(contender.job.first_call())
-        self.reference = _agreement.of_function(
-            first.fn, first.args, precise, results[0], affordable_seconds(self.contenders)
-        )
-        self.tolerance = self.reference.tolerance if tolerance is None else tolerance
-        difference = self.reference.difference
-        return [None if difference is None else difference(result) for result in results]
-
-    def _first_call_of(self, contender: Contender, workload: Workload) -> float:
-        self.limits.say(0.02, f"first call on {contender.name}")
-        with translated(contender.job):
-            return workload.difference(contender.job.first_call(), contender.job.args)
-
-    def measure(self, transfer: bool) -> list[Measurement]:
-        """Warm up, take turns, time the copies."""
-        jobs = [contender.job for contender in self.contenders]
         for job in jobs:
-            job.read = self._read or (reader(job.device) if self._live else None)
-        befores = [job.read() if job.read is not None else None for job in jobs]
-        for job in jobs:
-            with translated(job):
-                job.warm_up(self.limits.deadline, self.limits.stop)
-        loops = [job.loops() for job in jobs]
-        warm, end = [job.warm_seconds for job in jobs], 0.7 if transfer else 0.99
-        works = [
-            self._named(contender, loop.work)
-            for contender, loop in zip(self.contenders, loops, strict=True)
-        ]
-        self.collections.clear()
-        sampled = self._in_turns(works, [loop.empty for loop in loops], warm, 0.05, end, 1.0)
-        if any(len(one.samples_seconds) == 0 for one in sampled):
-            raise StoppedError(
-                "compare: stopped before every row had a sample; there is nothing to compare. Run "
-                "it again."
-            )
-        afters = [job.read() if job.read is not None else None for job in jobs]
-        for job, samples, before, after in zip(jobs, sampled, befores, afters, strict=True):
-            job.notes += _notes.of_sampling(
-                job, samples, self.limits, before, after, self.collections, alone=len(jobs) == 1
-            )
-            job.notes += _notes.of_physics(job, float(np.median(samples.samples_seconds)))
-        moved = self._copies() if transfer else [None] * len(jobs)
-        return [
-            measurement(job, samples, seconds)
-            for job, samples, seconds in zip(jobs, sampled, moved, strict=True)
-        ]
+            with job:
+                results.append(job.first_call())
+        # what the function costs on a CPU
+        seconds = min((job.first_seconds for job in jobs if job.device.is_cpu), default=math.inf)
+        reference = _agreement.of_function(jobs[0].fn, jobs[0].args, precise, results[0], seconds)
+        tolerance = reference.tolerance if tolerance is None else tolerance
+        check = reference.difference
+        differences.extend(None if check is None else check(result) for result in results)
+        agreement_notes.extend(reference.notes)
 
-    def _in_turns(
-        self,
-        runs: Sequence[Run],
-        empties: Sequence[Run | None],
-        warm: Sequence[float],
-        start: float,
-        end: float,
-        share: float,
-    ) -> list[Sampled]:
-        """Sample the runs in turns; each row has ``share`` of the deadline."""
-        limits = self.limits.part(start, end, share * self.limits.deadline * len(runs))
-        return sample_in_turns(
-            runs,
-            self.clock,
-            empties=empties,
-            call_seconds=warm,
-            relative_width=limits.relative_width,
-            deadline=limits.deadline,
-            fewest=self.fewest,
-            patience=self.patience * len(runs),
-            progress=limits.progress,
-            stop=limits.stop,
-        )
-
-    def _named(self, contender: Contender, run: Run, keep: bool = True) -> Run:
-        """Return the run with the contender's own error messages."""
-        counted = contender.job.counting(run, keep)
-
-        def translating(calls: int) -> tuple[float, float]:
-            with translated(contender.job):
-                return counted(calls)
-
-        return translating
-
-    def _copies(self) -> list[float | None]:
-        """Return each row's median with both copies, taken in turns too."""
-        if self.limits.stopped():
-            for contender in self.contenders:
-                tell_stopped(contender.job, 0)
-            return [None] * len(self.contenders)
-        runs = []
-        for contender in self.contenders:
-            with translated(contender.job):  # the inputs go to the device once more
-                runs.append(self._named(contender, Copies(contender.job).run, keep=False))
-        warm = [run(1)[1] for run in runs]
-        sampled = self._in_turns(runs, [None] * len(runs), warm, 0.7, 0.99, TRANSFER_SHARE)
-        for contender, one in zip(self.contenders, sampled, strict=True):
-            if one.stopped_by == "stopped":
-                tell_stopped(contender.job, len(one.samples_seconds))
-        return [
-            float(np.median(one.samples_seconds)) if len(one.samples_seconds) else None
-            for one in sampled
-        ]
+    agreement_notes: list[Note] = []
+    measurements = in_turns(
+        jobs,
+        limits,
+        first_calls,
+        notes,
+        "compare: stopped before every row had a sample; there is nothing to compare. Run it again.",
+        transfer=transfer,
+        live=clock is None,
+        read=_given.callback("compare", "conditions", conditions),
+        fewest=fewest,
+        patience=patience,
+    )
+    count = plural(len(measurements[0].samples_seconds), "sample")
+    limits.say(1.0, f"{field.label}: {count} of each")
+    notes += agreement_notes
+    if len(jobs) == 1 and devices is None and not field.methods:
+        notes.append(_notes.NO_ACCELERATOR)
+    return _judged(field, measurements, differences, tolerance, notes)
 
 
 def _speedup(
@@ -385,3 +273,188 @@ def _judged(
             next((m.evidence.assumptions for m in measurements if m.evidence.assumptions), None),
         ),
     )
+
+
+@dataclass
+class Contender:
+    """One row of a comparison before it is measured."""
+
+    name: str
+    job: Job
+
+
+@dataclass(frozen=True)
+class Field:
+    """All contenders, and what the whole is called."""
+
+    label: str
+    contenders: list[Contender]
+    workload: Workload | None = None
+    methods: bool = False
+
+
+def gather(
+    work: str | Workload | Callable[..., Any] | Functions,
+    args: tuple[Any, ...],
+    devices: Any,
+    clock: Callable[[], float],
+    params: dict[str, Any],
+) -> Field:
+    """Return who is compared.
+
+    Raises
+    ------
+    InputError
+        If there is no such workload, a parameter does not fit it, or ``work`` cannot be compared.
+    DeviceError, OutOfMemoryError
+        If a device is not there, or the work does not fit.
+    """
+    if isinstance(work, (str, Workload)):
+        return _of_workload(work, args, _places(devices), clock, params)
+    unknown = sorted(set(params) - ({"dtype"} if params.get("dtype") == "float32" else set()))
+    if unknown:
+        raise InputError(
+            f"compare: {', '.join(unknown)} are parameters of catalogue workloads, not of a "
+            "function; expected only the "
+            "function's arguments. Pass the function's inputs as arrays of the size and dtype that "
+            "you want."
+        )
+    if isinstance(work, Mapping):
+        return _of_methods(work, args, devices, clock)
+    if not callable(work):
+        raise InputError(
+            f"compare: got {kind_of(work)}; expected the name of a workload "
+            f"({', '.join(workloads.names()[:3])}, ...), a function, "
+            'or a mapping of labels to functions. Write gl.compare("matmul") or gl.compare(f, x).'
+        )
+    return _of_function(work, args, _places(devices), clock)
+
+
+def _places(devices: Any) -> tuple[Device, ...]:
+    if devices is None:
+        return _devices.available()
+    several = (
+        [devices]
+        if isinstance(devices, (str, Device)) or not isinstance(devices, Iterable)
+        else _given.items("compare", "devices", devices)
+    )
+    if not several:
+        raise InputError(
+            "compare: devices is empty; expected at least one device. Leave it out to use all "
+            "devices of this machine."
+        )
+    places = tuple(_devices.find(device) for device in several)
+    if len(set(places)) < len(places):
+        raise InputError(
+            f"compare: devices {', '.join(map(str, places))} contain a device twice; expected "
+            "different devices. Remove the repetition."
+        )
+    return places
+
+
+def _names(places: tuple[Device, ...]) -> list[str]:
+    names = [place.name for place in places]
+    return [
+        f"{name} ({place})" if names.count(name) > 1 else name
+        for name, place in zip(names, places, strict=True)
+    ]
+
+
+def _of_workload(
+    work: str | Workload,
+    args: tuple[Any, ...],
+    places: tuple[Device, ...],
+    clock: Callable[[], float],
+    params: dict[str, Any],
+) -> Field:
+    if args:
+        raise InputError(
+            f"compare: {work if isinstance(work, str) else work.label} makes its own inputs; "
+            "expected only its size and "
+            f"dtype. Pass n=..., dtype=..."
+        )
+    w = work if isinstance(work, Workload) else workloads.get(work)(**params)
+    for place in places:
+        w.check(place)
+    contenders = []
+    for name, place in zip(_names(places), places, strict=True):
+        job = Job(
+            fn=w.run,
+            args=w.inputs(place),
+            device=place,
+            given=True,
+            label=w.label,
+            clock=clock,
+            flops=w.flops,
+            nbytes=w.nbytes,
+            working_set_bytes=w.working_set_bytes,
+        )
+        contenders.append(Contender(name, job))
+    return Field(w.label, contenders, w)
+
+
+def _of_function(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    places: tuple[Device, ...],
+    clock: Callable[[], float],
+) -> Field:
+    host, label = _work.on_host(args), _work.label_of(fn)
+    contenders = []
+    for name, place in zip(_names(places), places, strict=True):
+        with _devices.guard(f"compare: copying the inputs of {label} to {place}"):
+            placed = host if place.is_cpu else _work.to_device_like(args, place)(host)
+        contenders.append(
+            Contender(
+                name,
+                Job(
+                    fn=fn,
+                    args=placed,
+                    device=place,
+                    given=True,
+                    label=label,
+                    clock=clock,
+                ),
+            )
+        )
+    return Field(label, contenders)
+
+
+def _of_methods(
+    functions: Functions, args: tuple[Any, ...], devices: Any, clock: Callable[[], float]
+) -> Field:
+    wrong = [
+        label if isinstance(label, str) else shown(label)
+        for label, fn in functions.items()
+        if not callable(fn) or not isinstance(label, str)
+    ]
+    if not functions or wrong:
+        what = f"{', '.join(wrong)} are not" if wrong else "none are given; expected"
+        raise InputError(
+            f"compare: {what} functions under a label; expected a mapping such as {{'numpy': f, "
+            f"'torch': g}}."
+        )
+    places = _places(devices) if devices is not None else ()
+    if len(places) > 1:
+        raise InputError(
+            f"compare: {len(places)} devices for a mapping of functions; expected at most one. "
+            "Compare the functions on one device "
+            f"at a time."
+        )
+    contenders = []
+    for label, fn in functions.items():
+        place = places[0] if places else _work.device_of(fn, args) or Device("cpu")
+        contenders.append(
+            Contender(
+                label,
+                Job(
+                    fn=fn,
+                    args=args,
+                    device=place,
+                    given=bool(places),
+                    label=label,
+                    clock=clock,
+                ),
+            )
+        )
+    return Field(" against ".join(functions), contenders, methods=True)

@@ -1,32 +1,62 @@
-"""Measure one function on one device: the first call, the three times, the notes.
+"""Measure functions: the first call, the three times, the notes.
 
-This module only runs the steps. ``sampling`` takes the samples, ``statistics`` computes the
-interval, and ``detect`` and ``plausibility`` make the notes.
+``measure`` has one function, ``compare`` has several that take turns; both go through ``in_turns``,
+which reads from the turn on the device to the notes. ``sampling`` takes the samples, ``statistics``
+computes the interval, ``_notes`` and ``plausibility`` say what is wrong with a figure.
 """
 
 from __future__ import annotations
 
+import gc
+import math
+import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from gpulab import _given
+from gpulab import _backends, _given
 from gpulab import devices as _devices
-from gpulab.devices import Device
+from gpulab.devices import Device, conditions
 from gpulab.devices.conditions import Readings
-from gpulab.errors import InputError, StoppedError, kind_of, shown
-from gpulab.timing import _copies, _notes, _work
-from gpulab.timing._cold import cold_run, flusher
-from gpulab.timing._job import Job, Limits, calm_collector, measurement, reader, translated, turns
+from gpulab.errors import (
+    DeviceError,
+    GpulabError,
+    InputError,
+    MeasurementError,
+    StoppedError,
+    kind_of,
+    message_of,
+    shown,
+)
+from gpulab.evidence import Evidence, Note
+from gpulab.timing import _lock, _notes, _work
 from gpulab.timing.results import Measurement
-from gpulab.timing.sampling import Progress, Sampled, Stop, sample
-from gpulab.units import plural
+from gpulab.timing.sampling import (
+    FEWEST_SAMPLES,
+    Loops,
+    Progress,
+    Run,
+    Sampled,
+    Stop,
+    make_loops,
+    make_single_call_loops,
+    sample_in_turns,
+)
+from gpulab.units import format_seconds, plural
 
+# Warm-up after the first call: enough for caches, allocators and branch predictors; a GPU also
+# needs time to raise its clock.
+_WARM_SECONDS = {True: 0.02, False: 0.1}  # CPU?, of a deadline long enough
+_WARM_SHARE = 0.05
+_WARM_MOST_CALLS = 50
 # The copies get their own sampling, a part of the deadline.
-TRANSFER_SHARE = 0.5
+_TRANSFER_SHARE = 0.5
 
 
 def measure(
@@ -111,32 +141,6 @@ def measure(
     >>> m.device, m.median_seconds < m.first_call_seconds * 100
     ('cpu', True)
     """
-    _check_callable(fn)
-    check_numbers("measure", relative_width=relative_width, deadline=deadline)
-    check_counts(flops=flops, nbytes=nbytes)
-    transfer, cold = (
-        _given.flag("measure", "transfer", transfer),
-        _given.flag("measure", "cold", cold),
-    )
-    limits = Limits.given("measure", relative_width, deadline, progress, stop)
-    where = (
-        _devices.find(device) if device is not None else _work.device_of(fn, args) or Device("cpu")
-    )
-    job = Job(
-        fn=fn,
-        args=args,
-        device=where,
-        given=device is not None,
-        label=_label("measure", label) or _work.label_of(fn),
-        clock=_given.clock("measure", clock) or time.perf_counter,
-        read=_given.callback("measure", "conditions", conditions),
-        flops=flops,
-        nbytes=nbytes,
-    )
-    return run_job(job, limits, transfer=transfer, cold=cold, live=clock is None)
-
-
-def _check_callable(fn: Any) -> None:
     if isinstance(fn, str):
         raise InputError(
             f"measure: got the text {fn[:40]!r}; expected a function. Use gl.compare({fn[:40]!r}) "
@@ -148,151 +152,546 @@ def _check_callable(fn: Any) -> None:
             f"measure: got {kind_of(fn)}; expected a function and its arguments. Write "
             "gl.measure(f, x), not gl.measure(f(x))."
         )
-
-
-def _label(function: str, label: Any) -> str | None:
-    if label is not None and not isinstance(label, str):
-        raise InputError(
-            f"{function}: label={shown(label)}; expected text. Leave it out to use the function's "
-            "name."
-        )
-    return label
-
-
-def check_numbers(function: str, **values: Any) -> None:
-    """Raise InputError where one of the numbers is not finite and above 0."""
-    for name, value in values.items():
-        if not _given.is_finite(value) or value <= 0:
-            raise InputError(
-                f"{function}: {name}={shown(value)}; expected a finite number above 0. Leave it "
-                "out to use the default."
-            )
-
-
-def check_counts(**values: Any) -> None:
-    """Raise InputError where one of the counts is given and not finite or below 0."""
-    for name, value in values.items():
+    limits = Limits.given("measure", relative_width, deadline, progress, stop)
+    for name, value in (("flops", flops), ("nbytes", nbytes)):
         if value is not None and (not _given.is_finite(value) or value < 0):
             raise InputError(
                 f"measure: {name}={shown(value)}; expected a finite count of at least 0. Leave it "
                 "out if it is not known."
             )
-
-
-def run_job(job: Job, limits: Limits, *, transfer: bool, cold: bool, live: bool) -> Measurement:
-    """Run a measurement from the turn to the notes; ``live`` takes turns and reads the machine's
-    counters.
-    """
-    if limits.stopped():
+    if label is not None and not isinstance(label, str):
+        raise InputError(
+            f"measure: label={shown(label)}; expected text. Leave it out to use the function's "
+            "name."
+        )
+    transfer = _given.flag("measure", "transfer", transfer)
+    cold = _given.flag("measure", "cold", cold)
+    where = _devices.find(device) if device is not None else _work.device_of(fn, args)
+    job = Job(
+        fn=fn,
+        args=args,
+        device=where or Device("cpu"),
+        given=device is not None,
+        label=label or _work.label_of(fn),
+        clock=_given.clock("measure", clock) or time.perf_counter,
+        flops=flops,
+        nbytes=nbytes,
+    )
+    if limits.stop():
         raise StoppedError(
             f"measure: stopped before {job.label} was called; there is nothing to report. Run it "
             "again."
         )
-    named = job.device
-    with ExitStack() as stack:
-        collections = stack.enter_context(calm_collector(job.clock))
-        if live:
-            stack.enter_context(turns((named,), limits, job.notes))
-        stack.enter_context(translated(job))
-        copies = Copies(job) if transfer else None
+
+    def first_call() -> None:
         limits.say(0.0, f"first call of {job.label}")
-        job.first_call()
-        # the first result showed another device: its turn is needed too
-        if live and job.device != named:
-            stack.enter_context(turns((job.device,), limits, job.notes))
-        if live and job.read is None:
-            job.read = reader(job.device)
-        before = job.read() if job.read is not None else None
-        job.warm_up(limits.deadline, limits.stop)
+        with job:
+            job.first_call()
+
+    read = _given.callback("measure", "conditions", conditions)
+    (m,) = in_turns(
+        [job],
+        limits,
+        first_call,
+        job.notes,
+        f"measure: stopped before {job.label} had one sample; there is nothing to report. Run it "
+        "again.",
+        transfer=transfer,
+        cold=cold,
+        live=clock is None,
+        read=read,
+    )
+    limits.say(1.0, f"{job.label}: {plural(len(m.samples_seconds), 'sample')}")
+    return m
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long and how precisely to sample, and who may end it."""
+
+    relative_width: float
+    deadline: float
+    progress: Progress | None
+    stop: Stop
+
+    @classmethod
+    def given(
+        cls,
+        function: str,
+        relative_width: float,
+        deadline: float,
+        progress: Progress | None,
+        stop: Stop | None,
+    ) -> Limits:
+        """Return the limits that a caller requested.
+
+        Raises
+        ------
+        InputError
+            If a number is not positive, the width more than the whole, the deadline more than a
+            day, or a callback is no function or raises.
+        """
+        for name, value in (("relative_width", relative_width), ("deadline", deadline)):
+            if not _given.is_finite(value) or value <= 0:
+                raise InputError(
+                    f"{function}: {name}={shown(value)}; expected a finite number above 0. Leave "
+                    "it out to use the default."
+                )
+        if relative_width > 1:
+            raise InputError(
+                f"{function}: relative_width={shown(relative_width)}; expected a share of the "
+                "median, up to 1. "
+                "Pass 0.02 for an interval of 2 %."
+            )
+        report = _given.callback(function, "progress", progress)
+        ask = _given.callback(function, "stop", stop) or (lambda: False)
+        return cls(float(relative_width), _given.deadline(function, deadline), report, ask)
+
+    def say(self, fraction: float, text: str) -> None:
+        """Report progress, if anyone listens."""
+        if self.progress is not None:
+            self.progress(fraction, text)
+
+
+def in_turns(
+    jobs: list[Job],
+    limits: Limits,
+    first_calls: Callable[[], None],
+    turn_notes: list[Note],
+    nothing_yet: str,
+    *,
+    transfer: bool,
+    cold: bool = False,
+    live: bool,
+    read: Callable[[], Readings] | None,
+    fewest: int = FEWEST_SAMPLES,
+    patience: float = 0.0,
+) -> list[Measurement]:
+    """Measure jobs, call by call in turn, from the turn on their devices to the notes.
+
+    Parameters
+    ----------
+    jobs : list of Job
+    limits : Limits
+        Its deadline is that of each job.
+    first_calls : callable
+        Makes the first call of every job, once their devices' turns are held.
+    turn_notes : list of Note
+        Gets those on waiting for the turns.
+    nothing_yet : str
+        The error's sentence where it is stopped before every job has a sample.
+    transfer, cold : bool
+        As in ``measure``.
+    live : bool
+        Take turns with other processes, and read the machine's counters.
+    read : callable, optional
+        Reads counters in place of the machine's.
+    fewest, patience
+        As in ``sample_in_turns``, the seconds for each job.
+    """
+    clock = jobs[0].clock
+    named = {job.device for job in jobs}
+    with ExitStack() as stack:
+        collections = stack.enter_context(calm_collector(clock))
+        if live:
+            stack.enter_context(_turns(named, limits, turn_notes))
+        with_copies = []
+        for job in jobs if transfer else ():
+            with job:  # the inputs go to the device
+                with_copies.append(job.with_copies())
+        first_calls()
+        if live:  # first results may have shown other devices: their turns are needed too
+            others = {job.device for job in jobs} - named
+            stack.enter_context(_turns(others, limits, turn_notes))
+        readers = [read or (_reader(job.device) if live else None) for job in jobs]
+        before = [read() if read is not None else None for read in readers]
+        for job in jobs:
+            with job:
+                job.warm_up(limits)
+        loops = []
+        for job in jobs:
+            with job:
+                loops.append(job.loops(cold))
         collections.clear()
-        sampled = _sample(job, limits.part(0.05, 0.7 if transfer else 0.99, limits.deadline), cold)
-        after = job.read() if job.read is not None else None
-        job.notes += _notes.of_sampling(job, sampled, limits, before, after, collections)
-        moved = (
-            copies.median(limits.part(0.7, 0.99, TRANSFER_SHARE * limits.deadline))
-            if copies is not None
-            else None
-        )
-        job.notes += _notes.of_physics(job, float(np.median(sampled.samples_seconds)), cold)
-    limits.say(1.0, f"{job.label}: {plural(len(sampled.samples_seconds), 'sample')}")
-    return measurement(job, sampled, moved, cold)
+
+        def sampled(
+            runs: list[Run], empties: list[Run | None], share: float, start: float, end: float
+        ) -> list[Sampled]:
+            """Sample with a share of the deadline, the progress being a part of the whole."""
+            return sample_in_turns(
+                runs,
+                clock,
+                empties,
+                [job.warm_seconds for job in jobs],
+                relative_width=limits.relative_width,
+                deadline=share * limits.deadline * len(jobs),
+                fewest=fewest,
+                patience=patience * len(jobs),
+                progress=lambda done, text: limits.say(start + (end - start) * done, text),
+                stop=limits.stop,
+            )
+
+        runs = [job.reported(loop.work) for job, loop in zip(jobs, loops, strict=True)]
+        empties = [None if cold else loop.empty for loop in loops]
+        samples = sampled(runs, empties, 1.0, 0.05, 0.7 if transfer else 0.99)
+        if any(len(one.samples_seconds) == 0 for one in samples):
+            raise StoppedError(nothing_yet)
+        after = [read() if read is not None else None for read in readers]
+        for job, one, *readings in zip(jobs, samples, before, after, strict=True):
+            job.notes += _notes.of_sampling(
+                job, one, limits, *readings, collections, alone=len(jobs) == 1
+            )
+            job.notes += _notes.of_physics(job, float(np.median(one.samples_seconds)), cold)
+        copied: list[float | None] = [None] * len(jobs)
+        if transfer:
+            copied = _copied_seconds(jobs, with_copies, sampled, limits)
+    return [
+        _measurement(job, one, seconds, cold)
+        for job, one, seconds in zip(jobs, samples, copied, strict=True)
+    ]
 
 
-def _sample(job: Job, limits: Limits, cold: bool) -> Sampled:
-    options: dict[str, Any] = {
-        "relative_width": limits.relative_width,
-        "deadline": limits.deadline,
-        "progress": limits.progress,
-        "stop": limits.stop,
-        "call_seconds": job.warm_seconds,
-    }
-    if cold:
-        run = cold_run(job.fn, job.args, job.wait(), job.clock, flusher(job.device), job.finish)
-        sampled = sample(job.counting(run), job.clock, **options)
+def _copied_seconds(
+    jobs: list[Job], runs: list[Run], sampled: Callable[..., list[Sampled]], limits: Limits
+) -> list[float | None]:
+    """Return the median seconds of each call with both copies; None if stopped before a sample."""
+    if limits.stop():
+        samples: list[np.ndarray] = [np.zeros(0)] * len(jobs)
+        stopped = True
     else:
-        loops = job.loops()
-        sampled = sample(job.counting(loops.work), job.clock, empty=loops.empty, **options)
-    if len(sampled.samples_seconds) == 0:
-        raise StoppedError(
-            f"measure: stopped before {job.label} had one sample; there is nothing to report. Run "
-            "it again."
-        )
-    return sampled
+        runs = [job.reported(run, keep=False) for job, run in zip(jobs, runs, strict=True)]
+        for job, run in zip(jobs, runs, strict=True):
+            job.warm_seconds = run(1)[1]
+        found = sampled(runs, [None] * len(jobs), _TRANSFER_SHARE, 0.7, 0.99)
+        samples = [one.samples_seconds for one in found]
+        stopped = found[0].stopped_by == "stopped"
+    for job, taken in zip(jobs, samples, strict=True):
+        # unless the sampling before them was stopped already
+        if stopped and all(note.code != "stopped" for note in job.notes):
+            job.notes.append(_notes.copies_stopped(len(taken)))
+    return [float(np.median(taken)) if len(taken) else None for taken in samples]
 
 
-class Copies:
-    """The call with both copies: keeps the host inputs, places the job's arguments on the device,
-    times all three steps.
+@dataclass
+class Job:
+    """One running measurement: the work, how to wait for it, and the samples so far.
+
+    In a ``with`` block of it, an error of the measured function becomes one of gpulab's that says
+    which call it was; its cause is kept, and so are the samples.
     """
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.host = _copies.on_host(job.args)
-        self.inward = _copies.to_device_like(job.args, job.device)
-        if job.device.is_cpu:
-            job.notes.append(_notes.HOST_COPIES)
-        else:
-            job.args = self.inward(self.host)
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    device: Device
+    given: bool
+    label: str
+    clock: Callable[[], float]
+    flops: float | None = None
+    nbytes: float | None = None
+    working_set_bytes: float | None = None
+    calls: int = 0
+    first_seconds: float = math.nan
+    warm_seconds: float = math.inf  # the fastest call of the warm-up
+    result_bytes: int = 0
+    # waits for a result, where waiting for the device is not enough
+    finish: Callable[[Any], Any] | None = None
+    elsewhere: Device | None = None  # an accelerator that was not named and has the arrays
+    # Every sample taken, three numbers each: calls, and the seconds until they had returned and
+    # until they were finished. The sampler thins its samples out, and an error would lose them.
+    readings: array[float] = field(default_factory=lambda: array("d"))
+    notes: list[Note] = field(default_factory=list)
 
-    def run(self, calls: int) -> tuple[float, float]:
-        """Copy in, call, copy out, ``calls`` times, each until the device has finished; a result
+    def wait(self) -> Callable[[], None]:
+        """Return what waits for the device, and for the one that does the work where another was
+        named.
+        """
+        waits = [
+            device.synchronize
+            for device in (self.device, self.elsewhere)
+            if device is not None and not device.is_cpu
+        ]
+        if len(waits) == 1:
+            return waits[0]
+
+        def every() -> None:
+            for wait in waits:
+                wait()
+
+        return every if waits else _work.nothing
+
+    def first_call(self) -> Any:
+        """Make the first call, apart from all others, and learn from its result which device works;
+        return the result.
+        """
+        before = _work.allocations()
+        self.calls = 1
+        start = self.clock()
+        result = self.fn(*self.args)
+        _work.refuse_promise(self.label, result)
+        self.finish = _backends.waits_for(result)
+        if self.finish is not None:
+            self.finish(result)
+        elif _work.promised(self.args, self.fn, result):
+            self.notes.append(_notes.NOTHING_TO_WAIT_FOR)
+        self.wait()()
+        self.first_seconds = self.clock() - start
+        if not self.given and self.device.is_cpu:
+            hidden = _work.device_of_result(result) or _work.newly_used(before)
+            if hidden is not None and not hidden.is_cpu:
+                self.device = hidden
+                self.wait()()
+                self.first_seconds = self.clock() - start
+        elif self.given and not self.device.is_cpu and self._host_only(result, before):
+            self.notes.append(_notes.not_on_device(self.device))
+        if self.given:
+            self.elsewhere = self._other_accelerator(result)
+        if self.elsewhere is not None:
+            self.wait()()
+            self.first_seconds = self.clock() - start
+            self.notes.append(_notes.elsewhere(self.elsewhere, self.device))
+        if self.nbytes:  # an array that was worked on in place, or written into, is there once
+            self.result_bytes = _work.array_bytes(
+                result, beside=(self.args, _work.held_by(self.fn))
+            )
+        return result
+
+    def _other_accelerator(self, result: Any) -> Device | None:
+        """Return the accelerator that the result is on (or, where it has no arrays, the arguments)
+        if it is not the named device.
+        """
+        try:
+            seen = _work.device_of_result(result, self.device) or _work.device_of_result(
+                self.args, self.device
+            )
+        except DeviceError:
+            # of a kind that this machine does not list, such as "meta": nothing can wait for it
+            return None
+        return None if seen is None or seen.is_cpu or seen == self.device else seen
+
+    def _host_only(self, result: Any, before: dict[int, int]) -> bool:
+        host = _work.device_of(self.fn, self.args)
+        end = _work.device_of_result(result)
+        on_host = host is not None and host.is_cpu and end is not None and end.is_cpu
+        # a function that copies there and back by itself did work there
+        return on_host and _work.newly_used(before) != self.device
+
+    def warm_up(self, limits: Limits) -> None:
+        """Call until caches and clocks have settled; never for long."""
+        most = min(_WARM_SECONDS[self.device.is_cpu], _WARM_SHARE * limits.deadline)
+        run = self.reported(self.single_calls(None).work)
+        begin, done = self.clock(), 0
+        while done < _WARM_MOST_CALLS and not (done and self.clock() - begin >= most):
+            if limits.stop():
+                break
+            self.warm_seconds = min(self.warm_seconds, run(1)[1])
+            done += 1
+        del self.readings[:]  # should a call raise until here, these are what was measured
+
+    def single_calls(self, prepare: Callable[[], None] | None) -> Loops:
+        """Return the loops that time each call by itself."""
+        return make_single_call_loops(
+            self.fn, self.args, self.wait(), self.clock, self.finish, prepare
+        )
+
+    def loops(self, cold: bool) -> Loops:
+        """Return the loops that the sampler runs, known after the first call."""
+        if cold or self.finish is not None:
+            return self.single_calls(_work.cache_flusher(self.device) if cold else None)
+        return make_loops(self.fn, self.args, self.wait(), self.clock)
+
+    def with_copies(self) -> Run:
+        """Return the call with both copies, and put the job's arguments on the device; a result
         that is not an array is not copied.
         """
-        clock, fn, host, inward = self.job.clock, self.job.fn, self.host, self.inward
-        wait, finish = self.job.wait(), self.job.finish
-        start = clock()
-        for _ in range(calls):
-            result = fn(*inward(host))
-            _copies.back_to_host(result)
-            if finish is not None:
-                finish(result)
-            del result  # before the next call makes its own
-            wait()
-        seconds = clock() - start
-        return seconds, seconds
+        host, inward = _work.on_host(self.args), _work.to_device_like(self.args, self.device)
+        if self.device.is_cpu:
+            self.notes.append(_notes.HOST_COPIES)
+        else:
+            self.args = inward(host)
 
-    def median(self, limits: Limits) -> float | None:
-        """Return the median seconds of copy in, call, copy out; None if stopped before a sample."""
-        if limits.stopped():
-            tell_stopped(self.job, 0)
-            return None
-        run = self.job.counting(self.run, keep=False)
-        _, warm_seconds = run(1)
-        sampled = sample(
-            run,
-            self.job.clock,
-            call_seconds=warm_seconds,
-            relative_width=limits.relative_width,
-            deadline=limits.deadline,
-            progress=limits.progress,
-            stop=limits.stop,
-        )
-        if sampled.stopped_by == "stopped":
-            tell_stopped(self.job, len(sampled.samples_seconds))
-        return float(np.median(sampled.samples_seconds)) if len(sampled.samples_seconds) else None
+        def run(calls: int) -> tuple[float, float]:
+            wait, finish = self.wait(), self.finish
+            start = self.clock()
+            for _ in range(calls):
+                result = self.fn(*inward(host))
+                _work.back_to_host(result)
+                if finish is not None:
+                    finish(result)
+                del result  # before the next call makes its own
+                wait()
+            seconds = self.clock() - start
+            return seconds, seconds
+
+        return run
+
+    def reported(self, run: Run, keep: bool = True) -> Run:
+        """Return the run, its calls counted and its times kept, so that an error can say which call
+        and lose nothing.
+
+        Not ``keep``, the times are of something else (the call with both copies) and must not pass
+        for the call's.
+        """
+
+        def counted(calls: int) -> tuple[float, float]:
+            self.calls += calls
+            with self:
+                times = run(calls)
+            if keep:
+                self.readings.extend((calls, *times))
+            return times
+
+        return counted
+
+    def of_last_size(self) -> tuple[int, np.ndarray, np.ndarray]:
+        """Return how many calls the newest sample has, and launched and finished seconds per call
+        of all samples of that size.
+        """
+        calls, launched, finished = np.array(self.readings).reshape(-1, 3).T
+        same = calls == calls[-1]
+        return int(calls[-1]), launched[same] / calls[-1], finished[same] / calls[-1]
+
+    def __enter__(self) -> Job:
+        """Begin a block whose errors are reported."""
+        return self
+
+    # No ``contextmanager``: that would let the StopIteration of an iterator that ran out pass in
+    # place of ours, for ours is a RuntimeError with it as the cause, as Python's own is (PEP 479).
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Raise ours in place of the function's own; what is ours already, and an interrupt,
+        passes.
+        """
+        if not isinstance(error, Exception) or isinstance(error, GpulabError):
+            return
+        which = f"in call {self.calls}" if self.calls else "before the first call"
+        ours = _devices.translate(error, f"measure: {self.label} on {self.device} failed {which}")
+        if ours is not None:
+            raise ours from error
+        partial, kept = None, "no sample was completed before"
+        if self.readings:
+            calls, launches, samples = self.of_last_size()
+            reason = (
+                f"the function raised after {plural(len(samples), 'sample')}, "
+                f"{format_seconds(float(samples.sum()))} in all"
+            )
+            starts = np.zeros(len(samples))
+            sampled = Sampled(samples, launches, starts, None, calls, "stopped", reason, 0.0)
+            self.notes.append(_notes.no_interval(reason))
+            partial = _measurement(self, sampled, None, cold=False)
+            kept = (
+                f"{plural(len(samples), 'sample')} taken before "
+                f"{'is' if len(samples) == 1 else 'are'} in .partial"
+            )
+        raise MeasurementError(
+            f"measure: {self.label} raised {type(error).__name__} ({message_of(error)}) {which}; "
+            "expected every call to return. "
+            f"Fix the function and measure again; {kept}.",
+            partial,
+        ) from error
 
 
-def tell_stopped(job: Job, count: int) -> None:
-    """Note that the copies were stopped, unless the sampling before them was."""
-    if not any(note.code == "stopped" for note in job.notes):
-        job.notes.append(_notes.copies_stopped(count))
+# The operations of float32 for which PyTorch has a switch for TF32.
+_SWITCHES = {"matmul": "matrix products", "convolution": "convolutions"}
+
+
+def _precision(job: Job) -> str | None:
+    """Return what float32 means on a GPU that has TF32, under PyTorch's settings; None where the
+    work has no float32.
+    """
+    if not job.device.has_tf32 or "float32" not in _work.dtypes_in(job.args, _work.held_by(job.fn)):
+        return None
+    allowed = [
+        words
+        for operation, words in _SWITCHES.items()
+        if "tf32" in _devices.arithmetic("float32", job.device.kind, operation)
+    ]
+    return (
+        f"float32 with TF32 allowed for {' and '.join(allowed)}"
+        if allowed
+        else "float32, TF32 not allowed"
+    )
+
+
+def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) -> Measurement:
+    """Return the finished result of a job."""
+    environment = _devices.environment(job.device)
+    samples = np.asarray(sampled.samples_seconds, dtype=np.float64)
+    return Measurement(
+        label=f"{job.label} (cold cache)" if cold else job.label,
+        device=str(job.device),
+        samples_seconds=samples,
+        median_seconds=float(np.median(samples)),
+        interval_seconds=sampled.interval_seconds,
+        first_call_seconds=float(job.first_seconds),
+        launch_seconds=float(np.median(sampled.launch_seconds)),
+        with_transfer_seconds=moved,
+        calls_per_sample=sampled.calls_per_sample,
+        flops=None if job.flops is None else float(job.flops),
+        nbytes=None if job.nbytes is None else float(job.nbytes),
+        notes=_notes.ordered(job.notes),
+        evidence=Evidence.measured(
+            environment.device, len(samples), environment.date, _precision(job)
+        ),
+        environment=environment,
+    )
+
+
+def _reader(device: Device) -> Callable[[], Readings]:
+    """Return what reads the machine's counters, each time with the previous reading available."""
+    last: list[Readings | None] = [None]
+
+    def read() -> Readings:
+        last[0] = conditions.read(device, last[0])
+        return last[0]
+
+    return read
+
+
+@contextmanager
+def _turns(where: Iterable[Device], limits: Limits, notes: list[Note]) -> Iterator[None]:
+    """Hold the turn on each device, always in the same order, and note another process for which
+    this one waited.
+    """
+    with ExitStack() as stack:
+        for key, name in sorted({_lock.key(device): str(device) for device in where}.items()):
+            waiting: Any = lambda seconds, name=name: limits.say(  # noqa: E731
+                0.0, f"waiting {seconds:.0f} s for a turn on {name}"
+            )
+            note = _notes.of_turn(
+                stack.enter_context(_lock.turn(key, stop=limits.stop, waiting=waiting)), name
+            )
+            notes += [note] if note is not None else []
+        yield
+
+
+@contextmanager
+def calm_collector(clock: Callable[[], float] = time.perf_counter) -> Iterator[list[float]]:
+    """Keep the garbage collector from walking all that was imported before: its long pauses are not
+    the work's.
+
+    Garbage that the work makes is collected as ever. Where somebody froze objects already, they
+    stay frozen. Gives a list that grows by the seconds of each collection in another thread, which
+    stops this one too.
+    """
+    frozen, here, begun = gc.get_freeze_count(), threading.get_ident(), [0.0]
+    seconds: list[float] = []
+
+    def watch(phase: str, _: Any) -> None:
+        if phase == "start":
+            begun[0] = clock()
+        elif threading.get_ident() != here:
+            seconds.append(clock() - begun[0])
+
+    if not frozen:
+        gc.freeze()
+    gc.callbacks.append(watch)
+    try:
+        yield seconds
+    finally:
+        gc.callbacks.remove(watch)
+        if not frozen:
+            gc.unfreeze()

@@ -21,7 +21,7 @@ from gpulab.units import format_seconds, plural
 from gpulab.workloads import Workload
 
 if TYPE_CHECKING:
-    from gpulab.timing._job import Job, Limits
+    from gpulab.timing._measure import Job, Limits
 
 # What makes a figure wrong comes before what makes it less precise, and that before what is merely
 # good to know.
@@ -68,7 +68,7 @@ def of_sampling(
     notes = (
         disturbance.from_readings(before, after) if before is not None and after is not None else []
     )
-    _, _, walls = job.kept.of_last_size()
+    _, _, walls = job.of_last_size()
     # Where turns are taken, what lies between two samples is another row's call: one that waits is
     # no stop of this row's.
     gaps = _gaps(sampled) if alone else np.zeros(0)

@@ -1,8 +1,13 @@
-"""The work to measure: its arrays, the device that does it, and how to wait for that device.
+"""The work to measure: its arrays, the device that does it, how to wait for that device, to copy to
+it and back, and to empty its caches.
 
 The caller need not say on which device a function works: it is found from the arrays among the
 arguments, in the closure, in the globals that the function names, or in its result. Only existing
 arrays are inspected; nothing is imported or called.
+
+Copies: on a CPU both are real copies in main memory. Arrays inside tuples, lists and dictionaries
+are copied; everything else (numbers, models, step objects) passes through unchanged. The library's
+own calls are used, so that no overhead of gpulab is timed.
 """
 
 from __future__ import annotations
@@ -15,13 +20,21 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from gpulab import _backends
 from gpulab import devices as _devices
 from gpulab.devices import Device
+from gpulab.devices._cpu import probe
 from gpulab.errors import InputError
 
 _DEPTH = 3  # arrays sit in tuples, lists and dictionaries of arguments, hardly ever deeper
 _WIDTH = 64  # of a long list the first entries tell the device
+# Caches whose size cannot be read: more than any of the machines of 2026 that most people have.
+_UNKNOWN_CPU_BYTES = 256 * 2**20
+_UNKNOWN_GPU_BYTES = 128 * 2**20
+
+Change = Callable[[Any, str], Any]
 
 
 def arrays_in(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
@@ -226,11 +239,6 @@ def nothing() -> None:
     """Wait for nothing: on a CPU the work is done when the call returns."""
 
 
-def waiter(device: Device) -> Callable[[], None]:
-    """Return what waits until the device has finished."""
-    return nothing if device.is_cpu else device.synchronize
-
-
 def promised(args: tuple[Any, ...], fn: Callable[..., Any], result: Any) -> bool:
     """Return whether work of JAX went in and none of its arrays came out: then nothing tells when
     it is done.
@@ -252,3 +260,162 @@ def label_of(fn: Any) -> str:
     except Exception:  # an object whose attributes fail still has a type
         name = type(fn).__name__
     return "call" if name == "<lambda>" else str(name)
+
+
+def mapped(value: Any, change: Change) -> Any:
+    """Return the value with each array in it changed; ``change`` gets the array and its library's
+    name.
+    """
+    owner = _backends.backend_of(value)
+    if owner is not None:
+        return change(value, owner.name)
+    if type(value) in (tuple, list):
+        return type(value)(mapped(item, change) for item in value)
+    return (
+        {key: mapped(item, change) for key, item in value.items()} if type(value) is dict else value
+    )
+
+
+def on_host(value: Any) -> Any:
+    """Return the value with its arrays in host memory (torch stays torch, those of other GPU
+    libraries become numpy's); host arrays as they are.
+    """
+
+    def change(array: Any, library: str) -> Any:
+        if library == "torch":
+            return (
+                array
+                if array.device.type == "cpu"
+                else array.detach().cpu().requires_grad_(array.requires_grad)
+            )
+        owner = _backends.backend(library)
+        return array if owner.device_of(array) == "cpu" else owner.to_host(array)
+
+    return mapped(value, change)
+
+
+def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
+    """Return what copies the host version of ``original`` to a device, in the library that
+    ``original`` has there.
+
+    Host arrays of numpy become torch tensors on an accelerator, for numpy has none there; on a CPU
+    they stay numpy.
+    """
+    if device.is_cpu:
+        return lambda host: mapped(host, _host_copy)
+    if any_of(original, "cupy"):
+        import cupy
+
+        def to_cupy(array: Any, library: str) -> Any:
+            if library != "numpy":
+                return array.to(str(device))
+            # else it would go to the device that is current in this thread
+            with cupy.cuda.Device(device.index):
+                return cupy.asarray(array)
+
+        return lambda host: mapped(host, to_cupy)
+    for name in ("jax", "tensorflow"):
+        if any_of(original, name):
+            return _to_immutable(_backends.backend(name), str(device))
+
+    def to_torch(array: Any, library: str) -> Any:
+        import torch
+
+        try:
+            tensor = torch.from_numpy(array) if library == "numpy" else array
+            return tensor.detach().to(str(device)).requires_grad_(tensor.requires_grad)
+        except (TypeError, ValueError):
+            # a dtype or strides that PyTorch or the device lacks: the adapter copies, or says what
+            # to pass
+            owner = _backends.backend("torch")
+            return (
+                owner.from_host(array, str(device), False)
+                if library == "numpy"
+                else owner.move(array.detach(), str(device), False)
+            )
+
+    return lambda host: mapped(host, to_torch)
+
+
+def _to_immutable(target: _backends.Backend, device: str) -> Callable[[Any], Any]:
+    """Return what copies host arrays to a device of JAX or TensorFlow."""
+
+    def change(array: Any, library: str) -> Any:
+        if library == "torch":
+            return array.to(device)
+        return (
+            target.from_host(array, device, False)
+            if library == "numpy"
+            else target.move(array, device, False)
+        )
+
+    return lambda host: mapped(host, change)
+
+
+def any_of(value: Any, wanted: str) -> bool:
+    """Return whether an array of a library is among the arrays of the value."""
+    found = []
+
+    def change(array: Any, library: str) -> Any:
+        found.append(library == wanted)
+        return array
+
+    mapped(value, change)
+    return any(found)
+
+
+def back_to_host(result: Any) -> Any:
+    """Return the result with its arrays copied to host memory; the device has finished with them
+    when it returns.
+    """
+
+    def change(array: Any, library: str) -> Any:
+        if library == "torch":
+            return array.detach().cpu() if array.device.type != "cpu" else array.detach().clone()
+        return (
+            array.get()
+            if library == "cupy"
+            else np.array(_backends.backend(library).to_host(array), copy=True)
+        )
+
+    return mapped(result, change)
+
+
+def _host_copy(array: Any, library: str) -> Any:
+    if library == "torch":
+        return array.detach().clone().requires_grad_(array.requires_grad)
+    return (
+        np.array(array, copy=True) if library == "numpy" else _backends.backend(library).copy(array)
+    )
+
+
+def cache_flusher(device: Device) -> Callable[[], None]:
+    """Return what leaves nothing useful in the device's caches, by writing over twice what they
+    hold, and has finished when it returns.
+
+    On a CPU the calling thread writes: caches private to other cores keep what they have, so a
+    function on many threads is only as cold as the shared cache makes it. On a GPU the L2 cache is
+    cleared (as nvbench does).
+    """
+    if device.is_cpu:
+        caches = [cache.total_bytes for cache in probe().caches if cache.level != "L1i"]
+        nbytes = max(caches, default=_UNKNOWN_CPU_BYTES)
+        buffer = np.zeros(2 * nbytes // 8, dtype=np.int64)
+
+        def flush_host() -> None:
+            np.add(buffer, 1, out=buffer)
+
+        return flush_host
+    import torch
+
+    properties: Any = (
+        torch.cuda.get_device_properties(device.index) if device.torch_type == "cuda" else None
+    )
+    nbytes = int(getattr(properties, "L2_cache_size", 0) or _UNKNOWN_GPU_BYTES)
+    tensor = torch.empty(2 * nbytes // 4, dtype=torch.int32, device=str(device))
+
+    def flush_device() -> None:
+        tensor.zero_()
+        device.synchronize()
+
+    return flush_device

@@ -2,13 +2,20 @@
 come.
 
 Everything goes through ``run`` and the injected ``clock``; no other clock is read. The interval is
-computed by ``gpulab.timing.statistics``; the device, and the wait until it has finished, belong to
-the caller that makes ``run``.
+computed by ``gpulab.timing.statistics``.
 
 Stopping as soon as an interval looks narrow would pick the moments at which it is too narrow. So a
 third of the deadline always passes first (clocks and other processes change within tenths of a
 second, however short the call), the interval is checked rarely (each time after 15 % more samples),
 and sampling goes on while two clock states have been seen too few times to estimate their shares.
+
+A clock that ticks rarely shows a call that never varies as one that varies in whole ticks, or not
+at all. A sample is therefore a batch of calls that is long against the tick, and both ends of the
+interval move out by one tick, shared among the calls of a batch.
+
+What is measured is the call as a program pays for it, the interpreter's dispatch included. What is
+taken away is the loop around it, the two readings of the clock, and a synchronization with nothing
+to wait for: the same loop without the call is timed between the samples.
 """
 
 from __future__ import annotations
@@ -17,19 +24,17 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpulab._given import is_finite
 from gpulab.errors import InputError
-from gpulab.timing._loop import Loops, Run, make_loops
 from gpulab.timing.statistics import Interval, is_precise, median_interval
 from gpulab.units import plural
 
-__all__ = ["Loops", "Run", "Sampled", "make_loops", "sample", "sample_in_turns"]
-
 Clock = Callable[[], float]
+Run = Callable[[int], tuple[float, float]]
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
 
@@ -40,7 +45,10 @@ FEWEST_BEFORE_PRECISION = 60
 FEWEST_SAMPLES = 3  # even past the deadline, unless one call alone takes longer than it
 # beyond, one of each two samples is dropped, and one of each two (then four, ...) new ones kept
 MOST_KEPT = 8_192
-RESOLUTIONS_PER_SAMPLE = 100  # a sample this long is read to 1 %
+READINGS_PER_SAMPLE = 100  # a sample this long is not disturbed by two readings of the clock
+TICKS_PER_WIDTH = 20  # the two ticks by which an interval is widened are a tenth of what is asked
+MOST_READINGS, FEWEST_STEPS = 256, 31  # of the clock, to see how it moves
+SAMPLES_FOR_TICK = 32  # they show a clock's tick, if they differ by whole ticks
 MOST_CALLS_PER_SAMPLE = 2**16
 # the empty loop runs after each of the first 101 samples, then after every 16th
 EMPTY_AT_ONCE, EMPTY_EVERY = 101, 16
@@ -61,7 +69,8 @@ class Sampled:
     sample_starts_seconds : ndarray, shape (n,), float64
         Clock reading before each sample.
     interval_seconds : (float, float) or None
-        A 95 % interval of the median; None where no honest interval can be given.
+        A 95 % interval of the median, never narrower than the clock's tick allows; None where no
+        honest interval can be given.
     calls_per_sample : int
         More than 1 where a call is too short for the clock; the interval is then that of the mean
         of this many calls.
@@ -95,8 +104,6 @@ def sample(
     call_seconds: float = math.inf,
     relative_width: float = 0.02,
     deadline: float = 2.0,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
 ) -> Sampled:
     """Sample one function until its interval is narrow enough, or the deadline has come.
 
@@ -118,47 +125,34 @@ def sample(
         Width of the interval, relative to the median, to stop at.
     deadline : float
         Seconds. The call in flight is finished.
-    progress : callable, optional
-        ``progress(fraction, text)``, about twenty times a second of the clock.
-    stop : callable, optional
-        Called before each sample; True ends the sampling and keeps the samples taken so far.
 
     Returns
     -------
     Sampled
-        At least 3 samples, unless a call takes longer than the deadline or ``stop`` said so (then
-        possibly none).
+        At least 3 samples, unless a call takes longer than the deadline.
 
     Raises
     ------
     InputError
-        If ``relative_width`` or ``deadline`` is not a positive number, or the clock stands still
-        while 65,536 calls run.
+        If the clock stands still while 65,536 calls run.
 
     Notes
     -----
     Exceptions from ``run`` pass through unchanged, including KeyboardInterrupt.
     """
     return sample_in_turns(
-        [run],
-        clock,
-        empties=[empty],
-        call_seconds=[call_seconds],
-        relative_width=relative_width,
-        deadline=deadline,
-        progress=progress,
-        stop=stop,
+        [run], clock, [empty], [call_seconds], relative_width=relative_width, deadline=deadline
     )[0]
 
 
 def sample_in_turns(
     runs: Sequence[Run],
     clock: Clock,
+    empties: Sequence[Run | None],
+    call_seconds: Sequence[float],
     *,
-    empties: Sequence[Run | None] | None = None,
-    call_seconds: Sequence[float] | None = None,
-    relative_width: float = 0.02,
-    deadline: float = 2.0,
+    relative_width: float,
+    deadline: float,
     fewest: int = FEWEST_SAMPLES,
     patience: float = 0.0,
     progress: Progress | None = None,
@@ -172,11 +166,10 @@ def sample_in_turns(
 
     Parameters
     ----------
-    runs : sequence of callables
-    empties : sequence of callables or None, optional
-        The empty loop of each.
-    call_seconds : sequence of float, optional
-        The fastest call of each before.
+    runs, empties, call_seconds : sequence
+        Those of ``sample``, for each function.
+    clock, relative_width
+        As in ``sample``.
     deadline : float
         Seconds, for all of them together.
     fewest : int
@@ -185,199 +178,181 @@ def sample_in_turns(
         never their values.
     patience : float
         Seconds, for all of them together.
-    clock, relative_width, progress, stop
-        As in ``sample``.
+    progress : callable, optional
+        ``progress(fraction, text)``, about twenty times a second of the clock.
+    stop : callable, optional
+        Called before each turn; True ends the sampling and keeps the samples taken so far, possibly
+        none.
 
     Returns
     -------
     list of Sampled
         One for each of ``runs``, with the same ``stopped_by``.
     """
-    for name, value in (("relative_width", relative_width), ("deadline", deadline)):
-        if not is_finite(value) or value <= 0:
-            raise InputError(
-                f"sample: {name}={value!r}; expected a positive number. Pass {name}=0.02 or the "
-                "like."
-            )
-    relative_width, deadline = float(relative_width), float(deadline)
-    begin = clock()
-    tick = _tick(clock)
-    columns = [
-        _Column(run, empty, clock)
-        for run, empty in zip(runs, empties or [None] * len(runs), strict=True)
-    ]
-    schedule = _Schedule(
-        begin, deadline, relative_width, call_seconds or [math.inf] * len(runs), fewest, patience
-    )
-    stopped_by = None
-    while stopped_by is None:
+    begin = last = clock()
+    shortest_step, tick = _steps(clock)
+    columns = [_Column(run, empty, clock, tick) for run, empty in zip(runs, empties, strict=True)]
+    # a sample is so long that neither readings nor ticks of the clock matter, while there is time
+    # for enough of them
+    long_enough, ticks = READINGS_PER_SAMPLE * shortest_step, TICKS_PER_WIDTH / relative_width
+    longest = deadline / len(runs) / FEWEST_BEFORE_PRECISION
+    began_anew = False
+    fastest_round, next_look, next_progress = math.inf, FIRST_LOOK * deadline, 0.0
+    while True:
         if stop is not None and stop():
             stopped_by = "stopped"
             break
         for column in columns:
             if column.calls == 0:
-                column.choose_calls(tick, deadline / len(columns))
+                column.begin(long_enough, longest, ticks)
             else:
                 column.take()
-        now = clock()
-        stopped_by = schedule.verdict(now, columns)
-        if progress is not None and schedule.progress_is_due(now):
-            progress(min(1.0, (now - begin) / deadline), plural(columns[0].count, "sample"))
-    return [column.result(stopped_by) for column in columns]
-
-
-class _Schedule:
-    """When to look at the intervals, and when to end."""
-
-    def __init__(
-        self,
-        begin: float,
-        deadline: float,
-        relative_width: float,
-        call_seconds: Sequence[float],
-        fewest: int,
-        patience: float,
-    ) -> None:
-        self._begin, self._deadline, self._relative_width, self._call_seconds = (
-            begin,
-            deadline,
-            relative_width,
-            call_seconds,
-        )
-        self._fewest, self._patience = fewest, patience
-        self._last, self._fastest_round = begin, math.inf
-        self._next_look = FIRST_LOOK * deadline
-        self._next_progress = 0.0
-
-    def verdict(self, now: float, columns: list[_Column]) -> str | None:
-        """Return why to end after the round that ended now, or None to go on."""
-        elapsed = now - self._begin
-        self._last, self._fastest_round = now, min(self._fastest_round, now - self._last)
-        count = columns[0].count
-        if elapsed >= self._deadline:
+        now, count = clock(), len(columns[0].finished)
+        elapsed, fastest_round, last = now - begin, min(fastest_round, now - last), now
+        if progress is not None and elapsed >= next_progress:
+            next_progress = elapsed + PROGRESS_SECONDS
+            progress(min(1.0, elapsed / deadline), plural(count, "sample"))
+        looks = elapsed >= next_look
+        if (count == SAMPLES_FOR_TICK or looks) and not began_anew and elapsed < deadline:
+            began_anew = _begin_anew(columns, longest, ticks)
+            if began_anew:
+                continue
+        if elapsed >= deadline:
             # What has passed may be one stop of the machine, and it must not stay the only sample:
             # the fastest round tells the pace.
             known = sum(
                 seconds * column.calls
-                for seconds, column in zip(self._call_seconds, columns, strict=True)
+                for seconds, column in zip(call_seconds, columns, strict=True)
             )
-            pace = min(self._fastest_round, known)
-            too_few = (
-                count < FEWEST_SAMPLES and (count + 1) * pace < FEWEST_SAMPLES * self._deadline
-            )
-            asked_for = count < self._fewest and elapsed + pace < self._patience
-            return None if too_few or asked_for else "deadline"
-        if elapsed < self._next_look or count < FEWEST_BEFORE_PRECISION:
-            return None
-        self._next_look = LOOK_GROWTH * elapsed
-        return (
-            "precision"
-            if all(column.is_precise(self._relative_width) for column in columns)
-            else None
-        )
+            pace = min(fastest_round, known)
+            too_few = count < FEWEST_SAMPLES and (count + 1) * pace < FEWEST_SAMPLES * deadline
+            if not too_few and not (count < fewest and elapsed + pace < patience):
+                stopped_by = "deadline"
+                break
+        elif looks and count >= FEWEST_BEFORE_PRECISION:
+            next_look = LOOK_GROWTH * elapsed
+            if all(column.is_precise(relative_width) for column in columns):
+                stopped_by = "precision"
+                break
+    return [column.result(stopped_by) for column in columns]
 
-    def progress_is_due(self, now: float) -> bool:
-        due = now - self._begin >= self._next_progress
-        if due:
-            self._next_progress = now - self._begin + PROGRESS_SECONDS
-        return due
+
+def _begin_anew(columns: list[_Column], longest: float, ticks: float) -> bool:
+    """Return whether samples were too short for the clock's tick; then those of all are dropped.
+
+    A clock that stands still while it is read shows its tick in the samples only.
+    """
+    too_coarse = [column.is_too_coarse(longest, ticks) for column in columns]
+    if any(too_coarse):
+        for column in columns:
+            column.forget()
+    return any(too_coarse)
 
 
 class _Column:
     """The samples of one function as they come."""
 
-    def __init__(self, run: Run, empty: Run | None, clock: Clock) -> None:
-        self._run, self._empty, self._clock = run, empty, clock
-        self.calls = 0
+    def __init__(self, run: Run, empty: Run | None, clock: Clock, tick: float) -> None:
+        self._run, self._empty, self._clock, self._tick = run, empty, clock, tick
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin without samples."""
+        self.calls = 0  # of each sample; not known yet
         self._taken, self._every, self._next_kept = 0, 1, 1
         # keeping always the first of each pair would see only half of what alternates
         self._draw = random.Random(0)
         self._starts: list[float] = []
         self._launched: list[float] = []
-        self._finished: list[float] = []
+        self.finished: list[float] = []
         self._empty_launched: list[float] = []
         self._empty_finished: list[float] = []
 
-    @property
-    def count(self) -> int:
-        return len(self._finished)
-
-    def choose_calls(self, tick: float, deadline: float) -> None:
-        """Find how many calls make a sample that is long against the clock's tick; one call that is
-        long enough is the first sample.
+    def begin(self, long_enough: float, longest: float, ticks: float) -> None:
+        """Find how many calls make a sample that is long enough, and take the first one; where one
+        call is, it is the first sample.
         """
+        long_enough, calls = max(long_enough, ticks * self._tick), 1
         start = self._clock()
-        launched, finished = self._run(1)
-        calls, least = 1, RESOLUTIONS_PER_SAMPLE * tick
-        if finished <= 0 or finished < least:
-            while calls < MOST_CALLS_PER_SAMPLE:
-                # the clock ticks more rarely than it is read: the first step seen is its tick
-                if finished <= 0 and least == 0:
-                    calls *= 2
-                    _, finished = self._run(calls)
-                    # a clock that was set back has not ticked
-                    least = RESOLUTIONS_PER_SAMPLE * max(finished, 0.0)
-                    continue
-                if finished >= min(least, deadline / FEWEST_BEFORE_PRECISION) > 0:
+        launched, finished = self._run(calls)
+        while calls < MOST_CALLS_PER_SAMPLE and not 0 < min(long_enough, longest) <= finished:
+            if long_enough == 0:
+                if finished > 0 and calls == 1:
                     break
-                growth = 1.2 * least / finished if finished > 0 else 2.0
-                calls = min(math.ceil(calls * min(growth, 16.0)), MOST_CALLS_PER_SAMPLE)
-                finished = min(self._run(calls)[1] for _ in range(3))
-            if finished <= 0:
-                raise InputError(
-                    f"sample: the clock did not advance during {calls:,} calls; expected seconds "
-                    "that grow while the work runs. "
-                    "Pass time.perf_counter, or give the call more to do."
-                )
-            self.calls = calls
-            self.take()
-            return
-        self.calls = 1
-        self._took(start, launched, finished)
+                if finished > 0:  # the clock ticks more rarely than it is read: this is its tick
+                    self._tick = finished
+                    long_enough = max(READINGS_PER_SAMPLE, ticks) * finished
+                    continue
+            growth = 1.2 * long_enough / finished if finished > 0 and long_enough > 0 else 2.0
+            calls = min(math.ceil(calls * min(growth, 16.0)), MOST_CALLS_PER_SAMPLE)
+            attempts = 3 if long_enough > 0 else 1  # the tick is the first step that is seen
+            finished = min(self._run(calls)[1] for _ in range(attempts))
+        if finished <= 0:
+            raise InputError(
+                f"sample: the clock did not advance during {calls:,} calls; expected seconds "
+                "that grow while the work runs. "
+                "Pass time.perf_counter, or give the call more to do."
+            )
+        self.calls = calls
+        self.take((start, launched, finished) if calls == 1 else None)
 
-    def take(self) -> None:
-        start = self._clock()
-        self._took(start, *self._run(self.calls))
-
-    def _took(self, start: float, launched: float, finished: float) -> None:
-        # the first too: rows that take turns must keep the samples of the same rounds, batched or
-        # not
+    def take(self, reading: tuple[float, float, float] | None = None) -> None:
+        """Take a sample, or keep a reading (start, launched, finished) as one."""
+        start, launched, finished = reading or (self._clock(), *self._run(self.calls))
         self._taken += 1
         if self._taken == self._next_kept:
-            self._keep(start, launched, finished)
+            self._starts.append(start)
+            self._launched.append(launched)
+            self.finished.append(finished)
+            if len(self.finished) >= MOST_KEPT:
+                self._every *= 2
+                kept = [2 * pair + self._draw.randrange(2) for pair in range(MOST_KEPT // 2)]
+                for values in (self._starts, self._launched, self.finished):
+                    values[:] = [values[index] for index in kept]
             block = self._taken // self._every + 1
             self._next_kept = block * self._every + (
                 self._draw.randrange(self._every) if self._every > 1 else 0
             )
-        if self._taken <= EMPTY_AT_ONCE or self._taken % EMPTY_EVERY == 0:
-            self._take_empty()
-
-    def _take_empty(self) -> None:
-        if self._empty is not None and len(self._empty_finished) < MOST_KEPT:
+        wanted = self._taken <= EMPTY_AT_ONCE or self._taken % EMPTY_EVERY == 0
+        if self._empty is not None and wanted and len(self._empty_finished) < MOST_KEPT:
             launched, finished = self._empty(self.calls)
             self._empty_launched.append(launched)
             self._empty_finished.append(finished)
 
-    def _keep(self, start: float, launched: float, finished: float) -> None:
-        self._starts.append(start)
-        self._launched.append(launched)
-        self._finished.append(finished)
-        if len(self._finished) >= MOST_KEPT:
-            self._every *= 2
-            kept = [2 * pair + self._draw.randrange(2) for pair in range(MOST_KEPT // 2)]
-            for values in (self._starts, self._launched, self._finished):
-                values[:] = [values[index] for index in kept]
+    def is_too_coarse(self, longest: float, ticks: float) -> bool:
+        """Return whether samples are too short for the tick that they show."""
+        self._tick = self._tick_per_call() * self.calls
+        return float(np.median(self.finished)) < min(ticks * self._tick, longest)
 
     def is_precise(self, relative_width: float) -> bool:
-        return is_precise(self._per_call(self._finished, self._empty_finished), relative_width)
+        """Return whether the interval is narrow enough to end, the clock's tick included."""
+        samples = self._per_call(self.finished, self._empty_finished)
+        allowed = relative_width * float(np.median(samples)) - 2 * self._tick_per_call()
+        return allowed > 0 and is_precise(samples, allowed / float(np.median(samples)))
 
     def _per_call(self, values: list[float], empties: list[float]) -> np.ndarray:
         overhead = float(np.median(empties)) if empties else 0.0
         return np.maximum((np.array(values) - overhead) / max(self.calls, 1), 0.0)
 
+    def _tick_per_call(self) -> float:
+        """Return how far a sample may be off because the clock ticks: by one tick at most."""
+        readings = np.unique(self.finished)
+        rounding = 8 * float(np.spacing(self._starts[-1] + self.finished[-1]))
+        steps = np.diff(readings)[np.diff(readings) > rounding]
+        if len(steps) == 0:
+            return self._tick / self.calls
+        ticks = readings / steps.min()
+        whole = np.abs(ticks - np.round(ticks)) <= 0.01 + ticks * rounding / steps.min()
+        seen = float(steps.min()) if whole.all() and ticks[0] > 0.5 else 0.0
+        return max(self._tick, seen) / self.calls
+
     def result(self, stopped_by: str) -> Sampled:
-        samples = self._per_call(self._finished, self._empty_finished)
+        """Return what was seen."""
+        samples = self._per_call(self.finished, self._empty_finished)
         interval, reason = median_interval(samples)
+        if interval is not None:
+            tick = self._tick_per_call()
+            interval = (max(interval[0] - tick, 0.0), interval[1] + tick)
         # a rate or a relative width of nothing would be no number
         if len(samples) and float(np.median(samples)) == 0.0:
             interval = None
@@ -385,9 +360,7 @@ class _Column:
                 f"in most samples {self.calls:,} call{'s' if self.calls != 1 else ''} took no "
                 "longer by the clock than the empty loop"
             )
-        overhead = (
-            float(np.median(self._empty_finished)) / self.calls if self._empty_finished else 0.0
-        )
+        empty = self._empty_finished
         return Sampled(
             samples_seconds=samples,
             launch_seconds=self._per_call(self._launched, self._empty_launched),
@@ -396,16 +369,136 @@ class _Column:
             calls_per_sample=max(self.calls, 1),
             stopped_by=stopped_by,
             no_interval_reason=reason,
-            overhead_seconds=overhead,
+            overhead_seconds=float(np.median(empty)) / self.calls if empty else 0.0,
             kept_every=self._every,
         )
 
 
-def _tick(clock: Clock) -> float:
-    """Return the shortest step seen between two readings of the clock, its own cost included; 0
-    where it did not move.
+def _steps(clock: Clock) -> tuple[float, float]:
+    """Return the shortest step seen between two readings of the clock, the cost of a reading
+    included, and the clock's tick; 0 where it did not move.
     """
-    readings = [clock() for _ in range(32)]
-    return min(
-        (later - earlier for earlier, later in pairwise(readings) if later > earlier), default=0.0
-    )
+    steps, last = [], clock()
+    for _ in range(MOST_READINGS):
+        now = clock()
+        if now > last:
+            steps.append(now - last)
+        last = now
+        if len(steps) == FEWEST_STEPS:
+            break
+    # All steps are whole ticks, so two that differ do so by one tick or more.
+    differences = np.diff(np.unique([0.0, *steps]))
+    differences = differences[differences > 8 * np.spacing(abs(last))]
+    return min(steps, default=0.0), float(differences.min(initial=math.inf)) if steps else 0.0
+
+
+class Loops(NamedTuple):
+    """The loop around the work and its twin that does nothing; each takes a number of calls.
+
+    Each returns the seconds until the last call had returned, and until the device had finished.
+    """
+
+    work: Run
+    empty: Run
+
+
+# The call is written out eight times in the body, as a program that calls it eight times would have
+# it, so that little is left to subtract.
+_UNROLLED = 8
+# Compiled text, as in the standard library's timeit: a closure that calls fn(*args) would unpack
+# the tuple on every call.
+_TEMPLATE = """
+def make({parameters}):
+    def run(calls):
+        blocks, rest = repeat(None, calls // {unrolled}), repeat(None, calls % {unrolled})
+        start = clock()
+        for _ in blocks:
+            {block}
+        for _ in rest:
+            {statement}
+        returned = clock()
+        synchronize()
+        return returned - start, clock() - start
+    return run
+"""
+
+
+def make_loops(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    synchronize: Callable[[], None],
+    clock: Clock,
+) -> Loops:
+    """Return the loops that the sampler runs.
+
+    Parameters
+    ----------
+    fn : callable
+    args : tuple
+        Passed by position on every call; the result is dropped before the next call.
+    synchronize : callable
+        Waits until the device has finished; called once after the last call.
+    clock : callable
+        Returns seconds.
+    """
+    named = {f"a{i}": value for i, value in enumerate(args)}
+    parameters = {"fn": fn, "clock": clock, "synchronize": synchronize, "repeat": repeat, **named}
+    loops = []
+    for statement in (f"fn({', '.join(named)})", "pass"):
+        source = _TEMPLATE.format(
+            parameters=", ".join(parameters),
+            unrolled=_UNROLLED,
+            block="; ".join([statement] * _UNROLLED),
+            statement=statement,
+        )
+        scope: dict[str, Any] = {}
+        exec(compile(source, "<gpulab timing loop>", "exec"), scope)
+        loops.append(scope["make"](**parameters))
+    return Loops(*loops)
+
+
+def make_single_call_loops(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    synchronize: Callable[[], None],
+    clock: Clock,
+    finish: Callable[[Any], Any] | None,
+    prepare: Callable[[], None] | None,
+) -> Loops:
+    """Return the loops for a function whose calls must be timed one by one.
+
+    Parameters
+    ----------
+    fn, args, synchronize, clock
+        As for ``make_loops``; ``synchronize`` is called after ``finish``.
+    finish : callable, optional
+        Takes a result and returns when it is there: JAX has no call that waits for all of them, and
+        a call that is not waited for may run beside the next one.
+    prepare : callable, optional
+        Called before each call, outside of the time, such as to empty the caches.
+    """
+
+    def loop(call: Callable[..., Any], wait: Callable[[Any], Any] | None) -> Run:
+        def run(calls: int) -> tuple[float, float]:
+            launched = finished = 0.0
+            for _ in repeat(None, calls):
+                if prepare is not None:
+                    prepare()
+                start = clock()
+                result = call(*args)
+                returned = clock()
+                if wait is not None:
+                    wait(result)
+                # its memory is given back inside of the time, as where it is dropped at once
+                del result
+                synchronize()
+                finished += clock() - start
+                launched += returned - start
+            return launched, finished
+
+        return run
+
+    def nothing(*_: Any) -> None:
+        pass
+
+    return Loops(loop(fn, finish), loop(nothing, nothing))

@@ -2,10 +2,26 @@
 states.
 
 The interval inverts a sign test: a value is inside unless too many samples lie on one side of it.
-"Too many" is judged by the long-run variance of the signs (``_dependence``), never by the count of
-samples alone. Heavy tails do not matter to signs. Where the interval is very wide, values far out
-are tested again by the signs about themselves. Two levels of unknown shares are both inside
-(``_states``). Where samples drift, what is covered is the median of the window measured.
+"Too many" is judged by the long-run variance of the signs, never by the count of samples alone.
+Heavy tails do not matter to signs. Where the interval is very wide, values far out are tested again
+by the signs about themselves. Two levels of unknown shares are both inside. Where samples drift,
+what is covered is the median of the window measured.
+
+How much less correlated samples are worth
+------------------------------------------
+The median's error depends on the signs of (sample - median) alone. For independent signs their sum
+varies as n; for correlated ones as ``inflation * n``. The inflation is estimated twice:
+
+- From a model: the ranks follow an autoregression of order 0 to 3 under a Gaussian copula. The
+  correlation of normal scores follows from that of the ranks, rho = 2 sin(pi r / 6) (Pearson 1907),
+  and that of the signs from it, (2 / pi) asin(rho) (Sheppard 1899). Ranks use far more of the data
+  than signs do, so this is the precise one where the model holds.
+- From batches of signs of doubling length, each series of batch means prewhitened by an
+  autoregression of order 1. Rough, but it supposes nothing about the process, and sees what is
+  slow: clock states, drift, interference.
+
+The batches test the model; where they contradict it, they replace it, from short batches to long
+ones, as long as the next longer ones say significantly more (Lepski's rule).
 
 Arithmetic only: no clock is read here, and nothing is random.
 """
@@ -13,18 +29,11 @@ Arithmetic only: no clock is read here, and nothing is random.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from gpulab.errors import InputError
-from gpulab.timing._dependence import (
-    Inflation,
-    centred_ranks,
-    inflation,
-    inflation_of_signs,
-    understates,
-)
-from gpulab.timing._states import Levels, split_levels
 from gpulab.units import plural
 
 Interval = tuple[float, float]
@@ -35,27 +44,10 @@ FEWEST_SAMPLES = 20
 # Student's t at 97.5 % over 1 / degrees of freedom. Source: NIST/SEMATECH e-Handbook of Statistical
 # Methods, 1.3.6.7.2.
 _T_DEGREES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, 60, 120, np.inf])
-_T_VALUES = np.array(
-    [
-        12.706,
-        4.303,
-        3.182,
-        2.776,
-        2.571,
-        2.447,
-        2.365,
-        2.306,
-        2.262,
-        2.228,
-        2.179,
-        2.131,
-        2.086,
-        2.042,
-        2.0,
-        1.98,
-        1.96,
-    ]
-)
+# fmt: off
+_T_VALUES = np.array([12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.179,
+                      2.131, 2.086, 2.042, 2.0, 1.98, 1.96])
+# fmt: on
 # However little is known, the interval keeps to the middle 95 % of the samples: their median can't
 # honestly be said to lie outside.
 _WIDEST_HALF = 0.475
@@ -78,6 +70,21 @@ _INTERVAL_SHARE = 0.08  # a level seen in less than this share of the window can
 # before stopping
 _WIDER = 2.5
 _STOP_SHARE = 0.03  # but a smaller share is reason enough to look on before stopping
+# Chosen by simulation over the processes of benchmarks/processes.py: `python
+# benchmarks/interval_coverage.py`.
+_MAX_ORDER = 3
+_SHORTEST_BATCH = 4
+_FEWEST_BATCHES = 15
+_MODEL_DOUBT = 2.5  # standard errors by which the variance of batch means may exceed the model's
+_SCALE_DOUBT = 0.4  # standard errors by which longer batches must say more to be believed
+# of an inflation from batches: too few of them, or too short against the memory of the process
+_LARGEST_RELATIVE_ERROR = 0.9
+# By quartiles, halves of one normal cluster lie 2.2 of their own spreads apart, halves of a uniform
+# one 2.7: two levels are further.
+_APART_SPREADS = 3.8
+# Fewer switches than this between separate levels leave their shares unknown; at twelve calls a
+# switch the batches take over.
+_FEW_SWITCHES = 10
 
 
 def median_interval(samples: np.ndarray) -> tuple[Interval | None, str | None]:
@@ -153,21 +160,8 @@ def is_precise(samples: np.ndarray, relative_width: float) -> bool:
     )
     return (
         steepness * (high - low) <= allowed
-        and not split_levels(samples, ordered, _STOP_SHARE).unresolved
+        and not _split_levels(samples, ordered, _STOP_SHARE).unresolved
     )
-
-
-def two_levels(samples: np.ndarray) -> Levels | None:
-    """Return the two levels of the samples, or None where they are one cluster (or fewer than 20).
-
-    The levels are separate clusters, each of at least 3 % of the samples. Rare slow calls count as
-    a level; ``switches`` distinguishes them from states that last, which switch rarely.
-    """
-    samples = _checked(samples)
-    if len(samples) < FEWEST_SAMPLES:
-        return None
-    levels = split_levels(samples, np.sort(samples), _STOP_SHARE)
-    return levels if levels.separate else None
 
 
 def ratio_interval(
@@ -266,10 +260,10 @@ def _checked(samples: np.ndarray) -> np.ndarray:
 
 def _shares(samples: np.ndarray) -> tuple[np.ndarray, float, float]:
     """Return the ordered samples, and the interval as shares of them."""
-    ranks, ordered = centred_ranks(samples)
+    ranks, ordered = _centred_ranks(samples)
     if ordered[0] == ordered[-1]:
         return ordered, 0.5, 0.5
-    memory = inflation(ranks)
+    memory = _inflation(ranks)
     half = min(_WIDEST_HALF, _half(memory, len(samples)))
     below = above = half
     if half > _FAR_HALF:
@@ -277,7 +271,46 @@ def _shares(samples: np.ndarray) -> tuple[np.ndarray, float, float]:
     return (ordered, *_with_levels(samples, ordered, 0.5 - below, 0.5 + above, memory.model_holds))
 
 
-def _half(memory: Inflation, n: int) -> float:
+def _centred_ranks(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ranks, centered and scaled to (-1/2, 1/2), and the ordered samples; ties are
+    broken at random, always alike.
+    """
+    n = len(samples)
+    order = np.argsort(samples, kind="stable")
+    ordered = samples[order]
+    # in the order taken, ties would look like a trend
+    if np.any(ordered[1:] == ordered[:-1]):
+        order = np.lexsort((np.random.default_rng(0).permutation(n), samples))
+    ranks = np.empty(n)
+    ranks[order] = np.arange(n)
+    return (ranks - (n - 1) / 2) / n, ordered
+
+
+def _quantile(ordered: np.ndarray, share: float) -> float:
+    """Return the quantile at which the binomial's continuity correction is exact: sample i lies at
+    (i + 1/2) / n.
+    """
+    n = len(ordered)
+    place = min(max(share * n - 0.5, 0.0), n - 1.0)
+    # asked for dozens of times a look: np.interp makes an array of all places each time
+    below = int(place)
+    low, high = float(ordered[below]), float(ordered[min(below + 1, n - 1)])
+    return (high - low) * (place - below) + low
+
+
+class _Inflation(NamedTuple):
+    """Long-run variance of the signs over that of independent ones, and how many degrees of freedom
+    its estimate has.
+
+    ``model_holds`` is False where the batches contradicted the model and took its place.
+    """
+
+    ratio: float
+    degrees_of_freedom: float
+    model_holds: bool = True
+
+
+def _half(memory: _Inflation, n: int) -> float:
     """Return how far from one half the share of samples below the true median may lie, by
     chance.
     """
@@ -285,7 +318,7 @@ def _half(memory: Inflation, n: int) -> float:
 
 
 def _furthest(
-    samples: np.ndarray, ordered: np.ndarray, side: int, half: float, memory: Inflation
+    samples: np.ndarray, ordered: np.ndarray, side: int, half: float, memory: _Inflation
 ) -> float:
     """Return how far from the median the nearest quantile lies that the sign test about it
     excludes, by the memory of its own signs.
@@ -300,18 +333,26 @@ def _furthest(
     away = _NEAREST
     while away < half:
         share = 0.5 + side * away
-        signs = ((samples > _quantile(ordered, share)) - (1 - share)) / math.sqrt(
-            share * (1 - share)
+        signs = _signs(samples, _quantile(ordered, share), share)
+        scales = _batch_scales(signs)
+        own = _Inflation(1.0, float(n))
+        if n >= _FEWEST_TO_ESTIMATE:
+            own = _longest_credible(own, scales)
+        # strong memory in few samples leaves no batches to estimate by: the signs would pass for
+        # independent ones
+        understated = any(
+            scale.variance > own.ratio * (1 + _MODEL_DOUBT * math.sqrt(2 / scale.count))
+            for scale in scales
         )
-        own = inflation_of_signs(signs) if n >= _FEWEST_TO_ESTIMATE else Inflation(1.0, float(n))
-        if (
-            own.ratio * _FORGETS < memory.ratio
-            and away > _half(own, n)
-            and not understates(own, signs)
-        ):
+        if own.ratio * _FORGETS < memory.ratio and away > _half(own, n) and not understated:
             return away
         away += _STEP
     return half
+
+
+def _signs(samples: np.ndarray, threshold: float, share: float) -> np.ndarray:
+    """Return on which side of a quantile each sample lies, scaled to mean 0 and variance 1."""
+    return ((samples > threshold) - (1 - share)) / math.sqrt(share * (1 - share))
 
 
 def _with_levels(
@@ -320,15 +361,15 @@ def _with_levels(
     """Widen the interval (as shares of the ordered samples) over a split between two levels that
     the sign test can't exclude.
     """
-    n = len(samples)
-    levels = split_levels(samples, ordered, _INTERVAL_SHARE)
+    levels = _split_levels(samples, ordered, _INTERVAL_SHARE)
     share = levels.fast_share
     if levels.unresolved:
         return min(low, share / 2), max(high, (1 + share) / 2)
     if low <= share <= high or (model_holds and not levels.separate):
         return low, high
-    signs = ((samples > levels.threshold_seconds) - (1 - share)) / math.sqrt(share * (1 - share))
-    memory = inflation_of_signs(signs)
+    n = len(samples)
+    scales = _batch_scales(_signs(samples, levels.threshold, share))
+    memory = _longest_credible(_Inflation(1.0, float(n)), scales)
     # Under the hypothesis that the median lies between the levels, each sign has variance 1/4,
     # whatever the shares seen.
     if abs(share - 0.5) <= _half(memory, n) / _FOR_LOOKING:
@@ -336,13 +377,201 @@ def _with_levels(
     return low, high
 
 
-def _quantile(ordered: np.ndarray, share: float) -> float:
-    """Return the quantile at which the binomial's continuity correction is exact: sample i lies at
-    (i + 1/2) / n.
+class _Levels(NamedTuple):
+    """The best split of samples into a fast and a slow level.
+
+    Attributes
+    ----------
+    threshold : float
+        Samples up to it are fast.
+    fast_share : float
+        The share of fast samples, 0 to 1.
+    separate : bool
+        Whether the levels are two clusters rather than the halves of one.
+    unresolved : bool
+        Whether they are, with too few switches between them to know the share of each. How often a
+        processor switched between two clocks, and not how many samples there are, says how much is
+        known about that.
     """
+
+    threshold: float
+    fast_share: float
+    separate: bool
+    unresolved: bool
+
+
+def _split_levels(samples: np.ndarray, ordered: np.ndarray, smallest_share: float) -> _Levels:
+    """Return the split with the largest variance between its two parts (Otsu 1979), each at least
+    ``smallest_share`` of all.
+    """
+    n = len(samples)
+    first, last = max(1, int(smallest_share * n)), min(n - 1, int((1 - smallest_share) * n))
+    edge = int(smallest_share / 2 * n)  # a rare huge sample must not decide the split
+    values = np.clip(ordered, ordered[edge], ordered[n - 1 - edge]) - ordered[n // 2]
+    sums = np.cumsum(values)
+    counts = np.arange(first, last + 1)
+    between = (sums[counts - 1] * n - counts * sums[-1]) ** 2 / (counts * (n - counts))
+    count = int(counts[np.argmax(between)])
+    fast, slow = ordered[:count], ordered[count:]
+    low, distance = float(np.median(fast)), float(np.median(slow)) - float(np.median(fast))
+    spread = (count * _spread(fast) + (n - count) * _spread(slow)) / n
+    surely_slow, surely_fast = samples > low + 0.65 * distance, samples < low + 0.35 * distance
+    states = surely_slow[surely_slow | surely_fast]
+    separate = distance > _APART_SPREADS * spread
+    few = int(np.count_nonzero(states[1:] != states[:-1])) < _FEW_SWITCHES
+    return _Levels(float(ordered[count - 1]), count / n, separate, separate and few)
+
+
+def _spread(ordered: np.ndarray) -> float:
+    """Return the standard deviation that a normal cluster with these quartiles has."""
     n = len(ordered)
-    place = min(max(share * n - 0.5, 0.0), n - 1.0)
-    # asked for dozens of times a look: np.interp makes an array of all places each time
-    below = int(place)
-    low, high = float(ordered[below]), float(ordered[min(below + 1, n - 1)])
-    return (high - low) * (place - below) + low
+    return float(ordered[min(n - 1, 3 * n // 4)] - ordered[n // 4]) / 1.349
+
+
+def _inflation(ranks: np.ndarray) -> _Inflation:
+    """Return the inflation of the variance of the median's sign sum, from centered ranks."""
+    n = len(ranks)
+    ratio, sign_correlations = _model(ranks)
+    # so many independent samples; the estimate's own bias and spread, by simulation, are as that of
+    # so many
+    worth = n / ratio
+    model = _Inflation(max(ratio * (1 + 2 / worth), 0.3), max(worth / 1.5, 3.0))
+    # Ranks see a weak slow level under strong noise sooner than signs do, signs see two levels
+    # sooner.
+    scales = _batch_scales(np.where(ranks > 0, 1.0, -1.0))
+    rank_scales = _batch_scales(ranks / math.sqrt(float(ranks @ ranks) / n))
+    rank_correlations = 6 / math.pi * np.arcsin(np.sin(math.pi / 2 * sign_correlations) / 2)
+    if _contradicted(scales, sign_correlations, n) or _contradicted(
+        rank_scales, rank_correlations, n
+    ):
+        return _longest_credible(model, scales)
+    return model
+
+
+def _model(ranks: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the model's inflation and the correlations of the signs at lags 1, 2, ..."""
+    n = len(ranks)
+    orders = min(_MAX_ORDER, n // 10)
+    variance = float(ranks @ ranks) / n
+    observed = np.array(
+        [float(ranks[:-lag] @ ranks[lag:]) / (n - lag) / variance for lag in range(1, orders + 1)]
+    )
+    ratio, signs = 1.0, np.zeros(0)
+    # subtracting the mean lowers every autocorrelation by about ratio / n, so put that back
+    for _ in range(2):
+        corrected = np.clip(observed + ratio * (1 - observed) / n, -0.999, 0.999)
+        normal = 2 * np.sin(math.pi / 6 * corrected)
+        signs = 2 / math.pi * np.arcsin(_extended(normal, _autoregression(normal, n), n))
+        ratio = min(max(1 + 2 * float(signs.sum()), 0.05), n / 4)
+    return ratio, signs
+
+
+def _autoregression(correlations: np.ndarray, n: int) -> np.ndarray:
+    """Return the coefficients of the autoregression that the Bayesian information criterion prefers
+    (Levinson's recursion).
+    """
+    variance, coefficients = 1.0, np.zeros(0)
+    best, chosen = 0.0, coefficients
+    for order in range(1, len(correlations) + 1):
+        predicted = float(coefficients @ correlations[: order - 1][::-1])
+        reflection = float(
+            np.clip((correlations[order - 1] - predicted) / variance, -0.9999, 0.9999)
+        )
+        coefficients = np.append(coefficients - reflection * coefficients[::-1], reflection)
+        variance *= 1 - reflection**2
+        criterion = n * math.log(variance) + order * math.log(n)
+        if criterion < best:
+            best, chosen = criterion, coefficients
+    return chosen
+
+
+def _extended(correlations: np.ndarray, coefficients: np.ndarray, n: int) -> np.ndarray:
+    """Return the autoregression's correlations at lags 1, 2, ... until they vanish."""
+    order = len(coefficients)
+    if order == 0:
+        return coefficients
+    if order == 1:
+        rho = float(coefficients[0])  # as it was chosen: neither 0 nor 1
+        lags = min(n, int(math.log(1e-3) / math.log(abs(rho))) + 1)
+        powers: np.ndarray = rho ** np.arange(1.0, lags + 1)
+        return powers
+    values = correlations[:order].tolist()
+    # written out: a thousand steps, at each look of the sampler
+    first, second, third = [*coefficients.tolist(), 0.0][:_MAX_ORDER]
+    last, before, earlier = [*values[::-1], 0.0][:_MAX_ORDER]
+    for lag in range(order, min(n, 1000)):
+        last, before, earlier = first * last + second * before + third * earlier, last, before
+        values.append(last)
+        if lag % 16 == 0 and max(map(abs, values[-order:])) < 1e-3:
+            break
+    return np.array(values).clip(-1.0, 1.0)
+
+
+class _Scale(NamedTuple):
+    """Batches of one length.
+
+    Attributes
+    ----------
+    length, count : int
+    variance : float
+        Of the batch means, times the length.
+    ratio : float
+        The inflation that they imply.
+    relative_error : float
+        Of that: the standard error of the spectral density of an AR(1) at frequency zero, relative
+        to it.
+    """
+
+    length: int
+    count: int
+    variance: float
+    ratio: float
+    relative_error: float
+
+
+def _batch_scales(signs: np.ndarray) -> list[_Scale]:
+    """Return what batches of 4, 8, 16, ... values of variance 1 show, as long as there are 15."""
+    n, length, scales = len(signs), _SHORTEST_BATCH, []
+    sums = np.concatenate([[0.0], np.cumsum(signs)])
+    while (count := n // length) >= _FEWEST_BATCHES:
+        edges = sums[n - count * length :: length]
+        # thousands of short arrays a second: np.diff and mean would take twice as long
+        means = (edges[1:] - edges[:-1]) / length
+        means -= means.sum() / count
+        variance = float(means @ means) / (count - 1)
+        if variance > 0:
+            observed = float(means[:-1] @ means[1:]) / (count - 1) / variance
+            unbiased = min(max(observed + (1 + 3 * observed) / count, -0.3), 0.95)  # Kendall 1954
+            stretch = (1 + unbiased) / (1 - unbiased)
+            error = math.sqrt((2 + 4 * stretch) / count)
+            scales.append(
+                _Scale(length, count, length * variance, length * variance * stretch, error)
+            )
+        length *= 2
+    return scales
+
+
+def _contradicted(scales: list[_Scale], correlations: np.ndarray, n: int) -> bool:
+    """Return whether batch means vary more than the model's correlations allow, at any length."""
+    # the variance that goes with subtracting the mean of all
+    lost = (1 + 2 * float(correlations.sum())) / n
+    for scale in scales:
+        within = correlations[: scale.length]
+        lags = np.arange(1, len(within) + 1)
+        variance = 1 + 2 * float(((1 - lags / scale.length) * within).sum())
+        expected = (variance - scale.length * lost) * scale.count / (scale.count - 1)
+        if scale.variance > expected * (1 + _MODEL_DOUBT * math.sqrt(2 / scale.count)):
+            return True
+    return False
+
+
+def _longest_credible(start: _Inflation, scales: list[_Scale]) -> _Inflation:
+    """Return the inflation of the longest batches that say significantly more than shorter ones."""
+    current = start._replace(model_holds=False)
+    for scale in scales:
+        if (
+            scale.relative_error <= _LARGEST_RELATIVE_ERROR
+            and math.log(scale.ratio / current.ratio) > _SCALE_DOUBT * scale.relative_error
+        ):
+            current = _Inflation(scale.ratio, 2 / scale.relative_error**2, model_holds=False)
+    return current

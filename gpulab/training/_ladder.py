@@ -20,7 +20,7 @@ from gpulab import _given, devices
 from gpulab.devices import Device
 from gpulab.errors import GpulabError, InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.timing._job import calm_collector
+from gpulab.timing._measure import calm_collector
 from gpulab.timing.statistics import FEWEST_SAMPLES, median_interval, median_ratio, ratio_interval
 from gpulab.training import _settings
 from gpulab.training._evaluate import Answers, accuracy_of, difference_over_seeds

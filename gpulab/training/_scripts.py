@@ -25,7 +25,7 @@ from gpulab.errors import GpulabError, InputError, StoppedError, message_of, sho
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result, html_table
 from gpulab.timing._compare import compare_within
-from gpulab.timing._job import Limits
+from gpulab.timing._measure import Limits
 from gpulab.timing.statistics import FEWEST_SAMPLES
 from gpulab.training import _settings
 from gpulab.training._evaluate import Answers, accuracy_of, answers_of, difference_over_seeds

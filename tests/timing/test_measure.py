@@ -102,6 +102,29 @@ def test_a_function_is_called_as_often_as_it_must(
     assert (m.launch_seconds, m.evidence.samples) == (m.median_seconds, samples)
 
 
+@pytest.mark.parametrize("microseconds", [0.4, 2.3, 2.37, 5.01, 19.999])
+@pytest.mark.parametrize("reading", [0.0, 5e-8])
+def test_an_interval_is_never_narrower_than_the_clock_can_tell(
+    microseconds: float, reading: float
+) -> None:
+    """On a clock of 1 us, whether it moves while it is read or only in the calls.
+
+    Calls that never vary: the truth is inside, and the interval is about as wide as two ticks of
+    a batch, of which a batch that is precise enough has 1,000 at least.
+    """
+    clock = Clock(1e-6)
+
+    def reads() -> float:
+        clock.now += reading
+        return clock()
+
+    m = gl.measure(clock.takes(1e-6 * microseconds), clock=reads, device="cpu")
+    low, high = m.interval_seconds
+    assert low < 1e-6 * microseconds < high
+    assert 1.99e-6 <= (high - low) * m.calls_per_sample <= 4.01e-6
+    assert m.relative_width <= 0.005
+
+
 @pytest.mark.parametrize("length", [0.08, 0.2])
 @pytest.mark.parametrize("transfer", [False, True])
 def test_one_stop_of_the_machine_is_never_the_median(length: float, transfer: bool) -> None:
