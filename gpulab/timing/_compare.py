@@ -208,6 +208,10 @@ def _speedup(
     speedup = baseline.median_seconds / m.median_seconds
     paired, _ = ratio_interval(baseline.samples_seconds, m.samples_seconds, paired=True)
     if paired is not None and paired[0] <= speedup <= paired[1]:
+        first, second = baseline.interval_seconds, m.interval_seconds
+        if paired[0] == paired[1] and first and second and second[0] > 0:
+            # of pairs that are all alike by a clock that ticks rarely, only this much is known
+            return speedup, (first[0] / second[1], first[1] / second[0])
         return speedup, paired
     apart, _ = ratio_interval(baseline.samples_seconds, m.samples_seconds)
     # It is made of logarithms, so an end that equals the ratio can lie a rounding error beside it.

@@ -337,9 +337,9 @@ def in_turns(
         if any(len(one.samples_seconds) == 0 for one in samples):
             raise StoppedError(nothing_yet)
         after = [read() if read is not None else None for read in readers]
-        for job, one, *readings in zip(jobs, samples, before, after, strict=True):
+        for job, one, first, last in zip(jobs, samples, before, after, strict=True):
             job.notes += _notes.of_sampling(
-                job, one, limits, *readings, collections, alone=len(jobs) == 1
+                job, one, limits, first, last, collections, alone=len(jobs) == 1
             )
             job.notes += _notes.of_physics(job, float(np.median(one.samples_seconds)), cold)
         copied: list[float | None] = [None] * len(jobs)
@@ -642,11 +642,12 @@ def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) ->
 
 def _reader(device: Device) -> Callable[[], Readings]:
     """Return what reads the machine's counters, each time with the previous reading available."""
-    last: list[Readings | None] = [None]
+    last: Readings | None = None
 
     def read() -> Readings:
-        last[0] = conditions.read(device, last[0])
-        return last[0]
+        nonlocal last
+        last = conditions.read(device, last)
+        return last
 
     return read
 

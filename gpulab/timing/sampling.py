@@ -272,20 +272,20 @@ class _Column:
         """Find how many calls make a sample that is long enough, and take the first one; where one
         call is, it is the first sample.
         """
-        long_enough, calls = max(long_enough, ticks * self._tick), 1
+        wanted, calls = min(max(long_enough, ticks * self._tick), longest), 1
         start = self._clock()
         launched, finished = self._run(calls)
-        while calls < MOST_CALLS_PER_SAMPLE and not 0 < min(long_enough, longest) <= finished:
-            if long_enough == 0:
-                if finished > 0 and calls == 1:
+        while calls < MOST_CALLS_PER_SAMPLE and not 0 < wanted <= finished:
+            if wanted == 0 and finished > 0:
+                if calls == 1:
                     break
-                if finished > 0:  # the clock ticks more rarely than it is read: this is its tick
-                    self._tick = finished
-                    long_enough = max(READINGS_PER_SAMPLE, ticks) * finished
-                    continue
-            growth = 1.2 * long_enough / finished if finished > 0 and long_enough > 0 else 2.0
+                # the clock ticks more rarely than it is read: this is its tick
+                self._tick = finished
+                wanted = min(max(READINGS_PER_SAMPLE, ticks) * finished, longest)
+                continue
+            growth = 1.2 * wanted / finished if finished > 0 and wanted > 0 else 2.0
             calls = min(math.ceil(calls * min(growth, 16.0)), MOST_CALLS_PER_SAMPLE)
-            attempts = 3 if long_enough > 0 else 1  # the tick is the first step that is seen
+            attempts = 3 if wanted > 0 else 1  # the tick is the first step that is seen
             finished = min(self._run(calls)[1] for _ in range(attempts))
         if finished <= 0:
             raise InputError(

@@ -341,7 +341,7 @@ def _furthest(
         # strong memory in few samples leaves no batches to estimate by: the signs would pass for
         # independent ones
         understated = any(
-            scale.variance > own.ratio * (1 + _MODEL_DOUBT * math.sqrt(2 / scale.count))
+            scale.variance > own.ratio * (1 + _MODEL_DOUBT * math.sqrt(2 / scale.batches))
             for scale in scales
         )
         if own.ratio * _FORGETS < memory.ratio and away > _half(own, n) and not understated:
@@ -512,7 +512,7 @@ class _Scale(NamedTuple):
 
     Attributes
     ----------
-    length, count : int
+    length, batches : int
     variance : float
         Of the batch means, times the length.
     ratio : float
@@ -523,7 +523,7 @@ class _Scale(NamedTuple):
     """
 
     length: int
-    count: int
+    batches: int
     variance: float
     ratio: float
     relative_error: float
@@ -559,8 +559,8 @@ def _contradicted(scales: list[_Scale], correlations: np.ndarray, n: int) -> boo
         within = correlations[: scale.length]
         lags = np.arange(1, len(within) + 1)
         variance = 1 + 2 * float(((1 - lags / scale.length) * within).sum())
-        expected = (variance - scale.length * lost) * scale.count / (scale.count - 1)
-        if scale.variance > expected * (1 + _MODEL_DOUBT * math.sqrt(2 / scale.count)):
+        expected = (variance - scale.length * lost) * scale.batches / (scale.batches - 1)
+        if scale.variance > expected * (1 + _MODEL_DOUBT * math.sqrt(2 / scale.batches)):
             return True
     return False
 
