@@ -22,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "trans
 from links import KINDS, SIZES, TrueLink
 
 from gpulab import transfer
-from gpulab.transfer import _posterior
 
 NOISE = 0.05
 LITERATURE = (
@@ -33,15 +32,14 @@ LITERATURE = (
 
 def oracle(link: TrueLink, y: np.ndarray) -> tuple[float, float]:
     """Return latency and bandwidth by weighted least squares with the shape and the knee given."""
-    family = {"line": "line", "slower": "knee", "faster": "knee", "jump": "jump"}[link.kind]
-    candidate = _posterior.Candidate(family, () if family == "line" else (link.knee,))
+    beyond = SIZES - link.knee
+    columns = [np.ones(len(SIZES)), SIZES, np.maximum(beyond, 0.0), beyond > 0]
+    width = {"line": 2, "slower": 3, "faster": 3, "jump": 4}[link.kind]
     weight = 1 / link.seconds(SIZES)
-    a = candidate.columns(SIZES) * weight[:, None]
+    a = np.stack(columns[:width], axis=1) * weight[:, None]
     size = np.linalg.norm(a, axis=0)
-    used = size > 0
-    b = np.zeros(candidate.width)
-    b[used] = np.linalg.lstsq(a[:, used] / size[used], y * weight, rcond=None)[0] / size[used]
-    return float(b[0]), float(1 / candidate.slopes(b)[-1])
+    b = np.linalg.lstsq(a / size, y * weight, rcond=None)[0] / size
+    return float(b[0]), float(1 / b[1:3].sum())
 
 
 def plain(y: np.ndarray) -> tuple[float, float]:

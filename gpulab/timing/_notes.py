@@ -1,20 +1,32 @@
 """The notes of one measurement: which rules are applied, to what, and in which order the notes are
 shown.
+
+The rules that turn samples into notes are pure: no clock, no machine. (Those for the machine's
+readings are in ``devices``, those for rates in ``plausibility``.) Each asks two things: is the
+disturbance large enough to matter (about half of the 5 % that must never be missed), and is it
+larger than what a quiet machine does by itself. A note gives the symptom, its size, and what to do.
+How often the rules miss and how often they raise a false alarm is measured by
+``benchmarks/detection.py``.
+
+Do samples belong to one level? A shift in time, jumps between two levels, and wandering compare an
+effect with the samples' own scatter, correlation included, because correlated noise wanders on its
+own.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpulab.devices import Device, disturbance
 from gpulab.devices.conditions import Readings
-from gpulab.devices.disturbance import Window
+from gpulab.devices.disturbance import SHARE, Window, percent
 from gpulab.evidence import Note
-from gpulab.timing import _ceiling, _work, detect
+from gpulab.timing import _work, plausibility
 from gpulab.timing._lock import Turn
 from gpulab.timing.sampling import Sampled
 from gpulab.units import format_seconds, plural
@@ -44,6 +56,30 @@ _ORDER = (
 )
 
 
+# A stop must last at least this long to be told from the work's own scatter.
+_LEAST_STOP_SECONDS = 0.002
+_STOP_SPREADS = 10.0
+_FEW = 20
+_FIRST_CALL_RATIO = 3.0
+_FIRST_CALL_EXTRA_SECONDS = 2e-4
+# Samples are condensed to at most this many medians in the order taken: enough to place a shift,
+# and robust to single outliers.
+_POINTS = 64
+_LEAST_SAMPLES = 8
+_LEAST_POINTS = 3
+# Scores that 99.8 % of undisturbed series stay under (independent, heavy-tailed, AR(1) up to 0.9;
+# simulated, see benchmarks/detection.py).
+_SHIFT_SCORE = 6.0
+_FEW_WORTH = 5.0
+_LEVEL_GAP_SPREADS = 5.0
+_LEVEL_SHARE = 0.1
+_SHORTEST_PART = 16
+_LEAST_STRETCH = 12
+_WANDER_SPREADS = 2.0
+_RAMP_EDGES = 17
+_LEAST_FOR_LEVELS = 60
+
+
 def ordered(notes: list[Note]) -> tuple[Note, ...]:
     """Return the notes, gravest first, no sentence twice."""
     return tuple(dict.fromkeys(sorted(notes, key=lambda note: _ORDER.index(note.code))))
@@ -63,36 +99,38 @@ def of_sampling(
 
     Not ``alone``, others were called between the samples.
     """
-    window = Window.between(before, after) if before is not None and after is not None else None
-    samples = sampled.samples_seconds
-    notes = (
-        disturbance.from_readings(before, after) if before is not None and after is not None else []
-    )
+    samples, calls = sampled.samples_seconds, sampled.calls_per_sample
+    notes, window = [], None
+    if before is not None and after is not None:
+        notes = disturbance.from_readings(before, after)
+        window = Window.between(before, after)
     _, _, walls = job.of_last_size()
-    # Where turns are taken, what lies between two samples is another row's call: one that waits is
-    # no stop of this row's.
-    gaps = _gaps(sampled) if alone else np.zeros(0)
-    elapsed = float(np.ptp(sampled.sample_starts_seconds) + walls[-1] * sampled.calls_per_sample)
+    # The time between samples that the samples themselves do not fill; where they were thinned out,
+    # what is unusual in it. Where turns are taken, what lies between two samples is another row's
+    # call: one that waits is no stop of this row's.
+    gaps, starts = np.zeros(0), sampled.sample_starts_seconds
+    if alone and len(samples) > 1:
+        thinned = 3.0 * np.median(np.diff(starts))
+        filled = (samples[:-1] + sampled.overhead_seconds) * calls
+        gaps = np.maximum(np.diff(starts) - (filled if sampled.kept_every == 1 else thinned), 0.0)
+    elapsed = float(np.ptp(starts) + walls[-1] * calls)
     rules = (
-        detect.collected(collections, elapsed)
-        or detect.stalled(walls * sampled.calls_per_sample, gaps, window),
-        detect.unstable(samples, limits.relative_width),
-        detect.slow_first_call(job.first_seconds, float(np.median(samples))),
+        collected(collections, elapsed) or stalled(walls * calls, gaps, window),
+        unstable(samples, limits.relative_width),
+        slow_first_call(job.first_seconds, float(np.median(samples))),
         _interval(sampled, limits),
-        _too_short(sampled),
     )
-    return notes + [note for note in rules if note is not None]
-
-
-def _gaps(sampled: Sampled) -> np.ndarray:
-    """Return the time between samples that the samples themselves do not fill; where they were
-    thinned out, what is unusual in it.
-    """
-    steps = np.diff(sampled.sample_starts_seconds)
-    if len(steps) == 0:
-        return steps
-    walls = (sampled.samples_seconds[:-1] + sampled.overhead_seconds) * sampled.calls_per_sample
-    return np.maximum(steps - (walls if sampled.kept_every == 1 else 3.0 * np.median(steps)), 0.0)
+    notes += [note for note in rules if note is not None]
+    if calls > 1:
+        notes.append(
+            Note(
+                "too-short",
+                "one call is too short for the clock, so each sample is the mean of "
+                f"{calls} calls; the interval is that of the "
+                "mean. Do more work per call to time single calls.",
+            )
+        )
+    return notes
 
 
 def no_interval(reason: str) -> Note:
@@ -144,15 +182,261 @@ def copies_stopped(count: int) -> Note:
     )
 
 
-def _too_short(sampled: Sampled) -> Note | None:
-    if sampled.calls_per_sample == 1:
+def collected(collections: list[float], elapsed_seconds: float) -> Note | None:
+    """Return the note that garbage of other threads was collected meanwhile: the seconds of each
+    collection, and of all sampling.
+    """
+    total = sum(collections)
+    if total < max(SHARE * elapsed_seconds, _LEAST_STOP_SECONDS):
         return None
     return Note(
-        "too-short",
-        "one call is too short for the clock, so each sample is the mean of "
-        f"{sampled.calls_per_sample} calls; the interval is that of the "
-        "mean. Do more work per call to time single calls.",
+        "stalled",
+        f"another thread's garbage collection stopped this one {plural(len(collections), 'time')}, "
+        "the longest "
+        f"{format_seconds(max(collections))}, {percent(total / elapsed_seconds)} of the time in "
+        "total. That thread makes objects, perhaps "
+        "in cycles; end it, and measure again.",
     )
+
+
+def stalled(
+    sample_seconds: np.ndarray, gaps_seconds: np.ndarray, window: Window | None = None
+) -> Note | None:
+    """Return the note that the process was stopped: a few samples, or the time between two, took
+    far too long.
+
+    Parameters
+    ----------
+    sample_seconds : ndarray, shape (n,)
+        The wall time of each sample (not per call).
+    gaps_seconds : ndarray, shape (n - 1,)
+        The time between the end of a sample and the start of the next.
+    window : Window, optional
+        The machine's account of the same time: delays that another process or a quota explains are
+        left to those notes, and a gap between samples counts only if the process did nothing in it.
+    """
+    if len(sample_seconds) == 0:
+        return None
+    middle = float(np.median(sample_seconds))
+    excess = sample_seconds - middle
+    few = len(sample_seconds) < _FEW
+    spread = 1.4826 * float(np.median(np.abs(excess))) if few else _spread(sample_seconds)
+    stops = excess[excess >= max(_LEAST_STOP_SECONDS, _STOP_SPREADS * spread, 0.05 * middle)]
+    idle = gaps_seconds[gaps_seconds >= _LEAST_STOP_SECONDS]
+    # The process must have been blocked for as long as the stops say, and for no other reason (such
+    # as waiting in every call).
+    stopped = float(stops.sum() + idle.sum())
+    blocked = window.blocked * window.seconds if window and window.blocked is not None else 0.0
+    if not 0.8 * stopped <= blocked <= 1.25 * stopped:
+        idle = stops[:0]
+    stops = np.concatenate([stops, idle])
+    stopped, count, longest = float(stops.sum()), len(stops), float(stops.max(initial=0.0))
+    total = float(sample_seconds.sum() + idle.sum())
+    if count == 0 or stopped < SHARE * total:
+        return None
+    waited = 0.0 if window is None else max(window.delay or 0.0, window.process_delay or 0.0)
+    if (
+        window is not None
+        and stopped - (waited + (window.throttled or 0.0) + (window.stolen or 0.0)) * window.seconds
+        < SHARE * total
+    ):
+        return None
+    return Note(
+        "stalled",
+        f"the process stood still {count} time{'s' if count != 1 else ''}, the longest "
+        f"{format_seconds(longest)}, "
+        f"{percent(stopped / total)} of the time in "
+        "total (it was stopped, or lost its core). Those samples do not show the work; measure "
+        "again.",
+    )
+
+
+def _spread(values: np.ndarray) -> float:
+    """Return a standard deviation that outliers do not move: half of the middle 68 %."""
+    low, high = np.quantile(values, [0.16, 0.84])
+    return float(high - low) / 2
+
+
+def unstable(samples_seconds: np.ndarray, relative_width: float) -> Note | None:
+    """Return the note that the samples do not belong to one level: they shifted, or jump between
+    two.
+    """
+    least = max(0.03, relative_width)
+    advice = (
+        "No single figure describes it; look at the raw samples, close other programs, and "
+        "measure again."
+    )
+    shift = level_shift(samples_seconds, least)
+    if shift is not None:
+        return Note(
+            "unstable", f"the time per call changed by {percent(shift)} while measuring. {advice}"
+        )
+    levels = two_heaps(samples_seconds, least)
+    if levels is not None:
+        low, high = levels
+        return Note(
+            "unstable",
+            f"the time per call jumps between two levels, {format_seconds(low)} and "
+            f"{format_seconds(high)} "
+            f"({percent(high / low - 1)} apart). {advice}",
+        )
+    swing = wander(samples_seconds, least)
+    if swing is not None:
+        return Note(
+            "unstable", f"the time per call wandered by {percent(swing)} while measuring. {advice}"
+        )
+    return None
+
+
+def slow_first_call(first_seconds: float, median_seconds: float) -> Note | None:
+    """Return the note that the first call cost far more than the later ones."""
+    extra = first_seconds - median_seconds
+    if first_seconds < _FIRST_CALL_RATIO * median_seconds or extra < _FIRST_CALL_EXTRA_SECONDS:
+        return None
+    times = (
+        f", {first_seconds / median_seconds:.0f} times as much as the later ones"
+        if median_seconds > 0
+        else ""
+    )
+    return Note(
+        "slow-first-call",
+        f"the first call took {format_seconds(first_seconds)}{times} (compiling, loading, "
+        "allocating). It is not in the median; "
+        f"count it if you call the function only once.",
+    )
+
+
+def level_shift(samples: np.ndarray, least: float) -> float | None:
+    """Return the relative size of the clearest shift or drift, or None where the scatter explains
+    it or it is below ``least``.
+
+    Two shapes are laid through the series: one stretch at another level than the rest, and a ramp
+    between two levels (a step and a straight drift are its extremes). The effect is divided by what
+    the scatter and the correlation of the remainder make likely.
+    """
+    if len(samples) < _LEAST_SAMPLES:
+        return None
+    edges = np.linspace(0, len(samples), min(_POINTS, len(samples)) + 1).astype(int)
+    points = np.array([np.median(samples[start:end]) for start, end in pairwise(edges)])
+    shortest = max(
+        _LEAST_POINTS,
+        len(points) // (_SHORTEST_PART if len(samples) >= 4 * _POINTS else _SHORTEST_PART // 2),
+    )
+    found = [
+        effect
+        for effect, score in (_best_stretch(points, shortest), _best_ramp(points, shortest))
+        if effect >= least and score >= _SHIFT_SCORE
+    ]
+    return max(found, default=None)
+
+
+def _best_stretch(points: np.ndarray, shortest: int) -> tuple[float, float]:
+    """Return the relative effect and the score of the stretch that stands out most."""
+    m = len(points)
+    sums = np.concatenate([[0.0], np.cumsum(points)])
+    start, end = (
+        index.ravel() for index in np.meshgrid(np.arange(m + 1), np.arange(m + 1), indexing="ij")
+    )
+    fits = (end - start >= shortest) & (m - end + start >= shortest)
+    start, end = start[fits], end[fits]
+    length = end - start
+    inside = (sums[end] - sums[start]) / length
+    outside = (sums[m] - sums[end] + sums[start]) / (m - length)
+    reach = np.sqrt(1.0 / length + 1.0 / (m - length))
+    best = int(np.argmax(np.abs(inside - outside) / reach))
+    fitted = np.full(m, outside[best])
+    fitted[start[best] : end[best]] = inside[best]
+    return _effect(float(inside[best]), float(outside[best]), points - fitted, float(reach[best]))
+
+
+def _best_ramp(points: np.ndarray, shortest: int) -> tuple[float, float]:
+    """Return the relative effect and the score of the ramp that fits best."""
+    m = len(points)
+    edges = np.unique(np.linspace(0, m - 1, _RAMP_EDGES).astype(int))
+    start, end = (index.ravel() for index in np.meshgrid(edges, edges, indexing="ij"))
+    fits = (start < end) & (start + end >= 2 * shortest) & (2 * m - start - end >= 2 * shortest)
+    start, end = start[fits, None], end[fits, None]
+    shapes = np.clip((np.arange(m) - start) / (end - start), 0.0, 1.0)
+    centred = shapes - shapes.mean(axis=1, keepdims=True)
+    size = (centred**2).sum(axis=1)
+    rise = centred @ points / size
+    best = int(np.argmax(rise**2 * size))
+    base = float(points.mean() - rise[best] * shapes[best].mean())
+    rest = points - base - rise[best] * shapes[best]
+    return _effect(base, base + float(rise[best]), rest, float(1.0 / np.sqrt(size[best])))
+
+
+def _effect(one: float, other: float, rest: np.ndarray, reach: float) -> tuple[float, float]:
+    """Return |one - other| against the lower of them, and against the chance of it.
+
+    The chance is the standard deviation that matters for a mean of correlated values (that of an
+    AR(1) fitted to the remainder). It is widened where few independent values stand behind it, as
+    Student's quantile is wider than the normal one.
+    """
+    lower, m = min(one, other), len(rest)
+    if lower <= 0:
+        return 0.0, 0.0
+    square = float(rest @ rest)
+    if square == 0.0:
+        return abs(one - other) / lower, np.inf
+    rho = float(rest[1:] @ rest[:-1]) / square
+    # the estimate is biased low by about (1 + 4 rho) / m (Marriott and Pope 1954)
+    rho = min(0.95, max(0.0, rho + (1 + 4 * rho) / m))
+    stretch = (1 + rho) / (1 - rho)
+    spread = float(np.sqrt(square / max(1, m - 2) * stretch)) * (1.0 + _FEW_WORTH * stretch / m)
+    return abs(one - other) / lower, abs(one - other) / (spread * reach)
+
+
+def wander(samples: np.ndarray, least: float) -> float | None:
+    """Return how far the level wanders, relative to its median, or None where the scatter explains
+    it.
+
+    The medians of short stretches may differ by what the scatter inside them, with its correlation,
+    makes likely; levels that are held for a while make them differ far more, whatever the pattern.
+    """
+    length = len(samples) // _POINTS
+    if length < _LEAST_STRETCH:
+        return None
+    stretches = samples[: length * _POINTS].reshape(_POINTS, length)
+    points = np.median(stretches, axis=1)
+    middle = float(np.median(points))
+    reach = float(np.quantile(points, 0.95) - np.quantile(points, 0.05))
+    if middle <= 0 or reach < least * middle:
+        return None
+    rest = stretches - points[:, None]
+    spread = _spread(rest.ravel())
+    rest = np.clip(rest, -4 * spread, 4 * spread)
+    square = float((rest**2).sum())
+    rho = float((rest[:, 1:] * rest[:, :-1]).sum()) / square if square > 0 else 0.0
+    rho = min(0.97, max(0.0, rho + (1 + 4 * rho) / length))
+    # The variance of a median is pi / 2 times that of a mean.
+    expected = spread * float(np.sqrt(np.pi / 2 * (1 + rho) / (1 - rho) / length))
+    return reach / middle if _spread(points) > _WANDER_SPREADS * expected else None
+
+
+def two_heaps(samples: np.ndarray, least: float) -> tuple[float, float] | None:
+    """Return the two levels between which the samples jump, or None where they form one cluster.
+
+    The sorted samples are cut where the two parts differ most from each other (Otsu 1979); the
+    parts must be far apart against their own spread, and each hold a tenth of the samples. Stricter
+    than in ``statistics``: there a doubt costs some more samples, here it costs a false alarm.
+    """
+    n = len(samples)
+    if n < _LEAST_FOR_LEVELS:
+        return None
+    ordered = np.sort(samples)
+    counts = np.arange(1, n)
+    sums = np.cumsum(ordered)
+    low_mean, high_mean = sums[:-1] / counts, (sums[-1] - sums[:-1]) / (n - counts)
+    between = counts * (n - counts) * (high_mean - low_mean) ** 2
+    allowed = (counts >= _LEVEL_SHARE * n) & (n - counts >= _LEVEL_SHARE * n)
+    cut = int(np.argmax(np.where(allowed, between, -1.0))) + 1
+    low, high = ordered[:cut], ordered[cut:]
+    bottom, top = float(np.median(low)), float(np.median(high))
+    spread = max(_spread(low), _spread(high))
+    if bottom <= 0 or top - bottom < least * bottom or top - bottom < _LEVEL_GAP_SPREADS * spread:
+        return None
+    return bottom, top
 
 
 def of_physics(job: Job, seconds: float, cold: bool = False) -> list[Note]:
@@ -162,7 +446,7 @@ def of_physics(job: Job, seconds: float, cold: bool = False) -> list[Note]:
     if (not job.flops and not job.nbytes) or seconds <= 0:
         return []
     first = None if cold else job.first_seconds
-    return _ceiling.check(
+    return plausibility.check_on_device(
         job.device, _formats(job), seconds, job.flops, job.nbytes, working_set(job), first
     )
 
