@@ -16,7 +16,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from gpulab._files import open_regular, try_lock
 from gpulab._given import expanded
@@ -49,13 +50,13 @@ class Turn:
     problem: str | None = None
 
 
+@dataclass
 class _Slot:
     """One device in this process: who holds it, how deep, and the locked file."""
 
-    def __init__(self) -> None:
-        self.threads = threading.RLock()
-        self.depth = 0
-        self.file: int | None = None
+    threads: Any = field(default_factory=threading.RLock)
+    depth: int = 0
+    file: int | None = None
 
 
 _slots: dict[str, _Slot] = {}
@@ -102,24 +103,18 @@ def key(device: Device) -> str:
     """
     if device.is_cpu:
         return "cpu"
-    identity = _identity(device)
-    return (
-        f"{device.torch_type}-{''.join(c for c in identity.lower() if c.isalnum())}"
-        if identity
-        else f"{device.torch_type}-{device.index}"
-    )
-
-
-def _identity(device: Device) -> str:
-    torch = sys.modules.get("torch")
-    if device.torch_type != "cuda":
-        return ""
-    with guard(f"asking {device} for its identity"):
-        if torch is not None:
-            return str(getattr(torch.cuda.get_device_properties(device.index), "uuid", ""))
-        cupy = sys.modules.get("cupy")
-        properties = cupy.cuda.runtime.getDeviceProperties(device.index) if cupy is not None else {}
-    return bytes(properties.get("uuid", b""))[:16].hex()
+    identity = ""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if device.torch_type == "cuda":
+        with guard(f"asking {device} for its identity"):
+            if torch is not None:
+                properties: Any = torch.cuda.get_device_properties(device.index)
+                identity = str(getattr(properties, "uuid", ""))
+            elif cupy is not None:
+                properties = cupy.cuda.runtime.getDeviceProperties(device.index)
+                identity = bytes(properties.get("uuid", b""))[:16].hex()
+    letters = "".join(c for c in identity.lower() if c.isalnum())
+    return f"{device.torch_type}-{letters or device.index}"
 
 
 def _open(name: str) -> int:
@@ -149,11 +144,6 @@ def _open(name: str) -> int:
                     os.fchmod(made, 0o644)
             os.close(made)
         return open_regular(path, flags)
-
-
-def _slot(name: str) -> _Slot:
-    with _slots_guard:
-        return _slots.setdefault(name, _Slot())
 
 
 @dataclass
@@ -225,7 +215,9 @@ def turn(
     StoppedError
         If ``stop`` said so while waiting.
     """
-    slot, wait = _slot(name), _Wait(name, timeout, stop, waiting)
+    with _slots_guard:
+        slot = _slots.setdefault(name, _Slot())
+    wait = _Wait(name, timeout, stop, waiting)
     entered = False
     try:
         while not (entered := slot.threads.acquire(blocking=False)):

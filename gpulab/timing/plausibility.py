@@ -285,8 +285,8 @@ def _levels(device: Device, refresh: bool) -> tuple[Level, ...]:
     measured: dict[str, float] = {}  # the highest of both
     for again in (False, True) if refresh else (False,):
         for level in devices.ceilings(device, refresh=again).levels:
-            rate = level.bytes_per_second or math.inf
-            measured[level.name] = max(rate, measured.get(level.name, 0.0))
+            found = level.bytes_per_second or math.inf
+            measured[level.name] = max(found, measured.get(level.name, 0.0))
     levels = []
     for level in stated:
         room = _DRAM_ROOM if level is stated[-1] else _CACHE_ROOM

@@ -13,11 +13,16 @@ True
 """
 
 from gpulab.transfer._break_even import break_even
-from gpulab.transfer._copies import measure_copy
 from gpulab.transfer._fit import AlphaBeta, Segment, fit
 from gpulab.transfer._links import Link, ProcessorModel, link_names, processor
 from gpulab.transfer._overlap import measure_overlap, overlap, pipeline_seconds
-from gpulab.transfer._sweep import link, memory_bandwidth_bytes_per_second, recorded_sweep, sweep
+from gpulab.transfer._sweep import (
+    link,
+    measure_copy,
+    memory_bandwidth_bytes_per_second,
+    recorded_sweep,
+    sweep,
+)
 from gpulab.transfer.results import BreakEven, BreakEvenRow, Overlap, Span, Sweep, SweepPoint
 
 __all__ = [

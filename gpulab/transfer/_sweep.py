@@ -1,38 +1,44 @@
-"""Sweep a link over sizes: each point a small measurement; on a machine without an accelerator, the
-host copy.
+"""Sweep a link over sizes: each point a small measurement of a copy between two buffers that are
+there already; on a machine without an accelerator, the host copy.
 """
 
 from __future__ import annotations
 
+import importlib
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gpulab import _given, devices, timing
+import numpy as np
+
+from gpulab import _backends, _given, devices, timing
 from gpulab.devices import Device
-from gpulab.errors import GpulabError, InputError, StoppedError, kind_of, shown
+from gpulab.errors import (
+    GpulabError,
+    InputError,
+    OutOfMemoryError,
+    StoppedError,
+    kind_of,
+    shown,
+)
 from gpulab.evidence import Evidence, Note
 from gpulab.recordings import Recording
 from gpulab.timing import Measurement
-from gpulab.transfer._copies import (
-    DIRECTIONS,
-    MEMORY,
-    Buffers,
-    allocate,
-    can_pin,
-    check_room,
-    check_series,
-    measure_buffers,
-)
-from gpulab.transfer._links import DEFAULT_LINK, Link, check_sizes, named_link
-from gpulab.transfer.results import Sweep, SweepPoint
+from gpulab.transfer._links import DEFAULT_LINK, Link, check_bytes, check_sizes, named_link
+from gpulab.transfer.results import SERIES_WORDS, Sweep, SweepPoint
 from gpulab.units import format_bytes
 from gpulab.workloads._fits import MARGIN, free_bytes
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
+# For a number of bytes, a function that has copied them when it returns.
+Copies = Callable[[int], Callable[[], Any]]
 
+DIRECTIONS = ("to_device", "to_host")
+MEMORY = ("pageable", "pinned")
+
+# The precision asked of each point: a quarter of what a fit's curve is uncertain by.
+_RELATIVE_WIDTH = 0.02
 # Default sizes stop where the buffers would take more than this share of what is free.
 _SHARE_OF_FREE = 0.25
 # No point gets less than this: below it there are too few samples for an interval.
@@ -118,14 +124,86 @@ def sweep(
     where = devices.find(device)
     wanted = _series(where, directions, memory, library)
     chosen = _sizes(where, wanted[0][0], sizes)
-    runner = _Runner(
-        where, library, len(wanted) * len(chosen), deadline=deadline, progress=progress, stop=stop
-    )
+    say = progress or (lambda fraction, text: None)
+    total, end = len(wanted) * len(chosen), time.perf_counter() + deadline
+    points: list[SweepPoint] = []
+    notes: list[Note] = []
+    point_notes: list[Note] = []
+    stopped = False
+
+    def share() -> float:
+        """Return the seconds for the next point: small sizes are precise early, and leave their
+        time to the large ones.
+        """
+        left = end - time.perf_counter()
+        return max(left / max(total - len(points), 1), _LEAST_SECONDS)
+
     for direction, kind in wanted:
-        runner.series(direction, kind, chosen)
-        if runner.stopped:
-            break
-    return runner.result()
+        try:
+            copy = _buffers("sweep", direction, kind, where, library, chosen[-1])
+        except GpulabError as error:
+            if not points:
+                raise
+            notes.append(Note("skipped", f"{direction} from {kind} memory was left out: {error}"))
+            continue
+        for nbytes in chosen:
+            stopped = stopped or (stop is not None and stop())
+            if stopped:
+                break
+            say(len(points) / total, f"{direction} {kind} {format_bytes(nbytes)}")
+            try:
+                m = _measured(copy, direction, kind, nbytes, where, share(), stop)
+            except StoppedError:
+                stopped = True
+                break
+            count = len(m.samples_seconds)
+            points.append(
+                SweepPoint(direction, kind, nbytes, m.median_seconds, m.interval_seconds, count)
+            )
+            point_notes += m.notes
+    if not points:
+        raise StoppedError(
+            "sweep: stopped before the first point; expected at least one. Run it again."
+        )
+    bandwidth = None
+    on_host = points[0].direction == "host"
+    stopped = stopped or (on_host and stop is not None and stop())
+    if on_host and not stopped:
+        say(len(points) / total, "all cores copy")
+        bandwidth = memory_bandwidth_bytes_per_second(share())
+    say(1.0, "done")
+    notes += _counted(point_notes, len(points))
+    if stopped:
+        notes.append(
+            Note(
+                "stopped",
+                f"The sweep was stopped after {len(points)} of {total} points; run it "
+                "again for the rest.",
+            )
+        )
+    environment = devices.environment(where)
+    samples = sum(point.samples for point in points)
+    return Sweep(
+        where.name,
+        "numpy" if on_host else library,
+        tuple(points),
+        bandwidth,
+        tuple(notes),
+        Evidence.measured(where.name, samples, environment.date),
+        environment,
+    )
+
+
+def _counted(notes: list[Note], points: int) -> list[Note]:
+    """Return one note for each kind that concerns the whole sweep."""
+    sentences: dict[str, list[str]] = {}
+    for note in notes:
+        if note.code in _TOLD:
+            sentences.setdefault(note.code, []).append(note.sentence)
+    return [
+        Note(code, f"{len(found)} of {points} points; the first: {found[0]}")
+        for code, found in sentences.items()
+    ]
 
 
 def _series(
@@ -177,124 +255,227 @@ def _sizes(device: Device, direction: str, sizes: Iterable[int] | None) -> tuple
     return tuple(n for n in chosen if n <= largest) or chosen[:1]
 
 
-class _Runner:
-    """A sweep under way: what was measured, what is left of the time."""
+def check_series(function: str, direction: str, memory: str, device: Device, library: str) -> None:
+    """Return normally if this copy is possible.
 
-    def __init__(
-        self,
-        device: Device,
-        library: str,
-        total: int,
-        *,
-        deadline: float,
-        progress: Progress | None,
-        stop: Stop | None,
-    ) -> None:
-        self.device, self.library = device, library
-        self.total, self.end = total, time.perf_counter() + deadline
-        self.progress, self.stop = progress, stop
-        self.points: list[SweepPoint] = []
-        self.codes: Counter[str] = Counter()
-        self.sentences: dict[str, str] = {}
-        self.notes: list[Note] = []
-        self.stopped = False
-
-    def series(self, direction: str, memory: str, sizes: tuple[int, ...]) -> None:
-        """Measure one series; a series that cannot be had at all becomes a note."""
-        try:
-            buffers = allocate(
-                "sweep", direction, memory, self.device, library=self.library, nbytes=sizes[-1]
-            )
-        except GpulabError as error:
-            if not self.points:
-                raise
-            self.notes.append(
-                Note("skipped", f"{direction} from {memory} memory was left out: {error}")
-            )
-            return
-        for nbytes in sizes:
-            if self._asked_to_stop():
-                return
-            self._say(f"{direction} {memory} {format_bytes(nbytes)}")
-            try:
-                m = measure_buffers(buffers, nbytes, self.device, self.share, stop=self.stop)
-            except StoppedError:
-                self.stopped = True
-                return
-            self._add(buffers, nbytes, m)
-
-    def _asked_to_stop(self) -> bool:
-        self.stopped = self.stopped or (self.stop is not None and self.stop())
-        return self.stopped
-
-    @property
-    def share(self) -> float:
-        """Seconds for the next point: small sizes are precise early, and leave their time to the
-        large ones.
-        """
-        return max(
-            (self.end - time.perf_counter()) / max(self.total - len(self.points), 1), _LEAST_SECONDS
+    Raises
+    ------
+    InputError
+        If a name is not known, or the device has no such copy.
+    """
+    _given.word(function, "direction", direction, (*DIRECTIONS, "host"))
+    _given.word(function, "memory", memory, MEMORY)
+    _given.word(function, "library", library, ("torch", "cupy"))
+    if direction == "host":
+        return
+    if device.is_cpu:
+        raise InputError(
+            f"{function}: {device.name} has no link to copy over; expected an accelerator. Pass "
+            "direction='host' or a link."
+        )
+    if library == "cupy" and device.torch_type != "cuda":
+        raise InputError(
+            f"{function}: cupy has no arrays on {device.name}; expected a CUDA device. Pass "
+            "library='torch'."
+        )
+    if memory == "pinned" and not can_pin(device):
+        raise InputError(
+            f"{function}: {device.name} has no pinned memory to copy from; expected CUDA. Pass "
+            "memory='pageable'."
         )
 
-    def _say(self, text: str) -> None:
-        if self.progress is not None:
-            self.progress(len(self.points) / self.total, text)
 
-    def _add(self, buffers: Buffers, nbytes: int, m: Measurement) -> None:
-        count = len(m.samples_seconds)
-        self.points.append(
-            SweepPoint(
-                buffers.direction,
-                buffers.memory,
-                nbytes,
-                m.median_seconds,
-                m.interval_seconds,
-                count,
+def can_pin(device: Device) -> bool:
+    """Return whether copies to a device can go from page-locked memory (Apple's GPUs share the
+    host's memory).
+    """
+    return device.torch_type in ("cuda", "xpu")
+
+
+def check_room(function: str, device: Device, direction: str, nbytes: int) -> None:
+    """Return normally if two buffers of ``nbytes`` fit: one on the host and one on the device, or
+    both on the host.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If they do not; nothing has been allocated.
+    """
+    host = Device("cpu")
+    needs = (
+        [(host, 2.0)]
+        if direction == "host" or device.kind == "mps"
+        else [(host, 1.0), (device, 1.0)]
+    )
+    for place, times in needs:
+        free = free_bytes(place)
+        if free is not None and nbytes * times * MARGIN > free:
+            raise OutOfMemoryError(
+                f"{function}: buffers of {format_bytes(nbytes)} do not fit into the "
+                f"{format_bytes(free)} that are free on {place.name}; "
+                f"expected at most {format_bytes(free / times / MARGIN)}. Pass a smaller size."
             )
+
+
+def _buffers(
+    function: str, direction: str, memory: str, device: Device, library: str, nbytes: int
+) -> Copies:
+    """Allocate two buffers, touched once so that the system has really given the memory; return
+    what makes the copy between their first bytes.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If memory ran out although there seemed to be enough.
+    DeviceError
+        If the device vanished.
+    """
+    with devices.guard(
+        f"{function}: taking {memory} buffers of {format_bytes(nbytes)} for {device.name}"
+    ):
+        if direction == "host":
+            return _host_copy(nbytes)
+        make = _cupy_copy if library == "cupy" else _torch_copy
+        return make(direction, memory, device, nbytes)
+
+
+def _host_copy(nbytes: int) -> Copies:
+    source, target = np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)
+
+    def copy(size: int) -> Callable[[], Any]:
+        a, b = source[:size], target[:size]
+        return lambda: np.copyto(b, a)
+
+    return copy
+
+
+def _torch_copy(direction: str, memory: str, device: Device, nbytes: int) -> Copies:
+    import torch
+
+    pinned = memory == "pinned"
+    host = torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned).fill_(1)
+    there = torch.zeros(nbytes, dtype=torch.uint8, device=str(device))
+    source, target = (host, there) if direction == "to_device" else (there, host)
+
+    def copy(size: int) -> Callable[[], Any]:
+        a, b = source[:size], target[:size]
+
+        def once() -> None:
+            # The wait belongs to each copy: without it short copies would queue up and hide their
+            # latency.
+            b.copy_(a, non_blocking=pinned)
+            device.synchronize()
+
+        return once
+
+    return copy
+
+
+def _cupy_copy(direction: str, memory: str, device: Device, nbytes: int) -> Copies:
+    cupy = _backends.backend("cupy").module
+    if memory == "pinned":
+        cupyx = importlib.import_module("cupyx")
+
+        host = cupyx.empty_pinned((nbytes,), np.uint8)
+        host[:] = 1
+    else:
+        host = np.ones(nbytes, dtype=np.uint8)
+    with cupy.cuda.Device(device.index):
+        there = cupy.zeros(nbytes, dtype=cupy.uint8)
+
+    def copy(size: int) -> Callable[[], Any]:
+        a, b = host[:size], there[:size]
+
+        def once() -> None:
+            with cupy.cuda.Device(device.index):
+                if direction == "to_device":
+                    b.set(a)
+                else:
+                    b.get(out=a)
+                cupy.cuda.get_current_stream().synchronize()
+
+        return once
+
+    return copy
+
+
+def _measured(
+    copy: Copies,
+    direction: str,
+    memory: str,
+    nbytes: int,
+    device: Device,
+    deadline: float,
+    stop: Stop | None,
+) -> Measurement:
+    """Measure one size of buffers that are there."""
+    return timing.measure(
+        copy(nbytes),
+        device=Device("cpu") if direction == "host" else device,
+        relative_width=_RELATIVE_WIDTH,
+        deadline=deadline,
+        nbytes=nbytes,
+        label=f"{SERIES_WORDS[direction]} {memory} {format_bytes(nbytes)}",
+        stop=stop,
+    )
+
+
+def measure_copy(
+    nbytes: int,
+    direction: str = "to_device",
+    memory: str = "pageable",
+    device: Any = None,
+    *,
+    library: str = "torch",
+    deadline: float = 1.0,
+    stop: Callable[[], bool] | None = None,
+) -> Measurement:
+    """Measure one copy of ``nbytes`` bytes between buffers that are there already.
+
+    Parameters
+    ----------
+    nbytes : int
+    direction : str
+        "to_device", "to_host", or "host" for a copy within host memory by one thread.
+    memory : str
+        "pageable" or "pinned" host buffer; within host memory "pageable".
+    device : Device or str, optional
+    library : str
+        "torch" or "cupy".
+    deadline : float
+        Seconds.
+    stop : callable, optional
+
+    Returns
+    -------
+    Measurement
+
+    Raises
+    ------
+    InputError
+        If a size is not a positive whole number, or the device has no such copy.
+    OutOfMemoryError
+        If the buffers do not fit; nothing has been allocated.
+    DeviceError
+        If pinned memory cannot be allocated.
+
+    Examples
+    --------
+    >>> measure_copy(4096, direction="host", deadline=0.05).device
+    'cpu'
+    """
+    size = check_bytes("measure_copy", nbytes)
+    where = devices.find("cpu" if isinstance(direction, str) and direction == "host" else device)
+    check_series("measure_copy", direction, memory, where, library)
+    if direction == "host" and memory == "pinned":
+        raise InputError(
+            "measure_copy: memory='pinned' for a copy within host memory, which uses no link; "
+            "expected memory='pageable', the only kind "
+            "that is measured there. Leave it out."
         )
-        for note in m.notes:
-            if note.code in _TOLD:
-                self.codes[note.code] += 1
-                self.sentences.setdefault(note.code, note.sentence)
-
-    def _all_notes(self) -> Iterator[Note]:
-        yield from self.notes
-        for code, count in self.codes.items():
-            yield Note(
-                code, f"{count} of {len(self.points)} points; the first: {self.sentences[code]}"
-            )
-        if self.stopped:
-            yield Note(
-                "stopped",
-                f"The sweep was stopped after {len(self.points)} of {self.total} points; run it "
-                "again for the rest.",
-            )
-
-    def result(self) -> Sweep:
-        """Return what was reached."""
-        if not self.points:
-            raise StoppedError(
-                "sweep: stopped before the first point; expected at least one. Run it again."
-            )
-        bandwidth = None
-        if self.points[0].direction == "host" and not self._asked_to_stop():
-            self._say("all cores copy")
-            bandwidth = memory_bandwidth_bytes_per_second(self.share)
-        if self.progress is not None:
-            self.progress(1.0, "done")
-        environment = devices.environment(self.device)
-        samples = sum(p.samples for p in self.points)
-        library = "numpy" if self.points[0].direction == "host" else self.library
-        evidence = Evidence.measured(self.device.name, samples, environment.date)
-        return Sweep(
-            self.device.name,
-            library,
-            tuple(self.points),
-            bandwidth,
-            tuple(self._all_notes()),
-            evidence,
-            environment,
-        )
+    check_room("measure_copy", where, direction, size)
+    copy = _buffers("measure_copy", direction, memory, where, library, size)
+    return _measured(copy, direction, memory, size, where, deadline, stop)
 
 
 def recorded_sweep(recording: Recording) -> Sweep | None:
