@@ -146,6 +146,7 @@ def compare_within(
         _given.clock("compare", clock) or time.perf_counter,
         {"dtype": dtype, **(params or {})},
     )
+    scripted = _given.callback("compare", "conditions", conditions)
     jobs, notes = [contender.job for contender in field.contenders], list[Note]()
     differences: list[float | None] = []
 
@@ -182,7 +183,7 @@ def compare_within(
         "compare: stopped before every row had a sample; there is nothing to compare. Run it again.",
         transfer=transfer,
         live=clock is None,
-        read=_given.callback("compare", "conditions", conditions),
+        read=None if scripted is None else lambda device, before: scripted(),
         fewest=fewest,
         patience=patience,
     )

@@ -188,7 +188,7 @@ def measure(
         with job:
             job.first_call()
 
-    read = _given.callback("measure", "conditions", conditions)
+    scripted = _given.callback("measure", "conditions", conditions)
     (m,) = in_turns(
         [job],
         limits,
@@ -199,7 +199,7 @@ def measure(
         transfer=transfer,
         cold=cold,
         live=clock is None,
-        read=read,
+        read=None if scripted is None else lambda device, before: scripted(),
     )
     limits.say(1.0, f"{job.label}: {plural(len(m.samples_seconds), 'sample')}")
     return m
@@ -263,7 +263,7 @@ def in_turns(
     transfer: bool,
     cold: bool = False,
     live: bool,
-    read: Callable[[], Readings] | None,
+    read: Callable[[Device, Readings | None], Readings] | None,
     fewest: int = FEWEST_SAMPLES,
     patience: float = 0.0,
 ) -> list[Measurement]:
@@ -285,7 +285,7 @@ def in_turns(
     live : bool
         Take turns with other processes, and read the machine's counters.
     read : callable, optional
-        Reads counters in place of the machine's.
+        Reads counters in place of ``conditions.read``.
     fewest, patience
         As in ``sample_in_turns``, the seconds for each job.
     """
@@ -303,15 +303,16 @@ def in_turns(
         if live:  # first results may have shown other devices: their turns are needed too
             others = {job.device for job in jobs} - named
             stack.enter_context(_turns(others, limits, turn_notes))
-        readers = [read or (_reader(job.device) if live else None) for job in jobs]
-        before = [read() if read is not None else None for read in readers]
-        for job in jobs:
-            with job:
-                job.warm_up(limits)
+        if live and read is None:
+            read = conditions.read
+        before = [None if read is None else read(job.device, None) for job in jobs]
         loops = []
         for job in jobs:
             with job:
-                loops.append(job.loops(cold))
+                loops.append(job.loops())
+                job.warm_up(loops[-1].work, limits)
+                if cold:
+                    loops[-1] = job.cold_loops()
         collections.clear()
 
         def sampled(
@@ -336,7 +337,10 @@ def in_turns(
         samples = sampled(runs, empties, 1.0, 0.05, 0.7 if transfer else 0.99)
         if any(len(one.samples_seconds) == 0 for one in samples):
             raise StoppedError(nothing_yet)
-        after = [read() if read is not None else None for read in readers]
+        after = [
+            None if read is None else read(job.device, first)
+            for job, first in zip(jobs, before, strict=True)
+        ]
         for job, one, first, last in zip(jobs, samples, before, after, strict=True):
             job.notes += _notes.of_sampling(
                 job, one, limits, first, last, collections, alone=len(jobs) == 1
@@ -475,10 +479,10 @@ class Job:
         # a function that copies there and back by itself did work there
         return on_host and _work.newly_used(before) != self.device
 
-    def warm_up(self, limits: Limits) -> None:
+    def warm_up(self, run: Run, limits: Limits) -> None:
         """Call until caches and clocks have settled; never for long."""
         most = min(_WARM_SECONDS[self.device.is_cpu], _WARM_SHARE * limits.deadline)
-        run = self.reported(self.single_calls(None).work)
+        run = self.reported(run)
         begin, done = self.clock(), 0
         while done < _WARM_MOST_CALLS and not (done and self.clock() - begin >= most):
             if limits.stop():
@@ -487,17 +491,18 @@ class Job:
             done += 1
         del self.readings[:]  # should a call raise until here, these are what was measured
 
-    def single_calls(self, prepare: Callable[[], None] | None) -> Loops:
-        """Return the loops that time each call by itself."""
-        return make_single_call_loops(
-            self.fn, self.args, self.wait(), self.clock, self.finish, prepare
-        )
-
-    def loops(self, cold: bool) -> Loops:
+    def loops(self) -> Loops:
         """Return the loops that the sampler runs, known after the first call."""
-        if cold or self.finish is not None:
-            return self.single_calls(_work.cache_flusher(self.device) if cold else None)
-        return make_loops(self.fn, self.args, self.wait(), self.clock)
+        if self.finish is None:
+            return make_loops(self.fn, self.args, self.wait(), self.clock)
+        return make_single_call_loops(self.fn, self.args, self.wait(), self.clock, self.finish)
+
+    def cold_loops(self) -> Loops:
+        """Return the loops that find the caches empty at each call."""
+        flush = _work.cache_flusher(self.device)
+        return make_single_call_loops(
+            self.fn, self.args, self.wait(), self.clock, self.finish, flush
+        )
 
     def with_copies(self) -> Run:
         """Return the call with both copies, and put the job's arguments on the device; a result
@@ -640,18 +645,6 @@ def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) ->
     )
 
 
-def _reader(device: Device) -> Callable[[], Readings]:
-    """Return what reads the machine's counters, each time with the previous reading available."""
-    last: Readings | None = None
-
-    def read() -> Readings:
-        nonlocal last
-        last = conditions.read(device, last)
-        return last
-
-    return read
-
-
 @contextmanager
 def _turns(where: Iterable[Device], limits: Limits, notes: list[Note]) -> Iterator[None]:
     """Hold the turn on each device, always in the same order, and note another process for which
@@ -662,10 +655,9 @@ def _turns(where: Iterable[Device], limits: Limits, notes: list[Note]) -> Iterat
             waiting: Any = lambda seconds, name=name: limits.say(  # noqa: E731
                 0.0, f"waiting {seconds:.0f} s for a turn on {name}"
             )
-            note = _notes.of_turn(
-                stack.enter_context(_lock.turn(key, stop=limits.stop, waiting=waiting)), name
-            )
-            notes += [note] if note is not None else []
+            turn = stack.enter_context(_lock.turn(key, stop=limits.stop, waiting=waiting))
+            if turn.waited_seconds > 0 or not turn.taken:
+                notes.append(_notes.of_turn(turn, name))
         yield
 
 

@@ -115,7 +115,7 @@ def of_sampling(
         gaps = np.maximum(np.diff(starts) - (filled if sampled.kept_every == 1 else thinned), 0.0)
     elapsed = float(np.ptp(starts) + walls[-1] * calls)
     rules = (
-        collected(collections, elapsed) or stalled(walls * calls, gaps, window),
+        (collections and collected(collections, elapsed)) or stalled(walls * calls, gaps, window),
         unstable(samples, limits.relative_width),
         slow_first_call(job.first_seconds, float(np.median(samples))),
         _interval(sampled, limits),
@@ -474,7 +474,7 @@ def working_set(job: Job) -> float | None:
     return min(float(arrays), float(job.nbytes)) if arrays else float(job.nbytes)
 
 
-def of_turn(turn: Turn, device: str) -> Note | None:
+def of_turn(turn: Turn, device: str) -> Note:
     """Return the note that this measurement waited for another one, or could not."""
     if turn.problem is not None:
         return Note(
@@ -489,13 +489,11 @@ def of_turn(turn: Turn, device: str) -> Note | None:
             "so this one ran at the "
             f"same time. Measure again when it is done.",
         )
-    if turn.waited_seconds > 0:
-        return Note(
-            "turn-taking",
-            f"waited {format_seconds(turn.waited_seconds)} for another gpulab measurement on "
-            f"{device}; they did not overlap.",
-        )
-    return None
+    return Note(
+        "turn-taking",
+        f"waited {format_seconds(turn.waited_seconds)} for another gpulab measurement on "
+        f"{device}; they did not overlap.",
+    )
 
 
 def not_on_device(device: Device) -> Note:

@@ -242,18 +242,21 @@ def _begin_anew(columns: list[_Column], longest: float, ticks: float) -> bool:
 
     A clock that stands still while it is read shows its tick in the samples only.
     """
-    too_coarse = [column.is_too_coarse(longest, ticks) for column in columns]
-    if any(too_coarse):
-        for column in columns:
-            column.forget()
-    return any(too_coarse)
+    too_coarse = False
+    for column in columns:
+        column.tick = column.tick_per_call() * column.calls
+        least = min(ticks * column.tick, longest)
+        too_coarse = too_coarse or float(np.median(column.finished)) < least
+    for column in columns if too_coarse else ():
+        column.forget()
+    return too_coarse
 
 
 class _Column:
     """The samples of one function as they come."""
 
     def __init__(self, run: Run, empty: Run | None, clock: Clock, tick: float) -> None:
-        self._run, self._empty, self._clock, self._tick = run, empty, clock, tick
+        self._run, self._empty, self._clock, self.tick = run, empty, clock, tick
         self.forget()
 
     def forget(self) -> None:
@@ -272,7 +275,7 @@ class _Column:
         """Find how many calls make a sample that is long enough, and take the first one; where one
         call is, it is the first sample.
         """
-        wanted, calls = min(max(long_enough, ticks * self._tick), longest), 1
+        wanted, calls = min(max(long_enough, ticks * self.tick), longest), 1
         start = self._clock()
         launched, finished = self._run(calls)
         while calls < MOST_CALLS_PER_SAMPLE and not 0 < wanted <= finished:
@@ -280,7 +283,7 @@ class _Column:
                 if calls == 1:
                     break
                 # the clock ticks more rarely than it is read: this is its tick
-                self._tick = finished
+                self.tick = finished
                 wanted = min(max(READINGS_PER_SAMPLE, ticks) * finished, longest)
                 continue
             growth = 1.2 * wanted / finished if finished > 0 and wanted > 0 else 2.0
@@ -319,39 +322,34 @@ class _Column:
             self._empty_launched.append(launched)
             self._empty_finished.append(finished)
 
-    def is_too_coarse(self, longest: float, ticks: float) -> bool:
-        """Return whether samples are too short for the tick that they show."""
-        self._tick = self._tick_per_call() * self.calls
-        return float(np.median(self.finished)) < min(ticks * self._tick, longest)
-
     def is_precise(self, relative_width: float) -> bool:
         """Return whether the interval is narrow enough to end, the clock's tick included."""
         samples = self._per_call(self.finished, self._empty_finished)
-        allowed = relative_width * float(np.median(samples)) - 2 * self._tick_per_call()
+        allowed = relative_width * float(np.median(samples)) - 2 * self.tick_per_call()
         return allowed > 0 and is_precise(samples, allowed / float(np.median(samples)))
 
     def _per_call(self, values: list[float], empties: list[float]) -> np.ndarray:
         overhead = float(np.median(empties)) if empties else 0.0
         return np.maximum((np.array(values) - overhead) / max(self.calls, 1), 0.0)
 
-    def _tick_per_call(self) -> float:
+    def tick_per_call(self) -> float:
         """Return how far a sample may be off because the clock ticks: by one tick at most."""
         readings = np.unique(self.finished)
         rounding = 8 * float(np.spacing(self._starts[-1] + self.finished[-1]))
         steps = np.diff(readings)[np.diff(readings) > rounding]
         if len(steps) == 0:
-            return self._tick / self.calls
+            return self.tick / self.calls
         ticks = readings / steps.min()
         whole = np.abs(ticks - np.round(ticks)) <= 0.01 + ticks * rounding / steps.min()
         seen = float(steps.min()) if whole.all() and ticks[0] > 0.5 else 0.0
-        return max(self._tick, seen) / self.calls
+        return max(self.tick, seen) / self.calls
 
     def result(self, stopped_by: str) -> Sampled:
         """Return what was seen."""
         samples = self._per_call(self.finished, self._empty_finished)
         interval, reason = median_interval(samples)
         if interval is not None:
-            tick = self._tick_per_call()
+            tick = self.tick_per_call()
             interval = (max(interval[0] - tick, 0.0), interval[1] + tick)
         # a rate or a relative width of nothing would be no number
         if len(samples) and float(np.median(samples)) == 0.0:
@@ -463,7 +461,7 @@ def make_single_call_loops(
     synchronize: Callable[[], None],
     clock: Clock,
     finish: Callable[[Any], Any] | None,
-    prepare: Callable[[], None] | None,
+    prepare: Callable[[], None] | None = None,
 ) -> Loops:
     """Return the loops for a function whose calls must be timed one by one.
 
