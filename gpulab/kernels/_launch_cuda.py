@@ -20,8 +20,8 @@ from gpulab.errors import (
     shown,
 )
 from gpulab.kernels._arguments import MOST_SHARED_BYTES, Extent, check_whole, checked_extents
-from gpulab.kernels._compile import _cuda, _nvidia, compile_cuda
-from gpulab.kernels._compile._cuda import checked_source, checked_texts
+from gpulab.kernels._compile import _nvidia
+from gpulab.kernels._compile._cuda import checked_source, checked_texts, compile_cuda
 from gpulab.kernels._launch import (
     DEVICE,
     NUMBER,
@@ -34,7 +34,7 @@ from gpulab.kernels._launch import (
 )
 
 _POINTER_BYTES = 8
-_EXTERN_C = re.compile(r'\bextern\s+"C"\s*(\{?)')
+_EXTERN_C = re.compile(r'\bextern\s+"C"')
 
 
 def launch_cuda(
@@ -140,8 +140,10 @@ def _cuda_launcher(
     )
     for argument in arguments:
         _check_for_pointers(who, argument)
-    _check_size(who, text, name, arguments, given)
-    backend = CupyBackend(who, text, name, given, the_device(who, arguments))
+    symbol = _symbol(who, text, name, arguments, given)
+    # a kernel under extern "C" is found by its name, any other by an expression
+    by_name = symbol == name or (symbol is None and _EXTERN_C.search(text) is not None)
+    backend = CupyBackend(who, text, name, given, by_name, the_device(who, arguments))
     return Launcher(backend, checked, shared_bytes, arguments)
 
 
@@ -182,16 +184,23 @@ def packed_bytes(arguments: Sequence[Argument]) -> int:
     return end
 
 
-def _check_size(
+def _symbol(
     who: str, source: str, name: str, arguments: Sequence[Argument], options: tuple[str, ...]
-) -> None:
-    """Refuse arguments that are not of the size that the compiled kernel reads: CUDA itself would
-    read past them.
+) -> str | None:
+    """Return the kernel's name in the machine code; None where there is no compiler here to ask.
+
+    Raises
+    ------
+    InputError
+        If the arguments are not of the size that the compiled kernel reads: CUDA itself would read
+        past them.
+    KernelError
+        If the source has no such kernel.
     """
     try:
         facts = compile_cuda(source, options=options, names=(name,) if "<" in name else ()).kernels
     except MissingLibraryError:  # CuPy has a compiler of its own; only this check is lost
-        return
+        return None
     if name not in facts:
         raise KernelError(
             f"{who}: the source has no kernel {name!r}; expected one of "
@@ -204,39 +213,7 @@ def _check_size(
             "same. An array is 8 bytes, an int or "
             "float 4, a double or long long 8: pass one argument for each parameter, of its type."
         )
-
-
-def has_c_name(source: str, name: str) -> bool:
-    """Return whether a kernel's own definition, or the block around it, is ``extern "C"``:
-    another's may be, and a comment may say it.
-
-    Examples
-    --------
-    >>> has_c_name('extern "C" __global__ void f() {} __global__ void g() {}', "g")
-    False
-    """
-    # literals too, so "C" is looked for in the source, and whether it is code in here
-    text = _cuda.blanked(source)
-    marks = [mark for mark in _EXTERN_C.finditer(source) if text.startswith("extern", mark.start())]
-    found = re.search(rf"(?<=[\s*&)]){re.escape(name)}(?=\s*\()", text)
-    if found is None:  # a macro made it
-        return bool(marks)
-    begin = max(text.rfind(end, 0, found.start()) for end in ";}") + 1
-    return any(
-        begin <= mark.start() < found.start()
-        or (mark.group(1) and mark.end() <= found.start() < _block_end(text, mark.end()))
-        for mark in marks
-    )
-
-
-def _block_end(text: str, begin: int) -> int:
-    """Return where the block ends that has begun before a place."""
-    depth = 1
-    for brace in re.finditer(r"[{}]", text[begin:]):
-        depth += 1 if brace.group() == "{" else -1
-        if not depth:
-            return begin + brace.start()
-    return len(text)
+    return facts[name].symbol
 
 
 class CupyBackend(Backend):
@@ -249,7 +226,7 @@ class CupyBackend(Backend):
     """
 
     def __init__(
-        self, who: str, source: str, name: str, options: tuple[str, ...], index: int
+        self, who: str, source: str, name: str, options: tuple[str, ...], by_name: bool, index: int
     ) -> None:
         try:
             import cupy
@@ -260,7 +237,7 @@ class CupyBackend(Backend):
                 f"{pip_command('install cupy-cuda13x')}, or cupy-cuda12x where the driver is older."
             ) from error
         super().__init__(who, name, index)
-        self._cupy, self._source, self._options = cupy, source, options
+        self._cupy, self._source, self._options, self._by_name = cupy, source, options, by_name
 
     def ready(
         self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
@@ -270,7 +247,6 @@ class CupyBackend(Backend):
         """
         with self.translated(), self._cupy.cuda.Device(self.index):
             values = tuple(self._seen(value) for value in arguments)
-            plain = not re.search("[<:]", self.name) and has_c_name(self._source, self.name)
             headers = (
                 [f"-I{folder}" for folder in _nvidia.include_folders()]
                 if "#include" in self._source
@@ -279,7 +255,7 @@ class CupyBackend(Backend):
             module = self._cupy.RawModule(
                 code=self._source,
                 options=("--std=c++17", *self._options, *headers),
-                name_expressions=None if plain else [self.name],
+                name_expressions=None if self._by_name else [self.name],
             )
             kernel = module.get_function(self.name)
             # a kernel may take no more unless it is told

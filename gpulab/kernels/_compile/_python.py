@@ -240,11 +240,9 @@ def described(argument: Any, who: str) -> Value:
         dtype, shape = np.dtype(interface["typestr"]), interface["shape"]
         if hasattr(argument, "detach") and not shape:  # a tensor that launch sends as a number
             return "scalar", dtype
-        return "array", (
-            dtype,
-            len(shape),
-            _layout(shape, interface.get("strides"), dtype.itemsize),
-        )
+        # the same layout over no memory at all
+        alike = np.lib.stride_tricks.as_strided(np.empty(0, dtype), shape, interface.get("strides"))
+        return "array", (dtype, len(shape), _layout(alike.flags))
     try:
         array = argument if isinstance(argument, np.ndarray) else np.asarray(argument.detach())
     except (AttributeError, TypeError, RuntimeError, ValueError):
@@ -260,28 +258,12 @@ def described(argument: Any, who: str) -> Value:
         )
     if not array.ndim:  # a number, as simulate and launch have it
         return "scalar", array.dtype
-    return "array", (
-        array.dtype,
-        array.ndim,
-        _layout(array.shape, array.strides, array.dtype.itemsize),
-    )
+    return "array", (array.dtype, array.ndim, _layout(array.flags))
 
 
-def _layout(shape: tuple[int, ...], strides: tuple[int, ...] | None, itemsize: int) -> str:
+def _layout(flags: Any) -> str:
     """C, F, or A for neither, as Numba writes it."""
-    if strides is None:
-        return "C"
-
-    def dense(order: Iterator[int]) -> bool:
-        step = itemsize
-        for axis in order:
-            if shape[axis] > 1 and strides[axis] != step:
-                return False
-            step *= shape[axis]
-        return True
-
-    axes = range(len(shape))
-    return "C" if dense(iter(reversed(axes))) else "F" if dense(iter(axes)) else "A"
+    return "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
 
 
 # -------------------------------------------------------------------------------------------------
@@ -428,7 +410,10 @@ def _fault(code: types.CodeType, kernel: dict[str, Any], answer: dict[str, Any])
         row = rows[at] if 0 <= at < len(rows) else ""
     where = f"line {line}: " if line is not None else ""
     quoted = f"\n{line:>5} | {row}\n" if row.strip() else " "
-    text = f"{_WHO}: {where}{kernel['name']}: {_core(message)}.{quoted}Fix the kernel and run it again."
+    text = (
+        f"{_WHO}: {where}{kernel['name']}: {_core(message)}.{quoted}Fix the kernel and run it "
+        "again."
+    )
     return CompileError(text, line, None, message)
 
 

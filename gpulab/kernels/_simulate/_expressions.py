@@ -147,7 +147,6 @@ class Translator:
         return self.source.error(message, getattr(node, "lineno", self.source.tree.lineno))
 
     # -- names and constants
-    # --------------------------------------------------------------------------------------------------
 
     def static(self, node: ast.expr) -> Any:
         """Return the object that a name, or a dotted one, stands for outside of the kernel;
@@ -210,7 +209,6 @@ class Translator:
         return isinstance(found, Intrinsic) and found.name in INTRINSICS
 
     # -- expressions
-    # ----------------------------------------------------------------------------------------------------------
 
     def expression(self, node: ast.expr, assigned_to: str | None = None) -> Expression:
         """Return the closure of an expression; ``assigned_to`` names an array that it may make."""
@@ -498,7 +496,6 @@ class Translator:
         return run
 
     # -- arrays
-    # ---------------------------------------------------------------------------------------------------------------
 
     def index(
         self, node: ast.expr
@@ -584,7 +581,6 @@ class Translator:
         return run
 
     # -- calls
-    # ----------------------------------------------------------------------------------------------------------------
 
     def range_of(self, node: ast.expr) -> list[Expression] | None:
         """Return the limits of ``range(...)``, or None where the expression is something else."""

@@ -248,7 +248,6 @@ _SHUFFLED = ("int32", "int64", "float32", "float64")
 
 
 # -- where a thread is
-# --------------------------------------------------------------------------------------------------------------
 
 
 def _register_places() -> None:
@@ -291,7 +290,6 @@ def _grid(call: Call) -> Expression:
 
 
 # -- arrays
-# -------------------------------------------------------------------------------------------------------------------------
 
 
 def _shape_and_type(call: Call) -> tuple[tuple[int, ...], np.dtype]:
@@ -411,7 +409,6 @@ def _len(call: Call) -> Expression:
 
 
 # -- what lanes do together
-# ---------------------------------------------------------------------------------------------------------
 
 
 @makes("cuda.syncthreads", "cuda.syncthreads_count", "cuda.syncthreads_and", "cuda.syncthreads_or")
@@ -776,8 +773,8 @@ def _arrive(machine: Machine, arrived: np.ndarray, named: int, line: int) -> Non
         line,
         absent="not all lanes that this syncwarp names reach it: of the two named here, only the "
         "first does",
-        uninvited="the first of the two threads named here calls syncwarp with a mask that does not "
-        "name it",
+        uninvited="the first of the two threads named here calls syncwarp with a mask that does "
+        "not name it",
     )
     together = np.where(
         arrived != 0, (arrived & np.uint32(named)) | ~machine.alive.bits, np.uint32(0)

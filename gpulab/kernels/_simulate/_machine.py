@@ -314,7 +314,6 @@ class Machine:
         self._recording = False
 
     # -- statements
-    # ---------------------------------------------------------------------------------------------------------------
 
     def step(self, line: int, mask: Mask) -> None:
         """Count a statement, and stop work without end."""
@@ -448,7 +447,6 @@ class Machine:
         return int(np.argmax(lanes))
 
     # -- findings
-    # -----------------------------------------------------------------------------------------------------------------
 
     def thread(self, row: int, lane: int) -> Thread:
         """Return a lane of a block of this batch as a learner would name it."""
@@ -495,7 +493,6 @@ class Machine:
         return True
 
     # -- memory
-    # -------------------------------------------------------------------------------------------------------------------
 
     def new_shared(
         self, node: int, name: str, shape: tuple[int, ...], dtype: np.dtype, line: int

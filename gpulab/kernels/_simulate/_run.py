@@ -1,4 +1,4 @@
-"""``simulate``: translate the kernel, check the arguments, run the blocks in batches, and report."""
+"""``simulate``: translate the kernel, check its arguments, run the blocks in batches, report."""
 
 from __future__ import annotations
 

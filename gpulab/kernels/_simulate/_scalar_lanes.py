@@ -441,7 +441,6 @@ class ScalarLoop:
         return more
 
     # -- before
-    # -------------------------------------------------------------------------------------------------------------------
 
     def _bound(self, frame: Frame, mask: Mask, lanes: int) -> tuple[_Text, list[list[Any]]]:
         """Return the text for what the names hold now, and the values of its parameters in each
@@ -546,7 +545,6 @@ class ScalarLoop:
         return None
 
     # -- after
-    # --------------------------------------------------------------------------------------------------------------------
 
     @staticmethod
     def _keep(

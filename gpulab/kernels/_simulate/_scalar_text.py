@@ -138,7 +138,6 @@ class ValueWriter:
         self._counts: dict[str, int] = {}
 
     # -- arrays
-    # -------------------------------------------------------------------------------------------------------------------
 
     def _view(self, name: str) -> View:
         view = self.views.get(name)
@@ -220,7 +219,6 @@ class ValueWriter:
         return f"t{self._temporaries}"
 
     # -- expressions
-    # --------------------------------------------------------------------------------------------------------------
 
     def _truth(self, node: ast.expr) -> str:
         return self.value(node).text  # a number is true where it is not 0, nan too, in both
@@ -420,7 +418,6 @@ class LaneWriter(ValueWriter):
     """Writes the function of one lane."""
 
     # -- statements
-    # ---------------------------------------------------------------------------------------------------------------
 
     def root(self, node: ast.While | ast.For, parameters: list[str]) -> str:
         """Return the text of ``make(bail, ...)``, which returns the lane's function."""

@@ -287,10 +287,7 @@ class Simulation(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, without the trace."""
-        return dataclasses.replace(self, trace=None)._plain() if self.trace else self._plain()
-
-    def _plain(self) -> dict[str, Any]:
-        return super().to_dict()
+        return Result.to_dict(dataclasses.replace(self, trace=None) if self.trace else self)
 
     def __repr__(self) -> str:
         t = self.totals
