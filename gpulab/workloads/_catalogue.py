@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +15,16 @@ from gpulab.errors import InputError
 from gpulab.workloads import _registry, draw
 from gpulab.workloads._registry import Workload, WorkloadSpec, register
 
+
+def _functional() -> Any:
+    """Return ``torch.nn.functional``, imported only where a workload runs."""
+    from torch.nn import functional
+
+    return functional
+
+
 # -------------------------------------------------------------------------------------------------
 # Dense linear algebra: matrix products, a linear layer, attention, a linear system.
-
-
-def _matmul(a: Any, b: Any) -> Any:
-    return a @ b
 
 
 def _matmul_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
@@ -34,12 +39,6 @@ def _matmul_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> flo
     )
 
 
-def _linear(x: Any, weight: Any, bias: Any) -> Any:
-    from torch.nn import functional
-
-    return functional.linear(x, weight, bias)
-
-
 def _linear_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
     features = w.params["features"]
     return (
@@ -50,9 +49,7 @@ def _linear_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
 
 
 def _attention(q: Any, k: Any, v: Any) -> Any:
-    from torch.nn import functional
-
-    return functional.scaled_dot_product_attention(q, k, v)
+    return _functional().scaled_dot_product_attention(q, k, v)
 
 
 def _attention_shape(w: Workload) -> tuple[int, int, int, int]:
@@ -99,7 +96,7 @@ register(
         summary="the product of two square matrices",
         size_meaning="rows and columns of both matrices",
         sizes=(64, 128, 256, 512, 1024, 2048, 4096),
-        function=_matmul,
+        function=operator.matmul,
         flops=lambda w: 2 * w.n**3,
         nbytes=lambda w: 3 * w.n**2 * w.itemsize,
         make_inputs=lambda w, g: (draw.normal(g, w.n, w.n), draw.normal(g, w.n, w.n)),
@@ -117,7 +114,7 @@ register(
         summary="a linear layer; for a small batch, a product with a narrow matrix",
         size_meaning="batch size",
         sizes=(1, 4, 16, 64, 256, 1024, 4096),
-        function=_linear,
+        function=lambda x, weight, bias: _functional().linear(x, weight, bias),
         flops=lambda w: 2 * w.n * w.params["features"] ** 2 + w.n * w.params["features"],
         nbytes=lambda w: (
             (2 * w.n * w.params["features"] + w.params["features"] ** 2 + w.params["features"])
@@ -187,27 +184,13 @@ register(
 _SIZES = (1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 24, 1 << 26)
 
 
-def _add(a: Any, b: Any) -> Any:
-    return a + b
-
-
-def _exp(x: Any) -> Any:
-    return x.exp()
-
-
-def _gelu(x: Any) -> Any:
-    from torch.nn import functional
-
-    return functional.gelu(x)
-
-
 register(
     WorkloadSpec(
         name="add",
         summary="the sum of two arrays, element by element",
         size_meaning="elements",
         sizes=_SIZES,
-        function=_add,
+        function=operator.add,
         flops=lambda w: w.n,
         nbytes=lambda w: 3 * w.n * w.itemsize,
         make_inputs=lambda w, g: (draw.normal(g, w.n), draw.normal(g, w.n)),
@@ -221,7 +204,7 @@ register(
         summary="the exponential of each element",
         size_meaning="elements",
         sizes=_SIZES,
-        function=_exp,
+        function=lambda x: x.exp(),
         flops=lambda w: w.n,
         nbytes=lambda w: 2 * w.n * w.itemsize,
         make_inputs=lambda w, g: (draw.normal(g, w.n),),
@@ -235,7 +218,7 @@ register(
         summary="the GELU activation of each element, x/2 (1 + erf(x/sqrt 2))",
         size_meaning="elements",
         sizes=_SIZES,
-        function=_gelu,
+        function=lambda x: _functional().gelu(x),
         flops=lambda w: 5 * w.n,
         nbytes=lambda w: 2 * w.n * w.itemsize,
         make_inputs=lambda w, g: (draw.normal(g, w.n),),
@@ -251,20 +234,6 @@ register(
 _ROW_SIZES = (1, 16, 128, 1024, 8192, 32768, 65536)
 
 
-def _sum(x: Any) -> Any:
-    return x.sum()
-
-
-def _softmax(x: Any) -> Any:
-    return x.softmax(dim=-1)
-
-
-def _layer_norm(x: Any, weight: Any, bias: Any) -> Any:
-    from torch.nn import functional
-
-    return functional.layer_norm(x, weight.shape, weight, bias)
-
-
 def _width(w: Workload) -> int:
     return w.params["width"]
 
@@ -275,7 +244,7 @@ register(
         summary="the sum of all elements",
         size_meaning="elements",
         sizes=(1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 24, 1 << 26),
-        function=_sum,
+        function=lambda x: x.sum(),
         flops=lambda w: w.n - 1,
         nbytes=lambda w: (w.n + 1) * w.itemsize,
         # Positive values: the sum of values around zero may lie near zero, where a relative
@@ -297,7 +266,7 @@ register(
         summary="the softmax of each row",
         size_meaning="rows",
         sizes=_ROW_SIZES,
-        function=_softmax,
+        function=lambda x: x.softmax(dim=-1),
         flops=lambda w: 5 * w.n * _width(w),
         nbytes=lambda w: 2 * w.n * _width(w) * w.itemsize,
         make_inputs=lambda w, g: (draw.normal(g, w.n, _width(w)),),
@@ -314,7 +283,7 @@ register(
         summary="each row normalized to mean 0 and variance 1, then scaled and shifted",
         size_meaning="rows",
         sizes=_ROW_SIZES,
-        function=_layer_norm,
+        function=lambda x, weight, bias: _functional().layer_norm(x, weight.shape, weight, bias),
         flops=lambda w: 7 * w.n * _width(w),
         nbytes=lambda w: (2 * w.n * _width(w) + 2 * _width(w)) * w.itemsize,
         make_inputs=lambda w, g: (
@@ -376,10 +345,6 @@ def _fft_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     return worst
 
 
-def _sort(x: Any) -> Any:
-    return x.sort().values
-
-
 def _checksum(x: Any) -> int:
     """Return a number that does not depend on the order of the elements but, very likely, on every
     bit of them.
@@ -410,12 +375,6 @@ def _sort_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float
     return 0.0 if ascends and _checksum(result) == _checksum(inputs[0]) else math.inf
 
 
-def _gather(indices: Any, table: Any) -> Any:
-    from torch.nn import functional
-
-    return functional.embedding(indices, table)
-
-
 def _gather_bytes(w: Workload) -> float:
     """Indices (int64), the distinct rows that n random draws touch on average, and the result."""
     vocabulary, width = w.params["vocabulary"], w.params["width"]
@@ -439,10 +398,6 @@ def _gather_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> flo
     return _registry.relative_difference(
         _registry.rows(result, index), _registry.rows(table, _registry.rows(indices, index))
     )
-
-
-def _gather_memory(w: Workload) -> float:
-    return w.n * 8 + (w.params["vocabulary"] + w.n) * w.params["width"] * w.itemsize
 
 
 register(
@@ -470,7 +425,7 @@ register(
         summary="all elements in ascending order",
         size_meaning="elements",
         sizes=(1 << 8, 1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24),
-        function=_sort,
+        function=lambda x: x.sort().values,
         flops=lambda _: 0,
         nbytes=lambda w: 2 * w.n * w.itemsize,
         make_inputs=lambda w, g: (draw.normal(g, w.n),),
@@ -487,7 +442,7 @@ register(
         summary="rows of a table at random places, as an embedding layer reads them",
         size_meaning="rows gathered",
         sizes=(16, 256, 4096, 16384, 65536, 262144, 1048576),
-        function=_gather,
+        function=lambda indices, table: _functional().embedding(indices, table),
         flops=lambda _: 0,
         nbytes=_gather_bytes,
         make_inputs=_gather_inputs,
@@ -495,7 +450,7 @@ register(
         counts="no FLOPs; n int64 indices and the v (1 - (1 - 1/v)^n) rows that n draws from v "
         "touch on average read, n rows written",
         difference=_gather_difference,
-        memory=_gather_memory,
+        memory=lambda w: w.n * 8 + (w.params["vocabulary"] + w.n) * w.params["width"] * w.itemsize,
     )
 )
 
@@ -509,9 +464,7 @@ _FILTER_SIDE = 3  # rows and columns of the filters; the padding keeps the image
 
 
 def _convolve(x: Any, weight: Any) -> Any:
-    from torch.nn import functional
-
-    return functional.conv2d(
+    return _functional().conv2d(
         x, weight, padding=_FILTER_SIDE // 2, groups=x.shape[1] // weight.shape[1]
     )
 
@@ -640,10 +593,6 @@ class TrainingStep:
         return loss.detach()
 
 
-def _run_step(step: TrainingStep, x: Any, y: Any) -> Any:
-    return step(x, y)
-
-
 def _reference_model(model: Any) -> Any:
     """Return a float64 copy without gradients, on the model's device where that can be faster than
     the CPU (it must have float64).
@@ -696,13 +645,7 @@ def _step(
 
 
 def _classification_loss(model: Any, x: Any, y: Any) -> Any:
-    from torch.nn import functional
-
-    return functional.cross_entropy(model(x), y)
-
-
-def _language_loss(model: Any, x: Any, y: Any) -> Any:
-    return model(x, y)
+    return _functional().cross_entropy(model(x), y)
 
 
 def _cnn_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
@@ -762,7 +705,7 @@ def _transformer_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
         _VOCABULARY, w.params["width"], _HEADS, w.params["layers"], context=_CONTEXT
     )
     return (
-        _step(build, _language_loss, g),
+        _step(build, lambda model, x, y: model(x, y), g),
         draw.integers(g, _VOCABULARY, w.n, _CONTEXT),
         draw.integers(g, _VOCABULARY, w.n, _CONTEXT),
     )
@@ -801,7 +744,7 @@ register(
         summary="one Adam step of a small convolutional network on color images",
         size_meaning="images in the batch",
         sizes=(1, 4, 16, 64, 256, 512),
-        function=_run_step,
+        function=lambda step, x, y: step(x, y),
         flops=_cnn_flops,
         nbytes=lambda w: 6 * _cnn_parameters(w) * w.itemsize + _cnn_batch_bytes(w),
         make_inputs=_cnn_inputs,
@@ -822,7 +765,7 @@ register(
         summary="one Adam step of a small language model on 128-token sequences",
         size_meaning="sequences in the batch",
         sizes=(1, 2, 4, 8, 16, 32),
-        function=_run_step,
+        function=lambda step, x, y: step(x, y),
         flops=_transformer_flops,
         nbytes=lambda w: 6 * _transformer_parameters(w) * w.itemsize + 2 * w.n * _CONTEXT * 8,
         make_inputs=_transformer_inputs,
