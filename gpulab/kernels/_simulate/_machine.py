@@ -5,6 +5,7 @@ stand, shared memory, what was found.
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,30 +36,6 @@ from gpulab.models._requests import SECTOR_BYTES, WORD_BYTES, sectors_per_reques
 # an 8-byte access to shared memory goes by half-warps; an atomic is one request.
 
 
-@dataclass
-class Line:
-    """The counts of one source line that are no memory accesses."""
-
-    executed_warps: int = 0
-    active_lanes: int = 0
-    branches: int = 0
-    divergent_branches: int = 0
-    barriers: int = 0
-
-
-@dataclass
-class Access:
-    """The counts of one kind of access to one array in one line."""
-
-    requests: int = 0
-    lanes: int = 0
-    sectors: int = 0
-    ideal_sectors: int = 0
-    wavefronts: int = 0
-    ideal_wavefronts: int = 0
-    bytes_requested: int = 0
-
-
 # What is to be counted waits and is counted together, so that NumPy's cost for each call is shared.
 # Accesses: until they hold so much memory, in words of 8 bytes; more would save nothing.
 # Statements: until so many lanes, or statements, were executed.
@@ -72,23 +49,20 @@ _Elements = np.ndarray | np.generic
 
 @dataclass
 class Counters:
-    """All counts of a simulation so far: by line, and by (line, array, space, kind of access)."""
+    """All counts of a simulation so far: by line as ``Counts`` names them, and by (line, array,
+    space, kind of access) as ``ArrayAccess`` does.
+    """
 
-    lines: dict[int, Line] = field(default_factory=dict)
-    accesses: dict[tuple[int, str, str, str], Access] = field(default_factory=dict)
+    lines: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    accesses: dict[tuple[int, str, str, str], Counter[str]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
     executed: list[tuple[int, Mask]] = field(default_factory=list)
     tested: list[tuple[int, Mask, Mask | None, Mask | None]] = field(default_factory=list)
     _accessed: dict[tuple[int, Store, str, _Shape, _Shape], list[tuple[_Elements, Mask]]] = field(
         default_factory=dict
     )
     _accessed_words: int = 0
-
-    def line(self, number: int) -> Line:
-        """Return a line's counts, to be added to."""
-        found = self.lines.get(number)
-        if found is None:
-            found = self.lines[number] = Line()
-        return found
 
     def access(self, line: int, store: Store, kind: str, elements: _Elements, mask: Mask) -> None:
         """Count an access of the lanes to elements, shape () or (B or 1, T or 1), of global or
@@ -112,15 +86,14 @@ class Counters:
         """Count accesses of global memory at once: of each warp the element of each lane and which
         lanes take part, shape (n, 32).
         """
-        found = self.accesses.setdefault((line, store.name, store.space, kind), Access())
-        self.line(line)
+        found = self.accesses[line, store.name, store.space, kind]
         size, lanes = store.dtype.itemsize, np.count_nonzero(active, axis=1)
         sectors = sectors_per_request(elements * np.int64(size), active, size)
-        found.requests += len(elements)
-        found.lanes += int(lanes.sum())
-        found.bytes_requested += int(lanes.sum()) * size
-        found.sectors += int(sectors.sum())
-        found.ideal_sectors += int(np.minimum(sectors, -(-lanes * size // SECTOR_BYTES)).sum())
+        found["requests"] += len(elements)
+        found["lanes"] += int(lanes.sum())
+        found["bytes_requested"] += int(lanes.sum()) * size
+        found["sectors"] += int(sectors.sum())
+        found["ideal_sectors"] += int(np.minimum(sectors, -(-lanes * size // SECTOR_BYTES)).sum())
 
     def patience(self, lanes: int) -> int:
         """Return how many statements of a batch of so many lanes may wait to be counted."""
@@ -137,30 +110,29 @@ class Counters:
         count_warps(masks.values())
         counts = {number: (mask.warps, mask.lanes) for number, mask in masks.items()}
         for number, mask in self.executed:
-            line, (warps, lanes) = self.line(number), counts[id(mask)]
-            line.executed_warps += warps
-            line.active_lanes += lanes
+            line, (warps, lanes) = self.lines[number], counts[id(mask)]
+            line["executed_warps"] += warps
+            line["active_lanes"] += lanes
         for number, mask, yes, no in self.tested:
-            line, warps = self.line(number), counts[id(mask)][0]
-            line.branches += warps
+            line, warps = self.lines[number], counts[id(mask)][0]
+            line["branches"] += warps
             if yes is not None and no is not None:
                 # those that went both ways
-                line.divergent_branches += counts[id(yes)][0] + counts[id(no)][0] - warps
+                line["divergent_branches"] += counts[id(yes)][0] + counts[id(no)][0] - warps
         self.executed.clear()
         self.tested.clear()
 
     def settle_accesses(self) -> None:
         """Count the accesses that wait; to be asked at the end of each batch of blocks as well."""
         for (number, store, kind, shape, _), accesses in self._accessed.items():
-            found = self.accesses.setdefault((number, store.name, store.space, kind), Access())
-            self.line(number)
+            found = self.accesses[number, store.name, store.space, kind]
             _count(found, store.space == "shared", accesses, store.dtype.itemsize, not shape)
         self._accessed.clear()
         self._accessed_words = 0
 
 
 def _count(
-    found: Access,
+    found: Counter[str],
     shared: bool,
     accesses: list[tuple[_Elements, Mask]],
     element_bytes: int,
@@ -171,17 +143,17 @@ def _count(
     """
     count_warps(mask for _, mask in accesses)
     warps, lanes = sum(mask.warps for _, mask in accesses), sum(mask.lanes for _, mask in accesses)
-    found.requests += warps
-    found.lanes += lanes
-    found.bytes_requested += lanes * element_bytes
+    found["requests"] += warps
+    found["lanes"] += lanes
+    found["bytes_requested"] += lanes * element_bytes
     passes = max(1, element_bytes // WORD_BYTES)
     if alike and not shared:
-        found.sectors += warps
-        found.ideal_sectors += warps
+        found["sectors"] += warps
+        found["ideal_sectors"] += warps
         return
     if alike and passes == 1:
-        found.wavefronts += warps
-        found.ideal_wavefronts += warps
+        found["wavefronts"] += warps
+        found["ideal_wavefronts"] += warps
         return
     addresses, active, times = _by_warp(accesses, element_bytes)
 
@@ -189,19 +161,19 @@ def _count(
         return int(counts.reshape(len(accesses), -1).sum(axis=1) @ times)
 
     if shared:
-        found.wavefronts += total(shared_wavefronts(addresses, active, element_bytes))
+        found["wavefronts"] += total(shared_wavefronts(addresses, active, element_bytes))
         # Without any conflict there is one for each part of a warp that takes part.
         parts = (
             np.ones((len(addresses), passes), dtype=bool)
             if active is None
             else active.reshape(len(addresses) * passes, -1).any(axis=1)
         )
-        found.ideal_wavefronts += total(np.asarray(parts))
+        found["ideal_wavefronts"] += total(np.asarray(parts))
         return
     sectors = sectors_per_request(addresses, active, element_bytes)
-    found.sectors += total(sectors)
+    found["sectors"] += total(sectors)
     each = WARP if active is None else np.count_nonzero(active, axis=1)
-    found.ideal_sectors += total(np.minimum(sectors, -(-each * element_bytes // SECTOR_BYTES)))
+    found["ideal_sectors"] += total(np.minimum(sectors, -(-each * element_bytes // SECTOR_BYTES)))
 
 
 def _by_warp(
@@ -420,7 +392,7 @@ class Machine:
         else:
             self.split_shared()
             self.epoch = np.where(arrived, np.int64(self.launch.epoch), self.epoch)
-        self.counters.line(line).barriers += int(np.count_nonzero(arrived)) * (
+        self.counters.lines[line]["barriers"] += int(np.count_nonzero(arrived)) * (
             self.batch.blocks if len(arrived) == 1 else 1
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import types
 import weakref
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -487,42 +488,33 @@ def _bytes_of_arrays(program: Program, launch: Launch, width: int) -> int:
 def _report(
     program: Program, launch: Launch, extents: tuple[Extent, Extent], shared_bytes: int
 ) -> Simulation:
-    lines: dict[int, dict[str, int]] = {}
-    for number, line in launch.counters.lines.items():
-        lines[number] = dict(vars(line))
+    lines = defaultdict(Counter, {n: line.copy() for n, line in launch.counters.lines.items()})
     accesses = []
     for (number, array, space, kind), access in sorted(launch.counters.accesses.items()):
-        accesses.append(ArrayAccess(number, array, space, kind, **vars(access)))
+        accesses.append(ArrayAccess(number, array, space, kind, **access))
         counts = lines[number]
-        added = {"atomic_requests": access.requests if kind == "atomic" else 0}
+        if kind == "atomic":
+            counts["atomic_requests"] += access["requests"]
         if space == "global":
-            added |= {
-                "global_requests": access.requests,
-                "global_sectors": access.sectors,
-                "ideal_global_sectors": access.ideal_sectors,
-                "global_bytes_requested": access.bytes_requested,
-            }
-            if kind in ("load", "store"):
-                added |= {
-                    f"global_{kind}_requests": access.requests,
-                    f"global_{kind}_sectors": access.sectors,
-                }
+            counts["global_requests"] += access["requests"]
+            counts["global_sectors"] += access["sectors"]
+            counts["ideal_global_sectors"] += access["ideal_sectors"]
+            counts["global_bytes_requested"] += access["bytes_requested"]
+            if kind != "atomic":
+                counts[f"global_{kind}_requests"] += access["requests"]
+                counts[f"global_{kind}_sectors"] += access["sectors"]
         else:
-            added |= {
-                "shared_requests": access.requests,
-                "shared_wavefronts": access.wavefronts,
-                "ideal_shared_wavefronts": access.ideal_wavefronts,
-                "shared_bytes_requested": access.bytes_requested,
-            }
-        for name, value in added.items():
-            counts[name] = counts.get(name, 0) + value
+            counts["shared_requests"] += access["requests"]
+            counts["shared_wavefronts"] += access["wavefronts"]
+            counts["ideal_shared_wavefronts"] += access["ideal_wavefronts"]
+            counts["shared_bytes_requested"] += access["bytes_requested"]
     # In the order of the text, however the blocks were batched.
     findings = tuple(
         sorted(launch.findings.values(), key=lambda f: (f.line, f.kind, f.other_line or 0, f.array))
     )
     for finding in findings:
         if finding.kind == "race":
-            lines[finding.line]["races"] = lines[finding.line].get("races", 0) + 1
+            lines[finding.line]["races"] += 1
     notes = [note for _, note in sorted(launch.notes | notes_of(program.meetings, launch.integers))]
     text = {
         number: line

@@ -173,12 +173,12 @@ def account(
     if launch.steps + steps > launch.max_steps:
         return False
     for part in found:
-        counts = machine.counters.line(part.line)
-        counts.executed_warps += part.warps
-        counts.active_lanes += part.lanes
+        counts = machine.counters.lines[part.line]
+        counts["executed_warps"] += part.warps
+        counts["active_lanes"] += part.lanes
         if part.tested:
-            counts.branches += part.warps
-            counts.divergent_branches += part.divergent
+            counts["branches"] += part.warps
+            counts["divergent_branches"] += part.divergent
     for site, loads in zip(sites, logs.loads, strict=True):
         if loads:
             _loaded(

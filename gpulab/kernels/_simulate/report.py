@@ -203,13 +203,13 @@ class ArrayAccess(Result):
     array: str
     space: str
     kind: str
-    requests: int
-    lanes: int
-    bytes_requested: int
-    sectors: int
-    ideal_sectors: int
-    wavefronts: int
-    ideal_wavefronts: int
+    requests: int = 0
+    lanes: int = 0
+    bytes_requested: int = 0
+    sectors: int = 0
+    ideal_sectors: int = 0
+    wavefronts: int = 0
+    ideal_wavefronts: int = 0
 
 
 @dataclass(slots=True)
