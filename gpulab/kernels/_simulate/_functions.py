@@ -685,19 +685,15 @@ def _participants(machine: Machine, members: Any, mask: Mask) -> np.ndarray:
     return found
 
 
-def _alike(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return both with as many blocks as the one that has more."""
-    shape = np.broadcast_shapes(first.shape, second.shape)
-    return np.broadcast_to(first, shape), np.broadcast_to(second, shape)
-
-
 def match_any(machine: Machine, members: Any, value: Any, mask: Mask, line: int) -> Any:
     """Return for each lane the bits of the lanes that hold the same value, as numba's int32."""
     _expect_named(machine, members, mask, line)
     if value.dtype.kind == "f":
         # bits are compared: a nan is like itself, and -0.0 is not 0.0
         value = np.asarray(value).view(f"i{value.dtype.itemsize}")
-    taking_part, values = _alike(_participants(machine, members, mask), by_warp(machine, value))
+    taking_part, values = np.broadcast_arrays(
+        _participants(machine, members, mask), by_warp(machine, value)
+    )
     same = (values[..., :, None] == values[..., None, :]) & taking_part[..., None, :]
     bits = (same.astype(np.int64) << np.arange(WARP)).sum(axis=3)
     return bits.reshape(bits.shape[0], machine.batch.width).astype(np.uint32).view(np.int32)
