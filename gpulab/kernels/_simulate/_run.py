@@ -37,7 +37,7 @@ from gpulab.kernels._simulate._source import (
     written_names,
 )
 from gpulab.kernels._simulate._translate import Frame, StatementTranslator
-from gpulab.kernels._simulate._types import Meeting, notes_of, ways_of
+from gpulab.kernels._simulate._types import Join, notes_of, reaching_definitions
 from gpulab.kernels._simulate.report import ArrayAccess, Counts, Simulation
 
 # -------------------------------------------------------------------------------------------------
@@ -56,9 +56,9 @@ class Function:
 
     def __init__(self, source: Source, program: Program) -> None:
         self.source = source
-        ways = ways_of(source.tree)
-        program.meetings |= ways.meetings
-        joined = {node for _, _, given in ways.meetings for node in given}
+        ways = reaching_definitions(source.tree)
+        program.joins |= ways.joins
+        joined = {node for _, _, given in ways.joins for node in given}
         self.joined_parameters = [node for node in source.tree.args.args if node in joined]
         self.body = StatementTranslator(source, program, joined, ways.unsure).block(
             source.tree.body
@@ -96,7 +96,7 @@ class Program:
         self.local_bytes = 0  # of a thread
         self.dynamic_sizes: set[int] = set()  # bytes of an element of the dynamic shared arrays
         self.notes: list[str] = []
-        self.meetings: set[Meeting] = set()
+        self.joins: set[Join] = set()
         self.sources: list[Source] = [self.source]
         # the device function that a call calls, by the id of its node
         self.calls: dict[int, Source] = {}
@@ -515,7 +515,7 @@ def _report(
     for finding in findings:
         if finding.kind == "race":
             lines[finding.line]["races"] += 1
-    notes = [note for _, note in sorted(launch.notes | notes_of(program.meetings, launch.integers))]
+    notes = [note for _, note in sorted(launch.notes | notes_of(program.joins, launch.integers))]
     text = {
         number: line
         for source in reversed(program.sources)

@@ -18,7 +18,7 @@ from gpulab.kernels._simulate._machine import Machine
 from gpulab.kernels._simulate._memory import View, cannot_be_written, index_of, load, store
 from gpulab.kernels._simulate._scalar_lanes import ScalarLoop, scalar_loop_of
 from gpulab.kernels._simulate._source import Source
-from gpulab.kernels._simulate._types import Given
+from gpulab.kernels._simulate._types import Definition
 from gpulab.units import plural
 
 if TYPE_CHECKING:
@@ -240,7 +240,11 @@ class StatementTranslator:
     """Translates the statements of one function."""
 
     def __init__(
-        self, source: Source, program: Program, joined: Collection[Given], unsure: set[ast.Name]
+        self,
+        source: Source,
+        program: Program,
+        joined: Collection[Definition],
+        unsure: set[ast.Name],
     ) -> None:
         self.source, self._joined = source, joined
         self.expressions = Translator(source, program, source.local_names, unsure)

@@ -317,27 +317,27 @@ def constant(value: Any) -> Value:
 # take a path.
 
 
-Given = ast.Name | ast.arg  # an assignment of a variable, or a parameter
-# which may have given each variable its value; None: nobody yet
-State = dict[str, frozenset[Given | None]]
-Meeting = tuple[str, str, frozenset[Given]]  # of a function, a variable
+Definition = ast.Name | ast.arg  # an assignment of a variable, or a parameter
+# the definitions that may reach a place, by variable; None: it may have no value yet
+State = dict[str, frozenset[Definition | None]]
+Join = tuple[str, str, frozenset[Definition]]  # of a function, a variable
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
-    """What the ways through a function say of its variables.
+class Reaching:
+    """What reaching definitions say of a function's variables.
 
-    ``meetings`` are the variables that are read where one of several assignments may have given
+    ``joins`` are the variables that are read where one of several assignments may have given
     their value, with those; ``unsure`` the reads that some way leads to without a value (for ``x +=
     1`` its target).
     """
 
-    meetings: set[Meeting]
+    joins: set[Join]
     unsure: set[ast.Name]
 
 
-def ways_of(tree: ast.FunctionDef) -> Ways:
-    """Return what the ways through a function say of its variables."""
+def reaching_definitions(tree: ast.FunctionDef) -> Reaching:
+    """Return the reaching definitions of a function's variables."""
     reader = _Reader(tree.name)
     given = {
         part.id
@@ -348,7 +348,7 @@ def ways_of(tree: ast.FunctionDef) -> Ways:
     reader.block(
         tree.body, state | {argument.arg: frozenset([argument]) for argument in tree.args.args}
     )
-    return Ways(reader.found, reader.unsure)
+    return Reaching(reader.found, reader.unsure)
 
 
 @dataclass(frozen=True)
@@ -357,10 +357,10 @@ class Integers:
     ones fit into an int64.
     """
 
-    signed: set[Given] = field(default_factory=set)
-    unsigned: set[Given] = field(default_factory=set)
+    signed: set[Definition] = field(default_factory=set)
+    unsigned: set[Definition] = field(default_factory=set)
 
-    def note(self, node: Given, value: Any) -> None:
+    def note(self, node: Definition, value: Any) -> None:
         """Keep what an assignment gives."""
         if isinstance(value, (np.ndarray, np.generic)):
             dtype = value.dtype
@@ -370,10 +370,10 @@ class Integers:
                 self.unsigned.add(node)
 
 
-def notes_of(meetings: Iterable[Meeting], integers: Integers) -> set[tuple[int, str]]:
+def notes_of(joins: Iterable[Join], integers: Integers) -> set[tuple[int, str]]:
     """Return what to say, by line, of variables that were given a uint64 and a signed integer."""
     pairs: dict[tuple[str, str], set[tuple[int, int]]] = {}
-    for function, name, given in meetings:
+    for function, name, given in joins:
         signed, unsigned = given & integers.signed, given & integers.unsigned
         pairs.setdefault((function, name), set()).update(
             (a.lineno, b.lineno) for a in signed for b in unsigned if a is not b
@@ -397,7 +397,7 @@ def _joined(states: Iterable[State | None]) -> State | None:
     if not ways:
         return None
     return {
-        name: frozenset[Given | None]().union(*(way.get(name, ()) for way in ways))
+        name: frozenset[Definition | None]().union(*(way.get(name, ()) for way in ways))
         for name in {name for way in ways for name in way}
     }
 
@@ -407,7 +407,7 @@ class _Reader:
 
     def __init__(self, function: str) -> None:
         self.function = function
-        self.found: set[Meeting] = set()
+        self.found: set[Join] = set()
         self.unsure: set[ast.Name] = set()
         self._broken: list[list[State]] = []
         self._continued: list[list[State]] = []
@@ -431,10 +431,10 @@ class _Reader:
             return None
         self._read(node, state)
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            self._meet(node.target, state)
+            self._use(node.target, state)
         if isinstance(node, ast.AnnAssign) and node.value is None:  # `x: int` gives nothing
             return state
-        return None if isinstance(node, ast.Return) else self._given(node, state)
+        return None if isinstance(node, ast.Return) else self._after(node, state)
 
     def _loop(self, node: ast.While | ast.For, state: State) -> State | None:
         if isinstance(node, ast.For):
@@ -446,7 +446,7 @@ class _Reader:
             if isinstance(node, ast.While):
                 self._read(node.test, now)
             after = self.block(
-                node.body, self._given(node.target, now) if isinstance(node, ast.For) else now
+                node.body, self._after(node.target, now) if isinstance(node, ast.For) else now
             )
             left, again = self._broken.pop(), _joined([before, after, *self._continued.pop()])
             assert again is not None
@@ -457,9 +457,10 @@ class _Reader:
     def _read(self, node: ast.AST, state: State) -> None:
         for part in ast.walk(node):
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
-                self._meet(part, state)
+                self._use(part, state)
 
-    def _meet(self, node: ast.Name, state: State) -> None:
+    def _use(self, node: ast.Name, state: State) -> None:
+        """Note a variable that is read here: which definitions reach it, and whether none may."""
         ways = state.get(node.id, frozenset())
         given = frozenset(one for one in ways if one is not None)
         if len(given) > 1:
@@ -468,7 +469,8 @@ class _Reader:
             self.unsure.add(node)
 
     @staticmethod
-    def _given(node: ast.AST, state: State) -> State:
+    def _after(node: ast.AST, state: State) -> State:
+        """Return what holds after the assignments of a statement."""
         stored: State = {
             part.id: frozenset([part])
             for part in ast.walk(node)
