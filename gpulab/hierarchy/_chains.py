@@ -111,15 +111,9 @@ def cpu_chain(method: str, nbytes: int, seed: int = 0) -> Chain:
 # -- Python objects
 
 
-def _node_type() -> type:
-    """A class whose objects fill one line: the link in the first slot, the others only take
-    room.
-    """
-    spare = tuple(f"_{k}" for k in range((LINE_BYTES - _HEADER_BYTES) // _WORD - 1))
-    return type("Node", (), {"__slots__": ("next", *spare)})
-
-
-_Node: Any = _node_type()
+# Its objects fill one line: the link in the first slot, the others only take room.
+_SPARE = tuple(f"_{k}" for k in range((LINE_BYTES - _HEADER_BYTES) // _WORD - 1))
+_Node: Any = type("Node", (), {"__slots__": ("next", *_SPARE)})
 
 
 @functools.cache

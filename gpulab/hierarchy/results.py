@@ -74,14 +74,12 @@ def _rises(sizes: Sequence[float], seconds: Sequence[float]) -> list[_Rise]:
         steps = list(group)
         start, end = steps[0], steps[-1] + 1
         if y[end] - y[start] >= math.log(_LEAST_RISE):
-            found.append(_Rise(start, end, _crossing(octaves, y, start, end)))
+            # the size at which the curve passes half of the rise, on log scales
+            middle = np.interp(
+                (y[start] + y[end]) / 2, y[start : end + 1], octaves[start : end + 1]
+            )
+            found.append(_Rise(start, end, float(2.0**middle)))
     return found
-
-
-def _crossing(octaves: np.ndarray, y: np.ndarray, start: int, end: int) -> float:
-    """Return the size at which the curve passes half of the rise, on log scales."""
-    middle = (y[start] + y[end]) / 2
-    return float(2.0 ** np.interp(middle, y[start : end + 1], octaves[start : end + 1]))
 
 
 def _matched(found: Sequence[float], reported: Sequence[float]) -> list[int | None]:
@@ -285,13 +283,6 @@ class Levels(Result):
         return ("level", speed, "ends at", "last set in, first set out", "reported size"), rows
 
 
-def beyond_caches(nbytes: float, reported: Sequence[Reported]) -> bool:
-    """Return whether a working set is mostly in main memory: far above the largest cache, where one
-    is reported.
-    """
-    return nbytes >= _BEYOND * max((cache.size_bytes for cache in reported), default=0.0)
-
-
 def _levels(
     sizes: Sequence[int],
     seconds: Sequence[float],
@@ -305,7 +296,7 @@ def _levels(
     found = _rises(sizes, seconds)
     level = _lowered(seconds)
     pairs = _matched([rise.size for rise in found], [cache.size_bytes for cache in reported])
-    beyond = bool(reported) and beyond_caches(sizes[-1], reported)
+    beyond = bool(reported) and sizes[-1] >= _BEYOND * max(c.size_bytes for c in reported)
     made = []
     for k in range(len(found) + 1):
         first = found[k - 1].end if k else 0
