@@ -500,7 +500,7 @@ def compile_cuda(
     >>> import gpulab as gl
     >>> made = gl.kernels.compile_cuda(
     ...     'extern "C" __global__ void k(float* x) { __shared__ float a[1024]; '
-    ...     'a[threadIdx.x] = x[0]; __syncthreads(); x[1] = a[5]; }'
+    ...     "a[threadIdx.x] = x[0]; __syncthreads(); x[1] = a[5]; }"
     ... )
     >>> made.kernels["k"].shared_bytes, made.kernels["k"].spill_bytes
     (4096, 0)
