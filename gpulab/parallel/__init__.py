@@ -3,7 +3,6 @@ that split the work.
 """
 
 from gpulab.parallel._cluster import Ranks, cluster
-from gpulab.parallel._global_batch import global_batch
 from gpulab.parallel._observe import CollectiveCall, Observer, observe, unobserved
 from gpulab.parallel._rank_memory import (
     STATE_STRATEGIES,
@@ -17,7 +16,7 @@ from gpulab.parallel._rank_memory import (
     rank_states,
 )
 from gpulab.parallel._run_schedule import run_schedule
-from gpulab.parallel._scaling import recorded_scaling, scaling, sweep
+from gpulab.parallel._scaling import global_batch, recorded_scaling, scaling, sweep
 from gpulab.parallel._strategies import Strategy, average_gradients, strategies
 from gpulab.parallel._train import train
 from gpulab.parallel.results import (

@@ -40,8 +40,8 @@ def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
     died = [sight for sight in sights if sight.state == "died"]
     waiting = _grouped([sight for sight in sights if sight.waits], _place)
     absent = [sight for sight in sights if not sight.waits]
-    # Nobody here had interrupted a rank that is told as such: its function raised KeyboardInterrupt
-    # by itself.
+    # No rank was interrupted from here yet: the function of one that seems so raised
+    # KeyboardInterrupt by itself.
     raised = [sight for sight in absent if sight.state in {"raised", "interrupted"}]
     waiters = tuple(sight.rank for sight in sights if sight.waits)
     first = next((sight for sight in sights if sight.waits), None)
@@ -168,7 +168,7 @@ _TICK_SECONDS = 0.05
 # stay under 5 s.
 _SETTLE_SECONDS = 1.6
 _IDLE_SECONDS = 2.4
-# An interrupt that meets a rank before its function runs is lost there, and nobody is told: so
+# An interrupt that meets a rank before its function runs is lost there without a report: so
 # often it is sent again. A rank that has to be freed from a collective first has answered by then
 # (`_rank.Agent`).
 _AGAIN_SECONDS = 1.0
@@ -334,7 +334,7 @@ class Call:
         time.sleep(_TICK_SECONDS)
 
     def _sight(self, rank: int) -> Sight:
-        """Return where a rank stands: its outcome, or what it last told."""
+        """Return where a rank stands: its outcome, or what it last reported."""
         if rank in self.outcomes:
             return self.outcomes[rank].sight
         seen = self.jobs[rank].data

@@ -176,7 +176,7 @@ class LocalEngines(Engines):
             *("--ip=127.0.0.1", "--nodb", "--usethreads", "--log-level=40"),
             "--IPController.broadcast_scheduler_depth=0",
             # An engine counts as registered after its first heartbeat: so a short period. The
-            # supervisor tells of deaths, so that a heart that a crowded machine holds up for a
+            # supervisor reports deaths, so that a heart that a crowded machine holds up for a
             # while is no reason to give an engine up.
             *("--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=240"),
         ]

@@ -384,12 +384,15 @@ def _collective(
     """Run one operator of the known namespaces and note what it is."""
     operator = f"{func.namespace}.{func._schema.name.split('::')[1]}"
     if operator == _WAIT:
-        return _waited(observer, func, args, kwargs)
+        # the end of the functional collective whose result it waits for, as far as can be known
+        waited = observer._waits.pop(args[0].data_ptr(), None)
+        with _waiting([] if waited is None else [waited]):
+            return func(*args, **kwargs)
     name = NAMES.get(operator)
     if name is None:
         return func(*args, **kwargs)
     arguments = {
-        given.name: value for given, value in zip(func._schema.arguments, args, strict=False)
+        argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)
     } | kwargs
     live = observer._begun(_described(name, operator, arguments))
     cuda = any(tensor.is_cuda for tensor in _tensors(arguments.values()))
@@ -412,17 +415,6 @@ def _collective(
     else:  # monitored_barrier and shard_dim_alltoall wait themselves
         live.finish(time.perf_counter(), "return")
     return out
-
-
-def _waited(observer: Observer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run ``wait_tensor``: the end of the functional collective whose result it waits for, as far
-    as can be known.
-    """
-    live = observer._waits.pop(args[0].data_ptr(), None)
-    if live is None:
-        return func(*args, **kwargs)
-    with _waiting([live]):
-        return func(*args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -483,19 +475,16 @@ def _described(name: str, operator: str, arguments: dict[str, Any]) -> dict[str,
     root = next((arguments[key] for key in _ROOT_ARGUMENTS if key in arguments), None)
     inputs = [v for k, v in arguments.items() if k.startswith(("input", "tensor"))]
     outputs = [v for k, v in arguments.items() if k.startswith("out")]
-    given, got = _nbytes(inputs), _nbytes(outputs)
+    contributed, received = _nbytes(inputs), _nbytes(outputs)
     if name in _IN_PLACE:
-        got = given
-        if root is not None and group is not None:
-            mine = group.rank() == root
-            given, got = (
-                (given if mine or name == "reduce" else 0),
-                (got if mine or name == "broadcast" else 0),
-            )
+        received = contributed
+        if root is not None and group is not None and group.rank() != root:
+            contributed = contributed if name == "reduce" else 0
+            received = received if name == "broadcast" else 0
     elif name == "recv":
-        given, got = 0, given
+        contributed, received = 0, contributed
     elif name == "barrier":
-        given = got = 0
+        contributed = received = 0
     if isinstance(root, int) and 0 <= root < len(ranks):
         root = ranks[root]
     first = next(_tensors([*inputs, *outputs]), None)
@@ -504,8 +493,8 @@ def _described(name: str, operator: str, arguments: dict[str, Any]) -> dict[str,
         "name": name,
         "operator": operator,
         "dtype": dtype,
-        "input_bytes": given,
-        "output_bytes": got,
+        "input_bytes": contributed,
+        "output_bytes": received,
         "group": ranks,
         "root": root if isinstance(root, int) else None,
     }

@@ -100,7 +100,7 @@ class Outcome:
 
 
 _TICK_SECONDS = 0.25
-_STEADY_SECONDS = 1.0  # a rank that is in no collective tells so this often
+_STEADY_SECONDS = 1.0  # a rank that is in no collective reports this often
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 # an interrupt that has not got a rank out of its collective by then never will
 _FREE_AFTER_SECONDS = 0.5
@@ -123,9 +123,9 @@ class Agent:
         self.publisher: Any = None
         self.keep: frozenset[Address] = frozenset()
         self.freed = False
-        self.heeded = False  # whether an interrupt has come in the call in progress
+        self.interrupted = False  # whether an interrupt has come in the call in progress
         self._free_at: float | None = None
-        self._told: tuple[Any, ...] = ()  # what was published last, and when
+        self._published: tuple[Any, ...] = ()  # what was published last, and when
         self._started = False
 
     def start(self) -> None:
@@ -147,7 +147,7 @@ class Agent:
         """Take up a call: what an interrupt before it asked for is over, and one within it counts
         anew.
         """
-        self.call, self.heeded, self._free_at = call, False, None
+        self.call, self.interrupted, self._free_at = call, False, None
 
     def keep_sockets(self) -> None:
         """Note the connections that are not the process group's: those that exist before it is
@@ -178,27 +178,26 @@ class Agent:
 
     def _watch(self) -> None:
         while True:
-            woken = self._woken()
-            now = time.monotonic()
-            self._heed(woken, now)
+            interrupted, now = self._interrupt_came(), time.monotonic()
+            self._free_if_stuck(interrupted, now)
             # a report that fails must not end the thread that frees
             with contextlib.suppress(Exception):
-                self._tell(now)
+                self._publish(now)
             if os.getppid() != self._parent and not sys.platform.startswith("linux"):
                 os._exit(1)  # the supervisor is gone; on Linux the system itself ends its children
 
-    def _heed(self, interrupted: bool, now: float) -> None:
+    def _free_if_stuck(self, interrupted: bool, now: float) -> None:
         """Free the rank where an interrupt has not done so for a while; in a call one is heeded,
         and those after it are that one again.
         """
-        if interrupted and not (self.call is not None and self.heeded):
-            self.heeded, self._free_at = self.call is not None, now + _FREE_AFTER_SECONDS
+        if interrupted and not (self.call is not None and self.interrupted):
+            self.interrupted, self._free_at = self.call is not None, now + _FREE_AFTER_SECONDS
         if self._free_at is not None and now >= self._free_at:
             self._free_at = None
             if self._hangs():
                 self.free()
 
-    def _woken(self) -> bool:
+    def _interrupt_came(self) -> bool:
         if os.name == "nt":
             time.sleep(_TICK_SECONDS)
             return False
@@ -217,7 +216,7 @@ class Agent:
             frame = frame.f_back
         return False
 
-    def _tell(self, now: float) -> None:
+    def _publish(self, now: float) -> None:
         """Publish where the rank stands: at once when that has changed and lasts, else now and
         then.
         """
@@ -229,9 +228,13 @@ class Agent:
         if standing is not None and time.perf_counter() - standing.begin_seconds < _TICK_SECONDS:
             return
         state = (entered, None if standing is None else standing.number)
-        if self._told and self._told[0] == state and now - self._told[1] < _STEADY_SECONDS:
+        if (
+            self._published
+            and self._published[0] == state
+            and now - self._published[1] < _STEADY_SECONDS
+        ):
             return
-        self._told = (state, now)
+        self._published = (state, now)
         where = "" if standing is not None else where_in(main_frame())
         self.publisher.publish_data(
             {
@@ -471,10 +474,8 @@ def execute(payload: bytes) -> bytes:
         sight, trace = Sight(AGENT.rank, state, len(calls)), ""
     else:
         text = f"{type(error).__name__}: {message_of(error, 500)}"
-        sight, trace = (
-            Sight(AGENT.rank, state, len(calls), _failed_in(calls, error), _where(error), text),
-            _trace(error),
-        )
+        failed, where = _failed_in(calls, error), _where(error)
+        sight, trace = Sight(AGENT.rank, state, len(calls), failed, where, text), _trace(error)
         # an exception of the learner's own that cannot travel; its text does
         with contextlib.suppress(Exception):
             error_bytes = cloudpickle.dumps(error.with_traceback(None))
@@ -500,15 +501,13 @@ def _failed_in(calls: tuple[CollectiveCall, ...], error: BaseException) -> Colle
     return (open_calls[0] if open_calls else None) if broken or words else None
 
 
-def _where(error: BaseException | None) -> str:
+def _where(error: BaseException) -> str:
     """Return the learner's innermost line that the error came through."""
     last = ""
-    trace = None if error is None else error.__traceback__
-    while trace is not None:
-        place = where_in(trace.tb_frame)
-        if place.endswith(f" of {trace.tb_frame.f_code.co_name}"):
-            last = f"line {trace.tb_lineno} of {trace.tb_frame.f_code.co_name}"
-        trace = trace.tb_next
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        name = frame.f_code.co_name
+        if where_in(frame).endswith(f" of {name}"):
+            last = f"line {line} of {name}"
     return last
 
 

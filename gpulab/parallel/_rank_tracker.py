@@ -41,7 +41,7 @@ _ONE_AT_A_TIME = threading.RLock()
 
 
 class RankTracker(StorageTracker):
-    """A ``StorageTracker`` that sees through ``DTensor``, follows resized storages, and tells what
+    """A ``StorageTracker`` that sees through ``DTensor``, follows resized storages, and knows what
     was sent or received.
 
     What a collective reads or writes and what FSDP's own operators write counts as "communication",

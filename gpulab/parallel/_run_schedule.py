@@ -166,10 +166,6 @@ def _from_the_first(stages: list[list[StagePass]]) -> tuple[StagePass, ...]:
     return tuple(sorted(moved, key=lambda one: (one.begin, one.stage)))
 
 
-def _bubble(passes: tuple[StagePass, ...], stages: int) -> float:
-    return 1 - sum(one.duration for one in passes) / (stages * max(one.end for one in passes))
-
-
 def _result(
     ranks: Ranks,
     plan: StageSchedule,
@@ -177,7 +173,10 @@ def _result(
     held: tuple[int, ...],
     asked: int,
 ) -> ScheduleRun:
-    ratios = [_bubble(passes, plan.stages) for passes in taken]
+    ratios = [
+        1 - sum(one.duration for one in passes) / (plan.stages * max(one.end for one in passes))
+        for passes in taken
+    ]
     shown_step = sorted(range(len(ratios)), key=ratios.__getitem__)[len(ratios) // 2]
     notes = []
     if len(taken) < asked:

@@ -379,7 +379,7 @@ def call_seconds(
 
 def slowest(of_ranks: Sequence[Sequence[float]]) -> list[float]:
     """Return the samples of the rank that took longest in all; averaging gradients keeps ranks
-    together, so any tells the pace.
+    together, so any has the pace.
     """
     return list(max(of_ranks, key=sum))
 

@@ -43,7 +43,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         return cloudpickle.dumps((function, args, kwargs))  # type: ignore[no-any-return]
 
 
-def fingerprint(*given: object) -> str:
+def fingerprint(*values: object) -> str:
     """Return a name for what values are as they travel: code, options and numbers. Made again in
     the same way they have the same name.
 
@@ -80,34 +80,19 @@ def fingerprint(*given: object) -> str:
             return type(value), (str(value.dtype), tuple(value.shape), value.requires_grad, numbers)
 
     digest = hashlib.sha256()
-    with _packing(*given):
-        Pickler(SimpleNamespace(write=digest.update)).dump(given)
+    with _packing(*values):
+        Pickler(SimpleNamespace(write=digest.update)).dump(values)
     return digest.hexdigest()
 
 
 @contextmanager
-def _packing(*given: object) -> Iterator[None]:
-    """Let the code of loose modules be carried, and say in a sentence what cannot be."""
-    try:
-        with _by_value(*given):
-            yield
-    except Exception as error:
-        raise InputError(
-            f"run: the call cannot be sent to the ranks ({type(error).__name__}: "
-            f"{message_of(error)}); expected a function and "
-            "arguments that can be pickled. Make open files, locks, generators and tensors on a "
-            "GPU inside the function."
-        ) from error
-
-
-@contextmanager
-def _by_value(*given: object) -> Iterator[None]:
-    """Let cloudpickle carry the code of the modules that lie beside the notebook or the script, and
-    are installed nowhere.
+def _packing(*values: object) -> Iterator[None]:
+    """Let cloudpickle carry the code of the modules that lie beside the notebook or the script and
+    are installed nowhere, and say in a sentence what cannot be carried.
     """
     import cloudpickle
 
-    names = {getattr(each, "__module__", None) or type(each).__module__ for each in given}
+    names = {getattr(each, "__module__", None) or type(each).__module__ for each in values}
     modules = [
         module for name in names if (module := sys.modules.get(name)) is not None and loose(module)
     ]
@@ -117,6 +102,13 @@ def _by_value(*given: object) -> Iterator[None]:
         cloudpickle.register_pickle_by_value(module)
     try:
         yield
+    except Exception as error:
+        raise InputError(
+            f"run: the call cannot be sent to the ranks ({type(error).__name__}: "
+            f"{message_of(error)}); expected a function and "
+            "arguments that can be pickled. Make open files, locks, generators and tensors on a "
+            "GPU inside the function."
+        ) from error
     finally:
         for module in added:
             cloudpickle.unregister_pickle_by_value(module)

@@ -171,7 +171,7 @@ def strategies() -> tuple[str, ...]:
     return tuple(_known())
 
 
-def strategy_named(given: Any) -> Strategy:
+def strategy_named(strategy: Any) -> Strategy:
     """Return a strategy by its name; a ``Strategy`` is returned unchanged, and a function becomes
     data parallel with that function.
 
@@ -180,23 +180,23 @@ def strategy_named(given: Any) -> Strategy:
     InputError
         If it is neither a name, nor a strategy, nor a function.
     """
-    if isinstance(given, Strategy):
-        return given
-    if callable(given):
-        name = str(getattr(given, "__name__", "")) or shown(given)
+    if isinstance(strategy, Strategy):
+        return strategy
+    if callable(strategy):
+        name = str(getattr(strategy, "__name__", "")) or shown(strategy)
         return Strategy(
             name,
             f"data parallel by {name}",
-            lambda setting: ByHand(setting, given),
+            lambda setting: ByHand(setting, strategy),
             lambda asked: divides_over_ranks(name, asked),
         )
-    if not isinstance(given, str):
+    if not isinstance(strategy, str):
         raise InputError(
-            f"train: strategy is {shown(given)}; expected a name or a function that averages a "
+            f"train: strategy is {shown(strategy)}; expected a name or a function that averages a "
             "model's gradients. "
             f"Pass one of: {', '.join(strategies())}."
         )
-    return _known()[_given.word("train", "strategy", given, strategies())]
+    return _known()[_given.word("train", "strategy", strategy, strategies())]
 
 
 def positions_of(inputs: Any) -> int:

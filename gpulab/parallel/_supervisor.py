@@ -65,7 +65,7 @@ _PRELOADED = (
 
 
 class Supervisor:
-    """The kernel's handle of a supervisor: what it was told to start, and how that ended.
+    """The kernel's handle of a supervisor: what it has started, and how that ended.
 
     Dropping the object, the interpreter's end, and ``close`` do the same: the pipe is closed, and
     the supervisor ends everything.

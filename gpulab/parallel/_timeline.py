@@ -79,7 +79,7 @@ def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -
     spans: list[RankSpan] = []
     moving: list[Interval] = []
     for call, arrival in zip(note.calls, arrivals, strict=True):
-        # A work tells of its end on another thread, which may come to it later than the wait for it
+        # A work reports its end on another thread, which may come to it later than the wait for it
         # returns.
         waits = [end for number, _, end in note.waits if number == call.number]
         if call.end_seconds is None:

@@ -146,7 +146,7 @@ def train(
 
 
 def training_job(strategy: Any, task: Any, model: Any, **options: Any) -> TrainingJob:
-    """Return what every rank is told, checked.
+    """Return what every rank has to do, checked.
 
     Raises
     ------

@@ -35,7 +35,7 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What every rank is told to do; see ``train`` for each."""
+    """What every rank has to do; see ``train`` for each."""
 
     strategy: Any
     task: Any
@@ -147,7 +147,7 @@ class _RankTraining:
                 self._step(batch)
             end = time.perf_counter()
         sent = sent_between(before, sent_by_sockets())
-        # a completion is told by another thread, a moment after the step went on
+        # a completion is reported by another thread, a moment after the step went on
         deadline = time.perf_counter() + 1.0
         while seen.in_flight and time.perf_counter() < deadline:
             time.sleep(0.001)

@@ -5,7 +5,7 @@ trained or sent here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -911,7 +911,7 @@ class ScalingResult(Result):
             )
         said = (
             f"{last.ranks} ranks have a speed-up of {format_ratio(last.speedup)} "
-            f"{_ratio_span(last.speedup_interval)} in samples a second"
+            f"{_span(last.speedup_interval, format_ratio)} in samples a second"
         )
         said += f" over {self.points[0].ranks}"
         if last.ranks > self.processors and self.stage == COMPUTED:
@@ -942,10 +942,10 @@ class ScalingResult(Result):
             (
                 f"{p.ranks} rank{'s' if p.ranks > 1 else ''}",
                 str(p.batch),
-                f"{format_seconds(p.median_seconds)} {_seconds_span(p.interval_seconds)}",
+                f"{format_seconds(p.median_seconds)} {_span(p.interval_seconds, format_seconds)}",
                 ""
                 if p.speedup is None
-                else f"{format_ratio(p.speedup)} {_ratio_span(p.speedup_interval)}",
+                else f"{format_ratio(p.speedup)} {_span(p.speedup_interval, format_ratio)}",
                 "" if p.efficiency is None else f"{100 * p.efficiency:.3g} %",
                 _predicted(p),
             )
@@ -991,20 +991,8 @@ def _predicted(p: ScalingMeasurement) -> str:
     return high if low == high else f"{low} to {high}"
 
 
-def _ratio_span(interval: tuple[float, float] | None) -> str:
-    return (
-        "(no interval)"
-        if interval is None
-        else f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]"
-    )
-
-
-def _seconds_span(interval: tuple[float, float] | None) -> str:
-    return (
-        "(no interval)"
-        if interval is None
-        else f"[{format_seconds(interval[0])}, {format_seconds(interval[1])}]"
-    )
+def _span(interval: tuple[float, float] | None, form: Callable[[float], str]) -> str:
+    return "(no interval)" if interval is None else f"[{form(interval[0])}, {form(interval[1])}]"
 
 
 @dataclass(frozen=True)
