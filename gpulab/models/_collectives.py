@@ -342,7 +342,8 @@ class CollectiveCost(Result):
         if self.operation in _BUS_SHARES or self.operation in ("broadcast", "reduce"):
             rows.append(("bus bandwidth", format_bytes_per_second(self.bus_bytes_per_second)))
         return (
-            f"{self.operation} of {format_bytes(self.nbytes)}, {self.ranks} ranks, {self.algorithm}",
+            f"{self.operation} of {format_bytes(self.nbytes)}, {self.ranks} ranks, "
+            f"{self.algorithm}",
             "",
         ), rows
 

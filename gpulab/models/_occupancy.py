@@ -1,9 +1,9 @@
 """Occupancy: how many warps an SM holds of a launch, which resource limits it, and what would lift
 the limit.
 
-The limits of each compute capability, the blocks that each resource allows (whole arrays of launches
-at once, in integers), one launch with its explanation, and sweeps. The rules are those that NVIDIA
-publishes in ``cuda_occupancy.h``; ``benchmarks/occupancy_oracle.py`` compares the two.
+The limits of each compute capability, the blocks that each resource allows (whole arrays of
+launches at once, in integers), one launch with its explanation, and sweeps. The rules are those
+that NVIDIA publishes in ``cuda_occupancy.h``; ``benchmarks/occupancy_oracle.py`` compares the two.
 
 Sources
 -------

@@ -1,5 +1,5 @@
-"""How much of the test one model or several get right, with intervals over the test's items and over
-seeds.
+"""How much of the test one model or several get right, with intervals over the test's items and
+over seeds.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def difference_over_seeds(
         return mean, difference_interval(one[0], other[0])
     _, wide, alike = _crossed(table)
     low, high = max(-1.0, mean - wide), min(1.0, mean + wide)
-    if alike:  # no item tells them apart, which is not to say that none could
+    if alike:  # no item distinguishes them; another might
         by_items = difference_interval(one[0], other[0])
         low, high = min(low, by_items[0]), max(high, by_items[1])
     return mean, (low, high)

@@ -255,7 +255,7 @@ class _Ahead:
                 self._give((there, event))
                 if self._closed.is_set():
                     return
-        except BaseException as error:  # told to the run, which raises it
+        except BaseException as error:  # passed to the run, which raises it
             self._give(error)
 
     def _give(self, item: Any) -> None:

@@ -1,8 +1,8 @@
 """The ladder of techniques: a beginner's script and a dozen techniques, measured alone,
 cumulatively, all together, and all but one.
 
-All forms take turns, step by step, so that what disturbs one disturbs all; a ratio is paired turn by
-turn and has an interval. What was learned is a matter of its own: each rung is trained on the same
+All forms take turns, step by step, so that what disturbs one disturbs all; a ratio is paired turn
+by turn and has an interval. What was learned is measured apart: each rung is trained on the same
 number of samples under the same seeds, and tested.
 """
 
@@ -477,8 +477,8 @@ class _Climb:
     def _learned(
         self, rungs: list[Names], samples: int, seeds: int, tolerance: float
     ) -> tuple[SeedsAccuracy | None, list[Learned | None]]:
-        """Return the script's accuracy, and what each rung learned beside it; nothing where nobody
-        asked or a stop came before the end.
+        """Return the script's accuracy, and what each rung learned beside it; nothing where it was
+        not asked for, or a stop came before the end.
         """
         nothing: list[Learned | None] = [None] * len(rungs)
         if not seeds or self.stopped:

@@ -1,4 +1,4 @@
-"""What recorded machines tell of training: the time of a step in two ways, and the gains of the
+"""What was recorded of training: the time of a step in two ways, and the gains of the
 ladder's techniques, from a recorded ladder if there is one, else from single steps.
 """
 

@@ -1,4 +1,4 @@
-"""Check what a run was told to do, and say what of it this device does not have, before anything is
+"""Check the options of a run, and say what of them this device does not have, before anything is
 built.
 """
 
@@ -73,15 +73,15 @@ def _positive(name: str, value: Any, example: str) -> float:
     return float(value)
 
 
-def _check_precision(given: Any) -> None:
+def _check_precision(precision: Any) -> None:
     """Refuse what is no precision; a format that nothing trains in is explained, with the next
     best.
     """
-    word = given.lower() if isinstance(given, str) else ""
+    word = precision.lower() if isinstance(precision, str) else ""
     expected = f"expected one of: {', '.join(PRECISIONS)}"
     if word.startswith(("float8", "fp8", "float4", "fp4")):
         raise InputError(
-            f"fit: precision is {shown(given)}; {expected}. PyTorch multiplies so few bits only on "
+            f"fit: precision is {shown(precision)}; {expected}. PyTorch multiplies so few bits only on "
             "some GPUs (8 bits from compute "
             "capability 8.9 on), with a scale for each tensor that another library keeps. Pass "
             "'bfloat16', the next best; "
@@ -89,15 +89,15 @@ def _check_precision(given: Any) -> None:
         )
     if word.startswith(("int", "uint")):
         raise InputError(
-            f"fit: precision is {shown(given)}; {expected}. Integers have no gradients. Pass "
+            f"fit: precision is {shown(precision)}; {expected}. Integers have no gradients. Pass "
             "model=gl.compression."
             "quantize_aware(model), which rounds the weights to few bits while it trains."
         )
-    if word in _OTHER_NAMES and given not in PRECISIONS:
+    if word in _OTHER_NAMES and precision not in PRECISIONS:
         raise InputError(
-            f"fit: precision is {shown(given)}; {expected}. Pass {_OTHER_NAMES[word]!r}."
+            f"fit: precision is {shown(precision)}; {expected}. Pass {_OTHER_NAMES[word]!r}."
         )
-    _given.word("fit", "precision", given, PRECISIONS)
+    _given.word("fit", "precision", precision, PRECISIONS)
 
 
 def settle(
@@ -186,12 +186,12 @@ def settle(
     return Settled(Options(**values), where, make, notes)
 
 
-def _scale(given: Any, precision: str) -> str | float | None:
-    if given is None:
+def _scale(scale: Any, precision: str) -> str | float | None:
+    if scale is None:
         return "dynamic" if precision in SCALED else None
-    if isinstance(given, str):
-        return _given.word("fit", "loss_scale", given, ("dynamic",))
-    value = _positive("loss_scale", given, "1024")
+    if isinstance(scale, str):
+        return _given.word("fit", "loss_scale", scale, ("dynamic",))
+    value = _positive("loss_scale", scale, "1024")
     return None if value == 1 else value
 
 
@@ -251,7 +251,8 @@ def _without_what_is_missing(
             "autotune",
             False,
             not is_cuda,
-            f"cuDNN runs on NVIDIA GPUs; {where.name} has other convolutions, so nothing was tuned.",
+            f"cuDNN runs on NVIDIA GPUs; {where.name} has other convolutions, so nothing was "
+            "tuned.",
         ),
         (
             "channels_last",
@@ -273,29 +274,29 @@ def _without_what_is_missing(
 
 
 def _optimizer(
-    given: Any, learning_rate: Any, values: dict[str, Any], notes: list[Note]
+    optimizer: Any, learning_rate: Any, values: dict[str, Any], notes: list[Note]
 ) -> tuple[str, Callable[[Any], Any]]:
     """Return the optimizer's name and a function from parameters to it."""
     import torch
 
-    if given is None or isinstance(given, torch.optim.Optimizer):
+    if optimizer is None or isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(
-            f"fit: optimizer is {shown(given)}; expected a name such as 'adam', or a function from "
+            f"fit: optimizer is {shown(optimizer)}; expected a name such as 'adam', or a function from "
             "parameters to an optimizer. "
             "Pass optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)."
         )
-    if not isinstance(given, str):
-        if not callable(given):
+    if not isinstance(optimizer, str):
+        if not callable(optimizer):
             raise InputError(
-                f"fit: optimizer is {shown(given)}; expected a name or a function. Pass 'adam'."
+                f"fit: optimizer is {shown(optimizer)}; expected a name or a function. Pass 'adam'."
             )
         if learning_rate is not None or values["fused"] is not None:
             raise InputError(
                 "fit: the optimizer is a function, so it decides learning_rate and fused itself; "
                 "expected neither. Leave them out."
             )
-        name = str(getattr(given, "__name__", "optimizer"))
-        return name.replace("<lambda>", "own optimizer"), given
+        name = str(getattr(optimizer, "__name__", "optimizer"))
+        return name.replace("<lambda>", "own optimizer"), optimizer
     known = {
         name.lower(): kind
         for name in torch.optim.__all__
@@ -303,7 +304,7 @@ def _optimizer(
         and isinstance(kind := getattr(torch.optim, name), type)
         and issubclass(kind, torch.optim.Optimizer)
     }
-    word = _given.word("fit", "optimizer", given.lower(), [*sorted(known), "sgd-momentum"])
+    word = _given.word("fit", "optimizer", optimizer.lower(), [*sorted(known), "sgd-momentum"])
     kind = torch.optim.SGD if word == "sgd-momentum" else known[word]
     takes = inspect.signature(kind).parameters
     arguments: dict[str, Any] = {"lr": values["learning_rate"]}

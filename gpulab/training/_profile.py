@@ -399,11 +399,11 @@ def _result(
     )
     notes = []
     if (kept := _whole_steps(spans, windows)) < count:
-        told = (
+        sentence = (
             f"{len(spans):,} spans are too many to keep, so the figures are those of the "
-            f"first {plural(kept, 'step')} of {count}."
+            f"first {plural(kept, 'step')} of {count}. Profile fewer steps."
         )
-        notes.append(Note("skipped", f"{told} Profile fewer steps."))
+        notes.append(Note("skipped", sentence))
         windows, end = windows[:kept], windows[kept - 1][1]
         spans = [span for span in spans if span.start_seconds <= end]
         events = [event for event in events if (event.time_range.start - zero) * 1e-6 <= end]
@@ -444,7 +444,7 @@ def _is_mark(event: Any) -> bool:
 
 
 def _span(event: Any, zero: float, windows: Sequence[tuple[float, float]]) -> ProfileSpan | None:
-    """Return an event as a span; None for our own marks and for what lies outside the steps."""
+    """Return an event as a span; None for our own marks and for what is outside the steps."""
     start, end = (event.time_range.start - zero) * 1e-6, (event.time_range.end - zero) * 1e-6
     if event.name.startswith(_MARK) or end <= start or not windows[0][0] <= start <= windows[-1][1]:
         return None

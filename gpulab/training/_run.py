@@ -739,22 +739,19 @@ def rising_note(
 
 def left_out_note(options: Options, skipped: int, steps: int, scale: float) -> Note | None:
     """Say that dynamic scaling left out most of the steps, where it did: the loss stands still
-    then, and nothing else tells.
+    then, and nothing else shows why.
     """
     if 2 * skipped <= steps:
         return None
-    told = (
-        f"{skipped} of {steps} steps changed no weight, since gradients were infinite or nan "
-        f"in float16; the loss scale fell to {scale:g}"
+    lower = f"loss_scale={max(scale / 2, 1):g}"
+    advice = (
+        ", so the scale is not the cause. Train a few steps in float32 and find where the nan "
+        "comes from."
+        if scale < 1
+        else f" and may still settle. Take more steps, or start with a lower one: {lower}."
     )
-    if scale < 1:
-        return Note(
-            "skipped",
-            f"{told}, so the scale is not the cause. Train a few steps in float32 and find where "
-            "the nan comes from.",
-        )
     return Note(
         "skipped",
-        f"{told} and may still settle. Take more steps, or start with a lower one: "
-        f"loss_scale={max(scale / 2, 1):g}.",
+        f"{skipped} of {steps} steps changed no weight, since gradients were infinite or nan "
+        f"in float16; the loss scale fell to {scale:g}{advice}",
     )

@@ -1,8 +1,8 @@
 """The tasks that the later notebooks share: data, a model, a loss, and the hyperparameters that it
 learns with.
 
-The data are scikit-learn's digits, a harder variant of them, and this course's own prose. Nothing is
-downloaded. Each set is made once a process and is the same on every machine: splits, shifts and
+The data are scikit-learn's digits, a harder variant of them, and this course's own prose. Nothing
+is downloaded. Each set is made once a process and is the same on every machine: splits, shifts and
 noise come from NumPy's generator under a fixed seed, never from the seed of a run.
 """
 

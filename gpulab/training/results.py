@@ -615,7 +615,8 @@ class LadderResult(_ComparedByContent, Result):
     def sentence(self) -> str:
         """The result in words, as far as the intervals allow."""
         how = {
-            "faster": "The product promises more than the measured gain of all techniques together.",
+            "faster": "The product promises more than the measured gain of all techniques "
+            "together.",
             "slower": "The measured gain of all techniques together is larger than the product of "
             "their single gains.",
         }.get(
