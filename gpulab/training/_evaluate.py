@@ -73,7 +73,9 @@ class Answers:
         # Where all items are alike their spread says nothing; Wilson's interval does.
         alike = self.each == 1 or bool((shares == shares[0]).all())
         interval = (
-            wilson(round(correct / self.each), len(self.right)) if alike else clustered(shares)
+            wilson(round(correct / self.each), len(self.right))
+            if alike
+            else _around(float(shares.mean()), _half(shares))
         )
         evidence = Evidence.measured(self.device, samples=len(self.right))
         return Accuracy(
@@ -96,11 +98,9 @@ def answers_of(model: Any, job: Task) -> Answers:
             f"evaluate: got {kind_of(model)}; expected a torch.nn.Module. Pass the model, then the "
             "task."
         )
-    first = next(
-        (t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()), None
-    )
-    where = first.device if first is not None else torch.device("cpu")
-    dtype = first.dtype if first is not None else torch.float32
+    tensors = (*model.parameters(), *model.buffers(), torch.empty(0))
+    first = next(t for t in tensors if t.is_floating_point())
+    where, dtype = first.device, first.dtype
     loss, right = 0.0, []
     with _settings.modes_kept(model), torch.inference_mode():
         model.eval()
@@ -143,15 +143,12 @@ def wilson(correct: int, count: int) -> tuple[float, float]:
     share, z2 = correct / count, _Z**2
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = _Z * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2)) / (1 + z2 / count)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return _around(middle, half)
 
 
-def clustered(shares: np.ndarray) -> tuple[float, float]:
-    """Return a 95 % interval of the mean of items' shares, each item independent of the others
-    (Student's t).
-    """
-    mean, half = float(shares.mean()), _half(shares)
-    return max(0.0, mean - half), min(1.0, mean + half)
+def _around(mean: float, half: float, least: float = 0.0) -> tuple[float, float]:
+    """Return mean - half and mean + half, cut to what a share or a difference of shares can be."""
+    return max(least, mean - half), min(1.0, mean + half)
 
 
 def difference_interval(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
@@ -182,12 +179,11 @@ def difference_interval(before: np.ndarray, after: np.ndarray) -> tuple[float, f
     n = len(before)
     change = after - before
     if change.any() and not set(np.unique(np.concatenate([before, after]))) <= {0.0, 1.0}:
-        mean, half = float(change.mean()), _half(change)
-        return max(-1.0, mean - half), min(1.0, mean + half)
+        return _around(float(change.mean()), _half(change), -1.0)
     won, lost, whole = float((change > 0).sum()) + 0.5, float((change < 0).sum()) + 0.5, n + 2
     middle = (won - lost) / whole
     half = _Z * math.sqrt(won + lost - (won - lost) ** 2 / whole) / whole
-    return max(-1.0, middle - half), min(1.0, middle + half)
+    return _around(middle, half, -1.0)
 
 
 def _half(values: np.ndarray) -> float:
@@ -238,14 +234,14 @@ def accuracy_of(answers: list[Answers]) -> SeedsAccuracy:
             evidence,
         )
     half, wide, alike = _crossed(table)
-    low, high = _kept(mean, wide)
+    low, high = _around(mean, wide)
     # every item alike, so all right or all wrong: the items' spread says nothing, Wilson's interval
     # does
     if alike:
         by_wilson = wilson(round(mean * items), items)
         low, high = min(low, by_wilson[0]), max(high, by_wilson[1])
     return SeedsAccuracy(
-        accuracies, mean, _kept(mean, half), (low, high), answers[0].answers, evidence
+        accuracies, mean, _around(mean, half), (low, high), answers[0].answers, evidence
     )
 
 
@@ -268,7 +264,7 @@ def difference_over_seeds(
     if len(table) == 1:
         return mean, difference_interval(one[0], other[0])
     _, wide, alike = _crossed(table)
-    low, high = max(-1.0, mean - wide), min(1.0, mean + wide)
+    low, high = _around(mean, wide, -1.0)
     if alike:  # no item distinguishes them; another might
         by_items = difference_interval(one[0], other[0])
         low, high = min(low, by_items[0]), max(high, by_items[1])
@@ -297,7 +293,3 @@ def _crossed(table: np.ndarray) -> tuple[float, float, bool]:
         else float(models - 1)
     )
     return half, t_quantile(freedom) * math.sqrt(whole), by_items == 0.0
-
-
-def _kept(mean: float, half: float) -> tuple[float, float]:
-    return max(0.0, mean - half), min(1.0, mean + half)

@@ -135,19 +135,10 @@ class _ItemByItem:
     def __getitem__(self, indices: Any) -> Batch:
         import torch
 
-        if isinstance(indices, int):
-            return self.data[indices]
-        items = [self.data[int(index)] for index in indices]
-        return torch.stack([inputs for inputs, _ in items]), torch.stack(
-            [targets for _, targets in items]
-        )
+        inputs, targets = zip(*(self.data[int(index)] for index in indices), strict=True)
+        return torch.stack(inputs), torch.stack(targets)
 
-    def __getitems__(self, indices: Any) -> Batch:
-        """Return what PyTorch's DataLoader asks for at once, still item by item."""
-        return self[list(indices)]
-
-    def __len__(self) -> int:
-        return len(self.data)
+    __getitems__ = __getitem__  # what PyTorch's DataLoader asks for at once
 
 
 def _resident(data: Data, order: Order, to_device: Callable[[Batch], Batch]) -> Iterator[Batch]:

@@ -4,8 +4,10 @@ ladder's techniques, from a recorded ladder if there is one, else from single st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpulab import claims, recordings
 from gpulab.errors import InputError, shown
@@ -17,7 +19,6 @@ from gpulab.training.results import Gain
 from gpulab.units import format_ratio, format_seconds
 
 _EXPERIMENT = "training"
-_KNOWN = ("precision", "means")
 _USUAL = {"precision": "float32", "means": "plain"}
 
 
@@ -118,49 +119,44 @@ def recorded_steps(
     >>> recorded_steps(recordings.load("amd-epyc-2-cores"), {}, {"precision": "float8"})
     <float8, plain over float32, plain on amd-epyc-2-cores: not recorded yet>
     """
-    if not isinstance(recording, Recording):
-        raise InputError(
-            f"recorded_steps: {shown(recording)} is not a recording; expected one of "
-            "gl.recordings.load(name)."
-        )
-    ways = []
+    _check("recorded_steps", recording)
+    ways: list[dict[str, str]] = []
     for name, way in (("first", first), ("second", second)):
-        wrong = [key for key in way if key not in _KNOWN] if isinstance(way, Mapping) else [way]
+        wrong = [key for key in way if key not in _USUAL] if isinstance(way, Mapping) else [way]
         if wrong:
             raise InputError(
                 f"recorded_steps: {name} has {shown(wrong[0])}; expected a mapping with "
-                f"{' and '.join(map(repr, _KNOWN))}."
+                f"{' and '.join(map(repr, _USUAL))}."
             )
         ways.append({**_USUAL, **way})
     one, other = ways
     rows = []
     for entry in recording.select(_EXPERIMENT, **one):
         there = recording.find(_EXPERIMENT, **{**entry.params, **other})
-        if there is not None and there.key != entry.key:
-            rows.append(_row(entry, there))
-    return RecordedSteps(
-        recording.name, _words(one), _words(other), tuple(rows), recording.evidence()
-    )
+        if there is None or there.key == entry.key or not (entry.timing and there.timing):
+            continue
+        steps = float(entry.params.get("steps", 1))
+        speedup, ends = entry.timing.over(there.timing)
+        rows.append(
+            RecordedStep(
+                str(entry.params["model"]),
+                entry.timing.median_seconds / steps,
+                there.timing.median_seconds / steps,
+                speedup,
+                ends,
+                min(entry.timing.sample_count, there.timing.sample_count),
+            )
+        )
+    words = [f"{way['precision']}, {way['means']}" for way in ways]
+    return RecordedSteps(recording.name, words[0], words[1], tuple(rows), recording.evidence())
 
 
-def _words(way: Mapping[str, str]) -> str:
-    return f"{way['precision']}, {way['means']}"
-
-
-def _row(first: Entry, second: Entry) -> RecordedStep:
-    one, other = first.timing, second.timing
-    assert one is not None
-    assert other is not None
-    steps = float(first.params.get("steps", 1))
-    speedup, ends = one.over(other)
-    return RecordedStep(
-        str(first.params["model"]),
-        one.median_seconds / steps,
-        other.median_seconds / steps,
-        speedup,
-        ends,
-        min(one.sample_count, other.sample_count),
-    )
+def _check(function: str, recording: Any) -> None:
+    if not isinstance(recording, Recording):
+        raise InputError(
+            f"{function}: {shown(recording)} is not a recording; expected one of "
+            "gl.recordings.load(name)."
+        )
 
 
 EXPERIMENT = "speed-up ladder"
@@ -317,17 +313,11 @@ def recorded_ladder(recording: Recording) -> RecordedLadder:
     >>> recorded_ladder(recordings.load("amd-epyc-2-cores"))
     <ladder on amd-epyc-2-cores: not recorded yet>
     """
-    if not isinstance(recording, Recording):
-        raise InputError(
-            f"recorded_ladder: {shown(recording)} is not a recording; expected one of "
-            "gl.recordings.load(name)."
-        )
+    _check("recorded_ladder", recording)
     script = next(iter(recording.select(EXPERIMENT, form=START)), None)
     if script is None:
         return RecordedLadder(recording.name, (), None, None, recording.evidence())
-    forms = {
-        (str(e.params["form"]), str(e.params["technique"])): e for e in recording.select(EXPERIMENT)
-    }
+    forms = {(e.params["form"], e.params["technique"]): e for e in recording.select(EXPERIMENT)}
     # What failed or was not reached is among the entries too: the last form that was recorded may
     # lack techniques, and is not the whole.
     asked = {
@@ -335,39 +325,24 @@ def recorded_ladder(recording: Recording) -> RecordedLadder:
         for e in recording.entries
         if e.experiment == EXPERIMENT
     }
-    planned = [
-        technique
-        for technique in techniques()
-        if {(ALONE, technique.name), (UP_TO, technique.name)} & asked
-    ]
-    climbed = [technique for technique in planned if (UP_TO, technique.name) in asked]
-    whole = forms.get((UP_TO, climbed[-1].name)) if climbed else None
-    rows = []
-    for technique in techniques():
-        alone, up_to, without = (
-            forms.get((form, technique.name)) for form in (ALONE, UP_TO, WITHOUT)
+    planned = [one.name for one in techniques() if {(ALONE, one.name), (UP_TO, one.name)} & asked]
+    climbed = [name for name in planned if (UP_TO, name) in asked]
+    whole = forms.get((UP_TO, climbed[-1])) if climbed else None
+    rows = tuple(
+        RecordedRung(
+            str(script.params.get("model", "")),
+            one.name,
+            one.title,
+            _over(script, forms.get((ALONE, one.name))),
+            _over(script, forms.get((UP_TO, one.name))),
+            _over(forms.get((WITHOUT, one.name)), whole),
         )
-        if alone is None and up_to is None:
-            continue
-        rows.append(
-            RecordedRung(
-                str(script.params.get("model", "")),
-                technique.name,
-                technique.title,
-                _over(script, alone),
-                _over(script, up_to),
-                _over(without, whole),
-            )
-        )
-    singles = [row.alone.ratio for row in rows if row.alone is not None]
-    product = None
-    if rows and len(singles) == len(planned):
-        product = 1.0
-        for ratio in singles:
-            product *= ratio
-    return RecordedLadder(
-        recording.name, tuple(rows), product, _over(script, whole), recording.evidence()
+        for one in techniques()
+        if (ALONE, one.name) in forms or (UP_TO, one.name) in forms
     )
+    singles = [row.alone.ratio for row in rows if row.alone is not None]
+    product = math.prod(singles) if rows and len(singles) == len(planned) else None
+    return RecordedLadder(recording.name, rows, product, _over(script, whole), recording.evidence())
 
 
 def _over(first: Entry | None, second: Entry | None) -> Gain | None:

@@ -56,42 +56,25 @@ class Generators:
     def __init__(self, seed: int, device: Device) -> None:
         import torch
 
-        self._device = None if device.is_cpu else device
+        self._generators: list[Any] = [torch.default_generator]
+        if not device.is_cpu:
+            self._generators.append(_generator_of(device))
         with alone():
             callers = self._now()
             try:
                 # Not torch.manual_seed, which seeds every accelerator of the caller's too.
-                torch.default_generator.manual_seed(seed)
-                if self._device is not None:
-                    _generator_of(self._device).manual_seed(seed)
+                for generator in self._generators:
+                    generator.manual_seed(seed)
                 self._states = self._now()
             finally:
                 self._set(callers)
 
     def _now(self) -> list[Any]:
-        import torch
-
-        states = [torch.get_rng_state()]
-        if self._device is not None:
-            states.append(getattr(torch, self._device.torch_type).get_rng_state(*self._which()))
-        return states
+        return [generator.get_state() for generator in self._generators]
 
     def _set(self, states: list[Any]) -> None:
-        import torch
-
-        torch.set_rng_state(states[0])
-        if self._device is not None and len(states) > 1:
-            getattr(torch, self._device.torch_type).set_rng_state(states[1], *self._which())
-
-    def _which(self) -> tuple[int, ...]:
-        """Return the device's number, for which Metal, which has one device, does not ask in each
-        version.
-        """
-        return (
-            (self._device.index,)
-            if self._device is not None and self._device.torch_type != "mps"
-            else ()
-        )
+        for generator, state in zip(self._generators, states, strict=False):
+            generator.set_state(state)
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
@@ -143,11 +126,14 @@ def modes_kept(model: Any) -> Iterator[None]:
 
 
 def _generator_of(device: Device) -> Any:
-    """Return what seeds an accelerator's generator and no other's; Metal has one device."""
+    """Return an accelerator's own generator; Metal has one device."""
     import torch
 
+    if device.torch_type == "mps":
+        return torch.mps._get_default_mps_generator()
     module = getattr(torch, device.torch_type)
-    return module if device.torch_type == "mps" else module.default_generators[device.index]
+    module.init()  # before it there are no generators
+    return module.default_generators[device.index]
 
 
 def current(device: Device) -> contextlib.AbstractContextManager[Any]:
