@@ -417,9 +417,9 @@ def _marks(
 
 
 def _whisker(row: int, gain: Gain, marker: dict[str, Any], most: float) -> list[dict[str, Any]]:
-    told = {"hovertemplate": f"relative to the script: {gain}<extra></extra>"}
+    on_it = {"hovertemplate": f"relative to the script: {gain}<extra></extra>"}
     return [
-        {**_marks([gain], [row], marker, most), **told},
+        {**_marks([gain], [row], marker, most), **on_it},
         *_cut([gain], [row], marker["color"], most),
     ]
 
@@ -486,7 +486,7 @@ def diet(w: Weighing) -> LabFigure:
         }
         traces += [{**joined, **here}, {**_models(points, color, place), **here}]
     times = [end for _, m in points for end in _time_ends(m)]
-    said = " ".join(f"{number}: {_model_words(m)}." for number, m in points)
+    models = " ".join(f"{number}: {_model_words(m)}." for number, m in points)
     low = min([end for _, m in points for end in m.accuracy_interval or (0.0, 1.0)] + [0.9])
     margin = 0.05 * (1.0 - low)
     upward: dict[str, Any] = {"range": [100 * (low - margin), 100 * (1.0 + margin)]}
@@ -496,7 +496,7 @@ def diet(w: Weighing) -> LabFigure:
             f"{w.task}: accuracy, size and time of compressed models",
             w.evidence,
             f"Accuracy of {len(points)} models on {w.task} over file size and time on {w.device}. "
-            f"{said} Pareto front: {', '.join(w.front)}.",
+            f"{models} Pareto front: {', '.join(w.front)}.",
             420,
         ),
         traces,

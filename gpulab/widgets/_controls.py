@@ -296,13 +296,13 @@ class Number(Control):
         if number is None or not fits or (self.integer and not number.is_integer()):
             # A browser sends what it cannot read as a number, such as "64k" or a comma for a point,
             # as nothing.
-            given = (
+            problem = (
                 "no number was typed"
                 if value is None or (isinstance(value, str) and not value)
                 else f"{shown(value)} will not do"
             )
             raise InputError(
-                f"{self.label}: {given}; expected {self._expected()}. Type one, such as "
+                f"{self.label}: {problem}; expected {self._expected()}. Type one, such as "
                 f"{self.raw(self.default)}."
             )
         return int(number) if self.integer else number

@@ -560,9 +560,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         corrected; but what came with it must not be run with another value than was on the screen.
         """
         order = {name: place for place, name in enumerate(self.controls)}
-        given = [(str(name), raw, seq) for name, raw, seq in values]
+        received = [(str(name), raw, seq) for name, raw, seq in values]
         gone: list[str] = []
-        for name, raw, seq in sorted(given, key=lambda value: order.get(value[0], -1)):
+        for name, raw, seq in sorted(received, key=lambda value: order.get(value[0], -1)):
             place = str(content.get("view")), name
             if self._is_new(content, name, seq):
                 self._gone.pop(place, None)
@@ -656,19 +656,19 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 # a picture that cannot be drawn must not leave the instrument running for ever
                 sentence = in_one_sentence(failure)
             ending = "stopped" if job.stopping else "failed" if sentence else "done"
-            said, shown = (
+            progress, error = (
                 (sentence, "") if job.stopped_empty else (f"{action.label}: {ending}", sentence)
             )
             # while the work ran: it is still in its field, and not in the next run before it is
             # corrected
             refused = self._refused
-            shown = f"{shown} {self._panel.error}".strip() if refused else shown
+            error = f"{error} {self._panel.error}".strip() if refused else error
             self._results.write(busy=False)
             self._panel.write(
-                error=shown,
+                error=error,
                 error_control=refused,
                 fraction=0.0,
-                progress=said,
+                progress=progress,
                 state="idle",
                 action="",
                 ended=self._panel.ended + 1,

@@ -210,11 +210,11 @@ class OccupancyExplorer(Instrument):
         """
         launch = self.launch
         headers, rows = launch.table()
-        told = [row for row in rows if row[0] != "why"]  # the sentence stands over the table
+        facts = [row for row in rows if row[0] != "why"]  # the sentence stands over the table
         return Drawing(
             figures.occupancy(launch),
             headers,
-            told,
+            facts,
             [launch.evidence],
             message=launch.explanation,
         )

@@ -162,7 +162,7 @@ class NumberFormats(Instrument):
             many.append(precision.number(first.given, values["beside"]))
         # a row's name, and what each format has there
         rows = [
-            [cells[0][0], *(told for _, told in cells)]
+            [cells[0][0], *(fact for _, fact in cells)]
             for cells in zip(*(n.table()[1] for n in many), strict=True)
         ]
         return Drawing(

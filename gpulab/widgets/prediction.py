@@ -55,11 +55,11 @@ class PredictionPanel(Panel):
         sentence.
         """
         try:
-            said = self._prediction.submit(value)
+            status = self._prediction.submit(value)
         except (GpulabError, OSError) as error:
             self.write(error=in_one_sentence(error), status=self._prediction.status)
             return
-        self.write(error="", status=said)
+        self.write(error="", status=status)
 
     def stop(self) -> None:
         """Stop following the question; called when its cell is run again."""

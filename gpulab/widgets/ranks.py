@@ -110,7 +110,7 @@ atexit.register(LIVE.end)
 class OnRanks(Instrument):
     """The base class of instruments that run on real ranks."""
 
-    # the ranks that work under way has been given; others may be at work on the shared ones while
+    # the ranks that work under way has been arguments; others may be at work on the shared ones while
     # it waits its turn
     _used: Any = None
 
@@ -326,28 +326,28 @@ class PipelineSchedule(OnRanks):
     def code_for(self, values: Values) -> str:
         """Return the timetable's call, or that of the run where one is shown."""
         scale = 1.0 if self._fresh is None else _MS
-        given = _digits(_modelled(values, scale))
-        first = given.pop("stages"), given.pop("microbatches"), given.pop("schedule")
-        timetable = f"s = {call('models.pipeline_schedule', *first, **given)}"
+        arguments = _digits(_modelled(values, scale))
+        first = arguments.pop("stages"), arguments.pop("microbatches"), arguments.pop("schedule")
+        timetable = f"s = {call('models.pipeline_schedule', *first, **arguments)}"
         if self._fresh is None:
             return cell(timetable, 'gl.figures.pipeline_schedule(s, unit="ms")')
-        given = _digits(_measured(values))
-        first = Code("ranks"), given.pop("schedule"), given.pop("microbatches")
+        arguments = _digits(_measured(values))
+        first = Code("ranks"), arguments.pop("schedule"), arguments.pop("microbatches")
         # without messages the run has the timetable
         beside = bool(float(values["transfer_ms"]))
         return cell(
             f"with gl.parallel.cluster({values['stages']}) as ranks:",
-            f"    r = {call('parallel.run_schedule', *first, **given)}",
+            f"    r = {call('parallel.run_schedule', *first, **arguments)}",
             *([timetable] if beside else []),
             f"gl.figures.pipeline_schedule({'s, r' if beside else 'r'})",
         )
 
 
-def _digits(given: dict[str, Any]) -> dict[str, Any]:
+def _digits(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return arguments with the numbers as code: all digits that they are rounded to."""
     return {
         name: Code(f"{value:.12g}") if isinstance(value, float) else value
-        for name, value in given.items()
+        for name, value in arguments.items()
     }
 
 

@@ -204,13 +204,13 @@ class PipelineTimeline(Instrument):
     def code_for(self, values: Values) -> str:
         """Return the call of ``gl.training`` behind the picture."""
         if values["way"] == "here":
-            given = {name: v for name, v in _measured(values).items() if v is not None}
-            return cell(f"p = {call('training.pipeline', **given)}", "gl.figures.pipeline(p)")
-        given = _modelled(values)
-        loading, compute = given.pop("loading_seconds"), given.pop("compute_seconds")
-        given["copy_seconds"] = float(f"{given['copy_seconds']:.3g}")
+            arguments = {name: v for name, v in _measured(values).items() if v is not None}
+            return cell(f"p = {call('training.pipeline', **arguments)}", "gl.figures.pipeline(p)")
+        arguments = _modelled(values)
+        loading, compute = arguments.pop("loading_seconds"), arguments.pop("compute_seconds")
+        arguments["copy_seconds"] = float(f"{arguments['copy_seconds']:.3g}")
         seconds = Code(f"{loading:.4g}"), Code(f"{compute:g}")
-        made = call("training.model_pipeline", *seconds, **given)
+        made = call("training.model_pipeline", *seconds, **arguments)
         return cell(f"p = {made}", "gl.figures.pipeline(p)")
 
 
@@ -417,7 +417,7 @@ class ModelDiet(Instrument):
         ]
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether a control applies, given the others: scale and inputs only with few bits,
+        """Return whether a control applies, arguments the others: scale and inputs only with few bits,
         networks only for images.
         """
         if control.name in ("scale", "inputs"):
@@ -481,18 +481,18 @@ class ModelDiet(Instrument):
 
     def draw(self, values: Values) -> Drawing:
         """Return the points as figure and table, and why the newest model is not faster."""
-        told = ""
+        about_recipe = ""
         try:
             if self.recipe(values).label == "as trained":
-                told = "The recipe does not change anything yet: set one of its controls."
+                about_recipe = "The recipe does not change anything yet: set one of its controls."
         except InputError as error:
-            told = str(error)
+            about_recipe = str(error)
         w = self.result
         if w is None:
-            return Drawing(message=f"{told} {_START}".strip())
+            return Drawing(message=f"{about_recipe} {_START}".strip())
         newest = self._newest.get(_key(values))
-        words = (
-            said for m, said in zip(w.models[1:], w.sentences, strict=True) if m.label == newest
+        sentences = (
+            words for m, words in zip(w.models[1:], w.sentences, strict=True) if m.label == newest
         )
         headers = (
             "",
@@ -506,7 +506,7 @@ class ModelDiet(Instrument):
             "Pareto front",
         )
         rows = [_row(number, each, w) for number, each in enumerate(w.models, start=1)]
-        message = f"{next(words, '')} {told}".strip()
+        message = f"{next(sentences, '')} {about_recipe}".strip()
         return Drawing(figures.diet(w), headers, rows, [w.evidence], w.notes, message)
 
     def code_for(self, values: Values) -> str:
