@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpulab.figures import palette
-from gpulab.figures._style import LabFigure, composed, count_axis, frame, guide, ink
+from gpulab.figures._style import LabFigure, composed, count_axis, frame, guide, ink, on_mouse
 from gpulab.units import format_number, format_seconds, plural
 
 if TYPE_CHECKING:
@@ -31,40 +31,26 @@ def inference(
         Batches, the tokens per second that were reached, and where that comes from.
     """
     plans = sorted(plans, key=lambda plan: plan.batch)
-    first = plans[0]
-    most = first.largest_batch
-    top = plans[-1].tokens_per_second
-    chosen = [plan for plan in plans if plan.batch == batch]
+    first, last = plans[0], plans[-1]
+    badge, most = first.evidence.badge, first.largest_batch
+    line = {"mode": "lines", "line": palette.line(badge, palette.BLUE)}
+    ring = {"mode": "markers", "marker": palette.marker(badge, palette.BLUE, "circle", 12)}
     traces: list[dict[str, Any]] = [
         {
-            "type": "scatter",
-            "mode": mode,
             "x": [plan.batch for plan in those],
             "y": [plan.tokens_per_second for plan in those],
             "name": ink(name),
-            "customdata": [_words(plan) for plan in those],
-            "hovertemplate": "%{customdata}<extra></extra>",
+            **on_mouse(map(_words, those)),
             **look,
         }
-        for those, mode, name, look in (
-            (
-                plans,
-                "lines",
-                "at most (modelled)",
-                {"line": palette.line(first.evidence.badge, palette.BLUE)},
-            ),
-            (
-                chosen,
-                "markers",
-                f"a batch of {batch}",
-                {"marker": palette.marker(first.evidence.badge, palette.BLUE, "circle", 12)},
-            ),
+        for those, name, look in (
+            (plans, "at most (modelled)", line),
+            ([plan for plan in plans if plan.batch == batch], f"a batch of {batch}", ring),
         )
         if those
     ]
     traces += [
         {
-            "type": "scatter",
             "mode": "markers",
             "x": [size],
             "y": [rate],
@@ -74,27 +60,23 @@ def inference(
         }
         for size, rate, evidence in measured
     ]
-    description = (
+    words = (
         f"{first.model.name} on {first.device}, {first.weights} weights, {first.context:,} "
         f"positions: {format_number(first.tokens_per_second)} tokens per second at batch "
-        f"{first.batch:,}, {format_number(top)} at batch {plans[-1].batch:,}, at most."
+        f"{first.batch:,}, {format_number(last.tokens_per_second)} at batch {last.batch:,}, at "
+        "most."
     )
-    base = frame(
-        "Tokens per second over the batch",
-        [first.evidence, *(evidence for _, _, evidence in measured)],
-        description,
-    )
-    plain = base.layout.to_plotly_json()
     rates = [plan.tokens_per_second for plan in plans] + [rate for _, rate, _ in measured]
-    sizes = [float(plan.batch) for plan in plans]
+    evidence = [first.evidence, *(one for *_, one in measured)]
     figure = composed(
-        base,
+        frame("Tokens per second over the batch", evidence, words),
         traces,
-        xaxis={**plain["xaxis"], **count_axis(sizes, "sequences in the batch (log scale)")},
-        yaxis={**plain["yaxis"], **count_axis(rates, "tokens per second (log scale)")},
+        {"type": "scatter"},
+        xaxis=count_axis([plan.batch for plan in plans], "sequences in the batch (log scale)"),
+        yaxis=count_axis(rates, "tokens per second (log scale)"),
     )
-    if most and plans[0].batch <= most <= plans[-1].batch:
-        guide(figure, most, f"{plural(most, 'sequence')} fit", before=most > plans[-1].batch / 4)
+    if most and first.batch <= most <= last.batch:
+        guide(figure, most, f"{plural(most, 'sequence')} fit", before=most > last.batch / 4)
     return figure
 
 

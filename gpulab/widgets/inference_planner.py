@@ -4,7 +4,7 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpulab import devices, figures, models, timing
@@ -13,9 +13,20 @@ from gpulab.errors import InputError, shown
 from gpulab.models import LANGUAGE_MODELS, InferencePlan, LanguageModel
 from gpulab.timing import Measurement
 from gpulab.units import format_number, format_seconds
-from gpulab.widgets._controls import Choice, Control, Number, Slider
-from gpulab.widgets._instrument import Action, Drawing, Instrument
-from gpulab.widgets._work import Progress, Stop
+from gpulab.widgets._instrument import (
+    Action,
+    Choice,
+    Control,
+    Drawing,
+    Instrument,
+    Number,
+    Progress,
+    Slider,
+    Stop,
+    Values,
+    call,
+    cell,
+)
 
 _HERE = "this machine"
 _PRODUCTS = ("L4", "GeForce RTX 4090", "A100 80GB SXM", "H100 SXM", "H200 SXM")
@@ -54,7 +65,7 @@ class InferencePlanner(Instrument):
         self._here: models.Roofline | None = None  # measured by the first run
         super().__init__(**values)
 
-    def make_controls(self) -> Sequence[Control]:
+    def make_controls(self) -> list[Control]:
         """Return the model, the device, the formats, context, batch and price."""
         return [
             self._model_control(),
@@ -140,7 +151,7 @@ class InferencePlanner(Instrument):
         """Memory and least times for the present controls."""
         return self._plan(self.values, self._roofs(self.values), self.values["batch"])
 
-    def _roofs(self, values: Mapping[str, Any]) -> models.Roofline:
+    def _roofs(self, values: Values) -> models.Roofline:
         if values["device"] != _HERE:
             return models.roofline(values["device"])
         self._here = self._here or models.roofline()
@@ -150,7 +161,7 @@ class InferencePlanner(Instrument):
         """The plan is never old; a measurement that no longer fits it is not shown."""
         return False
 
-    def _plan(self, values: Mapping[str, Any], roofs: models.Roofline, batch: int) -> InferencePlan:
+    def _plan(self, values: Values, roofs: models.Roofline, batch: int) -> InferencePlan:
         return models.inference(
             self._models[values["model"]],
             roofs,
@@ -158,9 +169,7 @@ class InferencePlanner(Instrument):
             batch=batch,
         )
 
-    def work(
-        self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop
-    ) -> Measurement:
+    def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Measurement:
         """Measure the products of one layer with as many rows as sequences."""
         import torch
 
@@ -177,7 +186,7 @@ class InferencePlanner(Instrument):
             (shape.feed_width, shape.width),
         ]
         device, dtype = devices.find(None), getattr(torch, values["weights"])
-        kind = str(device)
+        there = {"device": str(device), "dtype": dtype}
         needed = 2 * dtype.itemsize * sum(rows * columns for rows, columns in sizes)
         if needed > (device.free_bytes or needed):
             raise InputError(
@@ -187,20 +196,17 @@ class InferencePlanner(Instrument):
         progress(0.0, "measuring the rates of this machine")
         self._here = self._here or models.roofline(stop=stop)
         progress(0.3, "making one layer")
-        layer = [torch.randn(out, inside, device=kind, dtype=dtype) for inside, out in sizes]
-        rows = [
-            torch.ones(values["batch"], inside, device=kind, dtype=dtype) for inside, _ in sizes
-        ]
+        layer = [torch.randn(out, inside, **there) for inside, out in sizes]
+        rows = [torch.ones(values["batch"], inside, **there) for inside, _ in sizes]
+        linear = torch.nn.functional.linear
 
         def step() -> Any:
-            return [
-                torch.nn.functional.linear(x, matrix) for x, matrix in zip(rows, layer, strict=True)
-            ]
+            return [linear(x, matrix) for x, matrix in zip(rows, layer, strict=True)]
 
         progress(0.5, "measuring")
         return timing.measure(step, device=device, deadline=3.0, label="one layer", stop=stop)
 
-    def draw(self, values: Mapping[str, Any]) -> Drawing:
+    def draw(self, values: Values) -> Drawing:
         """Return tokens per second over the batch, the plan's table, and what limits it."""
         if values["device"] == _HERE and self._here is None:
             return Drawing(message="Press the button: it also measures this machine's rates.")
@@ -208,38 +214,38 @@ class InferencePlanner(Instrument):
         chosen = self._plan(values, roofs, values["batch"])
         plans = [self._plan(values, roofs, 2**k) for k in range(11)]
         headers, rows = chosen.table()
-        told: list[Sequence[str]] = [*rows]
+        table: list[Sequence[str]] = [*rows]
         if values["price"]:
             cost = chosen.cost_per_million_tokens(values["price"])
-            told.append(("a million tokens cost at least", format_number(cost)))
+            table.append(("a million tokens cost at least", format_number(cost)))
         evidence, notes = [chosen.evidence], [*roofs.notes]
         measured: Measurement | None = self.results.get("measure")
         points = []
         if measured is not None and values["device"] == _HERE and not super()._stale("measure"):
             seconds = measured.median_seconds * chosen.model.layers
-            told.append(("products of all layers in a step, measured", format_seconds(seconds)))
+            table.append(("products of all layers in a step, measured", format_seconds(seconds)))
             points.append((chosen.batch, chosen.batch / seconds, measured.evidence))
             evidence.append(measured.evidence)
             notes += measured.notes
         return Drawing(
             figures.inference(plans, chosen.batch, points),
             headers,
-            told,
+            table,
             evidence,
             notes,
             message=chosen.explanation,
         )
 
-    def code_for(self, values: Mapping[str, Any]) -> str:
+    def code_for(self, values: Values) -> str:
         """Return the plan's call and the figure."""
         shape = self._models[values["model"]]
         model = f"gl.models.{shape}" if shape.name not in LANGUAGE_MODELS else f'"{shape.name}"'
-        device = "" if values["device"] == _HERE else f'"{values["device"]}"'
+        device = [] if values["device"] == _HERE else [values["device"]]
         formats = f'weights="{values["weights"]}", cache="{values["cache"]}"'
-        return (
-            f"import gpulab as gl\n\nmodel = {model}\n"
-            f"roofs = gl.models.roofline({device})\n"
-            f"plans = [gl.models.inference(model, roofs, context={values['context']}, "
-            f"batch=2**k,\n                             {formats}) for k in range(11)]\n"
-            f"gl.figures.inference(plans, batch={values['batch']})"
+        return cell(
+            f"model = {model}",
+            f"roofs = {call('models.roofline', *device)}",
+            f"plans = [gl.models.inference(model, roofs, context={values['context']}, batch=2**k,",
+            f"                             {formats}) for k in range(11)]",
+            f"gl.figures.inference(plans, batch={values['batch']})",
         )

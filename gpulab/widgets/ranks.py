@@ -110,8 +110,8 @@ atexit.register(LIVE.end)
 class OnRanks(Instrument):
     """The base class of instruments that run on real ranks."""
 
-    # the ranks that work under way has been arguments; others may be at work on the shared ones while
-    # it waits its turn
+    # the ranks that work under way uses; others may be at work on the shared ones while it waits
+    # its turn
     _used: Any = None
 
     @contextlib.contextmanager

@@ -417,8 +417,8 @@ class ModelDiet(Instrument):
         ]
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether a control applies, arguments the others: scale and inputs only with few bits,
-        networks only for images.
+        """Return whether a control applies: scale and inputs only with few bits, networks only for
+        images.
         """
         if control.name in ("scale", "inputs"):
             return "bits" in self.values["stored"]
