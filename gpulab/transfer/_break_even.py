@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpulab import _backends, _given, devices, timing, workloads
 from gpulab.devices import Device
@@ -22,8 +22,9 @@ from gpulab.workloads import Workload, WorkloadSpec
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
-# The accelerator's time with copies, or None where this size is not known there.
-DeviceTime = Callable[[Workload, tuple[Any, ...], float], "_Time | None"]
+# The accelerator's seconds with both copies and what was noted about them, or the note that says why
+# there are none: a function of the work, its inputs on the host, and the deadline.
+DeviceTime = Callable[[Workload, tuple[Any, ...], float], "tuple[float, tuple[Note, ...]] | Note"]
 
 _DEFAULT_PROCESSOR = "nvidia-h200"
 # Each size is measured twice, and for at least this long.
@@ -218,16 +219,7 @@ def _ascending(spec: WorkloadSpec, sizes: Iterable[int] | None) -> list[int]:
     return sorted({spec(n=n).n for n in chosen})
 
 
-@dataclass(frozen=True)
-class _Time:
-    """One call on the accelerator with both copies, and what its measurement noted."""
-
-    seconds: float
-    notes: tuple[Note, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Other:
+class _Other(NamedTuple):
     """The accelerator, in whatever form: its times with copies, and what stands behind them."""
 
     time: DeviceTime
@@ -258,26 +250,34 @@ def _other(
 
 
 def _recorded(recording: Recording) -> _Other:
-    def time_of(w: Workload, inputs: tuple[Any, ...], deadline: float) -> _Time | None:
-        # the catalogue is recorded with its usual parameters only
-        if dict(w.params) != dict(w.spec.params):
-            return None
+    def time_of(
+        w: Workload, inputs: tuple[Any, ...], deadline: float
+    ) -> tuple[float, tuple[Note, ...]] | Note:
         entry = recording.find("catalogue", workload=w.name, n=w.n, dtype=w.dtype)
-        if entry is None or entry.timing is None or entry.timing.with_transfer_seconds is None:
-            return None
+        # the catalogue is recorded with its usual parameters only
+        usual = dict(w.params) == dict(w.spec.params)
+        if (
+            not usual
+            or entry is None
+            or entry.timing is None
+            or entry.timing.with_transfer_seconds is None
+        ):
+            return Note("skipped", f"{w.label} is not recorded there yet.")
         known = tuple(
             Note(note.code, f"as recorded, {note.symptom}") for note in entry.timing.notes
         )
-        return _Time(entry.timing.with_transfer_seconds, known)
+        return entry.timing.with_transfer_seconds, known
 
     return _Other(time_of, recording.evidence())
 
 
 def _modelled(road: Link, model: ProcessorModel) -> _Other:
-    def time_of(w: Workload, inputs: tuple[Any, ...], deadline: float) -> _Time:
+    def time_of(
+        w: Workload, inputs: tuple[Any, ...], deadline: float
+    ) -> tuple[float, tuple[Note, ...]]:
         there = sum(road.seconds(nbytes) for nbytes in _sizes_of(inputs))
         back = road.seconds(_result_bytes(w, inputs))
-        return _Time(there + model.seconds(w.flops, w.nbytes, w.dtype) + back)
+        return there + model.seconds(w.flops, w.nbytes, w.dtype) + back, ()
 
     evidence = Evidence.modelled(
         f"link {road.name}: {road.evidence.assumptions or 'the fit of a sweep'}; compute: "
@@ -289,14 +289,17 @@ def _modelled(road: Link, model: ProcessorModel) -> _Other:
 
 
 def _measured(where: Device, stop: Stop | None) -> _Other:
-    def time_of(w: Workload, inputs: tuple[Any, ...], deadline: float) -> _Time:
+    def time_of(
+        w: Workload, inputs: tuple[Any, ...], deadline: float
+    ) -> tuple[float, tuple[Note, ...]] | Note:
         there = w.inputs(where)
         result = w.run(*there)
         difference = w.difference(result, there)
         if not difference <= w.tolerance:
-            raise _DisagreeError(
+            return Note(
+                "disagree",
                 f"{w.label} on {where.name} differs from the float64 reference by "
-                f"{difference:.1e}; {w.tolerance:.1e} is allowed."
+                f"{difference:.1e}; {w.tolerance:.1e} is allowed.",
             )
         m = timing.measure(
             w.run,
@@ -314,13 +317,9 @@ def _measured(where: Device, stop: Stop | None) -> _Other:
                 f"break_even: stopped before {w.label} was timed with its copies; there is nothing "
                 "to compare. Run it again."
             )
-        return _Time(m.with_transfer_seconds, m.notes)
+        return m.with_transfer_seconds, m.notes
 
     return _Other(time_of, Evidence.measured(where.name), lambda w: w.check(where))
-
-
-class _DisagreeError(Exception):
-    """The accelerator's result is wrong, so its time means nothing; becomes a note."""
 
 
 def _sizes_of(arrays: tuple[Any, ...]) -> list[int]:
@@ -351,7 +350,7 @@ class _Search:
     rows: list[BreakEvenRow] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     _begin: float = field(default_factory=time.perf_counter)
-    _last: tuple[float, float] | None = None  # work and seconds of a call at the size before
+    _pace: float = 0.0  # seconds of a call per operation or byte, at the size before
     # by whose times, and the note's code
     _disturbed: dict[tuple[str, str], list[tuple[int, str]]] = field(default_factory=dict)
 
@@ -366,8 +365,8 @@ class _Search:
             )
             return False
         left = self.deadline - (time.perf_counter() - self._begin)
-        expected = self._expected_seconds(w)
-        if expected is not None and expected * 3 > left:
+        expected = self._pace * max(w.flops, w.nbytes)
+        if self._pace and expected * 3 > left:
             call = format_seconds(expected)
             self.notes.append(
                 Note(
@@ -379,6 +378,7 @@ class _Search:
             return False
         if self.progress is not None:
             self.progress(done, w.label)
+        ended = ""
         try:
             w.check("cpu")
             self.other.check(w)
@@ -388,27 +388,20 @@ class _Search:
             return False
         except InputError as error:
             self.notes.append(Note("skipped", str(error)))
-        except _DisagreeError as error:
-            self.notes.append(Note("disagree", str(error)))
         except StoppedError:
-            self.notes.append(
-                Note(
-                    "stopped",
-                    f"The search was stopped at n = {w.n}; run it again for larger sizes.",
-                )
-            )
-            return False
+            ended = "stopped"
         except KeyboardInterrupt:
             if not self.rows:
                 raise
+            ended = "interrupted"
+        if ended:
             self.notes.append(
                 Note(
-                    "interrupted",
-                    f"The search was interrupted at n = {w.n}; run it again for larger sizes.",
+                    ended,
+                    f"The search was {ended} at n = {w.n}; run it again for larger sizes.",
                 )
             )
-            return False
-        return True
+        return not ended
 
     def disturbances(self) -> list[Note]:
         """Return what disturbed the measurements of each side: once each, with its sizes and the
@@ -431,15 +424,6 @@ class _Search:
             if note.code in _DISTURBANCES:
                 self._disturbed.setdefault((side, note.code), []).append((n, note.sentence))
 
-    def _work(self, w: Workload) -> float:
-        return max(w.flops, w.nbytes)
-
-    def _expected_seconds(self, w: Workload) -> float | None:
-        if self._last is None:
-            return None
-        work, seconds = self._last
-        return seconds * self._work(w) / work
-
     def _compare(self, w: Workload, deadline: float) -> None:
         inputs = w.inputs("cpu")
         host = timing.measure(
@@ -452,12 +436,14 @@ class _Search:
             label=w.label,
             stop=self.stop,
         )
-        self._last = (self._work(w), host.median_seconds)
+        self._pace = host.median_seconds / max(w.flops, w.nbytes, 1.0)
         self._hear("CPU", w.n, host.notes)
         device = self.other.time(w, inputs, deadline)
-        if device is None:
-            self.notes.append(Note("skipped", f"{w.label} is not recorded there yet."))
+        if isinstance(device, Note):
+            self.notes.append(device)
             return
-        self._hear("accelerator", w.n, device.notes)
+        seconds, noted = device
+        self._hear("accelerator", w.n, noted)
+
         copied = float(sum(_sizes_of(inputs)) + _result_bytes(w, inputs))
-        self.rows.append(BreakEvenRow(w.n, host.median_seconds, device.seconds, copied))
+        self.rows.append(BreakEvenRow(w.n, host.median_seconds, seconds, copied))
