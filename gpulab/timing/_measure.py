@@ -440,7 +440,7 @@ class Job:
         self.wait()()
         self.first_seconds = self.clock() - start
         if not self.given and self.device.is_cpu:
-            hidden = _work.device_of_result(result) or _work.newly_used(before)
+            hidden = _work.device_of_values((result,)) or _work.newly_used(before)
             if hidden is not None and not hidden.is_cpu:
                 self.device = hidden
                 self.wait()()
@@ -464,8 +464,8 @@ class Job:
         if it is not the named device.
         """
         try:
-            seen = _work.device_of_result(result, self.device) or _work.device_of_result(
-                self.args, self.device
+            seen = _work.device_of_values((result,), self.device) or _work.device_of_values(
+                (self.args,), self.device
             )
         except DeviceError:
             # of a kind that this machine does not list, such as "meta": nothing can wait for it
@@ -474,7 +474,7 @@ class Job:
 
     def _host_only(self, result: Any, before: dict[int, int]) -> bool:
         host = _work.device_of(self.fn, self.args)
-        end = _work.device_of_result(result)
+        end = _work.device_of_values((result,))
         on_host = host is not None and host.is_cpu and end is not None and end.is_cpu
         # a function that copies there and back by itself did work there
         return on_host and _work.newly_used(before) != self.device

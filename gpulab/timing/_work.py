@@ -37,24 +37,31 @@ _UNKNOWN_GPU_BYTES = 128 * 2**20
 Change = Callable[[Any, str], Any]
 
 
-def arrays_in(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
+def _parts(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """Give a value, and what is inside it if it is a tuple, a list, a mapping or a model."""
+    yield value
+    torch = sys.modules.get("torch")
+    items: Iterable[Any] = ()
+    if _backends.backend_of(value) is not None:
+        return
+    if torch is not None and isinstance(value, torch.nn.Module):
+        items = value.parameters()
+    elif depth > 0 and isinstance(value, (tuple, list)):
+        items = value[:_WIDTH]
+    elif depth > 0 and isinstance(value, Mapping):
+        items = list(value.values())[:_WIDTH]
+    for item in items:
+        yield from _parts(item, depth - 1)
+
+
+def arrays_in(value: Any) -> Iterator[Any]:
     """Give the arrays of known libraries in a value: itself, or inside tuples, lists and mappings;
     a model's parameters too.
     """
-    owner = _backends.backend_of(value)
-    if owner is not None:
-        if owner.has_data(value):
-            yield value
-        return
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.nn.Module):
-        yield from value.parameters()
-    elif depth > 0 and isinstance(value, (tuple, list)):
-        for item in value[:_WIDTH]:
-            yield from arrays_in(item, depth - 1)
-    elif depth > 0 and isinstance(value, Mapping):
-        for item in list(value.values())[:_WIDTH]:
-            yield from arrays_in(item, depth - 1)
+    for part in _parts(value):
+        owner = _backends.backend_of(part)
+        if owner is not None and owner.has_data(part):
+            yield part
 
 
 def _reached_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
@@ -108,48 +115,35 @@ def device_of(fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Device | No
     One array on an accelerator decides: where host and device arrays are mixed, the device is what
     must be waited for.
     """
-    return _deciding((args,)) or _deciding(_reached_by(fn))
+    return device_of_values((args,)) or device_of_values(_reached_by(fn))
 
 
-def device_of_result(result: Any, named: Device | None = None) -> Device | None:
-    """Return the device of the arrays in a result, or None where there are none; ``named`` is the
-    requested one.
+def device_of_values(values: Iterable[Any], named: Device | None = None) -> Device | None:
+    """Return the device of the arrays in some values, or None where there are none; ``named`` is
+    the requested one.
+
+    An array on a CUDA device of a library that gpulab has no adapter for, such as Numba's own, says
+    where its memory is, but not on which of several GPUs: that is the one that was named, else the
+    first one, as ``gpulab.kernels.launch`` takes it.
     """
-    return _deciding((result,), named)
-
-
-def _deciding(values: Iterable[Any], named: Device | None = None) -> Device | None:
     found: Device | None = None
     for value in values:
-        for array in arrays_in(value):
-            device = _devices.find(_backends.backend_of(array).device_of(array))  # type: ignore[union-attr]
-            if not device.is_cpu:
-                return device
-            found = device
-        if _has_foreign(value):
+        foreign = False
+        for part in _parts(value):
+            owner = _backends.backend_of(part)
+            if owner is None:
+                # asked of the type: an object may do anything when it is asked itself
+                foreign = foreign or hasattr(type(part), "__cuda_array_interface__")
+            elif owner.has_data(part):
+                device = _devices.find(owner.device_of(part))
+                if not device.is_cpu:
+                    return device
+                found = device
+        if foreign:
             gpu = named if named is not None and named.torch_type == "cuda" else _devices.default()
             if gpu.torch_type == "cuda":
                 return gpu
     return found
-
-
-def _has_foreign(value: Any, depth: int = _DEPTH) -> bool:
-    """Return whether a value is or holds an array on a CUDA device of a library that gpulab has no
-    adapter for, such as Numba's own.
-
-    Such an array says where its memory is, but not on which of several GPUs: that is the one that
-    was named, else the first one, as ``gpulab.kernels.launch`` takes it.
-    """
-    if _backends.backend_of(value) is not None:
-        return False
-    # asked of the type: an object may do anything when it is asked itself
-    if hasattr(type(value), "__cuda_array_interface__"):
-        return True
-    if depth > 0 and isinstance(value, (tuple, list)):
-        return any(_has_foreign(item, depth - 1) for item in value[:_WIDTH])
-    if depth > 0 and isinstance(value, Mapping):
-        return any(_has_foreign(item, depth - 1) for item in list(value.values())[:_WIDTH])
-    return False
 
 
 def array_bytes(*values: Any, beside: Any = ()) -> int:
@@ -301,22 +295,24 @@ def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
     Host arrays of numpy become torch tensors on an accelerator, for numpy has none there; on a CPU
     they stay numpy.
     """
-    if device.is_cpu:
-        return lambda host: mapped(host, _host_copy)
-    if any_of(original, "cupy"):
+    libraries = {_backends.backend_of(array).name for array in arrays_in(original)}  # type: ignore[union-attr]
+    target = next((name for name in ("cupy", "jax", "tensorflow") if name in libraries), "torch")
+
+    def to_cupy(array: Any, library: str) -> Any:
         import cupy
 
-        def to_cupy(array: Any, library: str) -> Any:
-            if library != "numpy":
-                return array.to(str(device))
-            # else it would go to the device that is current in this thread
-            with cupy.cuda.Device(device.index):
-                return cupy.asarray(array)
+        if library != "numpy":
+            return array.to(str(device))
+        # else it would go to the device that is current in this thread
+        with cupy.cuda.Device(device.index):
+            return cupy.asarray(array)
 
-        return lambda host: mapped(host, to_cupy)
-    for name in ("jax", "tensorflow"):
-        if any_of(original, name):
-            return _to_immutable(_backends.backend(name), str(device))
+    def to_immutable(array: Any, library: str) -> Any:
+        if library == "torch":
+            return array.to(str(device))
+        owner = _backends.backend(target)
+        copy = owner.from_host if library == "numpy" else owner.move
+        return copy(array, str(device), False)
 
     def to_torch(array: Any, library: str) -> Any:
         import torch
@@ -328,40 +324,14 @@ def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
             # a dtype or strides that PyTorch or the device lacks: the adapter copies, or says what
             # to pass
             owner = _backends.backend("torch")
-            return (
-                owner.from_host(array, str(device), False)
-                if library == "numpy"
-                else owner.move(array.detach(), str(device), False)
-            )
+            if library == "numpy":
+                return owner.from_host(array, str(device), False)
+            return owner.move(array.detach(), str(device), False)
 
-    return lambda host: mapped(host, to_torch)
-
-
-def _to_immutable(target: _backends.Backend, device: str) -> Callable[[Any], Any]:
-    """Return what copies host arrays to a device of JAX or TensorFlow."""
-
-    def change(array: Any, library: str) -> Any:
-        if library == "torch":
-            return array.to(device)
-        return (
-            target.from_host(array, device, False)
-            if library == "numpy"
-            else target.move(array, device, False)
-        )
-
+    change: Change = {"cupy": to_cupy, "torch": to_torch}.get(target, to_immutable)
+    if device.is_cpu:
+        change = _host_copy
     return lambda host: mapped(host, change)
-
-
-def any_of(value: Any, wanted: str) -> bool:
-    """Return whether an array of a library is among the arrays of the value."""
-    found = []
-
-    def change(array: Any, library: str) -> Any:
-        found.append(library == wanted)
-        return array
-
-    mapped(value, change)
-    return any(found)
 
 
 def back_to_host(result: Any) -> Any:
