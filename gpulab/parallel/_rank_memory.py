@@ -220,8 +220,11 @@ def rank_states(
     Examples
     --------
     >>> s = rank_states("7B", strategy="zero3", ranks=64)
-    >>> s.total_bytes - 16 * gpt_shape("7B").parameter_count // 64  # 47 rows of padding in each of
-    two matrices; 389 step counters 97812
+    >>> s.total_bytes - 16 * gpt_shape("7B").parameter_count // 64
+    97812
+
+    That is 47 rows of padding in each of two matrices, and 389 step counters:
+
     >>> 47 * 4096 * 2 * 16 // 64 + 389 * 4
     97812
     """
