@@ -1,4 +1,4 @@
-"""The catalogue: named operations with inputs, FLOPs and bytes. One registry serves instruments,
+"""The catalog: named operations with inputs, FLOPs and bytes. One registry serves instruments,
 recordings and benchmarks.
 
 ``names()`` lists the entries, ``get(name)`` returns one, and calling it with a size gives a
@@ -43,7 +43,7 @@ again in float64; an entry whose rows depend on each other provides its own ``di
 ``WorkloadSpec`` for the rest.
 """
 
-from gpulab.workloads import _catalogue as _catalogue
+from gpulab.workloads import _catalog as _catalog
 from gpulab.workloads import draw
 from gpulab.workloads._registry import Workload, WorkloadSpec, get, names, register
 

@@ -308,7 +308,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class WorkloadSpec:
-    """One entry of the catalogue; calling it with a size and a dtype gives a ``Workload``.
+    """One entry of the catalog; calling it with a size and a dtype gives a ``Workload``.
 
     Attributes
     ----------
@@ -427,13 +427,13 @@ _REGISTRY: dict[str, WorkloadSpec] = {}
 
 
 def register(spec: WorkloadSpec) -> WorkloadSpec:
-    """Add an entry to the catalogue (in place of one of the same name, so that a cell can run
+    """Add an entry to the catalog (in place of one of the same name, so that a cell can run
     twice) and return it.
 
     Raises
     ------
     InputError
-        If the entry has no sizes, sizes that do not ascend, or a dtype that the catalogue does not
+        If the entry has no sizes, sizes that do not ascend, or a dtype that the catalog does not
         know.
     """
     if not spec.sizes or list(spec.sizes) != sorted(set(spec.sizes)):
@@ -454,7 +454,7 @@ def register(spec: WorkloadSpec) -> WorkloadSpec:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names in the catalogue.
+    """Return the names in the catalog.
 
     Examples
     --------
@@ -465,7 +465,7 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> WorkloadSpec:
-    """Return an entry of the catalogue.
+    """Return an entry of the catalog.
 
     Parameters
     ----------

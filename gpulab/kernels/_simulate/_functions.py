@@ -447,7 +447,7 @@ def _asked(call: Call, machine: Machine, value: Any) -> Any:
 def _syncwarp(call: Call) -> Expression:
     members = call.numbers(0, 1, ("membermask",))
     call.translator.program.names_lanes |= bool(members)
-    return lambda frame, mask: synchronise(
+    return lambda frame, mask: synchronize(
         frame.machine, members[0](frame, mask) if members else None, mask, call.line
     )
 
@@ -699,7 +699,7 @@ def match_any(machine: Machine, members: Any, value: Any, mask: Mask, line: int)
     return bits.reshape(bits.shape[0], machine.batch.width).astype(np.uint32).view(np.int32)
 
 
-def synchronise(machine: Machine, members: Any, mask: Mask, line: int) -> None:
+def synchronize(machine: Machine, members: Any, mask: Mask, line: int) -> None:
     """Let the lanes arrive at ``syncwarp``: every lane that is named must, unless it has exited.
     Groups of a warp may name themselves.
     """

@@ -410,7 +410,7 @@ def known_object(owner: Any, attribute: str | None = None) -> Any:
         If the owner is none of the modules that a kernel may look into.
     """
     if attribute is None:
-        return _alone(owner)
+        return _meaning_of(owner)
     if isinstance(owner, Intrinsic):
         return _member(owner.name, attribute)
     if isinstance(owner, np.ndarray) and attribute in ("shape", "size", "ndim"):
@@ -420,7 +420,7 @@ def known_object(owner: Any, attribute: str | None = None) -> Any:
     raise AttributeError(f"`.{attribute}` of {of} is not supported in a kernel")
 
 
-def _alone(found: Any) -> Any:
+def _meaning_of(found: Any) -> Any:
     if isinstance(found, types.ModuleType):
         name = _module_name(found)
         if name is None:

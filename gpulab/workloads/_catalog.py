@@ -1,4 +1,4 @@
-"""The entries of the catalogue; each is registered when this module is imported, in the order of
+"""The entries of the catalog; each is registered when this module is imported, in the order of
 ``names()``.
 """
 
