@@ -479,7 +479,7 @@ def get(name: str) -> WorkloadSpec:
     """
     if not isinstance(name, str) or name not in _REGISTRY:
         raise InputError(
-            f"get: workload {shown(name)} is not in the catalogue; expected one of: "
+            f"get: workload {shown(name)} is not in the catalog; expected one of: "
             f"{', '.join(_REGISTRY)}."
             f"{_nearest(name if isinstance(name, str) else '', _REGISTRY)}"
         )
