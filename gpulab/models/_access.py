@@ -47,6 +47,8 @@ _EVIDENCE = Evidence.modelled(
     KNOWN_ERROR,
 )
 
+_TABLE = 1024  # elements of the table that the scattered lanes look into
+
 
 @dataclass(frozen=True, repr=False)
 class AccessPattern(Result):
@@ -343,9 +345,6 @@ def _pattern(addresses: list[int], active: list[bool], size: int) -> AccessPatte
         conflict_ways=int(by_pass.max()),
         evidence=_EVIDENCE,
     )  # fmt: skip
-
-
-_TABLE = 1024  # elements of the table that the scattered lanes look into
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,40 @@ _DEFAULT_SHARED_BYTES = 48 * _KIB
 _REGISTERS = 64 * 1024
 _VIRTUAL_RESOURCES = 128
 
+Integers = npt.NDArray[np.int64]
+# Where two resources allow equally few blocks, the first of them is named: warps first, since a
+# full SM is no fault.
+LIMITERS = ("warps", "registers", "shared", "blocks", "barriers", "virtual")
+UNLIMITED = 2**31 - 1
+# Beyond it 32-bit arithmetic, the vendor's and the hardware's, would overflow.
+_LARGEST = 2**30
+# The launch's arguments that can be swept; the first three are also those that the explanations
+# look for remedies in.
+AXES = (
+    "threads_per_block",
+    "registers_per_thread",
+    "shared_bytes_per_block",
+    "barriers_per_block",
+    "carveout_percent",
+)
+_ASSUMPTIONS = (
+    "the SM is full of blocks of this one kernel; the device's own partitioning (MIG, MPS) "
+    "and clusters are left out"
+)
+_KNOWN_ERROR = (
+    "no difference from NVIDIA's cuda_occupancy.h in 1,000,000 launches of each compute capability"
+)
+_ARGUMENTS = (*AXES, "opt_in", "virtual_resources")
+_WORDS = {
+    "warps": "warp slots",
+    "registers": "registers",
+    "shared": "shared memory",
+    "blocks": "block slots",
+    "barriers": "barriers",
+    "virtual": "virtual resources",
+}
+_WHOLE_WARPS = np.arange(WARP_THREADS, MAX_THREADS_PER_BLOCK + 1, WARP_THREADS)
+
 
 @dataclass(frozen=True)
 class SmLimits(Result):
@@ -182,16 +216,6 @@ def sm_limits(compute_capability: Any = "9.0") -> SmLimits:
             'Pass it as text, such as "9.0".'
         )
     return _LIMITS[name]
-
-
-Integers = npt.NDArray[np.int64]
-
-# Where two resources allow equally few blocks, the first of them is named: warps first, since a
-# full SM is no fault.
-LIMITERS = ("warps", "registers", "shared", "blocks", "barriers", "virtual")
-UNLIMITED = 2**31 - 1
-# Beyond it 32-bit arithmetic, the vendor's and the hardware's, would overflow.
-_LARGEST = 2**30
 
 
 @dataclass(frozen=True)
@@ -403,25 +427,6 @@ def _shares(available: int | None, used: Integers) -> Integers:
     if available is None:
         return np.full_like(used, UNLIMITED)
     return np.where(used > 0, available // np.maximum(used, 1), UNLIMITED)
-
-
-# The launch's arguments that can be swept; the first three are also those that the explanations
-# look for remedies in.
-AXES = (
-    "threads_per_block",
-    "registers_per_thread",
-    "shared_bytes_per_block",
-    "barriers_per_block",
-    "carveout_percent",
-)
-_ASSUMPTIONS = (
-    "the SM is full of blocks of this one kernel; the device's own partitioning (MIG, MPS) "
-    "and clusters are left out"
-)
-_KNOWN_ERROR = (
-    "no difference from NVIDIA's cuda_occupancy.h in 1,000,000 launches of each compute capability"
-)
-_MOST_SHARED = 2**30
 
 
 @dataclass(frozen=True)
@@ -640,12 +645,12 @@ def occupancy(
             f"occupancy: {registers:,} registers per thread; expected at most 255. The compiler "
             "spills what does not fit."
         )
-    shared = _whole("shared_bytes_per_block", shared_bytes_per_block, 0, _MOST_SHARED)
+    shared = _whole("shared_bytes_per_block", shared_bytes_per_block, 0, _LARGEST)
     barriers = _whole("barriers_per_block", barriers_per_block, 0, MAX_BARRIERS_PER_BLOCK)
     carveout = (
         None if carveout_percent is None else _whole("carveout_percent", carveout_percent, 0, 100)
     )
-    virtual = _whole("virtual_resources", virtual_resources, 0, _MOST_SHARED)
+    virtual = _whole("virtual_resources", virtual_resources, 0, _LARGEST)
     opted = flag("occupancy", "opt_in", opt_in)
     table = occupancy_table(
         threads,
@@ -815,18 +820,6 @@ def _usual_values(sm: SmLimits, axis: str) -> np.ndarray:
         "carveout_percent": (0, 101, 1),
     }
     return np.arange(*ranges[axis])
-
-
-_ARGUMENTS = (*AXES, "opt_in", "virtual_resources")
-_WORDS = {
-    "warps": "warp slots",
-    "registers": "registers",
-    "shared": "shared memory",
-    "blocks": "block slots",
-    "barriers": "barriers",
-    "virtual": "virtual resources",
-}
-_WHOLE_WARPS = np.arange(WARP_THREADS, MAX_THREADS_PER_BLOCK + 1, WARP_THREADS)
 
 
 def table_of(launch: Occupancy, **changed: Any) -> OccupancyTable:

@@ -42,6 +42,10 @@ KNOWN_ERROR = (
 # A millionth of an operation a call is no count; far smaller ones would make times of zero.
 _LEAST_COUNT = 1e-6
 
+_UNSTATED = "not stated for this device"
+_POINT_HEADERS = ("work", "FLOP per byte", "bound by", "attainable", "reached", "of the roof")
+CEILINGS = ("measured", "datasheet", "recorded")
+
 
 @dataclass(frozen=True)
 class ArithmeticRoof(Result):
@@ -190,10 +194,6 @@ class RooflinePoint(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return intensity, the limiting roof, what it allows and what was reached."""
         return _POINT_HEADERS, [_row(self)]
-
-
-_UNSTATED = "not stated for this device"
-_POINT_HEADERS = ("work", "FLOP per byte", "bound by", "attainable", "reached", "of the roof")
 
 
 def _row(point: RooflinePoint) -> tuple[str, ...]:
@@ -560,9 +560,6 @@ def _predicted(top: ArithmeticRoof, level: MemoryRoof) -> Evidence:
     stated = Badge.MODELLED in (top.evidence.badge, level.evidence.badge)
     error = f"with measured roofs instead of stated ones {KNOWN_ERROR}" if stated else KNOWN_ERROR
     return Evidence.modelled(assumed, source, error, device=top.evidence.device)
-
-
-CEILINGS = ("measured", "datasheet", "recorded")
 
 
 def roofline(

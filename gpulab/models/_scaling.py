@@ -29,7 +29,6 @@ _MOST_NAMED = 20  # points that a message lists
 # bytes, seconds and rates beyond are slips, and their products would leave the range of a float
 _LARGEST = 1e30
 
-
 # The least and the most of a kind of number, and what is expected of it.
 _Kind = tuple[float, float, str]
 _COUNT: _Kind = (1, MOST_RANKS, f"whole numbers from 1 to {MOST_RANKS:,}. Pass {{name}}=8.")

@@ -58,7 +58,6 @@ _HOPELESS, _SURELY = 2.0, 12.0  # beyond the second it is not even worth a turn
 # whose best says how long one takes: a single one may have been held up by another program
 _FEWEST_STEPS = 3
 
-
 # What the script's models answered, by task, device and options: the same seed and options give the
 # same model, bit for bit, so that a second ladder of one session need not train the slowest form
 # again.

@@ -21,6 +21,27 @@ from gpulab.units import format_ratio, format_seconds
 _EXPERIMENT = "training"
 _USUAL = {"precision": "float32", "means": "plain"}
 
+EXPERIMENT = "speed-up ladder"
+START, ALONE, UP_TO, WITHOUT = "the script", "alone", "with all before it", "all but it"
+# Technique -> what of the experiment "training" is set over what, where no ladder was recorded.
+_STEPS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "tf32": ({}, {"precision": "tf32"}),
+    "mixed": ({}, {"precision": "bfloat16"}),
+    "layout": ({}, {"means": "channels_last"}),
+    "fused": ({"means": "not fused"}, {"means": "fused"}),
+    "compile": ({}, {"means": "compile"}),
+    "graph": ({}, {"means": "graph"}),
+    "prefetch": ({}, {"means": "prefetch"}),
+}
+# Technique -> the claim whose recorded ratios are those of the technique, and what was timed where
+# its cases do not say.
+_CLAIMS = {
+    "batch": ("larger-batches", ""),
+    "waits": ("item-waits", "an MLP"),
+    "autotune": ("cudnn-autotune", "one convolution"),
+}
+Found = tuple[str, str, Gain, Evidence]  # machine, case, what it gave, evidence
+
 
 @dataclass(frozen=True)
 class RecordedStep(Result):
@@ -157,29 +178,6 @@ def _check(function: str, recording: Any) -> None:
             f"{function}: {shown(recording)} is not a recording; expected one of "
             "gl.recordings.load(name)."
         )
-
-
-EXPERIMENT = "speed-up ladder"
-START, ALONE, UP_TO, WITHOUT = "the script", "alone", "with all before it", "all but it"
-# Technique -> what of the experiment "training" is set over what, where no ladder was recorded.
-_STEPS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
-    "tf32": ({}, {"precision": "tf32"}),
-    "mixed": ({}, {"precision": "bfloat16"}),
-    "layout": ({}, {"means": "channels_last"}),
-    "fused": ({"means": "not fused"}, {"means": "fused"}),
-    "compile": ({}, {"means": "compile"}),
-    "graph": ({}, {"means": "graph"}),
-    "prefetch": ({}, {"means": "prefetch"}),
-}
-# Technique -> the claim whose recorded ratios are those of the technique, and what was timed where
-# its cases do not say.
-_CLAIMS = {
-    "batch": ("larger-batches", ""),
-    "waits": ("item-waits", "an MLP"),
-    "autotune": ("cudnn-autotune", "one convolution"),
-}
-
-Found = tuple[str, str, Gain, Evidence]  # machine, case, what it gave, evidence
 
 
 def recorded_gains(name: str) -> list[Found]:

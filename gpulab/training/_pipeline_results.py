@@ -34,6 +34,16 @@ _LEAST_STEPS = 2 * _BLOCKS
 # An accelerator that waits less than this share of the time is the bottleneck itself.
 BUSY_STALL_RATIO = 0.10
 
+_SOURCE = (
+    "the rules of torch.utils.data.DataLoader (round robin, prefetch_factor, in order) and of "
+    "one CUDA stream"
+)
+# benchmarks/input_pipeline.py; docs/measurements.md, "The input pipeline", has the table.
+KNOWN_ERROR = (
+    "2 % median, 6 % at most in throughput where loading times are known; loading varies with "
+    "neighbors (docs/measurements.md)"
+)
+
 
 @dataclass(frozen=True)
 class StepSpan(Result):
@@ -295,17 +305,6 @@ def _median_seconds(spans: Sequence[StepSpan]) -> float:
     left out.
     """
     return statistics.median(span.seconds for span in spans) if spans else math.nan
-
-
-_SOURCE = (
-    "the rules of torch.utils.data.DataLoader (round robin, prefetch_factor, in order) and of "
-    "one CUDA stream"
-)
-# benchmarks/input_pipeline.py; docs/measurements.md, "The input pipeline", has the table.
-KNOWN_ERROR = (
-    "2 % median, 6 % at most in throughput where loading times are known; loading varies with "
-    "neighbors (docs/measurements.md)"
-)
 
 
 def check_count(function: str, name: str, value: Any, least: int, most: int) -> int:

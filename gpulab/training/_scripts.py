@@ -43,6 +43,22 @@ _WATCHED_SECONDS = 0.2  # in which a script that has returned would show that it
 # much later
 _THREAD_SECONDS = 10.0
 
+_USUAL = ("deadline", "slow-first-call")  # the interval beside the figure says what of that matters
+_KINDS = (".md", ".html")
+_READING = (
+    "A ratio is a speed-up: the median of turns that the forms took one after the other; in "
+    "brackets its 95 % interval. Unless all of the "
+    f"interval lies more than {100 * LEAST_EFFECT:g} % above or below 1, no difference was shown. "
+    "Accuracy is compared on the same number "
+    "of samples under the same seeds."
+)
+_STYLE = (
+    "body{font-family:system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 "
+    "1em}td,th{border-bottom:1px solid #ccc}"
+)
+# what a part of the page is, and its text or table
+Part = tuple[str, str | tuple[Sequence[str], Sequence[Sequence[str]]]]
+
 
 def compare_scripts(
     before: Script,
@@ -175,9 +191,6 @@ def compare_scripts(
         evidence=Evidence.measured(where.name, samples=taken),
         environment=devices.environment(where),
     )
-
-
-_USUAL = ("deadline", "slow-first-call")  # the interval beside the figure says what of that matters
 
 
 def _in_turns(
@@ -388,23 +401,6 @@ def _counting(model: Any) -> Iterator[list[int]]:
     finally:
         graph.capture_begin, graph.capture_end, graph.replay = own
         inner.__class__ = kind
-
-
-_KINDS = (".md", ".html")
-_READING = (
-    "A ratio is a speed-up: the median of turns that the forms took one after the other; in "
-    "brackets its 95 % interval. Unless all of the "
-    f"interval lies more than {100 * LEAST_EFFECT:g} % above or below 1, no difference was shown. "
-    "Accuracy is compared on the same number "
-    "of samples under the same seeds."
-)
-_STYLE = (
-    "body{font-family:system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 "
-    "1em}td,th{border-bottom:1px solid #ccc}"
-)
-
-# what a part of the page is, and its text or table
-Part = tuple[str, str | tuple[Sequence[str], Sequence[Sequence[str]]]]
 
 
 def speedup_report(

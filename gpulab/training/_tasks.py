@@ -33,6 +33,8 @@ _STRIDE = 16  # between the beginnings of training windows; those of the test do
 _TEST_SHARE = 0.1  # of the prose: its end
 _PROSE = Path(__file__).parent / "data" / "prose.txt"
 
+_LARGEST_SEED = 2**63
+
 
 @dataclass(frozen=True, repr=False)
 class Data:
@@ -175,9 +177,6 @@ def prose() -> tuple[Data, Data]:
 def _windows(tokens: Any, stride: int) -> Data:
     pieces = tokens.unfold(0, CONTEXT + 1, stride)
     return Data(pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous())
-
-
-_LARGEST_SEED = 2**63
 
 
 @dataclass(frozen=True, repr=False)

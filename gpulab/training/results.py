@@ -19,7 +19,6 @@ from gpulab.units import format_bytes, format_ratio, format_seconds, plural
 # replayed; "other" is what is left: the loop itself.
 PHASES = ("data", "copy", "forward", "backward", "optimizer", "graph", "other")
 
-
 Interval = tuple[float, float]
 # A difference that is worth a verdict. A ladder has some twenty: where only an interval above 1 was
 # asked for, 2 of 44 pairs of identical options were "faster".
