@@ -4,6 +4,7 @@ machines with several GPUs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,8 +83,6 @@ class ScalingLab(OnRanks):
 
     def __init__(self, **values: Any) -> None:
         self._recorded: dict[tuple[str, str], ScalingResult | None] = {}
-        # whether scaling over several accelerators was recorded anywhere; read once
-        self._several: bool | None = None
         super().__init__(**values)
 
     def make_controls(self) -> list[Control]:
@@ -308,7 +307,7 @@ class ScalingLab(OnRanks):
             words.append(_alone(far))
         if values["recorded"] != _NONE and far is None:
             words.append(f"Scaling on {values['recorded']}: not recorded yet.")
-        elif values["recorded"] == _NONE and not self._any_recorded():
+        elif values["recorded"] == _NONE and not self._any_recorded:
             words.append("Scaling over several GPUs: not recorded yet.")
         headers, rows = _table(shown, curves, values["top"])
         return Drawing(
@@ -320,18 +319,15 @@ class ScalingLab(OnRanks):
             " ".join(words),
         )
 
+    @functools.cached_property
     def _any_recorded(self) -> bool:
-        """Return whether some machine with an accelerator has recorded scaling over more than one
-        rank.
-        """
-        if self._several is None:
-            self._several = any(
-                entry.params["ranks"] != 1
-                for recording in recordings.readable().values()
-                if recording.environment.device_kind != "cpu"
-                for entry in recording.select("data-parallel scaling")
-            )
-        return self._several
+        """Whether some machine with an accelerator has recorded scaling over more than one rank."""
+        return any(
+            entry.params["ranks"] != 1
+            for recording in recordings.readable().values()
+            if recording.environment.device_kind != "cpu"
+            for entry in recording.select("data-parallel scaling")
+        )
 
     # The code.
 
