@@ -3,6 +3,11 @@ on a GPU.
 
 ``simulate`` runs it as warps in lockstep and counts; ``compile_cuda`` shows what the compiler makes
 of CUDA C++; ``launch`` runs it. Nothing is imported before it is used.
+
+``_simulate`` is the microscope, ``_compile`` the compilers, ``_launch`` with ``_launch_numba`` and
+``_launch_cuda`` the way to a GPU, ``_arguments`` the checks that all of them share; ``_language``
+has the names that a kernel is written with, ``_generated`` what ``torch.compile`` writes, and
+``ladder`` the course's kernels.
 """
 
 from __future__ import annotations
