@@ -194,7 +194,7 @@ def _listening(sources: list[str], operators: list[str]) -> Iterator[None]:
     from torch._inductor import compile_fx
     from torch._inductor.graph import GraphLowering
 
-    plain_compile = compile_fx.compile_fx
+    plain_compile, known = compile_fx.compile_fx, settings.get_config_copy()
 
     def compile_and_note(graph: Any, *rest: Any, **named: Any) -> Any:
         operators.extend(
@@ -207,21 +207,9 @@ def _listening(sources: list[str], operators: list[str]) -> Iterator[None]:
     with (
         mock.patch.object(GraphLowering, "save_output_code", staticmethod(sources.append)),
         mock.patch.object(compile_fx, "compile_fx", compile_and_note),
-        settings.patch(
-            {name: value for name, value in _QUICK.items() if _is_setting(settings, name)}
-        ),
+        settings.patch({name: value for name, value in _QUICK.items() if name in known}),
     ):
         yield
-
-
-def _is_setting(settings: Any, name: str) -> bool:
-    place = settings
-    for part in name.split("."):
-        place = getattr(place, part, _MISSING)
-    return place is not _MISSING
-
-
-_MISSING = object()
 
 
 def _name(node: Any) -> str:
