@@ -74,7 +74,7 @@ _NOTHING = "scaling: stopped before any step was timed; there is nothing to repo
 
 def scaling(
     ranks: Ranks | int,
-    model: str | StepModel = "mlp",
+    model: str = "mlp",
     *,
     mode: str = "strong",
     batch: int | None = None,
@@ -92,7 +92,7 @@ def scaling(
     ranks : Ranks or int
         A started cluster, or how many ranks to start (and end) for this alone. Smaller numbers are
         groups of its first ranks.
-    model : str or StepModel
+    model : str
         "mlp", "cnn", "transformer" or "large-transformer".
     mode : str
         "strong": ``batch`` is that of all ranks together. "weak": it is that of each rank.
@@ -135,11 +135,7 @@ def scaling(
     """
     report = _given.callback("scaling", "progress", progress)
     stop = _given.callback("scaling", "stop", stop)
-    chosen = (
-        model
-        if isinstance(model, StepModel)
-        else MODELS[_given.word("scaling", "model", model, MODELS)]
-    )
+    chosen = MODELS[_given.word("scaling", "model", model, MODELS)]
     _given.word("scaling", "mode", mode, MODES)
     deadline = _given.deadline("scaling", deadline, 3600.0)
     if wait_seconds is not None and (

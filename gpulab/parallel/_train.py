@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from gpulab import _given, models, training
 from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.parallel import _train_step
-from gpulab.parallel._cluster import Ranks, cluster
+from gpulab.parallel._cluster import Ranks
 from gpulab.parallel._observe import CollectiveCall, usual_algorithm
 from gpulab.parallel._script import fingerprint
 from gpulab.parallel._strategies import Asked, Strategy, positions_of, strategy_named
@@ -35,7 +34,7 @@ _references: dict[str, TrainingOutcome] = {}
 
 
 def train(
-    ranks: Ranks | int,
+    ranks: Ranks,
     strategy: Any = "ddp",
     *,
     task: str | Task = "prose-transformer",
@@ -48,15 +47,14 @@ def train(
     microbatches: int = 4,
     bucket_bytes: int = 64 * 2**10,
     seed: int = 0,
-    progress: Callable[[float, str], None] | None = None,
 ) -> StrategyResult:
     """Train over ranks, and in one process for comparison, from the same weights on the same
     batches.
 
     Parameters
     ----------
-    ranks : Ranks or int
-        A started cluster, or how many ranks to start (and end) for this alone.
+    ranks : Ranks
+        A started cluster.
     strategy : str, Strategy or callable
         One of ``strategies()``; or a function that takes a model after its backward pass on this
         rank's part of the batch and makes its gradients those of the whole batch: data parallel by
@@ -82,8 +80,6 @@ def train(
         25 MiB would put a model of this size into one bucket, which leaves nothing to overlap.
     seed : int
         Of weights and batches.
-    progress : callable, optional
-        ``progress(fraction, text)``.
 
     Returns
     -------
@@ -104,7 +100,6 @@ def train(
     The single process is rank 0 alone. Its run is kept for the next call with the same model, data
     and options.
     """
-    report = _given.callback("train", "progress", progress) or (lambda fraction, text: None)
     chosen = strategy_named(strategy)
     job = training_job(
         strategy,
@@ -119,30 +114,19 @@ def train(
         bucket_bytes=bucket_bytes,
         seed=seed,
     )
-    if not isinstance(ranks, Ranks) and (not _given.is_whole(ranks) or ranks < 1):
+    if not isinstance(ranks, Ranks):
         raise InputError(
-            f"train: ranks is {shown(ranks)}; expected a cluster or a number of ranks. Pass "
-            "gl.parallel.cluster(2), started."
+            f"train: ranks is {shown(ranks)}; expected a started cluster. "
+            "Use `with gl.parallel.cluster(n=2) as ranks:`."
         )
-    count = ranks.n if isinstance(ranks, Ranks) else int(ranks)
     source = training.task(task)
     whole = source.make_model(job.seed) if model is None else model
     _refuse_incomparable(whole)
     positions = positions_of(source.train.inputs)
-    chosen.check(Asked(whole, count, job.batch_size, job.microbatches, positions))
-    with ExitStack() as stack:
-        group = (
-            ranks
-            if isinstance(ranks, Ranks)
-            else stack.enter_context(cluster(count, progress=progress))
-        )
-        report(0.1, "one process trains the whole model")
-        single = _single_process(group, job, whole)
-        report(0.4, f"{count} rank{'s' if count != 1 else ''} train by {chosen.name}")
-        outcomes = group.run(_train_step.train_on_rank, job, chosen.build, strategy, model)
-        machines = len(set(group.hosts))
-    report(1.0, "done")
-    return _result(chosen, job, whole, single, outcomes, machines)
+    chosen.check(Asked(whole, ranks.n, job.batch_size, job.microbatches, positions))
+    single = _single_process(ranks, job, whole)
+    outcomes = ranks.run(_train_step.train_on_rank, job, chosen.build, strategy, model)
+    return _result(chosen, job, whole, single, outcomes, len(set(ranks.hosts)))
 
 
 def training_job(strategy: Any, task: Any, model: Any, **options: Any) -> TrainingJob:

@@ -277,5 +277,5 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 def test_what_cannot_be_split_is_refused(strategy: Any, options: Any, words: str) -> None:
     """Before a rank is started; the error has the value, or what to pass instead."""
     with pytest.raises(InputError, match=words):
-        parallel.train(options.get("ranks", 2), strategy,
+        parallel.train(options.get("ranks", parallel.cluster(2)), strategy,
                        **{name: v for name, v in options.items() if name != "ranks"})  # fmt: skip
