@@ -402,8 +402,8 @@ def collective_cost(
 
     Examples
     --------
-    >>> ring = collective_cost("all_reduce", 400e6, 8, "ring", latency_seconds=10e-6,
-    ...     bandwidth_bytes_per_second=100e9)
+    >>> link = {"latency_seconds": 10e-6, "bandwidth_bytes_per_second": 100e9}
+    >>> ring = collective_cost("all_reduce", 400e6, 8, "ring", **link)
     >>> ring.steps, ring.sent_bytes(3), round(ring.seconds * 1e3, 2)
     (14, 700000000.0, 7.14)
     >>> collective_cost("all_reduce", 400e6, 8, "tree").critical_bytes
@@ -494,8 +494,8 @@ def collective_message(
 
     Examples
     --------
-    >>> link = {"latency_seconds": 60e-6, "bandwidth_bytes_per_second": 1e9}
-    >>> collective_message("all_reduce", 4, "ring", **link)
+    >>> line = {"latency_seconds": 60e-6, "bandwidth_bytes_per_second": 1e9}
+    >>> collective_message("all_reduce", 4, "ring", **line)
     (1e-05, 1500000000.0)
     """
     cost = collective_cost(operation, 1.0, ranks, algorithm)

@@ -296,8 +296,8 @@ def over_seeds(
     Examples
     --------
     >>> from gpulab import training
-    >>> result = training.over_seeds("prose-transformer", seeds=2, steps=2, batch_size=4,
-    ...     device="cpu")
+    >>> short = {"steps": 2, "batch_size": 4, "device": "cpu"}
+    >>> result = training.over_seeds("prose-transformer", seeds=2, **short)
     >>> result.seeds, len(result.accuracy.accuracies)
     ((0, 1), 2)
     """

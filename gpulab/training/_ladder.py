@@ -141,8 +141,8 @@ def ladder(
     Examples
     --------
     >>> from gpulab import training
-    >>> result = training.ladder("prose-transformer", ["batch"], start={"batch_size": 2},
-    ...     device="cpu", seeds=0, turns=2)
+    >>> short = {"start": {"batch_size": 2}, "device": "cpu", "seeds": 0, "turns": 2}
+    >>> result = training.ladder("prose-transformer", ["batch"], **short)
     >>> [rung.title for rung in result.rungs], result.together.verdict
     (['larger batch'], 'no interval')
     """

@@ -442,8 +442,8 @@ def model_pipeline(
     >>> alone = model_pipeline(0.06, 0.02, copy_seconds=0)
     >>> round(alone.stall_ratio, 3)  # 60 of 80 milliseconds
     0.75
-    >>> # three batches in 60 milliseconds: just enough
-    >>> round(model_pipeline(0.06, 0.02, copy_seconds=0, workers=3).stall_ratio, 3)
+    >>> three = model_pipeline(0.06, 0.02, copy_seconds=0, workers=3)
+    >>> round(three.stall_ratio, 3)  # three batches in 60 milliseconds: just enough
     0.0
     """
     name = "model_pipeline"
