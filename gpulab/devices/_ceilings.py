@@ -204,16 +204,16 @@ def ceilings(
     try:
         if refresh or where not in _measured:
             with guard(f"ceilings: measuring {where}"):
-                found = _look(where, clock)
+                found = _measure(where, clock)
                 if any(note.code == "contended" for note in found.notes):
-                    found = _best(found, _look(where, clock))
+                    found = _best(found, _measure(where, clock))
                 _measured[where] = found
         return _measured[where]
     finally:
         _one_at_a_time.release()
 
 
-def _look(device: Device, clock: Clock) -> Ceilings:
+def _measure(device: Device, clock: Clock) -> Ceilings:
     notes: list[Note] = []
     # One thread per core, but no more than PyTorch is set to: the streams and the products then use
     # the same cores.
@@ -237,7 +237,7 @@ def _look(device: Device, clock: Clock) -> Ceilings:
 
 
 def _best(first: Ceilings, second: Ceilings) -> Ceilings:
-    """Return the higher of each rate, with the notes of the second look."""
+    """Return the higher of each rate, with the notes of the second."""
     before = {level.name: level for level in first.memory}
 
     def higher(level: MemoryCeiling) -> MemoryCeiling:
@@ -280,7 +280,7 @@ def _host_memory(
             measure(cache.level, float(cache.total_bytes), int(_CACHE_FILL * reach))
         cached, reached = max(cached, float(cache.total_bytes)), max(reached, reach)
     host = Device("cpu")
-    # Caches of unknown size (Windows tells none) may be larger than the smallest stream, whose rate
+    # Caches of unknown size (Windows reports none) may be larger than the smallest stream, whose rate
     # would then be theirs.
     wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * cached) if cached else math.inf
     taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * (host.free_bytes or 0)))

@@ -389,7 +389,7 @@ PARTS: tuple[Part, ...] = (
     ),
     # The L40's sheet prints half of what the L40S's does for each tensor format, int8 too; it is
     # silent on float16 accumulation, so that float16_acc16 is the architecture's full rate: an
-    # upper bound that nobody confirms.
+    # upper bound without confirmation.
     _part(
         ("L40", r"L40", "8.9", 142, 2490, 864),
         {

@@ -3,7 +3,7 @@ the limits that a container or a batch system sets.
 
 A limit of any ancestor of this process's control group binds, so every level up to the mount's root
 is read and the smallest wins. Where a container sees its own group as the root, the path of
-``/proc/self/cgroup`` does not exist below the mount; the root then speaks for it.
+``/proc/self/cgroup`` does not exist below the mount; the root is then read in its place.
 
 On Linux all comes from the kernel's own files, so that a bare GPU machine needs no psutil; on macOS
 and Windows psutil gives the memory.

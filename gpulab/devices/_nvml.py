@@ -248,7 +248,7 @@ def _slowdowns(handle: Any) -> tuple[str, ...]:
 
 def handle_of(index: int) -> Any:
     """Return NVML's handle of a CUDA device, by its UUID because CUDA_VISIBLE_DEVICES renumbers;
-    None where it cannot be told which it is.
+    None where it is not known which GPU that is.
     """
     import torch
 

@@ -191,7 +191,7 @@ def repeated(
     at_least_seconds : float
         Length of one batch.
     runs : int
-        Best of so many batches, or of fewer where they take long.
+        Number of batches, of which the best counts; fewer where they take long.
     """
 
     def batch(calls: int) -> float:

@@ -130,7 +130,7 @@ def _lost_to_others(window: Window) -> float | None:
     """
     if window.delay is None:
         return None
-    # the ticks are fine enough to tell
+    # the ticks are fine enough to show how much others ran
     others_seen = window.others is not None and window.others_step <= SHARE
     quota = window.throttled or 0.0  # a process held back by its quota also waits on the run queue
     delay = window.delay - quota

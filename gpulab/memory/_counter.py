@@ -145,8 +145,8 @@ def distinct(tensors: Iterable[torch.Tensor]) -> dict[tuple[Any, ...], int]:
 
 
 def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Tell two tensors apart by what they see of which memory; fake ones, which have no address, by
-    themselves.
+    """Return what distinguishes a tensor: the memory that it covers, and how; of a fake one, which
+    has no address, its storage.
     """
     if tensor.layout is not torch.strided:
         return (id(tensor),)

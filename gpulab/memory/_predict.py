@@ -502,7 +502,7 @@ def _device_of(model_or_fn: Any, inputs: Any) -> devices.Device:
         )
         tensors = [x for x in (*parameters, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
     except Exception as error:
-        # a module of somebody else's that does not answer, or a list that holds itself
+        # a module whose own code fails, or a list that contains itself
         raise InputError(_step.explain("trace", "looking for the device", error)) from error
     if any(t.is_meta for t in tensors):
         raise InputError(
@@ -529,7 +529,7 @@ def _copied_storage(original: Any) -> Any:
 @contextlib.contextmanager
 def _fake_errors_unlogged() -> Iterator[None]:
     """Keep PyTorch from logging the traceback of an operator that fails on fakes: the error itself
-    is told in one sentence.
+    says it in one sentence.
     """
     logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
 

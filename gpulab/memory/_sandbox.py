@@ -207,8 +207,8 @@ def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
             try:
                 _put_back(kept)
             except KeyboardInterrupt:
-                # told once all is back: the rest of the model would keep tensors that are not the
-                # caller's
+                # raised only once all is restored: else the rest of the model would keep the
+                # stand-ins
                 _put_back(kept)
                 raise
 

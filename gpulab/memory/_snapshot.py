@@ -402,8 +402,8 @@ def _owner(array: np.ndarray) -> np.ndarray:
 
 
 def _life(array: Any) -> Callable[[], Any]:
-    """Return what gives None once the array's storage is gone; of CuPy's, whose pool tells no age,
-    never.
+    """Return a callable that gives None once the array's storage is gone; of CuPy's, whose pool
+    reports no age, never.
     """
     if isinstance(array, np.ndarray):
         return weakref.ref(_owner(array))

@@ -242,7 +242,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._by_key[storage._cdata] = (len(self.records), self._by_key[storage._cdata][1])
         self.records.append(new)
 
-    # -- what the caller tells --------------------------------------------------------------------
+    # -- what the caller knows --------------------------------------------------------------------
 
     def watch(self, tensor: Any, category: str, name: str = "") -> None:
         """Count a tensor from the start, under a category that is known."""
@@ -274,7 +274,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.watch(tensor, "inputs", "input")
 
     def mark_gradients(self) -> None:
-        """Call what lies in the parameters' ``grad`` now gradients."""
+        """Categorize what the parameters' ``grad`` holds now as gradients."""
         for parameter in self._parameters.values():
             if parameter.grad is not None:
                 for _, storage in self._storages(parameter.grad):
@@ -398,7 +398,7 @@ class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._living: dict[int, tuple[int | None, Any]] = {}  # None: there before, and not counted
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator; what it made too much is let go again before the error is raised."""
+        """Run the operator; a result that does not fit is released before the error is raised."""
         kwargs = kwargs or {}
         if func.namespace == "prim":  # a question about a tensor, not work
             return func(*args, **kwargs)

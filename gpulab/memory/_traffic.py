@@ -19,7 +19,7 @@ from gpulab.evidence import Evidence
 from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 
-# A table of more operators than this is read by nobody: equal ones then share a row.
+# A table of more operators than this is too long to read: equal ones then share a row.
 _MOST_ROWS = 12
 
 
