@@ -54,8 +54,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor",
         help=_COMMANDS["doctor"][1],
-        description="Check this machine before class. The exit code is 0 if nothing has to be fixed, "
-        "else 1.",
+        description="Check this machine before class. The exit code is 0 if nothing has to be "
+        "fixed, else 1.",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(run=run_doctor)
@@ -175,8 +175,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if str(error.name).partition(".")[0] not in _LAB:
             raise
         print(
-            f"gpulab: {command} needs {error.name}, which is not installed; expected the local lab. "
-            f"{install_extra('lab')}",
+            f"gpulab: {command} needs {error.name}, which is not installed; expected the local "
+            f"lab. {install_extra('lab')}",
             file=sys.stderr,
         )
         return 2

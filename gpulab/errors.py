@@ -19,12 +19,12 @@ _SPOKEN_WITH_A_VOWEL = re.compile(
 )
 # What the system's own words for a limit that is reached mean, and what to do.
 _LIMITS = {
-    "Too many open files": "The limit of open files is reached: raise it, for example by `ulimit -n 4096`, and "
-    "start Python there.",
-    "No space left on device": "The disk or the shared memory is full: free some space, which `df -h /tmp /dev/shm` "
-    "shows.",
-    "Resource temporarily unavailable": "The limit of processes and threads is reached: raise it with `ulimit -u`, or end "
-    "some.",
+    "Too many open files": "The limit of open files is reached: raise it, for example by `ulimit "
+    "-n 4096`, and start Python there.",
+    "No space left on device": "The disk or the shared memory is full: free some space, which `df "
+    "-h /tmp /dev/shm` shows.",
+    "Resource temporarily unavailable": "The limit of processes and threads is reached: raise it "
+    "with `ulimit -u`, or end some.",
 }
 # A message is one sentence: what was given is shown up to this many characters.
 _LONGEST = 60

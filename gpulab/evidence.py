@@ -226,7 +226,8 @@ class Evidence(Result):
             command = f" · by `{self.command}`" if self.command else ""
             return (
                 f"{self.badge} on {self.device}, "
-                f"{(self.date or '')[:10]}{driver}{' · ' + versions if versions else ''}{count}{command}"
+                f"{(self.date or '')[:10]}{driver}{' · ' + versions if versions else ''}{count}"
+                f"{command}"
             )
         return f"{self.badge} on {self.device}{count}"
 

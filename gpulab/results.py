@@ -356,7 +356,8 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: s
     return (
         '<figure class="gpulab-result" style="margin:0;overflow-x:auto"><table '
         'style="margin:0;color:inherit;table-layout:auto">'
-        f"{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>{below}</figure>"
+        f"{f'<thead><tr>{head}</tr></thead>' if head else ''}"
+        f"<tbody>{body}</tbody></table>{below}</figure>"
     )
 
 

@@ -61,8 +61,9 @@ class TorchBackend(Backend):
         if x.device.type == "meta":
             return "a tensor on 'meta' has no data", "torch.empty_like(x, device='cpu')"
         if x.is_nested or x.layout is not self.module.strided:
+            layout = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
             return (
-                f"its layout is {'nested' if x.is_nested else str(x.layout).removeprefix('torch.')}",
+                f"its layout is {layout}",
                 "x.to_dense()",
             )
         if x.is_quantized:

@@ -19,9 +19,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "html",
         help="write the course as HTML pages that open from the disk",
-        description="Run the notebooks on this machine and write them as HTML pages that need neither "
-        "a server nor the internet. "
-        "The whole course takes about ten minutes on two cores.",
+        description="Run the notebooks on this machine and write them as HTML pages that need "
+        "neither a server nor the internet. The whole course takes about ten minutes on two cores.",
     )
     parser.add_argument(
         "--out",

@@ -35,7 +35,10 @@ _VIEW = "application/vnd.jupyter.widget-view+json"
 # After each cell: instruments finish, are pressed once where they are empty, and send their whole
 # state.
 _SETTLE = "__import__('gpulab.widgets._still', fromlist=['settle']).settle()"
-_STAMP = "print(__import__('json').dumps(__import__('gpulab').devices.environment(__import__('gpulab').devices.default()).to_dict()))"
+_STAMP = (
+    "print(__import__('json').dumps(__import__('gpulab').devices.environment("
+    "__import__('gpulab').devices.default()).to_dict()))"
+)
 
 
 def executed(notebook: Path, kept: Path | None = None) -> tuple[NotebookNode, Environment]:

@@ -193,8 +193,8 @@ def _controls(state: Mapping[str, Any]) -> str:
         (s, values[s["name"]]) for s in state["spec"] if s["name"] in values and not s.get("hidden")
     ]
     pairs = "".join(
-        "<div "
-        f'class="gpulab-field"><dt>{html.escape(_label(spec))}</dt><dd>{html.escape(_value(spec, value))}</dd></div>'
+        f'<div class="gpulab-field"><dt>{html.escape(_label(spec))}</dt>'
+        f"<dd>{html.escape(_value(spec, value))}</dd></div>"
         for spec, value in fields
     )
     buttons = ", ".join(action["label"] for action in state["actions"])
@@ -243,14 +243,15 @@ def _table(label: str, headers: Sequence[str], rows: Sequence[Sequence[Any]]) ->
         f'<th scope="col">{html.escape(text)}</th>' if text else "<td></td>" for text in headers
     )
     body = "".join(
-        f"<tr>{''.join(_cell('th', c, ' scope=row') if k == 0 else _cell('td', c) for k, c in enumerate(row))}</tr>"
+        f"<tr>{_cell('th', row[0], ' scope=row')}{''.join(_cell('td', c) for c in row[1:])}</tr>"
         for row in rows
     )
     named = html.escape(label)
     return (
         f'<div class="gpulab-table" tabindex="0" role="group" aria-label="{named}"><table><caption '
         f'class="gpulab-hidden">{named}</caption>'
-        f"{f'<thead><tr>{head}</tr></thead>' if any(headers) else ''}<tbody>{body}</tbody></table></div>"
+        f"{f'<thead><tr>{head}</tr></thead>' if any(headers) else ''}"
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 

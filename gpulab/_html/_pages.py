@@ -222,7 +222,10 @@ def render(
             else link["words"]
         )
 
-    notebook_link = r'(?P<open><a\b[^>]*\bhref=")(?P<name>\d\d_\w+)\.ipynb(?P<rest>(?:#[^"]*)?"[^>]*>)(?P<words>.*?)</a>'
+    notebook_link = (
+        r'(?P<open><a\b[^>]*\bhref=")(?P<name>\d\d_\w+)\.ipynb'
+        r'(?P<rest>(?:#[^"]*)?"[^>]*>)(?P<words>.*?)</a>'
+    )
     text = re.sub(notebook_link, to_page, text, flags=re.DOTALL)
     return text.replace(
         'class="anchor-link"', 'class="anchor-link" aria-label="Link to this heading"'
@@ -331,7 +334,8 @@ def _index(pages: Sequence[Page], earlier: Mapping[str, str]) -> str:
         listed = "".join(f"<li>{html.escape(text)}</li>" for text in asks)
         rows[page.file] = (
             f'<li><h2><a href="{page.url}">{html.escape(page.title)}</a></h2>'
-            f"{f'<p>{html.escape(time_needed)}</p>' if time_needed else ''}{f'<ul>{listed}</ul>' if listed else ''}</li>"
+            f"{f'<p>{html.escape(time_needed)}</p>' if time_needed else ''}"
+            f"{f'<ul>{listed}</ul>' if listed else ''}</li>"
         )
     machines = {short_stamp(page.where): page.where for page in pages}
     tables = "".join(f"<dl class=facts>{_pairs(facts(where))}</dl>" for where in machines.values())

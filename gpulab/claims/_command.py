@@ -11,17 +11,21 @@ if TYPE_CHECKING:
 
 _HEAD = """# The claim ledger
 
-What has been published about GPU acceleration, and what recorded machines show about it. `gpulab claims --out docs/claims.md` wrote
-this page; no verdict is written by hand, and every verdict needs a recording.
+What has been published about GPU acceleration, and what recorded machines show about it. `gpulab
+claims --out docs/claims.md` wrote this page; no verdict is written by hand, and every verdict
+needs a recording.
 
-A claim is read as a ratio of two recorded times (the column "read as"; "A / B" is the time of A divided by the time of B). The interval of
-a ratio joins the 95 % intervals of both times at their least favorable ends. A case agrees where its whole interval lies inside the
-promised range, and contradicts where all of it lies outside; "more than 1x" is contradicted by a gain that is certainly below 2 %. A
-promise for each case **holds** where none contradicts and at least half agree, **fails** where none agrees and at least half contradict,
-and **holds partly** where some agree and some contradict. A promise of an average is treated as one case, the geometric mean of all. A
-promise of the best case ("up to") holds where one case reaches it, holds partly where at least one case gains, and fails where every case
-contradicts. Where the intervals do not decide, the verdict is **not decided**. Claims are about the hardware of their time: one that fails
-here may be true on the hardware for which it was made.
+A claim is read as a ratio of two recorded times (the column "read as"; "A / B" is the time of A
+divided by the time of B). The interval of a ratio joins the 95 % intervals of both times at their
+least favorable ends. A case agrees where its whole interval lies inside the promised range, and
+contradicts where all of it lies outside; "more than 1x" is contradicted by a gain that is
+certainly below 2 %. A promise for each case **holds** where none contradicts and at least half
+agree, **fails** where none agrees and at least half contradict, and **holds partly** where some
+agree and some contradict. A promise of an average is treated as one case, the geometric mean of
+all. A promise of the best case ("up to") holds where one case reaches it, holds partly where at
+least one case gains, and fails where every case contradicts. Where the intervals do not decide,
+the verdict is **not decided**. Claims are about the hardware of their time: one that fails here
+may be true on the hardware for which it was made.
 """
 
 

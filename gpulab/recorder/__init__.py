@@ -74,7 +74,8 @@ for _name, _summary, _where in (
     ),
     (
         "precision",
-        "matrix products in each format, with sides that are multiples of 16 and sides that are not",
+        "matrix products in each format, with sides that are multiples of 16 and sides that are "
+        "not",
         "_rates.precisions",
     ),
     (
@@ -91,7 +92,8 @@ for _name, _summary, _where in (
     ("tips", "small tips from tuning guides, each without and with it", "_networks.tips"),
     (
         "transfer",
-        "copies of 1 KiB to 1 GiB in both directions, pageable and pinned (on a CPU: the host copy)",
+        "copies of 1 KiB to 1 GiB in both directions, pageable and pinned (on a CPU: the host "
+        "copy)",
         "_rates.copies",
     ),
     (

@@ -20,8 +20,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "record",
         help="measure this machine and write a recording, with which every notebook can compare",
-        description="Measure this machine within a time budget. Run it again with the same --out to "
-        "continue after an interrupt.",
+        description="Measure this machine within a time budget. Run it again with the same --out "
+        "to continue after an interrupt.",
     )
     parser.add_argument("--out", metavar="FILE", help="the recording to write (JSON)")
     parser.add_argument("--minutes", type=float, default=8.0, help="the time budget (default: 8)")

@@ -14,8 +14,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "recordings",
         help="list, show, compare and merge recordings",
-        description="List the available recordings, show one, compare two, or merge two of the same "
-        "machine.",
+        description="List the available recordings, show one, compare two, or merge two of the "
+        "same machine.",
     )
     parser.add_argument(
         "--show", metavar="NAME", help="a recording, by its machine's name or its file"
