@@ -222,10 +222,7 @@ def rank_states(
     >>> s = rank_states("7B", strategy="zero3", ranks=64)
     >>> s.total_bytes - 16 * gpt_shape("7B").parameter_count // 64
     97812
-
-    That is 47 rows of padding in each of two matrices, and 389 step counters:
-
-    >>> 47 * 4096 * 2 * 16 // 64 + 389 * 4
+    >>> 47 * 4096 * 2 * 16 // 64 + 389 * 4  # padding of two matrices, and step counters
     97812
     """
     shape = model if isinstance(model, GptShape) else gpt_shape(model)
@@ -412,8 +409,9 @@ def predict_ranks(
     >>> import torch
     >>> from gpulab import networks, parallel
     >>> x = torch.zeros(4, 64, dtype=torch.int64)
-    >>> p = parallel.predict_ranks(lambda: networks.transformer(100, 64, 4, 2, context=64), x,
-    ...     x, strategy="zero3", ranks=8)
+    >>> def make():
+    ...     return networks.transformer(100, 64, 4, 2, context=64)
+    >>> p = parallel.predict_ranks(make, x, x, strategy="zero3", ranks=8)
     >>> p.ranks, p.peak_by_category["optimizer"] < 2 * 4 * p.parameter_count / 7
     (8, True)
     """
