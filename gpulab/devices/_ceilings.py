@@ -280,8 +280,8 @@ def _host_memory(
             measure(cache.level, float(cache.total_bytes), int(_CACHE_FILL * reach))
         cached, reached = max(cached, float(cache.total_bytes)), max(reached, reach)
     host = Device("cpu")
-    # Caches of unknown size (Windows reports none) may be larger than the smallest stream, whose rate
-    # would then be theirs.
+    # Caches of unknown size (Windows reports none) may be larger than the smallest stream, whose
+    # rate would then be theirs.
     wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * cached) if cached else math.inf
     taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * (host.free_bytes or 0)))
     if taken < 2 * cached:
