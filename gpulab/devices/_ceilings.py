@@ -283,7 +283,8 @@ def _host_memory(
     # Caches of unknown size (Windows reports none) may be larger than the smallest stream, whose
     # rate would then be theirs.
     wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * cached) if cached else math.inf
-    taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * (host.free_bytes or 0)))
+    free = host.free_bytes or _SMALLEST_STREAM_BYTES
+    taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * free))
     if taken < 2 * cached:
         sentence = (
             f"only {format_bytes(taken)} were streamed, with {format_bytes(cached)} of cache, "
