@@ -102,6 +102,13 @@ TINY: list[tuple[str, dict[str, Any], float | None, float | None]] = [
     ("pipeline", {"part": "step", "workers": 0}, None, None),
     ("precision", {"format": "float32", "n": 512}, 2 * 512**3, None),
     ("precision", {"format": "bfloat16", "n": 511}, 2 * 511**3, None),
+    # Two products for each of 8 sequences and 4 heads, half of them masked; backward five more.
+    ("attention", {"kernel": "flash", "length": 256}, 2 * 2 * 8 * 4 * 256**2 * 32 / 2, None),
+    ("attention", {"kernel": "written out", "passes": "forward and backward"},
+     7 * 2 * 8 * 4 * 256**2 * 32 / 2, None),
+    # Four layers of 2 x 256 x 256 + 256 x 128 + 3 x 256 x 1024 and 512, then 256 + 1024 x 256.
+    ("generation", {"phase": "decode", "batch": 1}, 2 * (4 * 950_784 + 262_400), None),
+    ("generation", {"phase": "prefill"}, 2 * 128 * (4 * 950_784 + 262_400), None),
     ("tips", {"tip": "one_call", "form": "without"}, None, None),
     ("transfer", {"nbytes": 2**20}, None, 2**20),
     *(("overlap", {"arrangement": arrangement, "nbytes": 2**24, "chunks": 2}, None, 2**24)
