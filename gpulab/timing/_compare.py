@@ -180,7 +180,8 @@ def compare_within(
         limits,
         first_calls,
         notes,
-        "compare: stopped before every row had a sample; there is nothing to compare. Run it again.",
+        "compare: stopped before every row had a sample; there is nothing to compare. Run it "
+        "again.",
         transfer=transfer,
         live=clock is None,
         read=None if scripted is None else lambda device, before: scripted(),

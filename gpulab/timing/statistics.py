@@ -114,9 +114,9 @@ def median_interval(samples: np.ndarray) -> tuple[Interval | None, str | None]:
 
     Examples
     --------
-    >>> median_interval(np.array([3.0, 1.0, 2.0]))  # doctest: +NORMALIZE_WHITESPACE
-    (None, '3 samples are too few to estimate their correlation; a 95 % interval of the median needs
-    20. Allow a longer deadline.')
+    >>> interval, reason = median_interval(np.array([3.0, 1.0, 2.0]))
+    >>> interval, reason[:21]
+    (None, '3 samples are too few')
     """
     samples = _checked(samples)
     n = len(samples)
@@ -211,7 +211,8 @@ def ratio_interval(
     if first[0] <= 0 or second[0] <= 0:
         return (
             None,
-            "an interval includes zero, so the ratio has no upper limit. Use more calls per sample.",
+            "an interval includes zero, so the ratio has no upper limit. Use more calls per "
+            "sample.",
         )
     a, b = math.log(float(np.median(baseline))), math.log(float(np.median(other)))
     down = math.hypot(a - math.log(first[0]), math.log(second[1]) - b)

@@ -22,8 +22,8 @@ from gpulab.workloads import Workload, WorkloadSpec
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
-# The accelerator's seconds with both copies and what was noted about them, or the note that says why
-# there are none: a function of the work, its inputs on the host, and the deadline.
+# The accelerator's seconds with both copies and what was noted about them, or the note that says
+# why there are none: a function of the work, its inputs on the host, and the deadline.
 DeviceTime = Callable[[Workload, tuple[Any, ...], float], "tuple[float, tuple[Note, ...]] | Note"]
 
 _DEFAULT_PROCESSOR = "nvidia-h200"

@@ -203,10 +203,8 @@ def named_link(
         f"{format_seconds(latency)} a copy "
         f"{'(typical of a call and the wait for it)' if latency_seconds is None else 'chosen'}"
     ]
-    words.append(
-        f"{format_bytes_per_second(bandwidth)}{'' if bandwidth_bytes_per_second is None else ' chosen'}, "
-        "straight line"
-    )
+    own_rate = "" if bandwidth_bytes_per_second is None else " chosen"
+    words.append(f"{format_bytes_per_second(bandwidth)}{own_rate}, straight line")
     if memory == "pageable" and bandwidth_bytes_per_second is None:
         words.append("pageable memory at half the rate of pinned")
     as_named = latency_seconds is None and bandwidth_bytes_per_second is None
@@ -269,7 +267,8 @@ _H200 = ProcessorModel(
     evidence=Evidence.modelled(
         "every call reaches the rates of large ones: 42.5 TFLOP/s in float32 and 3.77 TB/s, after "
         "a launch of 2.5 us",
-        "RRZE-HPC/gpu-benches (H200: FP32, triad, launch spacing); NVIDIA H200 data sheet (float64)",
+        "RRZE-HPC/gpu-benches (H200: FP32, triad, launch spacing); NVIDIA H200 data sheet "
+        "(float64)",
         PROCESSOR_ERRORS.get("nvidia-h200"),
     ),
 )

@@ -144,7 +144,8 @@ def test_an_interrupt_is_one_line(
     code = (
         "import signal, sys; from gpulab.cli import main;"
         "signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT));"
-        f"signal.setitimer(signal.ITIMER_REAL, 0.15); sys.exit(main({command.split()}))"
+        f"signal.setitimer(signal.ITIMER_REAL, 0.15); code = main({command.split()});"
+        "signal.setitimer(signal.ITIMER_REAL, 0); sys.exit(code)"
     )
     arguments = [sys.executable, "-c", code]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=tmp_path)
