@@ -13,7 +13,7 @@ import argparse
 import torch
 
 from gpulab import compression, training
-from gpulab.compression import Recipe, _integer, _modules, _ranges
+from gpulab.compression import Recipe, _modules, _ranges, integer_layers
 from gpulab.units import format_flops
 
 RECIPES = (
@@ -51,7 +51,7 @@ def overflow() -> None:
                 f"8-bit kernel, inputs of {bits} bits: largest error {error:.2%} of the largest "
                 "output"
             )
-    print(f"this CPU: inputs get {_integer.activation_bits()} bits")
+    print(f"this CPU: inputs get {integer_layers.activation_bits()} bits")
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from gpulab import memory
 BILLION = """
 import json, pathlib, time
 import torch, numpy, torch._subclasses.fake_tensor
-import gpulab.memory, gpulab.networks, gpulab.memory._predict, gpulab.memory._tracker
+import gpulab.memory, gpulab.networks, gpulab.memory.predictions, gpulab.memory.tracker
 import torch.nn.functional as F
 def resident(field):
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():

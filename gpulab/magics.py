@@ -37,7 +37,7 @@ def _take_share() -> None:
     nothing is loaded where it is not set.
     """
     if os.environ.get("GPULAB_GPU_MEMORY"):
-        from gpulab.memory._share import apply_share
+        from gpulab.memory.shares import apply_share
 
         sentence = apply_share()
         if sentence:
@@ -328,7 +328,7 @@ def needs(shell: Any, line: str, cell: str) -> Any:
         The value of the cell's last expression, as without the magic. An error passes through with
         its traceback.
     """
-    from gpulab.lessons import _library
+    from gpulab.lessons import other_libraries
 
     wanted = line.split()
     unknown = [name for name in wanted if name not in ("jax", "tensorflow")]
@@ -340,7 +340,7 @@ def needs(shell: Any, line: str, cell: str) -> Any:
         )
         return None
     # loaded without its chatter
-    absent = [why for name in wanted if (why := _library.unusable(name))]
+    absent = [why for name in wanted if (why := other_libraries.unusable(name))]
     if absent:
         print(*absent, "This cell was left out; the others run without it.", sep="\n")
         return None

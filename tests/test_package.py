@@ -1,5 +1,6 @@
 """What the package promises: its public names, what importing costs, and what is installed."""
 
+import ast
 import importlib
 import inspect
 import json
@@ -297,3 +298,18 @@ def test_nothing_that_names_students_enters_an_image() -> None:
     for pattern in patterns:
         there = pattern.strip("/") if pattern.startswith("/") else f"**/{pattern.strip('/')}"
         assert there in left_out
+
+
+def test_no_package_imports_a_private_module_or_name_of_another() -> None:
+    """What packages share has a public name, so that a package can be changed inside."""
+    found = []
+    for path in (ROOT / "gpulab").rglob("*.py"):
+        own, *_ = path.relative_to(ROOT / "gpulab").with_suffix("").parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gpulab."):
+                _, package, *below = f"{node.module}".split(".")
+                names = [*below, *(each.name for each in node.names)]
+                private = any(re.match("_[^_]", name) for name in names)
+                if private and package != own and own != "course":
+                    found.append((path.name, node.module, names))
+    assert found == []

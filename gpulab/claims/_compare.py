@@ -12,7 +12,7 @@ from typing import Any
 
 from gpulab.claims.results import Comparison
 from gpulab.recordings import Entry, Recording, Timing
-from gpulab.recordings._schema import Parameter
+from gpulab.recordings.schema import Parameter
 from gpulab.units import format_bytes, plural
 
 Rule = Mapping[str, Any]

@@ -19,12 +19,12 @@ from gpulab.compression import _targets
 from gpulab.compression._prune import prune
 from gpulab.compression._quantize import quantize, quantize_aware
 from gpulab.compression._share import share_weights
-from gpulab.compression._sparse import to_sparse
 from gpulab.compression._weigh import weigh
 from gpulab.compression.results import Weighing
+from gpulab.compression.sparse_layers import to_sparse
 from gpulab.errors import InputError, StoppedError, shown
-from gpulab.training import _settings
-from gpulab.training._tasks import check_seed
+from gpulab.training import backend_switches
+from gpulab.training.data_tasks import check_seed
 
 NETWORKS = ("as it is", "resnext", "mobilenet")
 COMPUTE = ("dense", "csr", "integer")
@@ -191,7 +191,7 @@ def diet(
             "expected at least one. "
             "Pass for example [compression.Recipe(zeros=0.9)]."
         )
-    threads = _settings.check_threads("diet", threads)
+    threads = backend_switches.check_threads("diet", threads)
     numbers = [check_seed("diet", seed) for seed in _given.items("diet", "seeds", seeds)]
     if not numbers:
         raise InputError("diet: there are no seeds; expected at least one. Pass seeds=(0, 1, 2).")
@@ -283,9 +283,9 @@ def cook(
     report, asked, threads = (
         progress or _silent,
         stop or _never,
-        _settings.check_threads("cook", threads),
+        backend_switches.check_threads("cook", threads),
     )
-    with _settings.threads(threads, where):
+    with backend_switches.threads(threads, where):
         return _cooked(recipe, job, seed, where, report, asked)
 
 

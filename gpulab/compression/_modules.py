@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpulab.compression import _integer, _ranges
+from gpulab.compression import _ranges, integer_layers
 
 
 class Mask(nn.Module):
@@ -279,7 +279,7 @@ class Integer(Quantized):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output; the inputs' range is taken from this batch."""
         if self._packed is None:
-            self._packed = _integer.Packed(self)
+            self._packed = integer_layers.Packed(self)
         return self._packed(x)  # type: ignore[no-any-return]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpulab import _given
-from gpulab.compression import _integer, _targets, _torchao
+from gpulab.compression import _targets, _torchao, integer_layers
 from gpulab.compression._finish import finish
 from gpulab.compression._ranges import Scheme
 from gpulab.errors import InputError, message_of, shown
@@ -158,9 +158,9 @@ def _with_integers(done: Any, found: dict[str, Any], scheme: Scheme) -> Any:
             f"bits={scheme.bits}; expected 'dynamic' "
             "and bits=8, for which PyTorch has CPU kernels. Pass these, or arithmetic='float'."
         )
-    _integer.check(next(iter(found.values())).weight.device)
-    refused = _integer.refusal("cpu", convolution=True)
-    integers = Scheme(scheme.weights, 8, "dynamic", _integer.activation_bits())
+    integer_layers.check(next(iter(found.values())).weight.device)
+    refused = integer_layers.refusal("cpu", convolution=True)
+    integers = Scheme(scheme.weights, 8, "dynamic", integer_layers.activation_bits())
     for name, layer in found.items():
         # a convolution without such a kernel keeps its integers and computes in float32
         stays = refused and hasattr(layer, "groups")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab.compression import _integer
+from gpulab.compression import integer_layers
 from gpulab.compression.results import Reason
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds, plural
 
@@ -139,7 +139,7 @@ def _of_forms(one: Facts) -> list[Reason]:
                 "recover that time.",
             )
         )
-        if _integer.activation_bits() < 8:
+        if integer_layers.activation_bits() < 8:
             said.append(
                 Reason(
                     "no instructions",

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, devices
-from gpulab.compression import _integer, _sparse
+from gpulab.compression import integer_layers, sparse_layers
 from gpulab.compression._prune import prune
 from gpulab.compression._quantize import quantize
-from gpulab.compression._sparse import to_sparse
+from gpulab.compression.sparse_layers import to_sparse
 from gpulab.errors import GpulabError, message_of
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -153,7 +153,7 @@ def _torchao(model: Any, activations: str | None) -> Any:
 
 def _two_four(place: str) -> Ability:
     name = "2:4 zeros"
-    refused = _sparse.two_four_refusal(place)
+    refused = sparse_layers.two_four_refusal(place)
     if refused:
         return Ability(
             name,
@@ -169,10 +169,10 @@ def _two_four(place: str) -> Ability:
 
 def _integers(place: str, convolution: bool) -> Ability:
     name = f"8-bit kernels, {'convolutions' if convolution else 'linear layers'}"
-    refused = _integer.refusal(place, convolution)
+    refused = integer_layers.refusal(place, convolution)
     if refused:
         return Ability(name, False, f"{refused[0].upper()}{refused[1:]}")
-    bits = _integer.activation_bits()
+    bits = integer_layers.activation_bits()
     exact = (
         "Inputs have 8 bits."
         if bits == 8

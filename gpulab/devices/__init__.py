@@ -5,7 +5,6 @@ is seen.
 """
 
 from gpulab.devices._ceilings import Ceilings, MemoryCeiling, ceilings
-from gpulab.devices._cpu import Cache, Processor
 from gpulab.devices._device import (
     Device,
     available,
@@ -16,10 +15,11 @@ from gpulab.devices._device import (
     of_name,
     translate,
 )
-from gpulab.devices._facts import Facts, Memory, Torch, gather
 from gpulab.devices._machine import Check, Checkup, Machine, Problem, checkup, diagnose, machine
-from gpulab.devices._nvml import Accelerator, Driver
-from gpulab.devices._spec import (
+from gpulab.devices.cpu_facts import Cache, Processor
+from gpulab.devices.device_facts import Facts, Memory, Torch, gather
+from gpulab.devices.nvml import Accelerator, Driver
+from gpulab.devices.specs import (
     DeviceSpec,
     Figure,
     MemoryLevel,

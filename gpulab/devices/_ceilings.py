@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpulab import _given
-from gpulab.devices import _cpu, _streams, conditions, disturbance
-from gpulab.devices._cpu import Processor
+from gpulab.devices import conditions, cpu_facts, disturbance, stream_rates
 from gpulab.devices._device import Device, environment, find, guard, translate
-from gpulab.devices._spec import MemoryLevel
-from gpulab.devices._streams import Clock
+from gpulab.devices.cpu_facts import Processor
+from gpulab.devices.specs import MemoryLevel
+from gpulab.devices.stream_rates import Clock
 from gpulab.errors import StoppedError, message_of
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result
@@ -217,7 +217,7 @@ def _measure(device: Device, clock: Clock) -> Ceilings:
     notes: list[Note] = []
     # One thread per core, but no more than PyTorch is set to: the streams and the products then use
     # the same cores.
-    torch, processor = sys.modules.get("torch"), _cpu.probe()
+    torch, processor = sys.modules.get("torch"), cpu_facts.probe()
     limit = math.inf if torch is None else torch.get_num_threads()
     cores = min(processor.usable_cores, processor.quota_cores or math.inf, limit, _MOST_THREADS)
     threads = max(1, math.floor(cores))
@@ -232,7 +232,9 @@ def _measure(device: Device, clock: Clock) -> Ceilings:
         products = _products(device, clock, notes)
         notes += disturbance.from_readings(before, conditions.read(device, before), _ADVICE)
     stamp = environment(device, command=f"gpulab.devices.ceilings({str(device)!r})")
-    evidence = Evidence.measured(f"{device.name}, best of {_streams.RUNS} runs", date=stamp.date)
+    evidence = Evidence.measured(
+        f"{device.name}, best of {stream_rates.RUNS} runs", date=stamp.date
+    )
     return Ceilings(str(device), memory, products, tuple(notes), evidence, stamp)
 
 
@@ -265,8 +267,8 @@ def _host_memory(
 
     def measure(name: str, capacity: float, working_set: int) -> None:
         rates = [
-            _streams.host_rate(operation, working_set, threads, clock, pool)
-            for operation in _streams.OPERATIONS
+            stream_rates.host_rate(operation, working_set, threads, clock, pool)
+            for operation in stream_rates.OPERATIONS
         ]
         levels.append(MemoryCeiling(name, capacity, working_set, *rates))
 
@@ -309,8 +311,8 @@ def _device_memory(device: Device, clock: Clock) -> tuple[MemoryCeiling, ...]:
     free = device.free_bytes or _DEVICE_STREAM_BYTES / 2
     working_set = int(min(_DEVICE_STREAM_BYTES, _SHARE_OF_FREE * free))
     rates = [
-        _streams.device_rate(operation, working_set, str(device), device.synchronize, clock)
-        for operation in _streams.OPERATIONS
+        stream_rates.device_rate(operation, working_set, str(device), device.synchronize, clock)
+        for operation in stream_rates.OPERATIONS
     ]
     return (MemoryCeiling("DRAM", float(device.memory_bytes or math.inf), working_set, *rates),)
 
@@ -349,8 +351,8 @@ def _product_rate(dtype: str, device: Device, clock: Clock) -> float:
         )
         out = torch.empty(n, n, device=str(device), dtype=kind)
         if device.is_cpu:
-            return _streams.shortest(lambda: torch.mm(a, b, out=out), clock, _CPU_SECONDS)
-        return _streams.repeated(
+            return stream_rates.shortest(lambda: torch.mm(a, b, out=out), clock, _CPU_SECONDS)
+        return stream_rates.repeated(
             lambda: torch.mm(a, b, out=out), device.synchronize, clock, _PRODUCT_SECONDS / 2, runs
         )
 

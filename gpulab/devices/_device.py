@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab.devices import _host, _nvml
+from gpulab.devices import host_facts, nvml
 from gpulab.errors import (
     DeviceError,
     GpulabError,
@@ -128,9 +128,11 @@ class Device(Result):
         """Whether its Tensor Cores can read float32 as TF32: NVIDIA's from compute capability 8.0
         on.
         """
-        from gpulab.devices import _facts
+        from gpulab.devices import device_facts
 
-        capability = _facts.accelerator(self).compute_capability if self.kind == "cuda" else None
+        capability = (
+            device_facts.accelerator(self).compute_capability if self.kind == "cuda" else None
+        )
         return (
             int((capability or "0").partition(".")[0]) >= 8
             and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
@@ -140,10 +142,10 @@ class Device(Result):
     def name(self) -> str:
         """The product name, such as "NVIDIA H200"; for the CPU its model name and core count."""
         if self.is_cpu:
-            cores = _host.usable_cores()
-            return f"{_host.processor_name()} ({cores} core{'s' if cores != 1 else ''})"
+            cores = host_facts.usable_cores()
+            return f"{host_facts.processor_name()} ({cores} core{'s' if cores != 1 else ''})"
         if self.kind == "mps":
-            return f"Apple GPU ({_host.processor_name()})"
+            return f"Apple GPU ({host_facts.processor_name()})"
         import torch
 
         with guard(f"asking {self} for its name"):
@@ -176,7 +178,7 @@ class Device(Result):
     def _memory(self) -> tuple[int | None, int | None]:
         """Free and total bytes."""
         if self.is_cpu:
-            return _host.available_memory_bytes(), _host.memory_bytes()
+            return host_facts.available_memory_bytes(), host_facts.memory_bytes()
         import torch
 
         with guard(f"asking {self} for its memory"):
@@ -321,14 +323,14 @@ def environment(device: Device | str | None = None, command: str | None = None) 
     return Environment(
         date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        processor=_host.processor_name(),
-        cores=_host.usable_cores(),
-        memory_bytes=_host.memory_bytes(),
+        processor=host_facts.processor_name(),
+        cores=host_facts.usable_cores(),
+        memory_bytes=host_facts.memory_bytes(),
         device=where.name,
         device_kind=where.kind,
-        driver=_nvml.ask("SystemGetDriverVersion") if where.kind == "cuda" else None,
+        driver=nvml.ask("SystemGetDriverVersion") if where.kind == "cuda" else None,
         python=platform.python_version(),
-        libraries=_host.library_versions(),
+        libraries=host_facts.library_versions(),
         command=command,
     )
 
@@ -406,7 +408,7 @@ def _newer_than_the_driver(error: BaseException, doing: str) -> str:
     """Return what is said of code that was compiled for a newer CUDA than the driver runs, with
     what to install.
     """
-    driver = _nvml.probe()
+    driver = nvml.probe()
     which, remedy, compilers = (
         "the NVIDIA driver",
         "Update the driver",

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpulab.devices import _device
-from gpulab.devices._cpu import Processor
-from gpulab.devices._facts import Facts, Memory, Torch, gather, in_a_line
-from gpulab.devices._nvml import Accelerator
+from gpulab.devices.cpu_facts import Processor
+from gpulab.devices.device_facts import Facts, Memory, Torch, gather, in_a_line
+from gpulab.devices.nvml import Accelerator
 from gpulab.errors import DeviceError, pip_command, set_up_command
 from gpulab.evidence import Environment, Evidence
 from gpulab.results import Result

@@ -16,10 +16,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpulab.devices import _host, _nvml
-from gpulab.devices._cpu import core_values
+from gpulab.devices import host_facts, nvml
 from gpulab.devices._device import Device
-from gpulab.devices._nvml import GpuReadings
+from gpulab.devices.cpu_facts import core_values
+from gpulab.devices.nvml import GpuReadings
 
 __all__ = ["GpuReadings", "Readings", "read"]
 
@@ -76,7 +76,7 @@ class Readings:
 
 
 def read(
-    device: Device, since: Readings | None = None, root: pathlib.Path = _host.ROOT
+    device: Device, since: Readings | None = None, root: pathlib.Path = host_facts.ROOT
 ) -> Readings:
     """Read every counter that this machine has; about half a millisecond on a CPU, more with an
     NVIDIA GPU.
@@ -90,14 +90,14 @@ def read(
     root : path
         Where ``proc`` and ``sys`` are: "/", or a copy of another machine's files.
     """
-    cores = _host.usable_core_numbers()
+    cores = host_facts.usable_core_numbers()
     busy, stolen = _busy_and_stolen(root, cores)
     clocks = core_values(root, cores, "cpufreq/scaling_cur_freq")
     base_clocks = core_values(root, cores, "cpufreq/base_frequency")
     hot = core_values(root, cores, "thermal_throttle/core_throttle_count")
     gpu = None
     if device.kind == "cuda":
-        gpu = _nvml.read_counters(device.index, since.gpu if since is not None else None)
+        gpu = nvml.read_counters(device.index, since.gpu if since is not None else None)
     return Readings(
         seconds=time.perf_counter(),
         cores=len(cores),
@@ -126,7 +126,7 @@ def _busy_and_stolen(root: pathlib.Path, cores: Sequence[int]) -> tuple[float | 
         return float(times.user + times.system + getattr(times, "nice", 0.0)), None
     rows = {
         name: [int(field) for field in fields]
-        for name, *fields in map(str.split, _host.read_text(root / "proc/stat").splitlines())
+        for name, *fields in map(str.split, host_facts.read_text(root / "proc/stat").splitlines())
         if name.startswith("cpu")
     }
     ours = [rows.get(f"cpu{core}", []) for core in cores]
@@ -145,7 +145,7 @@ def _run_delay(path: pathlib.Path) -> float | None:
     """Return the second field of a schedstat file: nanoseconds spent waiting on a run queue (kernel
     docs, sched-stats).
     """
-    fields = _host.read_text(path).split()
+    fields = host_facts.read_text(path).split()
     return int(fields[1]) * 1e-9 if len(fields) >= 2 else None
 
 
@@ -187,8 +187,8 @@ def _run_delays(root: pathlib.Path) -> _RunDelays:
 
 def _throttled_seconds(root: pathlib.Path) -> float | None:
     total: float | None = None
-    for _, directory in _host.cgroup_directories(root, "cpu"):
-        for line in _host.read_text(directory / "cpu.stat").splitlines():
+    for _, directory in host_facts.cgroup_directories(root, "cpu"):
+        for line in host_facts.read_text(directory / "cpu.stat").splitlines():
             name, _, value = line.partition(" ")
             # version 1 counts nanoseconds, version 2 microseconds
             if name in ("throttled_time", "throttled_usec"):

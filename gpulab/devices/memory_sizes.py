@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpulab.devices._datasheets import PARTS
+from gpulab.devices.datasheets import PARTS
 from gpulab.errors import InputError, shown
 
 _GIB = 2**30

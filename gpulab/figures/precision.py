@@ -288,7 +288,7 @@ def gradient_window(window: GradientWindow) -> LabFigure:
         Bars by powers of two, colored by what happens to the values; the limits of the range are
         drawn and named.
     """
-    from gpulab.precision._window import plain
+    from gpulab.precision.gradient_windows import plain
 
     one = window.format
     title = f"{window.which} gradients of {window.label} times {plain(window.scale)}, in {one.name}"

@@ -33,7 +33,7 @@ from gpulab.units import format_bytes_per_second, format_flops_per_second, forma
 
 if TYPE_CHECKING:
     from gpulab.lessons import Classroom
-    from gpulab.lessons._classroom import Student
+    from gpulab.lessons.classes import Student
     from gpulab.models import Roofline, RooflinePoint
 
 _HEIGHT = 500

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given, devices, timing
-from gpulab.devices import Device, _cpu, _facts, _streams
+from gpulab.devices import Device, cpu_facts, device_facts, stream_rates
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError, kind_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.hierarchy import _chains
@@ -28,10 +28,10 @@ from gpulab.hierarchy.results import (
     Reported,
 )
 from gpulab.recordings import Recording
-from gpulab.recordings._schema import Timing, accelerator_told
+from gpulab.recordings.schema import Timing, accelerator_told
 from gpulab.timing import Measurement
 from gpulab.units import format_bytes, plural
-from gpulab.workloads._fits import MARGIN, free_bytes
+from gpulab.workloads.room_left import MARGIN, free_bytes
 
 # -------------------------------------------------------------------------------------------------
 # Validation of sizes, methods and deadlines, and what the system reports about the caches.
@@ -137,9 +137,9 @@ def _reported_caches(device: Device) -> tuple[Reported, ...]:
     """
     if device.is_cpu:
         return tuple(
-            Reported(cache.level, float(cache.size_bytes)) for cache in _cpu.probe().caches
+            Reported(cache.level, float(cache.size_bytes)) for cache in cpu_facts.probe().caches
         )
-    l2 = _facts.accelerator(device).l2_bytes
+    l2 = device_facts.accelerator(device).l2_bytes
     return (Reported("L2", float(l2)),) if l2 else ()
 
 
@@ -492,7 +492,7 @@ def parallel(
 # multiprocessors do.
 
 
-OPERATIONS = _streams.OPERATIONS
+OPERATIONS = stream_rates.OPERATIONS
 _WHO = {"numpy": "NumPy on one core", "cupy": "a CUDA kernel on the whole device"}
 
 
@@ -587,7 +587,7 @@ def _timed_stream(
     """Measure one call of a stream; its ``nbytes`` is what a call moves."""
     with devices.guard(f"bandwidth: {format_bytes(nbytes)} on {device.name}"):
         work, moved = (
-            _streams.thread_work(operation, nbytes)
+            stream_rates.thread_work(operation, nbytes)
             if device.is_cpu
             else _chains.reader(device, nbytes)
         )

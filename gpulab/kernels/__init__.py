@@ -17,9 +17,9 @@ from typing import Any
 
 # Public name -> the module that defines it.
 _PUBLIC: dict[str, str] = {
-    "simulate": "gpulab.kernels._simulate._run",
-    "Simulation": "gpulab.kernels._simulate.report",
-    "Finding": "gpulab.kernels._simulate.report",
+    "simulate": "gpulab.kernels.simulation._run",
+    "Simulation": "gpulab.kernels.simulation.report",
+    "Finding": "gpulab.kernels.simulation.report",
     "compile_cuda": "gpulab.kernels._compile._cuda",
     "compile_python": "gpulab.kernels._compile._python",
     "CompiledModule": "gpulab.kernels._compile._compiled",

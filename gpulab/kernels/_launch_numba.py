@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.devices import _nvml
+from gpulab.devices import nvml
 from gpulab.errors import DeviceError, KernelError, MissingLibraryError, install_extra, message_of
 from gpulab.kernels._arguments import Extent
 from gpulab.kernels._compile import _python
@@ -146,7 +146,7 @@ def _too_old() -> str:
     """Return what is said of a driver for which the pinned numba-cuda does nothing, however it is
     installed; "" of any other.
     """
-    driver = _nvml.probe()
+    driver = nvml.probe()
     if driver.cuda is None or int(driver.cuda.partition(".")[0]) >= _CUDA:
         return ""
     return (

@@ -9,7 +9,6 @@ when solutions are shown (see ``_policy``).
 from gpulab.lessons._architecture import gpu_curves, memory_curve, side_by_side
 from gpulab.lessons._checks import CheckResult, check, hint, solution
 from gpulab.lessons._class_reading import classroom, read_report
-from gpulab.lessons._classroom import Classroom
 from gpulab.lessons._climb import climb, compiled, instructions
 from gpulab.lessons._density import five_works, roof
 from gpulab.lessons._grades import grade
@@ -33,6 +32,7 @@ from gpulab.lessons._rubric import Rubric
 from gpulab.lessons._three_cases import three_cases
 from gpulab.lessons._timelines import recorded_options, timeline
 from gpulab.lessons._torchrun import torchrun
+from gpulab.lessons.classes import Classroom
 
 __all__ = [
     "CheckResult",

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.errors import GpulabError, InputError, RecordingError, message_of, with_article
-from gpulab.recordings._schema import thin
+from gpulab.recordings.schema import thin
 from gpulab.results import Result
 
 # A function with its helpers is a few kB, a measurement ten; whole data sets and models are not
@@ -85,7 +85,7 @@ def keep(answer: Any, is_file: bool = False) -> Kept:
 
 
 def _keep(answer: Any) -> Kept:
-    from gpulab.kernels._simulate._source import plain_function
+    from gpulab.kernels.simulation.source import plain_function
 
     function = plain_function(answer) if not isinstance(answer, Result) else None
     if isinstance(function, types.FunctionType):
@@ -376,7 +376,7 @@ class _Source:
                 raise NotKeptError(f"it needs the name {name}: {error}") from error
 
     def _define(self, name: str, value: Any) -> None:
-        from gpulab.parallel._script import source_of
+        from gpulab.parallel.script import source_of
 
         self._meant[name] = value
         try:
@@ -394,11 +394,11 @@ class _Source:
         )
 
     def _needs(self, value: Any, source: str) -> None:
-        from gpulab.parallel._script import _FLAGS, _meaning, _names
+        from gpulab.parallel.script import FLAGS, global_names, meaning
 
-        for name in dict.fromkeys(_names(compile(source, "<answer>", "exec", _FLAGS))):
+        for name in dict.fromkeys(global_names(compile(source, "<answer>", "exec", FLAGS))):
             try:
-                found, meant = _meaning(value, name)
+                found, meant = meaning(value, name)
             except ValueError:  # a name of the enclosing function that has no value yet
                 continue
             if found and meant is not value:
@@ -431,13 +431,13 @@ def _import(name: str, value: Any) -> str | None:
     does.
     """
     from gpulab import kernels
-    from gpulab.parallel._script import _import_of
+    from gpulab.parallel.script import import_of
 
     # A kernel's own names come from gpulab, which has them with and without Numba.
     if name in kernels.__all__ and getattr(kernels, name, None) is value:
         return f"from gpulab.kernels import {name}"
     try:
-        return _import_of(name, value)
+        return import_of(name, value)
     except InputError as error:
         raise NotKeptError(f"it needs {name}, a module of your own") from error
 

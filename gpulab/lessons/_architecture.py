@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpulab import devices, hierarchy, models
-from gpulab.devices import Device, Processor, _datasheets
+from gpulab.devices import Device, Processor, datasheets
 from gpulab.errors import InputError, MissingLibraryError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.hierarchy import Latency
@@ -180,12 +180,12 @@ def _lanes(capability: str) -> int:
     """The float32 units of a multiprocessor, each of which does a multiplication and an addition in
     a clock; 0 where not known.
     """
-    rates = _datasheets.rates_per_clock(capability)
+    rates = datasheets.rates_per_clock(capability)
     return rates["float32"] // 2 if rates is not None else 0
 
 
 def _of_data_sheet() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
-    part = _datasheets.part(_REFERENCE)
+    part = datasheets.part(_REFERENCE)
     assert part is not None
     flops = part.peaks()["float32"]
     figures = _figures(

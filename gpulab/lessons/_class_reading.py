@@ -22,8 +22,8 @@ from gpulab._files import read_regular
 from gpulab.errors import InputError, RecordingError, message_of, shown
 from gpulab.lessons._answers import MOST_CHARACTERS
 from gpulab.lessons._class_command import SAME_NAME
-from gpulab.lessons._classroom import Classroom, RefusedFile, Student, line
 from gpulab.lessons._report_schema import ReportedMachine, StudentReport
+from gpulab.lessons.classes import Classroom, RefusedFile, Student, line
 from gpulab.units import format_bytes
 
 # a report of the whole course has some 100 kB, one with every answer at its limit 3 MB

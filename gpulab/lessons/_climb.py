@@ -26,7 +26,7 @@ from gpulab.units import (
     format_seconds,
     plural,
 )
-from gpulab.workloads._fits import free_bytes
+from gpulab.workloads.room_left import free_bytes
 
 if TYPE_CHECKING:
     from gpulab.kernels.ladder import Rung

@@ -24,9 +24,9 @@ from gpulab import _given
 from gpulab._files import write_atomically
 from gpulab.errors import InputError, shown
 from gpulab.lessons import content
-from gpulab.lessons._classroom import Classroom, Listing, Student, line
 from gpulab.lessons._grader import CODE, LOST, NO_BOX, Grader, Outcome, is_code
 from gpulab.lessons._rubric import Rubric
+from gpulab.lessons.classes import Classroom, Listing, Student, line
 from gpulab.results import Result
 from gpulab.units import plural
 

@@ -23,9 +23,9 @@ import numpy as np
 from gpulab import _backends, devices
 from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Evidence
-from gpulab.lessons import _library
+from gpulab.lessons import other_libraries
 from gpulab.results import Result
-from gpulab.timing._agreement import tolerance_for
+from gpulab.timing.agreement import tolerance_for
 from gpulab.units import plural
 
 AGREES, DIFFERS, NOT_HERE = "agrees", "differs", "not run here"
@@ -457,7 +457,7 @@ def _executed(source: str, idiom: Idiom, names: Names) -> Any:
 def _why_not_theirs(idiom: Idiom) -> str:
     if idiom.needs_gpu and devices.default().torch_type != "cuda":
         return f"{idiom.language}'s own line needs a CUDA device"
-    return _library.unusable(idiom.library) if idiom.library else ""
+    return other_libraries.unusable(idiom.library) if idiom.library else ""
 
 
 def _theirs(idiom: Idiom) -> tuple[str, str]:

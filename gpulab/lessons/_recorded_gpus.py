@@ -16,7 +16,7 @@ from gpulab.errors import MissingLibraryError
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Bandwidth
 from gpulab.recordings import Recording
-from gpulab.recordings._schema import accelerator_told
+from gpulab.recordings.schema import accelerator_told
 from gpulab.results import Result, html_caption, html_table
 
 NOT_YET = "not recorded yet"

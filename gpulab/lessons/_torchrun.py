@@ -142,7 +142,7 @@ def _last_words(said: str) -> str:
     cause = _root_cause(said)
     # no rank raised anything: what it printed last, before torchrun's own lines, may tell why
     if cause is not None:
-        from gpulab.parallel._engines import ending
+        from gpulab.parallel.engines import ending
 
         own = [line for line in _AGENT.split(said)[0].splitlines() if line.strip()]
         return f"rank {cause[0]} {ending(cause[1])}" + (

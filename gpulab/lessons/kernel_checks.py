@@ -18,7 +18,7 @@ import numpy as np
 
 from gpulab.errors import InputError, KernelError
 from gpulab.kernels import Finding, Simulation, simulate
-from gpulab.kernels._simulate._source import plain_function, read_source
+from gpulab.kernels.simulation.source import plain_function, read_source
 from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.units import plural

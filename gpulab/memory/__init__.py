@@ -2,12 +2,12 @@
 failure.
 """
 
-from gpulab.memory._predict import largest_batch, predict, trace
 from gpulab.memory._release import Released, release
-from gpulab.memory._share import Limit, limit
 from gpulab.memory._snapshot import CellMemory, DeviceUse, HeldTensor, Snapshot, Watch, snapshot
 from gpulab.memory._traffic import OperatorTraffic, Traffic, traffic
+from gpulab.memory.predictions import largest_batch, predict, trace
 from gpulab.memory.results import CATEGORIES, LiveTensor, MemoryTrace, Prediction, Timeline
+from gpulab.memory.shares import Limit, limit
 
 __all__ = [
     "CATEGORIES",

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from gpulab.memory._tracker import storages_of, tensors_in
 from gpulab.memory._traffic import OperatorTraffic
+from gpulab.memory.tracker import storages_of, tensors_in
 
 # FLOPs an output element where it is not one: the formulas of gpulab.workloads (gelu) or the
 # operator's own definition.

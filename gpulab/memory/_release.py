@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, devices
-from gpulab.devices import _host
+from gpulab.devices import host_facts
 from gpulab.evidence import Evidence, Note
 from gpulab.memory._snapshot import arrays_in, storage_of, torch_bytes
 from gpulab.results import Result
@@ -119,7 +119,7 @@ def release(device: Any = None, outputs: bool = False) -> Released:
     where = devices.find(device)
     if not where.is_cpu:
         where.synchronize()  # work in flight still holds its tensors
-    free, resident = where.free_bytes, _host.resident_bytes()
+    free, resident = where.free_bytes, host_facts.resident_bytes()
     what = [_clear_tracebacks(), *_outputs(where, drop=outputs)]
     what.append(f"Collected garbage ({gc.collect()} unreachable objects).")
     with devices.guard(f"release: emptying the caches of {where}"):
@@ -133,7 +133,7 @@ def release(device: Any = None, outputs: bool = False) -> Released:
         device_free_before_bytes=free,
         device_free_after_bytes=where.free_bytes,
         host_resident_before_bytes=resident,
-        host_resident_after_bytes=_host.resident_bytes(),
+        host_resident_after_bytes=host_facts.resident_bytes(),
         what=tuple(what),
         notes=(),
         evidence=Evidence.measured(where.name),

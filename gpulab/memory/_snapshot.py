@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import devices
-from gpulab.devices import _host, _nvml
+from gpulab.devices import host_facts, nvml
 from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result
@@ -189,7 +189,7 @@ def _host_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tupl
     """
     total, free = where.memory_bytes or 0, where.free_bytes or 0
     free = min(free, total)
-    mine = min(_host.resident_bytes(), total - free)
+    mine = min(host_facts.resident_bytes(), total - free)
     tensors = min(found, mine)
     return {
         "tensors": tensors,
@@ -260,7 +260,7 @@ def _process_bytes(where: devices.Device) -> int | None:
     if where.kind != "cuda":
         return None
     # MIG slices, old drivers and containers do not answer
-    entries = _nvml.ask("DeviceGetComputeRunningProcesses", _nvml.handle_of(where.index)) or ()
+    entries = nvml.ask("DeviceGetComputeRunningProcesses", nvml.handle_of(where.index)) or ()
     sizes = [entry.usedGpuMemory for entry in entries if entry.pid == os.getpid()]
     return int(sizes[0]) if sizes and sizes[0] is not None else None
 
@@ -527,7 +527,7 @@ class Watch:
         self.names, self.failed = names, False
 
     def __enter__(self) -> Watch:
-        from gpulab.memory._tracker import StorageTracker
+        from gpulab.memory.tracker import StorageTracker
 
         self._devices = devices.available()
         self._before = {
@@ -536,7 +536,7 @@ class Watch:
         }
         self._pools = {where: _pool_bytes(where)[0] for where in self._devices[1:]}
         self._of_cupy = {where: cupy_bytes(where)[0] for where in self._devices[1:]}
-        self._resident = _host.resident_bytes()
+        self._resident = host_facts.resident_bytes()
         for where in self._devices[1:]:
             _peak(where, reset=True)
         self._tracker = StorageTracker("cpu")
@@ -554,7 +554,7 @@ class Watch:
 
     def result(self) -> CellMemory:
         """Return what happened in the block."""
-        grown = _host.resident_bytes() - self._resident
+        grown = host_facts.resident_bytes() - self._resident
         uses = [_use("cpu", self._host_before, self._host_peak, self._host_after)]
         for where in self._devices[1:]:
             before, after = self._pools[where], _pool_bytes(where)[0]

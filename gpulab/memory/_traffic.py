@@ -209,7 +209,7 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
     import torch
 
     from gpulab.memory import _counter
-    from gpulab.memory._tracker import tensors_in
+    from gpulab.memory.tracker import tensors_in
 
     original = getattr(fn, "_torchdynamo_orig_callable", fn)
     counter = _counter.TrafficCounter()

@@ -47,9 +47,9 @@ from gpulab.models._pipeline_schedule import (
     most_held,
     pipeline_schedule,
 )
-from gpulab.models._requests import sectors_per_request, shared_wavefronts
 from gpulab.models._roofline import ArithmeticRoof, MemoryRoof, Roofline, RooflinePoint, roofline
-from gpulab.models._scaling import ScalingCurve, ScalingPoint, amdahl, gustafson, scaling
+from gpulab.models.requests import sectors_per_request, shared_wavefronts
+from gpulab.models.scaling_laws import ScalingCurve, ScalingPoint, amdahl, gustafson, scaling
 
 __all__ = [
     "ACCESS_KINDS",

@@ -18,7 +18,7 @@ import numpy as np
 from gpulab._given import is_whole, items, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
-from gpulab.models._requests import (
+from gpulab.models.requests import (
     BANKS,
     ELEMENT_BYTES,
     SECTOR_BYTES,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from gpulab import devices, recordings
 from gpulab._given import callback, flag, is_finite, items, word
-from gpulab.devices import _datasheets, _spec
+from gpulab.devices import datasheets, specs
 from gpulab.errors import DeviceError, InputError, shown
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.results import Result
@@ -619,15 +619,15 @@ def roofline(
         ceilings is None and isinstance(device, str) and device in recordings.names()
     ):
         return _recorded(recordings.load(device))
-    if ceilings != "measured" and isinstance(device, str) and _datasheets.part(device) is not None:
-        known = _spec.gpu_spec(devices.Accelerator(device=None, name=device, kind="cuda"), device)
+    if ceilings != "measured" and isinstance(device, str) and datasheets.part(device) is not None:
+        known = specs.gpu_spec(devices.Accelerator(device=None, name=device, kind="cuda"), device)
         return _from_levels(
             known.name, known.kind, known.flops_per_second.items(), known.levels, known.evidence
         )
     try:
         where = devices.find(device)
     except DeviceError as error:
-        products = ", ".join(part.name for part in _datasheets.PARTS[:3])
+        products = ", ".join(part.name for part in datasheets.PARTS[:3])
         there = ", ".join(recordings.names()) or "none yet"
         raise DeviceError(
             f"roofline: {shown(device)} is not a device of this machine, a known product, or a "

@@ -14,9 +14,9 @@ from typing import Literal
 
 from gpulab.errors import CollectiveTimeoutError, RankDiedError, RankError, StoppedError, message_of
 from gpulab.parallel import _rank
-from gpulab.parallel._engines import Engines
 from gpulab.parallel._observe import CollectiveCall
 from gpulab.parallel._rank import Outcome, Sight
+from gpulab.parallel.engines import Engines
 
 _GO_ON = "Call recover() to go on."
 

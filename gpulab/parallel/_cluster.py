@@ -31,9 +31,9 @@ from gpulab.errors import (
 )
 from gpulab.parallel import _rank
 from gpulab.parallel._call import Call, named
-from gpulab.parallel._engines import Engines, LocalEngines, ProfileEngines, Progress
 from gpulab.parallel._observe import CollectiveCall
-from gpulab.parallel._script import pack
+from gpulab.parallel.engines import Engines, LocalEngines, ProfileEngines, Progress
+from gpulab.parallel.script import pack
 from gpulab.units import format_bytes
 
 _OPEN_SECONDS = 60.0
@@ -424,9 +424,9 @@ class Ranks:
         return engines
 
     def _check_memory(self) -> None:
-        from gpulab.devices import _host
+        from gpulab.devices import host_facts
 
-        free = _host.available_memory_bytes()
+        free = host_facts.available_memory_bytes()
         if self.n * RANK_BYTES > free:
             raise OutOfMemoryError(
                 f"cluster: {self.n} ranks need about {format_bytes(self.n * RANK_BYTES)} "
@@ -439,7 +439,7 @@ class Ranks:
         self, path: str | Path, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Path:
         """Write the same work as a script for ``torchrun``; see `_script`."""
-        from gpulab.parallel._script import export_script
+        from gpulab.parallel.script import export_script
 
         return export_script(
             path,

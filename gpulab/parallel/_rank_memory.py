@@ -33,7 +33,7 @@ from gpulab import _given
 from gpulab.devices import memory_sizes
 from gpulab.errors import GpulabError, InputError, StoppedError, shown
 from gpulab.evidence import Evidence
-from gpulab.memory import _step
+from gpulab.memory import training_step
 from gpulab.memory.results import LiveTensor, free_bytes_of, largest_that_fits
 from gpulab.parallel._strategies import (
     Asked,
@@ -415,7 +415,7 @@ def predict_ranks(
     >>> p.ranks, p.peak_by_category["optimizer"] < 2 * 4 * p.parameter_count / 7
     (8, True)
     """
-    from gpulab.memory import _kernels
+    from gpulab.memory import kernel_memory
 
     name = "predict_ranks"
     report = _given.callback(name, "progress", progress) or (lambda fraction, text: None)
@@ -429,7 +429,7 @@ def predict_ranks(
     parts = _whole(name, "microbatches", microbatches, 1, 2**20)
     checkpoint = _given.flag(name, "checkpoint", checkpoint)
     buckets = _whole(name, "bucket_bytes", bucket_bytes, 1, 2**50)
-    optimizer_name, make_optimizer = _step.optimizer_factory(name, optimizer)
+    optimizer_name, make_optimizer = training_step.optimizer_factory(name, optimizer)
     if make_optimizer is None:
         raise InputError(
             f"{name}: optimizer is None; expected a name or a factory, since the ranks divide the "
@@ -451,7 +451,7 @@ def predict_ranks(
             sharing,
         )
         tracker = RankTracker(
-            "cpu", replace=_kernels.run, scratch=_kernels.scratch_bytes, stop=stop
+            "cpu", replace=kernel_memory.run, scratch=kernel_memory.scratch_bytes, stop=stop
         )
         with _step_errors():
             seen = follow(
@@ -596,7 +596,7 @@ def _refuse_unsplit(strategy: str, asked: Asked, sharing: int) -> None:
 @contextlib.contextmanager
 def _step_errors() -> Iterator[None]:
     """Say in this function's name why a step failed."""
-    from gpulab.memory._tracker import Stopped
+    from gpulab.memory.tracker import Stopped
 
     try:
         yield
@@ -608,7 +608,7 @@ def _step_errors() -> Iterator[None]:
     except GpulabError:
         raise
     except Exception as error:
-        text = _step.explain("predict_ranks", "the step", error)
+        text = training_step.explain("predict_ranks", "the step", error)
         raise InputError(text.replace("memory.trace, which runs the step", "real ranks")) from error
 
 
@@ -618,8 +618,8 @@ def _world(rank: int, ranks: int) -> Iterator[None]:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from gpulab.memory._predict import _fake_errors_unlogged
-    from gpulab.memory._sandbox import autocast_off, generators_kept
+    from gpulab.memory.predictions import fake_errors_unlogged
+    from gpulab.memory.sandbox import autocast_off, generators_kept
     from gpulab.parallel._rank_tracker import fake_rank
 
     with (
@@ -628,7 +628,7 @@ def _world(rank: int, ranks: int) -> Iterator[None]:
         torch.inference_mode(False),
         torch.enable_grad(),
         autocast_off("cpu"),
-        _fake_errors_unlogged(),
+        fake_errors_unlogged(),
         FakeTensorMode(allow_non_fake_inputs=True),
     ):
         yield
@@ -659,11 +659,11 @@ def _model_and_batch(
             f"predict_ranks: model is {shown(model)}; expected a torch.nn.Module, a function that "
             "makes one, or a name such as '7B'."
         )
-    from gpulab.memory._predict import _made
+    from gpulab.memory.predictions import model_made_by
 
     def make() -> Any:
         try:
-            return _made(model, "cpu")
+            return model_made_by(model, "cpu")
         except InputError as error:
             raise InputError(str(error).replace("predict:", "predict_ranks:", 1)) from error
 
@@ -801,7 +801,7 @@ def follow(
     from gpulab.parallel._rank_tracker import RankTracker
 
     follower = tracker if tracker is not None else RankTracker("cpu")
-    _, make_optimizer = _step.optimizer_factory("predict_ranks", plan.optimizer)
+    _, make_optimizer = training_step.optimizer_factory("predict_ranks", plan.optimizer)
     assert make_optimizer is not None
     setting = _Share(
         rank=dist.get_rank(),
@@ -815,9 +815,9 @@ def follow(
     )
     ends = []
     with contextlib.ExitStack() as stack:
-        calls = stack.enter_context(_step.checkpointed(model)) if plan.checkpoint else []
+        calls = stack.enter_context(training_step.checkpointed(model)) if plan.checkpoint else []
         stack.enter_context(_mixed_shards(plan.precision))
-        stack.enter_context(_step.optimizer_seen(follower))
+        stack.enter_context(training_step.optimizer_seen(follower))
         stack.enter_context(follower)
         report(0.1, "building")
         trainer: Any = strategy_named(plan.strategy).build(setting)
@@ -860,7 +860,7 @@ def _loss(plan: RankPlan) -> Callable[[Any, tuple[Any, Any]], Any]:
         inputs, targets = batch
         more = () if targets is None else (targets,)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
-            return _step.loss_of(
+            return training_step.loss_of(
                 "predict_ranks",
                 model(inputs, *more) if plan.loss is None else plan.loss(model(inputs), *more),
             )

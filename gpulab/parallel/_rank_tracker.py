@@ -31,7 +31,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from gpulab.errors import InputError
-from gpulab.memory._tracker import StorageTracker
+from gpulab.memory.tracker import StorageTracker
 
 COMMUNICATION = "communication"
 _WRAPPERS = (DTensor, AsyncCollectiveTensor)

@@ -261,7 +261,7 @@ def _set_up(schedule: str, microbatches: int, chunks: int, forward: float, backw
     import torch
     import torch.distributed as dist
 
-    from gpulab.memory._tracker import StorageTracker
+    from gpulab.memory.tracker import StorageTracker
 
     stages = dist.get_world_size()
     with torch.random.fork_rng(devices=[]):

@@ -25,11 +25,10 @@ import numpy as np
 from gpulab import _given, models, training
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.models._scaling import MODES
-from gpulab.parallel import _scaling_step
+from gpulab.models.scaling_laws import MODES
+from gpulab.parallel import scaling_steps
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._observe import usual_algorithm
-from gpulab.parallel._scaling_step import MODELS, StepModel, StepSpec
 from gpulab.parallel.results import (
     COMPUTED,
     WAITED,
@@ -40,6 +39,7 @@ from gpulab.parallel.results import (
     ScalingMeasurement,
     ScalingResult,
 )
+from gpulab.parallel.scaling_steps import MODELS, StepModel, StepSpec
 from gpulab.recordings import Recording, Timing
 from gpulab.timing.statistics import (
     FEWEST_SAMPLES,
@@ -179,11 +179,11 @@ class _Measuring:
 
     def result(self) -> ScalingResult:
         self.report(0.5, "making a model on each rank")
-        facts = self._run(_scaling_step.facts)
+        facts = self._run(scaling_steps.facts)
         # written for NCCL; no machine of ours with several GPUs has run it
         if facts[0]["accelerators"]:
             self.spec = replace(self.spec, steps_a_sample=_ACCELERATOR_STEPS)
-        parameter_bytes = self._run(_scaling_step.begin, self.token, self.spec)[0]
+        parameter_bytes = self._run(scaling_steps.begin, self.token, self.spec)[0]
         try:
             line = self._all_reduce_line(parameter_bytes, facts)
             self._sample()
@@ -217,7 +217,7 @@ class _Measuring:
         the next measurement lets go.
         """
         if not self.interrupted:
-            self.ranks.run(_scaling_step.end, self.token)
+            self.ranks.run(scaling_steps.end, self.token)
 
     def _all_reduce_line(
         self, parameter_bytes: int, facts: Sequence[dict[str, Any]]
@@ -239,8 +239,8 @@ class _Measuring:
                     "report. Run it again."
                 )
             self.report(0.55 + 0.1 * number / _PASSES, "timing the all-reduce")
-            of_ranks = self._run(_scaling_step.collective_times, "all_reduce", size, _REPEATS)
-            taken[size] += _scaling_step.call_seconds(of_ranks, one_clock)
+            of_ranks = self._run(scaling_steps.collective_times, "all_reduce", size, _REPEATS)
+            taken[size] += scaling_steps.call_seconds(of_ranks, one_clock)
         medians = [float(np.median(taken[size])) for size in sizes]
         samples = len(sizes) * _PASSES * _REPEATS
         return fit(sizes, medians, Evidence.measured(facts[0]["environment"].device, samples))
@@ -260,7 +260,7 @@ class _Measuring:
             try:
                 if self.stop():
                     raise StoppedError(_NOTHING)
-                of_ranks = self._run(_scaling_step.turns, self.token, rounds, _TURN)
+                of_ranks = self._run(scaling_steps.turns, self.token, rounds, _TURN)
             except StoppedError:  # in the middle of these turns: those before them count
                 if not done:
                     raise
@@ -268,7 +268,7 @@ class _Measuring:
                 self.notes.append(Note("stopped", f"{words} then. Run it again for the rest."))
                 return
             for count in self.columns:
-                self.columns[count] += _scaling_step.slowest(
+                self.columns[count] += scaling_steps.slowest(
                     [each.seconds[count] for each in of_ranks[:count]]
                 )
             self.alone_seconds += of_ranks[0].alone_seconds
@@ -650,7 +650,7 @@ def sweep(
     _given.word("sweep", "operation", operation, OPERATIONS)
     end = time.monotonic() + _given.deadline("sweep", deadline, 3600.0)
     several = _elements(sizes, ranks.n)
-    facts = ranks.run(_scaling_step.facts)
+    facts = ranks.run(scaling_steps.facts)
     one_clock = len({each["clock"] for each in facts}) == 1
     backend, where = facts[0]["backend"], facts[0]["environment"]
     # gloo's own; NCCL chooses by size and links
@@ -668,7 +668,7 @@ def sweep(
         if why is not None:
             slow.append(f"{format_bytes(nbytes)}: {why}")
         cost = models.collective_cost(operation, nbytes, ranks.n, algorithm)
-        counted = ranks.run(_scaling_step.sent_bytes, operation, elements)
+        counted = ranks.run(scaling_steps.sent_bytes, operation, elements)
         wire_reason = wire_reason or next((reason for _, reason in counted if reason), None)
         sent = tuple(each for each, _ in counted if each is not None)
         points.append(
@@ -732,8 +732,8 @@ def _sampled_calls(
     calls = _FIRST
     while calls:
         before = time.monotonic()
-        times = ranks.run(_scaling_step.timed_calls, operation, elements, calls)
-        seconds += _scaling_step.call_seconds(times, one_clock)
+        times = ranks.run(scaling_steps.timed_calls, operation, elements, calls)
+        seconds += scaling_steps.call_seconds(times, one_clock)
         now = time.monotonic()
         if len(seconds) >= FEWEST_SAMPLES and (
             now >= until or is_precise(np.array(seconds), _CALLS_WIDTH)

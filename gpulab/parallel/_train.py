@@ -17,12 +17,12 @@ from gpulab.evidence import Evidence, Note
 from gpulab.parallel import _train_step
 from gpulab.parallel._cluster import Ranks
 from gpulab.parallel._observe import CollectiveCall, usual_algorithm
-from gpulab.parallel._script import fingerprint
 from gpulab.parallel._strategies import Asked, Strategy, positions_of, strategy_named
 from gpulab.parallel._timeline import timeline
 from gpulab.parallel._train_step import TrainingJob, TrainingOutcome
 from gpulab.parallel.results import RankReport, StrategyResult
-from gpulab.training._tasks import Task, check_seed
+from gpulab.parallel.script import fingerprint
+from gpulab.training.data_tasks import Task, check_seed
 
 # What losses and parameters may differ by, relative, after some tens of steps. Sums of gradients
 # run in another order with other ranks, so the last bits differ, and an optimizer that divides by a

@@ -20,7 +20,7 @@ from gpulab.evidence import Environment
 from gpulab.parallel._rank import own_device
 from gpulab.parallel._strategies import Setting, SingleProcess, Trainer, strategy_named
 from gpulab.parallel._timeline import RankNotes, clocks_ahead
-from gpulab.training._tasks import task as find_task
+from gpulab.training.data_tasks import task as find_task
 
 OBSERVED = 3  # steps at the end, where there are so many
 FEWEST_STEPS = 3  # one that only trains, one followed, one observed
@@ -179,7 +179,7 @@ class _RankTraining:
         """Take a step whose storages are followed; return its peak, that by category, and the most
         of each category.
         """
-        from gpulab.memory._step import optimizer_seen
+        from gpulab.memory.training_step import optimizer_seen
         from gpulab.parallel._rank_tracker import RankTracker
 
         tracker = RankTracker(self.setting.device.type)
@@ -231,7 +231,7 @@ def _batches(job: TrainingJob, device: Any) -> Iterator[tuple[Any, Any]]:
     """
     import torch
 
-    from gpulab.training._feed import Order
+    from gpulab.training.feeding import Order
 
     data = find_task(job.task).train
     for indices in Order(len(data), job.batch_size, job.seed, 0, job.steps):
@@ -256,7 +256,7 @@ def _reproducible(job: TrainingJob) -> Iterator[Any]:
     """
     import torch
 
-    from gpulab.training._settings import switches
+    from gpulab.training.backend_switches import switches
 
     device = torch.device(own_device())
     with (

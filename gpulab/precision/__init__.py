@@ -16,7 +16,7 @@ from gpulab.precision._sums import (
     matmul_error,
     sum_error,
 )
-from gpulab.precision._window import GradientWindow, gradient_window
+from gpulab.precision.gradient_windows import GradientWindow, gradient_window
 
 __all__ = [
     "AutocastPolicy",

@@ -218,7 +218,7 @@ def gradients(
 
     import torch
 
-    from gpulab.memory import _step
+    from gpulab.memory import training_step
 
     if not isinstance(model, torch.nn.Module):
         raise InputError(
@@ -233,7 +233,7 @@ def gradients(
                 for x in inputs
             )
             where = devices.find(next(iter(ours.parameters())).device)
-            step = _step.Step(
+            step = training_step.Step(
                 "gradients",
                 ours,
                 inputs=moved,

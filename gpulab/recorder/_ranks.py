@@ -34,8 +34,8 @@ from gpulab._files import TemporaryFolder
 from gpulab.devices import Device
 from gpulab.errors import DeviceError, message_of
 from gpulab.evidence import Evidence, Note
-from gpulab.parallel import _scaling_step
-from gpulab.parallel._scaling_step import MODELS, StepSpec
+from gpulab.parallel import scaling_steps
+from gpulab.parallel.scaling_steps import MODELS, StepSpec
 from gpulab.recorder._experiments import FIRST, SECOND, THIRD, Case
 from gpulab.timing import Measurement
 from gpulab.timing.statistics import median_interval
@@ -310,15 +310,15 @@ def _step_case(
             uuid.uuid4().hex,
         )
         with _SESSION.ranks(world, backend) as group:
-            group.run(_scaling_step.begin, token, spec)
-            first = group.run(_scaling_step.first_seconds, token)[0]
+            group.run(scaling_steps.begin, token, spec)
+            first = group.run(scaling_steps.first_seconds, token)[0]
 
             def turn() -> list[float]:
-                of_ranks = group.run(_scaling_step.turns, token, 1, _TURN)
-                return _scaling_step.slowest([mine.seconds[ranks] for mine in of_ranks[:ranks]])
+                of_ranks = group.run(scaling_steps.turns, token, 1, _TURN)
+                return scaling_steps.slowest([mine.seconds[ranks] for mine in of_ranks[:ranks]])
 
             samples = _until(deadline_seconds, turn)
-            group.run(_scaling_step.end, token)
+            group.run(scaling_steps.end, token)
         return _measurement(
             f"{mode} scaling, {model}, {ranks} ranks", device, samples, first, each, None
         )
@@ -340,8 +340,8 @@ def _collective_case(
         with _SESSION.ranks(world, backend) as group:
 
             def some(repeats: int = _REPEATS) -> list[float]:
-                return _scaling_step.call_seconds(
-                    group.run(_scaling_step.collective_times, name, nbytes, repeats)
+                return scaling_steps.call_seconds(
+                    group.run(scaling_steps.collective_times, name, nbytes, repeats)
                 )
 
             first = some(1)[0]

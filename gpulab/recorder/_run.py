@@ -22,8 +22,8 @@ from gpulab.devices import Device, Machine
 from gpulab.errors import InputError, RecordingError, StoppedError, message_of, shown
 from gpulab.recorder._experiments import Case, Experiment, experiments
 from gpulab.recordings import Entry, Recording, read, write
-from gpulab.recordings._schema import MOST_VISITS, Timing, thin
-from gpulab.recordings._several import dated, foreign_part, joined, together, visits_of
+from gpulab.recordings.schema import MOST_VISITS, Timing, thin
+from gpulab.recordings.several import dated, foreign_part, joined, together, visits_of
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]

@@ -5,8 +5,8 @@ and every field is checked on load. Its figures carry the badge ``RECORDED``.
 """
 
 from gpulab.recordings._files import directory, load, names, read, readable, write
-from gpulab.recordings._schema import Entry, Recording, Timing
-from gpulab.recordings._several import Difference, RecordingDiff, diff, merge
+from gpulab.recordings.schema import Entry, Recording, Timing
+from gpulab.recordings.several import Difference, RecordingDiff, diff, merge
 
 __all__ = [
     "Difference",

@@ -15,7 +15,7 @@ from typing import Any
 from gpulab._files import read_regular, write_atomically
 from gpulab._given import expanded
 from gpulab.errors import RecordingError, shown
-from gpulab.recordings._schema import Entry, Recording, refuse_unusable
+from gpulab.recordings.schema import Entry, Recording, refuse_unusable
 
 # A full recording has about a thousand entries of about 1.5 kB; a hundred times less than what
 # would hurt to parse.

@@ -2,9 +2,9 @@
 result against the hardware's limits.
 """
 
-from gpulab.timing._compare import compare
-from gpulab.timing._measure import measure
 from gpulab.timing._work import device_of
+from gpulab.timing.comparing import compare
+from gpulab.timing.measuring import measure
 from gpulab.timing.results import Comparison, ComparisonRow, Measurement
 
 __all__ = ["Comparison", "ComparisonRow", "Measurement", "compare", "device_of", "measure"]

@@ -33,7 +33,7 @@ from gpulab.units import format_seconds, plural
 from gpulab.workloads import Workload
 
 if TYPE_CHECKING:
-    from gpulab.timing._measure import Job, Limits
+    from gpulab.timing.measuring import Job, Limits
 
 # What makes a figure wrong comes before what makes it less precise, and that before what is merely
 # good to know.

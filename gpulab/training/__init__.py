@@ -6,7 +6,13 @@ from gpulab.training._evaluate import evaluate, evaluate_models
 from gpulab.training._fit import fit, over_seeds
 from gpulab.training._hidden import HiddenWaits, WaitSite, hidden_waits
 from gpulab.training._ladder import ladder
-from gpulab.training._ladder_recorded import (
+from gpulab.training._pipeline_results import PipelineResult, StepSpan, model_pipeline, replay
+from gpulab.training._profile import OperatorCost, Profile, ProfileSpan, profile
+from gpulab.training._run import Run
+from gpulab.training._scripts import compare_scripts, speedup_report
+from gpulab.training._techniques import START, Technique, techniques
+from gpulab.training.data_tasks import Data, Task, task, tasks
+from gpulab.training.ladder_recordings import (
     RecordedLadder,
     RecordedRung,
     RecordedStep,
@@ -14,13 +20,7 @@ from gpulab.training._ladder_recorded import (
     recorded_ladder,
     recorded_steps,
 )
-from gpulab.training._pipeline import pipeline
-from gpulab.training._pipeline_results import PipelineResult, StepSpan, model_pipeline, replay
-from gpulab.training._profile import OperatorCost, Profile, ProfileSpan, profile
-from gpulab.training._run import Run
-from gpulab.training._scripts import compare_scripts, speedup_report
-from gpulab.training._tasks import Data, Task, task, tasks
-from gpulab.training._techniques import START, Technique, techniques
+from gpulab.training.pipelines import pipeline
 from gpulab.training.results import (
     PHASES,
     Accuracy,

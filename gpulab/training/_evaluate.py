@@ -15,9 +15,9 @@ from gpulab import _given, devices
 from gpulab.errors import InputError, kind_of, message_of
 from gpulab.evidence import Evidence
 from gpulab.timing.statistics import t_quantile
-from gpulab.training import _settings
-from gpulab.training._tasks import Task
-from gpulab.training._tasks import task as find_task
+from gpulab.training import backend_switches
+from gpulab.training.data_tasks import Task
+from gpulab.training.data_tasks import task as find_task
 from gpulab.training.results import Accuracy, SeedsAccuracy
 
 _BATCH = 250
@@ -102,7 +102,7 @@ def answers_of(model: Any, job: Task) -> Answers:
     first = next(t for t in tensors if t.is_floating_point())
     where, dtype = first.device, first.dtype
     loss, right = 0.0, []
-    with _settings.modes_kept(model), torch.inference_mode():
+    with backend_switches.modes_kept(model), torch.inference_mode():
         model.eval()
         for begin in range(0, len(job.test), _BATCH):
             inputs, targets = job.test[slice(begin, begin + _BATCH)]

@@ -11,11 +11,11 @@ from typing import Any
 from gpulab import _given, _interrupts, devices
 from gpulab.errors import InputError, StoppedError, message_of, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.training import _checkpoint, _settings
+from gpulab.training import _checkpoint, backend_switches
 from gpulab.training._evaluate import Answers, accuracy_of, answers_of
 from gpulab.training._run import Run
-from gpulab.training._tasks import Task, check_seed
-from gpulab.training._tasks import task as find_task
+from gpulab.training.data_tasks import Task, check_seed
+from gpulab.training.data_tasks import task as find_task
 from gpulab.training.results import FitResult, SeedsResult
 
 _MOST_SEEDS = 1000
@@ -341,7 +341,7 @@ def over_seeds(
                 raise
             runs.append(run)
             # as the run's own test: its accuracy stands beside
-            with _settings.switches(run.options.precision, devices.find(run.device)):
+            with backend_switches.switches(run.options.precision, devices.find(run.device)):
                 answers.append(answers_of(model, job))
             if run.ended in ("stopped", "interrupted"):
                 break

@@ -20,16 +20,16 @@ from gpulab import _given, devices
 from gpulab.devices import Device
 from gpulab.errors import GpulabError, InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.timing._measure import calm_collector
+from gpulab.timing.measuring import calm_collector
 from gpulab.timing.statistics import FEWEST_SAMPLES, median_interval, median_ratio, ratio_interval
-from gpulab.training import _settings
+from gpulab.training import backend_switches
 from gpulab.training._evaluate import Answers, accuracy_of, difference_over_seeds
 from gpulab.training._fit import fit
-from gpulab.training._ladder_recorded import recorded_gains
 from gpulab.training._run import Run
-from gpulab.training._tasks import Task
-from gpulab.training._tasks import task as find_task
 from gpulab.training._techniques import START, Technique, techniques
+from gpulab.training.data_tasks import Task
+from gpulab.training.data_tasks import task as find_task
+from gpulab.training.ladder_recordings import recorded_gains
 from gpulab.training.results import (
     Gain,
     LadderForm,
@@ -167,12 +167,12 @@ def ladder(
             f"ladder: samples is {shown(samples)}; expected a whole number of at least 1. Leave it "
             "out."
         )
-    threads = _settings.check_threads("ladder", threads)
+    threads = backend_switches.check_threads("ladder", threads)
     climb = _Climb(job, where, base, _given.clock("ladder", clock))
     climb.report = _given.callback("ladder", "progress", progress)
     climb.stop = _given.callback("ladder", "stop", stop)
     try:
-        with _settings.threads(threads, where):
+        with backend_switches.threads(threads, where):
             length = int(samples or job.epochs * len(job.train))
             return climb.result(
                 wanted, reasons, length, int(seeds), int(turns), float(tolerance), deadline

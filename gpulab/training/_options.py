@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from gpulab import _given, devices
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Note
-from gpulab.training._tasks import Task, check_seed
+from gpulab.training.data_tasks import Task, check_seed
 from gpulab.training.results import Options
 
 # Name -> (dtype of autocast or None, dtype of the parameters or None). "float16" and "pure-float16"

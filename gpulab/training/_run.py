@@ -29,12 +29,12 @@ from gpulab.errors import (
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.results import CATEGORIES
 from gpulab.timing.statistics import median_interval
-from gpulab.training import _checkpoint, _settings
+from gpulab.training import _checkpoint, backend_switches
 from gpulab.training._evaluate import Answers, answers_of
-from gpulab.training._feed import Feed, Order
 from gpulab.training._options import SCALED, settle
-from gpulab.training._tasks import Task
-from gpulab.training._tasks import task as find_task
+from gpulab.training.data_tasks import Task
+from gpulab.training.data_tasks import task as find_task
+from gpulab.training.feeding import Feed, Order
 from gpulab.training.results import PHASES, Accuracy, FitResult, Options
 
 # of this call: the second, so that the optimizer's state is there from its start
@@ -155,8 +155,8 @@ class Meter:
             with self._asking_the_allocator():
                 yield
             return
-        from gpulab.memory._step import optimizer_seen
-        from gpulab.memory._tracker import StorageTracker
+        from gpulab.memory.tracker import StorageTracker
+        from gpulab.memory.training_step import optimizer_seen
 
         tracker = StorageTracker(self.device.torch_type)
         tracker.watch_modules([model])
@@ -285,7 +285,7 @@ class Run:
         self._step = Step(self.task, settled, made)
         self._graph = GraphedStep(self._step) if self.options.cuda_graph else None
         self.losses: list[float] = []
-        self._generators = _settings.Generators(self.options.seed, self.device)
+        self._generators = backend_switches.Generators(self.options.seed, self.device)
         self.meter = Meter(read_clock, self.device, is_opaque=self.options.compile)
         self.answers: Answers | None = None
         self._feed: Feed | None = None
@@ -354,8 +354,10 @@ class Run:
         losses: list[Any] = []
         try:
             with (
-                _settings.current(self.device),
-                _settings.switches(self.options.precision, self.device, self.options.autotune),
+                backend_switches.current(self.device),
+                backend_switches.switches(
+                    self.options.precision, self.device, self.options.autotune
+                ),
                 self._generators.in_use(),
                 self._step.ready(),
             ):
@@ -524,7 +526,7 @@ class Run:
 
     def evaluate(self) -> Accuracy:
         """Return the accuracy on the test now, in the arithmetic that the weights are in."""
-        with _settings.switches(self.options.precision, self.device):
+        with backend_switches.switches(self.options.precision, self.device):
             self.answers = answers_of(self.model, self.task)
         return self.answers.accuracy()
 

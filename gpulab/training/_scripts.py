@@ -24,14 +24,14 @@ from gpulab.devices import Device
 from gpulab.errors import GpulabError, InputError, StoppedError, message_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result, html_table
-from gpulab.timing._compare import compare_within
-from gpulab.timing._measure import Limits
+from gpulab.timing.comparing import compare_within
+from gpulab.timing.measuring import Limits
 from gpulab.timing.statistics import FEWEST_SAMPLES
-from gpulab.training import _settings
+from gpulab.training import backend_switches
 from gpulab.training._evaluate import Answers, accuracy_of, answers_of, difference_over_seeds
-from gpulab.training._settings import Generators, check_threads
-from gpulab.training._tasks import Data, Task
-from gpulab.training._tasks import task as find_task
+from gpulab.training.backend_switches import Generators, check_threads
+from gpulab.training.data_tasks import Data, Task
+from gpulab.training.data_tasks import task as find_task
 from gpulab.training.results import LEAST_EFFECT, Gain, LadderResult, ScriptsResult
 
 Script = Callable[[Any, Data], Any]
@@ -156,7 +156,7 @@ def compare_scripts(
     both = _pair(before, after, job, where)
     little = Data(*job.train[slice(0, int(items))])
     answers: list[list[Answers]] = [[], []]
-    with _settings.threads(threads, where):
+    with backend_switches.threads(threads, where):
         step(0.0, "counting samples")
         samples = [one.counted(little) for one in both]
         step(0.1, "taking turns")
@@ -236,7 +236,7 @@ def gain_in_turns(
         If one raises.
     """
     both = _pair(before, after, task, device)
-    with _settings.threads(1, device):
+    with backend_switches.threads(1, device):
         return _gain(_in_turns(both, data, device, longer, _MOST_SECONDS))
 
 
@@ -282,7 +282,7 @@ class _Script:
         generators = Generators(seed, self.where)
         own = dataclasses.replace(data, inputs=data.inputs.clone(), targets=data.targets.clone())
         try:
-            with generators.in_use(), _settings.put_back():
+            with generators.in_use(), backend_switches.put_back():
                 self.script(model, own)
             self.where.synchronize()
         except GpulabError:

@@ -15,11 +15,11 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Note
-from gpulab.memory._step import checkpointed
-from gpulab.training import _settings
+from gpulab.memory.training_step import checkpointed
+from gpulab.training import backend_switches
 from gpulab.training._options import PRECISIONS, Settled
 from gpulab.training._run import explain
-from gpulab.training._tasks import Task
+from gpulab.training.data_tasks import Task
 
 Batch = tuple[Any, Any]
 # PyTorch's notes on CUDA graphs ask for a few on a side stream, so that libraries and the optimizer
@@ -85,7 +85,7 @@ class Step:
         """Within the block the model trains, and recomputes its activations where that was asked;
         afterwards it is as before.
         """
-        with _settings.modes_kept(self.model):
+        with backend_switches.modes_kept(self.model):
             self.model.train()
             with recomputed(self.model) if self.options.checkpoint else contextlib.nullcontext():
                 yield

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.kernels import Finding, Simulation
-from gpulab.kernels._simulate.report import Counts, Step, StepAccess
+from gpulab.kernels.simulation.report import Counts, Step, StepAccess
 from gpulab.models import AccessPattern, access_at
 from gpulab.units import plural
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab import devices, figures, models
-from gpulab.devices import _datasheets, _facts
+from gpulab.devices import datasheets, device_facts
 from gpulab.errors import DeviceError
 from gpulab.models import ACCESS_KINDS, AccessPattern, Occupancy
 from gpulab.widgets._instrument import (
@@ -238,14 +238,14 @@ def _capability_here() -> str | None:
     """Return the compute capability of this machine's first NVIDIA GPU, or None."""
     gpus = [device for device in devices.available() if device.kind == "cuda"]
     try:
-        return _facts.accelerator(gpus[0]).compute_capability if gpus else None
+        return device_facts.accelerator(gpus[0]).compute_capability if gpus else None
     except DeviceError:  # it vanished: the capability is only a default
         return None
 
 
 def _named(capability: str) -> str:
     """Return a compute capability with a product of it."""
-    for part in _datasheets.PARTS:
+    for part in datasheets.PARTS:
         if part.compute_capability == capability:
             return f"{capability}, such as {part.name}"
     return capability

@@ -10,7 +10,7 @@ from typing import Any
 from gpulab import figures, precision, training
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.precision import Gradients, GradientWindow
-from gpulab.precision._window import plain
+from gpulab.precision.gradient_windows import plain
 from gpulab.widgets._instrument import (
     Action,
     Choice,

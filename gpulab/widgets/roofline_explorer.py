@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpulab import devices, figures, models, recordings, timing, workloads
-from gpulab.devices import _datasheets
+from gpulab.devices import datasheets
 from gpulab.errors import (
     DeviceError,
     InputError,
@@ -83,7 +83,7 @@ class RooflineExplorer(Instrument):
             (name, f"{recording.environment.device} (recorded)")
             for name, recording in self._recordings.items()
         ]
-        sheets = [(part.name, f"{part.name} (data sheet)") for part in _datasheets.PARTS]
+        sheets = [(part.name, f"{part.name} (data sheet)") for part in datasheets.PARTS]
         seconds = [(s, rounded(format_seconds(s))) for s in (0.2, 0.5, 1.0, 2.0, 5.0)]
         return [
             Several(

@@ -12,7 +12,7 @@ from gpulab import figures, models, parallel, recordings
 from gpulab.evidence import Badge
 from gpulab.models import ScalingCurve
 from gpulab.parallel import ScalingResult
-from gpulab.parallel._scaling_step import MODELS
+from gpulab.parallel.scaling_steps import MODELS
 from gpulab.units import (
     format_bytes,
     format_bytes_per_second,

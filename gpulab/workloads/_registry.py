@@ -14,7 +14,7 @@ from typing import Any
 
 from gpulab._given import is_whole
 from gpulab.errors import InputError, shown
-from gpulab.workloads import _fits
+from gpulab.workloads import room_left
 
 # -------------------------------------------------------------------------------------------------
 # Agreement with a float64 reference, sampled so that checking never costs more than the work, and
@@ -52,7 +52,7 @@ def tolerance(w: Workload) -> float:
     """Return the relative difference that a workload's dtype allows."""
     # Half formats are summed in float32 (PyTorch's CPU kernels, Tensor Cores).
     summed_in = "float64" if w.dtype == "float64" else "float32"
-    stored_in = "tf32" if _fits.tf32_permitted(w) else w.dtype
+    stored_in = "tf32" if room_left.tf32_permitted(w) else w.dtype
     return (
         _STORED_ROUNDINGS * ROUNDOFF[stored_in]
         + _SUM_ROUNDINGS * math.sqrt(w.spec.sum_length(w)) * ROUNDOFF[summed_in]
@@ -243,7 +243,7 @@ class Workload:
         "tf32" for matrix products and convolutions of float32 where PyTorch may use it (CUDA;
         convolutions by default), else ``arithmetic_dtype``.
         """
-        return "tf32" if _fits.tf32_permitted(self, device) else self.dtype
+        return "tf32" if room_left.tf32_permitted(self, device) else self.dtype
 
     @property
     def tolerance(self) -> float:
@@ -264,7 +264,7 @@ class Workload:
         OutOfMemoryError
             If inputs, result and intermediate storage do not fit into the memory that is free.
         """
-        _fits.check_dtype(self, device)
+        room_left.check_dtype(self, device)
         self.check_fits(device)
 
     def check_fits(self, device: Any = "cpu") -> None:
@@ -278,7 +278,7 @@ class Workload:
         OutOfMemoryError
             If it does not fit.
         """
-        _fits.check_fits(self, device)
+        room_left.check_fits(self, device)
 
     def inputs(self, device: Any = "cpu", seed: int = 0) -> tuple[Any, ...]:
         """Return seeded torch inputs on a device; the same values on every device.
@@ -291,7 +291,7 @@ class Workload:
             As ``check``.
         """
         self.check(device)
-        return _fits.make_inputs(self, device, seed)
+        return room_left.make_inputs(self, device, seed)
 
     def run(self, *inputs: Any) -> Any:
         """Do the work once (it may return before the device has finished)."""

@@ -52,7 +52,7 @@ from collections.abc import Sequence
 from typing import Any
 import numpy as np
 from gpulab.kernels import Simulation
-from gpulab.kernels._simulate._source import read_source
+from gpulab.kernels.simulation.source import read_source
 from gpulab.lessons.kernel_checks import Trial, run_trials
 from gpulab.lessons.kernel_checks import whole
 from gpulab.lessons.content import Refused

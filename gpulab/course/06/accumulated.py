@@ -51,7 +51,7 @@ from typing import Any
 from gpulab import devices
 from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
-from gpulab.training._settings import threads
+from gpulab.training.backend_switches import threads
 from gpulab.units import plural
 
 _GROUP = 3

@@ -44,7 +44,7 @@ from gpulab import devices
 from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 from gpulab.training import hidden_waits
-from gpulab.training._settings import threads
+from gpulab.training.backend_switches import threads
 from gpulab.units import plural
 
 _BATCHES = 8

@@ -12,9 +12,9 @@ import numpy as np
 
 from gpulab._given import is_whole
 from gpulab.errors import InputError, shown
-from gpulab.kernels._simulate._run import simulate
-from gpulab.kernels._simulate.report import Simulation
 from gpulab.kernels.ladder import _kernels as kernels
+from gpulab.kernels.simulation._run import simulate
+from gpulab.kernels.simulation.report import Simulation
 
 if TYPE_CHECKING:
     from gpulab.kernels.ladder._cuda_rungs import CudaRung

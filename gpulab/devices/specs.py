@@ -16,8 +16,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpulab.devices import _cpu, _datasheets, _device, _facts
-from gpulab.devices._nvml import Accelerator
+from gpulab.devices import _device, cpu_facts, datasheets, device_facts
+from gpulab.devices.nvml import Accelerator
 from gpulab.evidence import Evidence
 from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, plural
@@ -233,8 +233,8 @@ def spec(device: _device.Device | str | None = None) -> DeviceSpec:
 @functools.lru_cache(maxsize=64)
 def _spec(device: _device.Device, name: str) -> DeviceSpec:
     if device.is_cpu:
-        return cpu_spec(_cpu.probe(), device.memory_bytes or math.inf, name)
-    return gpu_spec(_facts.accelerator(device), name)
+        return cpu_spec(cpu_facts.probe(), device.memory_bytes or math.inf, name)
+    return gpu_spec(device_facts.accelerator(device), name)
 
 
 def gpu_spec(gpu: Accelerator, name: str) -> DeviceSpec:
@@ -247,7 +247,7 @@ def gpu_spec(gpu: Accelerator, name: str) -> DeviceSpec:
     name : str
         The product's name.
     """
-    known = _datasheets.part(name) if gpu.kind == "cuda" else None
+    known = datasheets.part(name) if gpu.kind == "cuda" else None
     flops = _stated(known, gpu) if known is not None else _computed(gpu)
     bandwidth, source = _bandwidth(known, gpu)
     memory = MemoryLevel("DRAM", gpu.memory_bytes or math.inf, bandwidth, source)
@@ -261,7 +261,7 @@ def gpu_spec(gpu: Accelerator, name: str) -> DeviceSpec:
     )
 
 
-def _stated(known: _datasheets.Part, gpu: Accelerator) -> dict[str, Figure]:
+def _stated(known: datasheets.Part, gpu: Accelerator) -> dict[str, Figure]:
     """The data sheet's peaks, scaled to this card's clock where that is higher and to its
     multiprocessors (a MIG slice has fewer).
     """
@@ -280,7 +280,7 @@ def _stated(known: _datasheets.Part, gpu: Accelerator) -> dict[str, Figure]:
 
 def _computed(gpu: Accelerator) -> dict[str, Figure]:
     rates = (
-        _datasheets.rates_per_clock(gpu.compute_capability or "", gpu.name)
+        datasheets.rates_per_clock(gpu.compute_capability or "", gpu.name)
         if gpu.kind == "cuda"
         else None
     )
@@ -296,7 +296,7 @@ def _computed(gpu: Accelerator) -> dict[str, Figure]:
     }
 
 
-def _bandwidth(known: _datasheets.Part | None, gpu: Accelerator) -> tuple[float | None, str]:
+def _bandwidth(known: datasheets.Part | None, gpu: Accelerator) -> tuple[float | None, str]:
     """The larger of what the data sheet states and what memory clock and bus give (two transfers a
     clock).
     """
@@ -309,7 +309,7 @@ def _bandwidth(known: _datasheets.Part | None, gpu: Accelerator) -> tuple[float 
     return max(rates, key=lambda rate: rate[0] or 0, default=(None, "not stated for this device"))
 
 
-def _l2(known: _datasheets.Part | None, gpu: Accelerator) -> tuple[MemoryLevel, ...]:
+def _l2(known: datasheets.Part | None, gpu: Accelerator) -> tuple[MemoryLevel, ...]:
     sms = gpu.multiprocessors or (known.multiprocessors if known else None)
     clock = max(gpu.max_clock_hz or 0.0, known.boost_hz if known else 0.0)
     if not gpu.l2_bytes or not sms or not clock or gpu.kind != "cuda":
@@ -318,7 +318,7 @@ def _l2(known: _datasheets.Part | None, gpu: Accelerator) -> tuple[MemoryLevel, 
     return (MemoryLevel("L2", float(gpu.l2_bytes), sms * clock * _L2_BYTES_PER_CLOCK, source),)
 
 
-def cpu_spec(processor: _cpu.Processor, memory_bytes: float, name: str) -> DeviceSpec:
+def cpu_spec(processor: cpu_facts.Processor, memory_bytes: float, name: str) -> DeviceSpec:
     """Return upper bounds for a CPU from its cores, instructions and clock.
 
     Parameters

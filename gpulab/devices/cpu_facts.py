@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpulab.devices import _host
+from gpulab.devices import host_facts
 from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 
@@ -147,7 +147,7 @@ class Processor(Result):
         return next((cache for cache in self.caches if cache.level == level), None)
 
 
-def probe(root: pathlib.Path = _host.ROOT) -> Processor:
+def probe(root: pathlib.Path = host_facts.ROOT) -> Processor:
     """Return what the system says about its processor.
 
     Parameters
@@ -157,25 +157,25 @@ def probe(root: pathlib.Path = _host.ROOT) -> Processor:
     """
     if platform.system() == "Darwin":
         return _probe_apple()
-    usable = _host.usable_core_numbers()
-    info = _host.read_text(root / "proc/cpuinfo")
+    usable = host_facts.usable_core_numbers()
+    info = host_facts.read_text(root / "proc/cpuinfo")
     flags = re.search(r"^(?:flags|Features)\s*:(.*)$", info, re.MULTILINE)
     known = set(flags.group(1).split()) if flags else set()
     folders = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology")
     # each core is listed once by the threads that it runs
-    siblings = {_host.read_text(folder / "thread_siblings_list") for folder in folders}
+    siblings = {host_facts.read_text(folder / "thread_siblings_list") for folder in folders}
     now = core_values(root, usable, "cpufreq/scaling_cur_freq")
     mhz = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.MULTILINE)
     # of two kinds of cores the faster one's, and of cores now one that is not idle
     tops = core_values(root, usable, "cpufreq/cpuinfo_max_freq")
-    vendor = _host.read_text(root / "sys/hypervisor/type")
-    product = _host.read_text(root / "sys/class/dmi/id/product_name")
+    vendor = host_facts.read_text(root / "sys/hypervisor/type")
+    product = host_facts.read_text(root / "sys/class/dmi/id/product_name")
     return Processor(
-        name=_host.processor_name(),
+        name=host_facts.processor_name(),
         architecture=platform.machine(),
         usable_cores=len(usable),
         physical_cores=len(siblings - {""}) or None,
-        quota_cores=_host.cpu_quota_cores(root),
+        quota_cores=host_facts.cpu_quota_cores(root),
         caches=_caches(root, usable),
         simd=tuple(word for word in _SIMD if word in known),
         clock_hz=max(
@@ -189,7 +189,7 @@ def probe(root: pathlib.Path = _host.ROOT) -> Processor:
 def core_values(root: pathlib.Path, cores: Sequence[int], name: str) -> list[int]:
     """Return the number that a file of the kernel's has for each core, where it is one."""
     folder = root / "sys/devices/system/cpu"
-    texts = [_host.read_text(folder / f"cpu{core}" / name) for core in cores]
+    texts = [host_facts.read_text(folder / f"cpu{core}" / name) for core in cores]
     return [int(text) for text in texts if text.isdigit()]
 
 
@@ -202,14 +202,14 @@ def _caches(root: pathlib.Path, usable: Sequence[int]) -> tuple[Cache, ...]:
         folder = root / f"sys/devices/system/cpu/cpu{core}/cache"
         for index in sorted(folder.glob("index*")):
             kind, level, text = (
-                _host.read_text(index / name) for name in ("type", "level", "size")
+                host_facts.read_text(index / name) for name in ("type", "level", "size")
             )
             size = re.fullmatch(r"(\d+)([KMG]?)", text)
             if kind != "Instruction" and size is not None:
                 nbytes = int(size.group(1)) * _POWERS[size.group(2)]
                 name = "L1d" if level == "1" else f"L{level}"
                 shared = found.setdefault(name, {}).setdefault(nbytes, set())
-                shared.add(_host.read_text(index / "shared_cpu_list") or str(core))
+                shared.add(host_facts.read_text(index / "shared_cpu_list") or str(core))
     caches = []
     for name, sizes in sorted(found.items()):
         (nbytes, count), *others = ((size, len(shared)) for size, shared in sizes.items())
@@ -221,7 +221,7 @@ def _probe_apple() -> Processor:
     """Return what macOS says (written from Apple's documentation; not tried on a Mac)."""
 
     def count(name: str) -> int | None:
-        text = _host.sysctl(name)
+        text = host_facts.sysctl(name)
         return (int(text) if text.isdigit() else 0) or None
 
     # Apple reports the performance cores' caches under perflevel0; Intel Macs only the plain names.
@@ -230,19 +230,21 @@ def _probe_apple() -> Processor:
         "L2": count("hw.perflevel0.l2cachesize") or count("hw.l2cachesize"),
         "L3": count("hw.l3cachesize"),
     }
-    features = " ".join(map(_host.sysctl, ("machdep.cpu.features", "machdep.cpu.leaf7_features")))
+    features = " ".join(
+        map(host_facts.sysctl, ("machdep.cpu.features", "machdep.cpu.leaf7_features"))
+    )
     words = features.lower().replace(".", "_").replace("avx1_0", "avx").split()
     is_arm = platform.machine() == "arm64"
     clock = count("hw.cpufrequency_max")
     return Processor(
-        name=_host.processor_name(),
+        name=host_facts.processor_name(),
         architecture=platform.machine(),
-        usable_cores=_host.usable_cores(),
+        usable_cores=host_facts.usable_cores(),
         physical_cores=count("hw.physicalcpu"),
         quota_cores=None,
         caches=tuple(Cache(level, size, 1) for level, size in sizes.items() if size),
         simd=("asimd",) if is_arm else tuple(word for word in _SIMD if word in words),
         clock_hz=None,
         max_clock_hz=float(clock) if clock else None,
-        hypervisor="yes" if _host.sysctl("kern.hv_vmm_present") == "1" else None,
+        hypervisor="yes" if host_facts.sysctl("kern.hv_vmm_present") == "1" else None,
     )

@@ -24,21 +24,21 @@ from gpulab.kernels._arguments import (
     checked_extents,
     same_memory,
 )
-from gpulab.kernels._simulate import _types
-from gpulab.kernels._simulate._geometry import WARP, Batch, Mask
-from gpulab.kernels._simulate._hazards import BYTES_OF_A_WORD, Fences, Tracker
-from gpulab.kernels._simulate._machine import Counters, Launch, Machine
-from gpulab.kernels._simulate._memory import View, global_view
-from gpulab.kernels._simulate._source import (
+from gpulab.kernels.simulation import _types
+from gpulab.kernels.simulation._geometry import WARP, Batch, Mask
+from gpulab.kernels.simulation._hazards import BYTES_OF_A_WORD, Fences, Tracker
+from gpulab.kernels.simulation._machine import Counters, Launch, Machine
+from gpulab.kernels.simulation._memory import View, global_view
+from gpulab.kernels.simulation._translate import Frame, StatementTranslator
+from gpulab.kernels.simulation._types import Join, notes_of, reaching_definitions
+from gpulab.kernels.simulation.report import ArrayAccess, Counts, Simulation
+from gpulab.kernels.simulation.source import (
     Source,
     inert,
     plain_function,
     read_source,
     written_names,
 )
-from gpulab.kernels._simulate._translate import Frame, StatementTranslator
-from gpulab.kernels._simulate._types import Join, notes_of, reaching_definitions
-from gpulab.kernels._simulate.report import ArrayAccess, Counts, Simulation
 
 # -------------------------------------------------------------------------------------------------
 # A kernel's translation with the device functions that it calls, kept for the next simulation as

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.errors import KernelError
-from gpulab.kernels._simulate import _types
-from gpulab.kernels._simulate._expressions import Expression, Translator, type_of
-from gpulab.kernels._simulate._geometry import Mask, union
-from gpulab.kernels._simulate._machine import Machine
-from gpulab.kernels._simulate._memory import View, cannot_be_written, index_of, load, store
-from gpulab.kernels._simulate._scalar_lanes import ScalarLoop, scalar_loop_of
-from gpulab.kernels._simulate._source import Source
-from gpulab.kernels._simulate._types import Definition
+from gpulab.kernels.simulation import _types
+from gpulab.kernels.simulation._expressions import Expression, Translator, type_of
+from gpulab.kernels.simulation._geometry import Mask, union
+from gpulab.kernels.simulation._machine import Machine
+from gpulab.kernels.simulation._memory import View, cannot_be_written, index_of, load, store
+from gpulab.kernels.simulation._scalar_lanes import ScalarLoop, scalar_loop_of
+from gpulab.kernels.simulation._types import Definition
+from gpulab.kernels.simulation.source import Source
 from gpulab.units import plural
 
 if TYPE_CHECKING:
-    from gpulab.kernels._simulate._run import Program
+    from gpulab.kernels.simulation._run import Program
 
 # -------------------------------------------------------------------------------------------------
 # A call of a kernel or device function at work: its variables, its loops, and the lanes that left

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab.kernels._simulate._geometry import WARP, Mask, union
-from gpulab.kernels._simulate._memory import START, View
-from gpulab.kernels._simulate._scalar_text import (
+from gpulab.kernels.simulation._geometry import WARP, Mask, union
+from gpulab.kernels.simulation._memory import START, View
+from gpulab.kernels.simulation._scalar_text import (
     ELEMENT_BITS,
     INT,
     LaneWriter,
@@ -22,12 +22,12 @@ from gpulab.kernels._simulate._scalar_text import (
     Site,
     Turns,
 )
-from gpulab.kernels._simulate._source import Intrinsic
+from gpulab.kernels.simulation.source import Intrinsic
 
 if TYPE_CHECKING:
-    from gpulab.kernels._simulate._expressions import Expression, Translator
-    from gpulab.kernels._simulate._machine import Machine
-    from gpulab.kernels._simulate._translate import Frame
+    from gpulab.kernels.simulation._expressions import Expression, Translator
+    from gpulab.kernels.simulation._machine import Machine
+    from gpulab.kernels.simulation._translate import Frame
 
 # -------------------------------------------------------------------------------------------------
 # The counts of lockstep for a loop that each lane ran alone, from the log of its iterations.

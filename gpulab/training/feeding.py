@@ -19,7 +19,7 @@ import numpy as np
 from gpulab import _interrupts
 from gpulab.devices import Device
 from gpulab.errors import OutOfMemoryError
-from gpulab.training._tasks import Data
+from gpulab.training.data_tasks import Data
 from gpulab.units import format_bytes
 
 Batch = tuple[Any, Any]

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpulab.errors import InputError, RecordingError, shown
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.recordings._schema import KEPT_SAMPLES, Entry, Recording, Timing, thin
+from gpulab.recordings.schema import KEPT_SAMPLES, Entry, Recording, Timing, thin
 from gpulab.results import Result
 from gpulab.units import format_ratio, format_seconds, plural
 

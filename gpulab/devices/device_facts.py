@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpulab.devices import _cpu, _device, _host, _nvml
-from gpulab.devices._nvml import Accelerator, Driver
+from gpulab.devices import _device, cpu_facts, host_facts, nvml
+from gpulab.devices.nvml import Accelerator, Driver
 from gpulab.errors import DeviceError
 from gpulab.results import Result
 from gpulab.units import format_bytes
@@ -113,7 +113,7 @@ class Facts:
     architecture: str
     python: str
     translated: bool
-    processor: _cpu.Processor
+    processor: cpu_facts.Processor
     memory: Memory
     disk_path: str
     disk_free_bytes: int
@@ -126,7 +126,7 @@ class Facts:
     libraries: Mapping[str, str] = field(default_factory=dict)
 
 
-def gather(root: pathlib.Path = _host.ROOT) -> Facts:
+def gather(root: pathlib.Path = host_facts.ROOT) -> Facts:
     """Ask the system, the driver and the libraries (imports torch if it is installed; takes up to
     some seconds the first time).
 
@@ -136,24 +136,24 @@ def gather(root: pathlib.Path = _host.ROOT) -> Facts:
         Where ``proc`` and ``sys`` are: "/", or a copy of another machine's files.
     """
     folder = pathlib.Path.cwd()
-    driver, torch = _nvml.probe(), _probe_torch()
+    driver, torch = nvml.probe(), _probe_torch()
     try:
         accelerators = _accelerators(torch, driver)
     except (DeviceError, RuntimeError) as error:  # a GPU that vanished while it was asked
         torch = dataclasses.replace(torch, kind=None, error=in_a_line(error))
         accelerators = _accelerators(torch, driver)
-    _host.library_versions.cache_clear()  # something may have been installed since
-    libraries = _host.library_versions()
+    host_facts.library_versions.cache_clear()  # something may have been installed since
+    libraries = host_facts.library_versions()
     return Facts(
         system=platform.system(),
         architecture=platform.machine(),
         python=platform.python_version(),
         translated=_is_translated(),
-        processor=_cpu.probe(root),
+        processor=cpu_facts.probe(root),
         memory=Memory(
-            _host.installed_memory_bytes(),
-            _host.available_memory_bytes(root),
-            _host.memory_limit_bytes(root),
+            host_facts.installed_memory_bytes(),
+            host_facts.available_memory_bytes(root),
+            host_facts.memory_limit_bytes(root),
         ),
         disk_path=str(folder),
         disk_free_bytes=shutil.disk_usage(folder).free,
@@ -180,21 +180,21 @@ def _pci_gpus(bus: pathlib.Path) -> dict[str, int] | None:
         return None
     counts: dict[str, int] = {}
     for device in bus.iterdir():
-        vendor = _PCI_VENDORS.get(_host.read_text(device / "vendor"))
-        if vendor and _host.read_text(device / "class").startswith("0x03"):
+        vendor = _PCI_VENDORS.get(host_facts.read_text(device / "vendor"))
+        if vendor and host_facts.read_text(device / "class").startswith("0x03"):
             counts[vendor] = counts.get(vendor, 0) + 1
     return counts
 
 
 def _is_translated() -> bool:
     if platform.system() == "Darwin":
-        return _host.sysctl("sysctl.proc_translated") == "1"
+        return host_facts.sysctl("sysctl.proc_translated") == "1"
     # qemu-user shows the guest's architecture to Python but the host's processor in /proc/cpuinfo.
     return platform.machine() in (
         "aarch64",
         "riscv64",
         "ppc64le",
-    ) and "vendor_id" in _host.read_text(_host.ROOT / "proc/cpuinfo")
+    ) and "vendor_id" in host_facts.read_text(host_facts.ROOT / "proc/cpuinfo")
 
 
 def _probe_torch() -> Torch:
@@ -274,7 +274,7 @@ def accelerator(device: _device.Device) -> Accelerator:
     DeviceError
         If the accelerator vanished.
     """
-    for gpu in _accelerators(_probe_torch(), _nvml.probe()):
+    for gpu in _accelerators(_probe_torch(), nvml.probe()):
         if gpu.device == str(device):
             return gpu
     raise DeviceError(

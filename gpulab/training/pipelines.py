@@ -19,7 +19,7 @@ from gpulab import _given, _interrupts, devices, transfer
 from gpulab.devices import Device
 from gpulab.errors import MeasurementError, StoppedError, message_of
 from gpulab.evidence import Evidence, Note
-from gpulab.training import _feed, _images, _settings
+from gpulab.training import backend_switches, feeding, jpeg_images
 from gpulab.training._pipeline_results import PipelineResult, StepSpan, check_count, check_seconds
 from gpulab.units import format_seconds, plural
 
@@ -112,9 +112,9 @@ class LiveAccelerator:
         self._cuda: Any = torch.cuda
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
-            self._model = networks.cnn(channels=3, classes=_images.CLASSES, width=64, stages=3).to(
-                str(device)
-            )
+            self._model = networks.cnn(
+                channels=3, classes=jpeg_images.CLASSES, width=64, stages=3
+            ).to(str(device))
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
         example = torch.zeros(batch_size, 3, size, size, dtype=torch.uint8, device=str(device))
         labels = torch.zeros(batch_size, dtype=torch.int64, device=str(device))
@@ -123,7 +123,7 @@ class LiveAccelerator:
         self._marks: list[tuple[Any, Any, Any]] = []
         device.synchronize()
         self._begin, self._begin_host = self._event(), time.perf_counter()
-        with _settings.current(device):
+        with backend_switches.current(device):
             self._begin.record()
         device.synchronize()
 
@@ -139,7 +139,7 @@ class LiveAccelerator:
 
     def step(self, batch: Any) -> None:
         """Copy and queue the step."""
-        with _settings.current(self.device):
+        with backend_switches.current(self.device):
             start, copied, end = (self._event() for _ in range(3))
             start.record()
             images, labels = (
@@ -268,8 +268,10 @@ def pipeline(
         STEP_SECONDS if step_seconds is None else check_seconds(name, "step_seconds", step_seconds)
     )
     nbytes = batch_size * 3 * image_size**2
-    _feed.check_shared("pipeline", nbytes, workers, prefetch)
-    data = _images.BatchSet(_images.jpegs(_FILES, _SIDE), batch_size, image_size, steps, seed)
+    feeding.check_shared("pipeline", nbytes, workers, prefetch)
+    data = jpeg_images.BatchSet(
+        jpeg_images.jpegs(_FILES, _SIDE), batch_size, image_size, steps, seed
+    )
     with devices.guard(
         f"pipeline: {batch_size} images of {image_size} x {image_size} on {where.name}"
     ):
@@ -319,8 +321,8 @@ def _modelled(nbytes: int, seconds: float, pinned: bool) -> ModelledAccelerator:
 
 @contextlib.contextmanager
 def _loader(
-    data: _images.BatchSet, workers: int, prefetch: int, pinned: bool
-) -> Iterator[Iterator[_images.LoadedBatch]]:
+    data: jpeg_images.BatchSet, workers: int, prefetch: int, pinned: bool
+) -> Iterator[Iterator[jpeg_images.LoadedBatch]]:
     """Give the batches in order; the workers end with the block."""
     from torch.utils.data import DataLoader
 
@@ -343,7 +345,7 @@ def _loader(
             batch_size=None,
             num_workers=workers,
             pin_memory=pinned,
-            collate_fn=_images.keep,  # type: ignore[arg-type]
+            collate_fn=jpeg_images.keep,  # type: ignore[arg-type]
             **options,
         )
         batches = iter(loader)
@@ -354,7 +356,7 @@ def _loader(
 
 
 def drive(
-    batches: Iterator[_images.LoadedBatch],
+    batches: Iterator[jpeg_images.LoadedBatch],
     accelerator: Accelerator,
     *,
     steps: int,

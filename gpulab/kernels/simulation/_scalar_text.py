@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.kernels._simulate import _types
-from gpulab.kernels._simulate._memory import START, View
+from gpulab.kernels.simulation import _types
+from gpulab.kernels.simulation._memory import START, View
 
 # -------------------------------------------------------------------------------------------------
 # Write the expressions of a loop as Python for one lane: their text, their type, and how large an

@@ -343,9 +343,9 @@ class Recording(Result):
         """Return that TF32 was allowed, where a figure of float32 is above what the device can do
         in float32.
         """
-        from gpulab.devices import _datasheets
+        from gpulab.devices import datasheets
 
-        part = _datasheets.part(self.environment.device)
+        part = datasheets.part(self.environment.device)
         if (
             entry is None
             or timing is None

@@ -18,8 +18,8 @@ from gpulab.devices import Device
 from gpulab.devices.conditions import Readings
 from gpulab.errors import InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.timing import _agreement, _notes, _work
-from gpulab.timing._measure import Job, Limits, in_turns
+from gpulab.timing import _notes, _work, agreement
+from gpulab.timing.measuring import Job, Limits, in_turns
 from gpulab.timing.results import Comparison, ComparisonRow, Measurement
 from gpulab.timing.sampling import FEWEST_SAMPLES, Progress, Stop
 from gpulab.timing.statistics import ratio_interval
@@ -161,14 +161,14 @@ def compare_within(
                 with contender.job as job:
                     differences.append(workload.difference(job.first_call(), job.args))
             return
-        precise = _agreement.precise_copy(jobs[0].args)
+        precise = agreement.precise_copy(jobs[0].args)
         results = []
         for job in jobs:
             with job:
                 results.append(job.first_call())
         # what the function costs on a CPU
         seconds = min((job.first_seconds for job in jobs if job.device.is_cpu), default=math.inf)
-        reference = _agreement.of_function(jobs[0].fn, jobs[0].args, precise, results[0], seconds)
+        reference = agreement.of_function(jobs[0].fn, jobs[0].args, precise, results[0], seconds)
         tolerance = reference.tolerance if tolerance is None else tolerance
         check = reference.difference
         differences.extend(None if check is None else check(result) for result in results)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.kernels._simulate._geometry import WARP, Batch, Mask, count_warps
-from gpulab.kernels._simulate._hazards import (
+from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, count_warps
+from gpulab.kernels.simulation._hazards import (
     Fences,
     Lanes,
     Tracker,
@@ -21,11 +21,11 @@ from gpulab.kernels._simulate._hazards import (
     of_all_blocks,
     of_one_block,
 )
-from gpulab.kernels._simulate._memory import START, Known, Store, View, shared_view
-from gpulab.kernels._simulate._source import Source
-from gpulab.kernels._simulate._types import Integers
-from gpulab.kernels._simulate.report import Finding, Step, StepAccess, Thread
-from gpulab.models._requests import SECTOR_BYTES, WORD_BYTES, sectors_per_request, shared_wavefronts
+from gpulab.kernels.simulation._memory import START, Known, Store, View, shared_view
+from gpulab.kernels.simulation._types import Integers
+from gpulab.kernels.simulation.report import Finding, Step, StepAccess, Thread
+from gpulab.kernels.simulation.source import Source
+from gpulab.models.requests import SECTOR_BYTES, WORD_BYTES, sectors_per_request, shared_wavefronts
 
 # -------------------------------------------------------------------------------------------------
 # What each source line executed and moved.

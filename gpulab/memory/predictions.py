@@ -140,18 +140,20 @@ def predict(
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from gpulab.memory import _kernels, _sandbox, _step
-    from gpulab.memory._tracker import StorageTracker
+    from gpulab.memory import kernel_memory, sandbox, training_step
+    from gpulab.memory.tracker import StorageTracker
 
     progress = _given.callback("predict", "progress", progress)
     stop = _given.callback("predict", "stop", stop)
     checkpoint = _given.flag("predict", "checkpoint", checkpoint)
-    _step.check_precision("predict", precision)
-    name, factory = _step.optimizer_factory("predict", optimizer)
+    training_step.check_precision("predict", precision)
+    name, factory = training_step.optimizer_factory("predict", optimizer)
     kind = _device_type(model, device)
     report = progress or (lambda fraction, text: None)
     report(0.0, "making fake tensors")
-    tracker = StorageTracker(kind, replace=_kernels.run, scratch=_kernels.scratch_bytes, stop=stop)
+    tracker = StorageTracker(
+        kind, replace=kernel_memory.run, scratch=kernel_memory.scratch_bytes, stop=stop
+    )
 
     def fake_storage(original: Any) -> Any:
         nbytes = original.untyped_storage().nbytes()
@@ -160,15 +162,15 @@ def predict(
     ends: list[int] = []
     no_checkpoints: contextlib.AbstractContextManager[list[str]] = contextlib.nullcontext([])
     with (
-        _sandbox.undisturbed(kind),
+        sandbox.undisturbed(kind),
         _square_masks_causal(),
-        _fake_errors_unlogged(),
+        fake_errors_unlogged(),
         FakeTensorMode(allow_non_fake_inputs=True),
-        _kernels.LengthsAsTensors(),
-        _step.on_substitutes(
+        kernel_memory.LengthsAsTensors(),
+        training_step.on_substitutes(
             "predict",
             tracker,
-            model if isinstance(model, torch.nn.Module) else _made(model, kind),
+            model if isinstance(model, torch.nn.Module) else model_made_by(model, kind),
             inputs=inputs,
             targets=targets,
             loss=loss,
@@ -178,16 +180,16 @@ def predict(
         ) as step,
     ):
         for module in [
-            each for root in (step.model, *_sandbox.modules_in(loss)) for each in root.modules()
+            each for root in (step.model, *sandbox.modules_in(loss)) for each in root.modules()
         ]:
             if isinstance(module, torch.nn.RNNBase):
-                forward = functools.partial(_kernels.in_small, tracker, module.forward)
+                forward = functools.partial(kernel_memory.in_small, tracker, module.forward)
                 module.__dict__["forward"] = forward
         with (
-            _step.checkpointed(step.model) if checkpoint else no_checkpoints as calls,
+            training_step.checkpointed(step.model) if checkpoint else no_checkpoints as calls,
             _following(tracker),
         ):
-            step.prepare(tracker, factory, _step.FakeScaler(kind))
+            step.prepare(tracker, factory, training_step.FakeScaler(kind))
             for number in (1, 2):
                 report(number / 3, f"following step {number}")
                 step.run(tracker)
@@ -221,8 +223,8 @@ def predict(
 @contextlib.contextmanager
 def _following(tracker: Any) -> Iterator[None]:
     """Follow what runs in the block; a stop ends it early."""
-    from gpulab.memory._step import optimizer_seen
-    from gpulab.memory._tracker import Stopped
+    from gpulab.memory.tracker import Stopped
+    from gpulab.memory.training_step import optimizer_seen
 
     try:
         with contextlib.suppress(Stopped), optimizer_seen(tracker), tracker:
@@ -410,8 +412,8 @@ def trace(
     """
     import torch
 
-    from gpulab.memory import _sandbox, _step
-    from gpulab.memory._tracker import StorageTracker
+    from gpulab.memory import sandbox, training_step
+    from gpulab.memory.tracker import StorageTracker
 
     progress = _given.callback("trace", "progress", progress)
     stop = _given.callback("trace", "stop", stop)
@@ -421,7 +423,7 @@ def trace(
             f"trace: steps is {shown(steps)}; expected a whole number from 1 to {_MOST_STEPS}. "
             "Pass steps=2."
         )
-    _step.check_precision("trace", precision)
+    training_step.check_precision("trace", precision)
     is_model = isinstance(model_or_fn, torch.nn.Module)
     if not is_model and not callable(model_or_fn):
         raise InputError(
@@ -433,10 +435,10 @@ def trace(
     report = progress or (lambda fraction, text: None)
     if is_model:
         label = type(model_or_fn).__name__
-        _, factory = _step.optimizer_factory("trace", optimizer)
+        _, factory = training_step.optimizer_factory("trace", optimizer)
         with (
-            _sandbox.undisturbed(where.torch_type),
-            _step.on_substitutes(
+            sandbox.undisturbed(where.torch_type),
+            training_step.on_substitutes(
                 "trace",
                 tracker,
                 model_or_fn,
@@ -447,7 +449,7 @@ def trace(
                 new_storage=_copied_storage,
                 device=None,
             ) as step,
-            _step.checkpointed(step.model) if checkpoint else contextlib.nullcontext(),
+            training_step.checkpointed(step.model) if checkpoint else contextlib.nullcontext(),
             _following(tracker),
         ):
             step.prepare(tracker, factory, torch.amp.GradScaler(where.torch_type))
@@ -494,7 +496,7 @@ def _device_of(model_or_fn: Any, inputs: Any) -> devices.Device:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from gpulab.memory import _step
+    from gpulab.memory import training_step
 
     try:
         parameters = (
@@ -503,7 +505,7 @@ def _device_of(model_or_fn: Any, inputs: Any) -> devices.Device:
         tensors = [x for x in (*parameters, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
     except Exception as error:
         # a module whose own code fails, or a list that contains itself
-        raise InputError(_step.explain("trace", "looking for the device", error)) from error
+        raise InputError(training_step.explain("trace", "looking for the device", error)) from error
     if any(t.is_meta for t in tensors):
         raise InputError(
             "trace: the model is on the meta device, which has no memory; expected a real device. "
@@ -527,7 +529,7 @@ def _copied_storage(original: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _fake_errors_unlogged() -> Iterator[None]:
+def fake_errors_unlogged() -> Iterator[None]:
     """Keep PyTorch from logging the traceback of an operator that fails on fakes: the error itself
     says it in one sentence.
     """
@@ -565,7 +567,8 @@ def _square_masks_causal() -> Iterator[None]:
         setattr(transformer, name, original)
 
 
-def _made(factory: Any, device_type: str) -> Any:
+def model_made_by(factory: Any, device_type: str) -> Any:
+    """Return the model that a factory makes with fake tensors on a kind of device."""
     import torch
 
     if not callable(factory):

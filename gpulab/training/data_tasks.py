@@ -18,7 +18,7 @@ import numpy as np
 
 from gpulab import _given, networks
 from gpulab.errors import InputError, MissingLibraryError, pip_command, shown
-from gpulab.training import _settings
+from gpulab.training import backend_switches
 from gpulab.units import plural
 
 # any number does; it must never change, or figures measured before would be of other data
@@ -227,7 +227,7 @@ class Task:
         import torch
 
         seed = check_seed("make_model", seed)
-        with _settings.alone(), torch.random.fork_rng(devices=[]):
+        with backend_switches.alone(), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             return self._build()
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from gpulab._given import is_whole
 from gpulab.errors import KernelError
-from gpulab.kernels._simulate import _memory, _types
-from gpulab.kernels._simulate._geometry import WARP, Batch, Mask, lane_bits
-from gpulab.kernels._simulate._machine import Machine
-from gpulab.kernels._simulate._memory import (
+from gpulab.kernels.simulation import _memory, _types
+from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, lane_bits
+from gpulab.kernels.simulation._machine import Machine
+from gpulab.kernels.simulation._memory import (
     START,
     View,
     cannot_be_written,
@@ -29,12 +29,12 @@ from gpulab.kernels._simulate._memory import (
     local_view,
     update,
 )
-from gpulab.kernels._simulate._source import dtype_of
+from gpulab.kernels.simulation.source import dtype_of
 from gpulab.units import plural
 
 if TYPE_CHECKING:
-    from gpulab.kernels._simulate._expressions import Expression, Translator
-    from gpulab.kernels._simulate._translate import Frame
+    from gpulab.kernels.simulation._expressions import Expression, Translator
+    from gpulab.kernels.simulation._translate import Frame
 
 # -------------------------------------------------------------------------------------------------
 # What a call in a kernel's text is to those who translate it, and the table in which they are

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab.kernels._simulate import _types
-from gpulab.kernels._simulate._geometry import Batch, Mask
-from gpulab.kernels._simulate._hazards import Conflict, Lanes, Moment, Tracker
-from gpulab.kernels._simulate._source import Source
-from gpulab.kernels._simulate.report import Thread
+from gpulab.kernels.simulation import _types
+from gpulab.kernels.simulation._geometry import Batch, Mask
+from gpulab.kernels.simulation._hazards import Conflict, Lanes, Moment, Tracker
+from gpulab.kernels.simulation.report import Thread
+from gpulab.kernels.simulation.source import Source
 from gpulab.units import plural
 
 if TYPE_CHECKING:
-    from gpulab.kernels._simulate._machine import Machine
-    from gpulab.kernels._simulate._translate import Frame
+    from gpulab.kernels.simulation._machine import Machine
+    from gpulab.kernels.simulation._translate import Frame
 
 # -------------------------------------------------------------------------------------------------
 # Arrays as a kernel sees them: where they live, how an index becomes a place, and what goes

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpulab.kernels._simulate._geometry import WARP, Mask
+from gpulab.kernels.simulation._geometry import WARP, Mask
 
 # -------------------------------------------------------------------------------------------------
 # The lanes of one access as a flat list, and its moment: the form in which the hazard search uses

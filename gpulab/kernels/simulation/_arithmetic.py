@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab.kernels._simulate import _types
-from gpulab.kernels._simulate._functions import FUNCTIONS, Call, Maker, makes
-from gpulab.kernels._simulate._geometry import Mask
+from gpulab.kernels.simulation import _types
+from gpulab.kernels.simulation._functions import FUNCTIONS, Call, Maker, makes
+from gpulab.kernels.simulation._geometry import Mask
 
 if TYPE_CHECKING:
-    from gpulab.kernels._simulate._expressions import Expression
-    from gpulab.kernels._simulate._translate import Frame
+    from gpulab.kernels.simulation._expressions import Expression
+    from gpulab.kernels.simulation._translate import Frame
 
 # -------------------------------------------------------------------------------------------------
 # A product and a sum that are rounded once, as a GPU's fma: NumPy has none.

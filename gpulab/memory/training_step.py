@@ -12,7 +12,7 @@ from typing import Any
 from gpulab import _given
 from gpulab.devices import translate
 from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown
-from gpulab.memory import _sandbox
+from gpulab.memory import sandbox
 
 # Name -> (dtype of autocast or None, dtype of the parameters or None, whether the loss is scaled).
 PRECISIONS: Mapping[str, tuple[str | None, str | None, bool]] = {
@@ -220,7 +220,7 @@ class Step:
         return loss_of(self.function, value)
 
     def _guard(self, part: str, call: Callable[[], Any]) -> Any:
-        from gpulab.memory._tracker import Stopped
+        from gpulab.memory.tracker import Stopped
 
         try:
             return call()
@@ -250,15 +250,15 @@ def on_substitutes(
     Parameters
     ----------
     new_storage, device
-        As for ``_sandbox.Lender``.
+        As for ``sandbox.Lender``.
     """
     import torch
 
-    model = _sandbox.unwrapped(function, model)
+    model = sandbox.unwrapped(function, model)
     half = PRECISIONS[precision][1]
-    lender = _sandbox.Lender(function, new_storage, device, getattr(torch, half) if half else None)
-    roots = [model, *_sandbox.modules_in(loss)]
-    with _sandbox.lent(lender, roots):
+    lender = sandbox.Lender(function, new_storage, device, getattr(torch, half) if half else None)
+    roots = [model, *sandbox.modules_in(loss)]
+    with sandbox.lent(lender, roots):
         batch, goals = lender.everything(inputs), lender.everything(targets)
         tracker.watch_modules(roots)
         tracker.watch_inputs((batch, goals))

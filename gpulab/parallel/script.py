@@ -175,7 +175,7 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 '''
-_FLAGS = __future__.annotations.compiler_flag
+FLAGS = __future__.annotations.compiler_flag
 # names of the script's own
 _TAKEN = {"argparse", "datetime", "os", "pickle", "torch", "dist", "main"}
 
@@ -279,7 +279,7 @@ class Parts:
                 )
             return name
         self.objects[name] = value
-        line = _import_of(name, value)
+        line = import_of(name, value)
         if line is not None:
             self.imports[name] = line
         elif inspect.isfunction(value) or inspect.isclass(value):
@@ -297,8 +297,8 @@ class Parts:
         if value.__name__ != name:
             raise _refused(f"{name} is another name of {value.__name__}", "Use one name for it.")
         source = source_of(value)
-        for needed in _names(compile(source, f"<{name}>", "exec", _FLAGS, dont_inherit=True)):
-            found, meant = _meaning(value, needed)
+        for needed in global_names(compile(source, f"<{name}>", "exec", FLAGS, dont_inherit=True)):
+            found, meant = meaning(value, needed)
             if found and meant is not value:
                 self.need(needed, meant)
                 if isinstance(meant, ModuleType):
@@ -328,7 +328,7 @@ def source_of(value: Any) -> str:
     return source
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def global_names(code: CodeType) -> Iterator[str]:
     """Yield the global names that code uses, with those of the functions and classes in it."""
     import dis
 
@@ -339,7 +339,7 @@ def _names(code: CodeType) -> Iterator[str]:
             yield str(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from global_names(constant)
 
 
 def _below(module: ModuleType, name: str, source: str) -> Iterator[str]:
@@ -362,7 +362,7 @@ def _below(module: ModuleType, name: str, source: str) -> Iterator[str]:
             yield reached
 
 
-def _meaning(value: Any, name: str) -> tuple[bool, Any]:
+def meaning(value: Any, name: str) -> tuple[bool, Any]:
     """Return whether a name means something to a function or class beyond the language itself, and
     what.
     """
@@ -381,7 +381,7 @@ def _meaning(value: Any, name: str) -> tuple[bool, Any]:
     return (True, names[name]) if name in names and not hasattr(builtins, name) else (False, None)
 
 
-def _import_of(name: str, value: Any) -> str | None:
+def import_of(name: str, value: Any) -> str | None:
     """Return the line that imports a value in a fresh process, or None where none does."""
     if isinstance(value, ModuleType):
         if value.__name__ == "__main__" or loose(value):

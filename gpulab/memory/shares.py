@@ -94,7 +94,7 @@ class Limit:
 
     def _enter_cap(self) -> None:
         if self._cap is None:
-            from gpulab.memory._tracker import Cap
+            from gpulab.memory.tracker import Cap
 
             self._cap = Cap(self.device.torch_type, self.nbytes, self._on_top)
         if not self._on_top:

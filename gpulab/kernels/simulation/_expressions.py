@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.errors import KernelError, shown
-from gpulab.kernels._simulate import _arithmetic, _functions, _types  # noqa: F401 - they fill FUNCTIONS
-from gpulab.kernels._simulate._functions import (
+from gpulab.kernels.simulation import _arithmetic, _functions, _types  # noqa: F401 - they fill FUNCTIONS
+from gpulab.kernels.simulation._functions import (
     ARITHMETIC,
     COMPARISONS,
     FUNCTIONS,
@@ -25,9 +25,9 @@ from gpulab.kernels._simulate._functions import (
     power_of_constant,
     written_number,
 )
-from gpulab.kernels._simulate._geometry import Mask
-from gpulab.kernels._simulate._memory import Slice, View, constant_view, index_of, load, part_of
-from gpulab.kernels._simulate._source import (
+from gpulab.kernels.simulation._geometry import Mask
+from gpulab.kernels.simulation._memory import Slice, View, constant_view, index_of, load, part_of
+from gpulab.kernels.simulation.source import (
     Intrinsic,
     Source,
     dtype_of,
@@ -37,8 +37,8 @@ from gpulab.kernels._simulate._source import (
 from gpulab.units import plural
 
 if TYPE_CHECKING:
-    from gpulab.kernels._simulate._run import Program
-    from gpulab.kernels._simulate._translate import Frame
+    from gpulab.kernels.simulation._run import Program
+    from gpulab.kernels.simulation._translate import Frame
 
 # -------------------------------------------------------------------------------------------------
 # An element of a tuple: any lane may ask for another one where all are of one type, as numba has
