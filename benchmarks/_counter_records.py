@@ -20,8 +20,8 @@ from gpulab.results import Result
 
 Numbers = Mapping[str, float | None]
 RULE = (
-    "whole counts: the same number; averages and percentages: within 0.006, the rounding of "
-    "two printed digits"
+    "whole counts: the same number; averages and percentages: within 0.006, the rounding of two "
+    "printed digits"
 )
 PRINTED = 0.006
 FEWEST_KERNELS = 20

@@ -20,9 +20,8 @@ from pathlib import Path
 
 PERMISSION = (
     "ncu may not read the GPU's counters here (ERR_NVGPUCTRPERM); expected the right to. Run as "
-    "root, start the container with "
-    "--cap-add=SYS_ADMIN, or load the driver with NVreg_RestrictProfilingToAdminUsers=0 "
-    "(https://developer.nvidia.com/ERR_NVGPUCTRPERM)."
+    "root, start the container with --cap-add=SYS_ADMIN, or load the driver with "
+    "NVreg_RestrictProfilingToAdminUsers=0 (https://developer.nvidia.com/ERR_NVGPUCTRPERM)."
 )
 # Where the CUDA toolkit leaves ncu without putting it into PATH.
 _USUAL_PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/ncu")

@@ -133,8 +133,7 @@ def main() -> None:
             size = made_class.write(folder, f"{number:03d}.json", report).stat().st_size
         print(
             f"{chosen.students} reports of about {size / 1000:.0f} kB, {len(few[0]['checks'])} "
-            "answers and "
-            f"{len(few[0]['predictions'])} predictions each"
+            f"answers and {len(few[0]['predictions'])} predictions each"
         )
         reading(folder)
     keeping()

@@ -17,8 +17,8 @@ LIMIT_RATIO = 1.3
 def import_seconds(module: str) -> float:
     """Return the seconds that a fresh process spends in importing a module."""
     code = (
-        f"import time; start = time.perf_counter(); import {module}; "
-        "print(time.perf_counter() - start)"
+        f"import time; start = time.perf_counter(); import {module}; print(time.perf_counter() - "
+        "start)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return float(done.stdout)

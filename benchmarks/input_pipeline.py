@@ -57,8 +57,8 @@ def compare_with_runs(steps: int) -> list[tuple[float, float]]:
                 errors.append((both[0], both[1]))
                 print(
                     f"{workers:7} {format_seconds(step_seconds):>8} "
-                    f"{'yes' if read_loss else 'no':>6} "
-                    f"{run.images_per_second:8.0f} img/s {both[0]:+8.1%} {both[1]:+9.1%}"
+                    f"{'yes' if read_loss else 'no':>6} {run.images_per_second:8.0f} img/s "
+                    f"{both[0]:+8.1%} {both[1]:+9.1%}"
                 )
     return errors
 

@@ -149,8 +149,8 @@ def main() -> None:
             cost = "" if row["cost"] is None else f"{row['cost']:.2f}"
             print(
                 f"{row['process']:44s} {row['covered']:6.1%} {strict:>6s} {row['refused']:7.1%} "
-                f"{row['precise']:7.1%} "
-                f"{row['samples']:7.0f} {row['width']:7.2%} {cost:>5s}  {verdict(row)}",
+                f"{row['precise']:7.1%} {row['samples']:7.0f} {row['width']:7.2%} {cost:>5s}  "
+                f"{verdict(row)}",
                 flush=True,
             )
     bad = [row for row in rows if verdict(row) != "ok"]

@@ -53,8 +53,7 @@ class Kill:
         """The kill in one line."""
         return (
             f"{self.work:20} rank {self.rank} {self.signal:8} named after "
-            f"{self.named_seconds:5.2f} s, "
-            f"mended after {self.recovered_seconds:5.2f} "
+            f"{self.named_seconds:5.2f} s, mended after {self.recovered_seconds:5.2f} "
             f"s{', others waited' if self.waiting else ''}"
         )
 

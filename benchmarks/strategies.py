@@ -65,9 +65,8 @@ def main() -> None:
     given = parser.parse_args()
     print(
         "| strategy, ranks | float64: losses, parameters differ by | float32 | parameters, "
-        "gradients, optimizer at most | peak | "
-        "collectives a step: payload | sent as rings, on the wire | compute, communication, idle; "
-        "beside compute |"
+        "gradients, optimizer at most | peak | collectives a step: payload | sent as rings, on the "
+        "wire | compute, communication, idle; beside compute |"
     )
     print("|---" * 8 + "|")
     for count in given.ranks:

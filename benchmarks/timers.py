@@ -284,8 +284,8 @@ def main() -> None:
                 cost = "" if row["cost"] is None else f"{row['cost']:7.2f}"
                 strict = "" if row["strict"] is None else f"{row['strict']:6.1%}"
                 figure = (
-                    f"{row['covered']:6.1%} {strict:>6s} {row['calls']:8.0f} "
-                    f"{row['width']:7.2%} {cost}"
+                    f"{row['covered']:6.1%} {strict:>6s} {row['calls']:8.0f} {row['width']:7.2%} "
+                    f"{cost}"
                 )
                 print(f"{row['process']:38s} {method:26s} {figure}", flush=True)
     if args.part != "synthetic":

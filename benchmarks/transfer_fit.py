@@ -107,11 +107,10 @@ def main() -> None:
             r = trial(kind, count, calls)
             print(
                 f"{'none' if kind == 'line' else kind:8}  {r['latency']:6.1%} "
-                f"{r['oracle latency']:6.1%} {r['plain latency']:6.1%}   "
-                f"{r['bandwidth']:6.1%} {r['oracle bandwidth']:6.1%} {r['plain bandwidth']:6.1%}   "
-                f"{r['cover']:6.1%}         "
-                f"{r['median latency']:6.2%}  {r['median bandwidth']:6.2%}    {r['held out']:6.2%} "
-                f"   {r['unseen']:6.2%}",
+                f"{r['oracle latency']:6.1%} {r['plain latency']:6.1%}   {r['bandwidth']:6.1%} "
+                f"{r['oracle bandwidth']:6.1%} {r['plain bandwidth']:6.1%}   {r['cover']:6.1%}     "
+                f"    {r['median latency']:6.2%}  {r['median bandwidth']:6.2%}    "
+                f"{r['held out']:6.2%}    {r['unseen']:6.2%}",
                 flush=True,
             )
     print("\nPublished mean errors of transfer models on real links:")

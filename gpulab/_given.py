@@ -186,8 +186,7 @@ def clock(function: str, given: Callable[[], float] | None) -> Callable[[], floa
         if equal >= MOST_EQUAL_READINGS:
             raise InputError(
                 f"{function}: clock stood still at {now!r} over {equal:,} readings; expected "
-                "seconds that grow while the work runs. "
-                "Pass time.perf_counter or one like it."
+                "seconds that grow while the work runs. Pass time.perf_counter or one like it."
             )
         last = now
         return now

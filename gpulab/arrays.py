@@ -272,6 +272,6 @@ def _need_main_memory(function: str, nbytes: int) -> None:
     if free is not None and nbytes > free:
         raise OutOfMemoryError(
             f"{function}: the copy needs {format_bytes(nbytes)} of main memory and "
-            f"{format_bytes(free)} is free; expected it to fit. "
-            "Copy a part of the array, or call gl.memory.release() first."
+            f"{format_bytes(free)} is free; expected it to fit. Copy a part of the array, or call "
+            "gl.memory.release() first."
         )

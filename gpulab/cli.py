@@ -119,9 +119,8 @@ def _refuse_lost_folder() -> None:
     except OSError as error:
         raise InputError(
             "the folder in which this command was called no longer exists "
-            f"({error.strerror or error}); expected an "
-            "existing folder. Change to it again with cd, or to another one, and run the command "
-            "again."
+            f"({error.strerror or error}); expected an existing folder. Change to it again with "
+            "cd, or to another one, and run the command again."
         ) from error
 
 

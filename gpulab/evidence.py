@@ -214,8 +214,8 @@ class Evidence(Result):
         if self.badge is Badge.MODELLED:
             error = self.known_error or NOT_COMPARED
             return (
-                f"{self.badge} · assumes {self.assumptions} · source: {self.source} · known "
-                f"error: {error}"
+                f"{self.badge} · assumes {self.assumptions} · source: {self.source} · known error: "
+                f"{error}"
             )
         count = (f" · {self.assumptions}" if self.assumptions else "") + (
             f" · n = {self.samples}" if self.samples is not None else ""

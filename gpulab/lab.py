@@ -123,8 +123,7 @@ def run_lab(args: argparse.Namespace) -> int:
     except OSError as error:
         raise GpulabError(
             f"lab: the working copy {copy} cannot be written ({error.strerror}: {error.filename}); "
-            "expected a writable folder "
-            "with free space. Pass another one with --dir."
+            "expected a writable folder with free space. Pass another one with --dir."
         ) from error
     for sentence in changes.sentences:
         print(sentence)
@@ -156,8 +155,8 @@ def find_originals(root: Path | None = None, prefixes: Iterable[str] | None = No
             return folder
     raise InputError(
         f"lab: the course's notebooks are not at {root / 'notebooks'} nor in this environment's "
-        "share/gpulab; expected "
-        f"{_FIRST_NOTEBOOK} there. Clone the project's repository and run {set_up_command()} in it."
+        f"share/gpulab; expected {_FIRST_NOTEBOOK} there. Clone the project's repository and run "
+        f"{set_up_command()} in it."
     )
 
 
@@ -241,16 +240,16 @@ def jupyter_arguments(
         if not argument.startswith("-") and ("=" in before or not before.startswith("-")):
             raise InputError(
                 f"lab: {shown(argument)} is not an option; expected only options, with those of "
-                "JupyterLab after --. Choose the working "
-                "copy's folder with --dir, and open a notebook in JupyterLab."
+                "JupyterLab after --. Choose the working copy's folder with --dir, and open a "
+                "notebook in JupyterLab."
             )
         # as an option, and as its shorter name
         name = argument.lstrip("-").split("=")[0].split(".")[-1].replace("-", "_")
         if name in _GUARDED:
             raise InputError(
                 f"lab: {argument} would change who can reach the server or what it serves; "
-                "expected other arguments after --. "
-                "Use --port and --dir; to serve other people, see docs/classroom.md."
+                "expected other arguments after --. Use --port and --dir; to serve other people, "
+                "see docs/classroom.md."
             )
     return [
         f"--ServerApp.ip={_ADDRESS}",
@@ -357,8 +356,8 @@ def serve(
         # a home that is not there or only read, as in a container under another user's number
         raise GpulabError(
             f"lab: Jupyter cannot keep its own files ({error.strerror}: {error.filename}); "
-            "expected a home folder that you may write to. "
-            f"Set {'APPDATA' if sys.platform == 'win32' else 'HOME'} to such a folder, and run it "
+            "expected a home folder that you may write to. Set "
+            f"{'APPDATA' if sys.platform == 'win32' else 'HOME'} to such a folder, and run it "
             "again."
         ) from error
     # Always a fresh token: a user's own configuration may have emptied it, and a command line or an

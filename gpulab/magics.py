@@ -186,8 +186,8 @@ def _set_up(shell: Any, code: str) -> None:
     except Exception as error:
         raise InputError(
             f"%%gpu_time: the set-up {shown(code)} raised {type(error).__name__} "
-            f"({message_of(error)}); expected it to run. The text "
-            f"after the options is run once, as set-up; the options are {', '.join(_OPTIONS)}."
+            f"({message_of(error)}); expected it to run. The text after the options is run once, "
+            f"as set-up; the options are {', '.join(_OPTIONS)}."
         ) from error
 
 

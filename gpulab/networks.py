@@ -154,8 +154,7 @@ def resnext(
     if width % 2 or width // 2 % groups:
         raise InputError(
             f"resnext: {groups} groups do not divide the {width / 2:g} channels inside a block; "
-            "expected a width that is a multiple of "
-            f"{2 * groups}. Pass width={2 * groups}."
+            f"expected a width that is a multiple of {2 * groups}. Pass width={2 * groups}."
         )
     from gpulab._network_modules import BlockNet, Bottleneck
 

@@ -161,8 +161,7 @@ def _check_folders(originals: Path, copy: Path) -> None:
     if resolved == originals.resolve() or originals.resolve() in resolved.parents:
         raise InputError(
             f"working copy: {copy} is the folder of the originals or is inside it; expected "
-            "another folder, so that the "
-            "originals stay unchanged. Pass another one with --dir."
+            "another folder, so that the originals stay unchanged. Pass another one with --dir."
         )
 
 
@@ -222,8 +221,8 @@ def _read_manifest(copy: Path) -> tuple[_Files, tuple[str, ...]]:
         path.replace(aside)
         return {}, (
             f"The record of the copied originals was damaged ({error}); it is kept as "
-            f"{STATE_FOLDER}/{aside.name}. "
-            "Every file that differs from its original counts as yours and was kept.",
+            f"{STATE_FOLDER}/{aside.name}. Every file that differs from its original counts as "
+            "yours and was kept.",
         )
 
 

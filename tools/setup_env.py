@@ -109,9 +109,8 @@ def choose_stack(facts: Facts) -> Stack:
         if facts.machine != "arm64":
             raise SetupError(
                 "set-up: this is an Intel Mac or a Python for Intel under Rosetta (machine = "
-                f"{facts.machine!r}); PyTorch has no current "
-                "builds for it. On an Apple-silicon Mac install a native (arm64) Python; else use "
-                "another machine, or Colab "
+                f"{facts.machine!r}); PyTorch has no current builds for it. On an Apple-silicon "
+                "Mac install a native (arm64) Python; else use another machine, or Colab "
                 "(docs/install.md)."
             )
         return Stack(
@@ -365,8 +364,8 @@ def make_venv() -> tuple[int, int]:
     if command is None:
         raise SetupError(
             f"set-up: no Python {OLDEST[0]}.{OLDEST[1]} or newer was found (looked for "
-            f"{', '.join(COMMANDS)}). "
-            "Install one from python.org or your system's packages, and run this again."
+            f"{', '.join(COMMANDS)}). Install one from python.org or your system's packages, and "
+            "run this again."
         )
     print(f"Making .venv with {command}.", flush=True)
     made = subprocess.run([command, "-m", "venv", "--clear", str(VENV)], check=False)
@@ -374,8 +373,7 @@ def make_venv() -> tuple[int, int]:
     if made.returncode != 0 or version is None:
         raise SetupError(
             f"set-up: {command} cannot make an environment; on Debian and Ubuntu its venv module "
-            "is a package of its own: "
-            "apt-get install python3-venv. Then run this again."
+            "is a package of its own: apt-get install python3-venv. Then run this again."
         )
     if version > NEWEST_TRIED:
         print(
@@ -396,15 +394,13 @@ def _pip(*arguments: str) -> None:
         if offline:
             raise SetupError(
                 f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Packages are "
-                f"taken from {WHEELS}, which was filled "
-                f"for: {'; '.join(FILLED_FOR.read_text().splitlines())}. On another kind of "
-                "machine run `make wheelhouse` there, or rename "
-                "the folder to install from the network."
+                f"taken from {WHEELS}, which was filled for: "
+                f"{'; '.join(FILLED_FOR.read_text().splitlines())}. On another kind of machine run "
+                "`make wheelhouse` there, or rename the folder to install from the network."
             )
         raise SetupError(
             f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Is the network "
-            "there, and room on the disk? "
-            "Run the same again: it goes on where it stopped."
+            "there, and room on the disk? Run the same again: it goes on where it stopped."
         )
 
 

@@ -81,8 +81,8 @@ def backend(name: str) -> Backend:
                 raise MissingLibraryError(missing(name)) from error
             _broken[name] = (
                 f"library {name!r} is installed, but cannot be imported ({type(error).__name__}: "
-                f"{message_of(error, 100)}); "
-                f"expected a working installation. {_CLASSES[name].how_to_get}"
+                f"{message_of(error, 100)}); expected a working installation. "
+                f"{_CLASSES[name].how_to_get}"
             )
             raise MissingLibraryError(_broken[name]) from error
         if not isinstance(error, ImportError):
@@ -169,8 +169,7 @@ def _share_foreign(x: Any, target: Backend) -> Any:
     ):
         raise InputError(
             f"share: got {kind_of(x)}; expected an array of {', '.join(_CLASSES)} or another "
-            "library that supports DLPack. "
-            "Wrap it with numpy.asarray first."
+            "library that supports DLPack. Wrap it with numpy.asarray first."
         )
     host = 1  # kDLCPU in dlpack.h
     try:
@@ -190,6 +189,5 @@ def _copy_required(x: Any, library: str, reason: str, remedy: str) -> CopyRequir
     shape = "" if nested else f" of shape {tuple(getattr(x, 'shape', ()))}"
     return CopyRequiredError(
         f"share: {library} cannot see this {type(x).__name__}{shape} without a copy, because "
-        f"{reason}; "
-        f"expected memory that both libraries can use. Call {remedy}."
+        f"{reason}; expected memory that both libraries can use. Call {remedy}."
     )

@@ -167,10 +167,9 @@ class JaxBackend(Backend):
             command = pip_command("install 'jax[cuda13]'")
             raise DeviceError(
                 f"to_device: this JAX has no {device!r} (it has "
-                f"{', '.join(self._name(one) for one in self.module.local_devices())}); "
-                "expected one of these. Pass device='cpu', or install JAX's build for this GPU: "
-                f"{command}, or "
-                "'jax[cuda12]' if the driver is older than CUDA 13."
+                f"{', '.join(self._name(one) for one in self.module.local_devices())}); expected "
+                f"one of these. Pass device='cpu', or install JAX's build for this GPU: {command}, "
+                "or 'jax[cuda12]' if the driver is older than CUDA 13."
             )
         return found[int(index or 0)]
 
@@ -365,8 +364,7 @@ class TensorFlowBackend(Backend):
         if not isinstance(made, self._eager):
             raise InputError(
                 "to_device: TensorFlow is building a graph, or eager execution is off; expected "
-                "eager execution. Call to_device "
-                "outside of the graph."
+                "eager execution. Call to_device outside of the graph."
             )
         return made
 
@@ -381,8 +379,8 @@ class TensorFlowBackend(Backend):
             command = pip_command("install 'tensorflow[and-cuda]'")
             raise DeviceError(
                 f"to_device: this TensorFlow has no {device!r} (it has "
-                f"{', '.join(map(self._name, there))}); expected one of these. "
-                f"Pass device='cpu', or install TensorFlow's build for GPUs: {command}."
+                f"{', '.join(map(self._name, there))}); expected one of these. Pass device='cpu', "
+                f"or install TensorFlow's build for GPUs: {command}."
             )
         return wanted
 

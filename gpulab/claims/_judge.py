@@ -79,8 +79,7 @@ def judge(key: str, recording: Recording, cpu: Recording | None = None) -> Findi
         )
         raise InputError(
             f"claims: there is no claim {shown(key)}; expected the key of one of "
-            "gl.claims.claims(), such as "
-            f"{', '.join(map(repr, near or list(_listed())[:3]))}."
+            f"gl.claims.claims(), such as {', '.join(map(repr, near or list(_listed())[:3]))}."
         )
     for one in (recording, *([] if cpu is None else [cpu])):
         if not isinstance(one, Recording):
@@ -91,8 +90,8 @@ def judge(key: str, recording: Recording, cpu: Recording | None = None) -> Findi
     if cpu is not None and cpu.environment.device_kind != "cpu":
         raise InputError(
             f"claims.judge: cpu={cpu!r} is of a device of kind "
-            f"{shown(cpu.environment.device_kind)}; expected the recording of a CPU, "
-            "with which claims about GPUs are compared. Pass one, or leave it out."
+            f"{shown(cpu.environment.device_kind)}; expected the recording of a CPU, with which "
+            "claims about GPUs are compared. Pass one, or leave it out."
         )
     return _finding(key, recording, cpu)
 

@@ -52,15 +52,13 @@ def remove(model: Any, wanted: Mapping[str, Any], amount: float, multiple: int) 
     if any(parametrize.is_parametrized(m) for m in model.modules()):
         raise InputError(
             "prune: the model has masked or shared weights and structured=True; expected plain "
-            "weights. Remove channels first, then "
-            "prune single weights."
+            "weights. Remove channels first, then prune single weights."
         )
     found = [chain for chain in chains(model) if chain.producer in wanted]
     if not found:
         raise InputError(
             "prune: no layer of this model can lose a channel by itself; expected a layer whose "
-            "output only known layers read. "
-            "Prune single weights instead (structured=False)."
+            "output only known layers read. Prune single weights instead (structured=False)."
         )
     for chain in found:
         _shrink(model, chain, amount, multiple)
@@ -118,8 +116,7 @@ def _traced(model: Any) -> list[Any]:
     except Exception as error:
         raise InputError(
             f"prune: torch.fx cannot follow this model ({type(error).__name__}); expected code "
-            "without branches on its values. "
-            "Prune single weights instead (structured=False)."
+            "without branches on its values. Prune single weights instead (structured=False)."
         ) from error
     return list(graph.nodes)
 

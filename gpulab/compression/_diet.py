@@ -188,8 +188,7 @@ def diet(
     if wrong or len(wanted) < 2:
         raise InputError(
             f"diet: {f'{shown(wrong[0])} is not a Recipe' if wrong else 'there are no recipes'}; "
-            "expected at least one. "
-            "Pass for example [compression.Recipe(zeros=0.9)]."
+            "expected at least one. Pass for example [compression.Recipe(zeros=0.9)]."
         )
     threads = backend_switches.check_threads("diet", threads)
     numbers = [check_seed("diet", seed) for seed in _given.items("diet", "seeds", seeds)]

@@ -40,8 +40,8 @@ def finish(model: Any) -> Any:
             if each.observed is not None and not bool(each.observed.seen):
                 raise InputError(
                     f"finish: no input reached {name or 'the layer'} in training, so the range "
-                    "that activations='static' rounds to is not "
-                    "known; expected a trained model. Train it, or use quantize with calibration=x."
+                    "that activations='static' rounds to is not known; expected a trained model. "
+                    "Train it, or use quantize with calibration=x."
                 )
             copied = _targets.replace(
                 copied, name, _modules.Quantized(each.layer, each.scheme, low, high).eval()

@@ -86,8 +86,8 @@ def quantize(
     if (calibration is not None) != (activations == "static"):
         raise InputError(
             f"quantize: calibration={'given' if calibration is not None else None} with "
-            f"activations={activations!r}; expected calibration "
-            "with 'static', and only then. Pass calibration=x with activations='static'."
+            f"activations={activations!r}; expected calibration with 'static', and only then. Pass "
+            "calibration=x with activations='static'."
         )
     done = finish(model)
     found = _targets.chosen("quantize", done, layers, skip)
@@ -155,8 +155,8 @@ def _with_integers(done: Any, found: dict[str, Any], scheme: Scheme) -> Any:
     if scheme.activations != "dynamic" or scheme.bits != 8:
         raise InputError(
             f"quantize: arithmetic='integer' with activations={scheme.activations!r} and "
-            f"bits={scheme.bits}; expected 'dynamic' "
-            "and bits=8, for which PyTorch has CPU kernels. Pass these, or arithmetic='float'."
+            f"bits={scheme.bits}; expected 'dynamic' and bits=8, for which PyTorch has CPU "
+            "kernels. Pass these, or arithmetic='float'."
         )
     integer_layers.check(next(iter(found.values())).weight.device)
     refused = integer_layers.refusal("cpu", convolution=True)

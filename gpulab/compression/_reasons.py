@@ -101,8 +101,8 @@ def _of_forms(one: Facts) -> list[Reason]:
     said = []
     if "dense zeros" in one.forms:
         text = (
-            f"{one.zero_share:.0%} of its weights are zero, but stored like any other number: "
-            "each zero is multiplied."
+            f"{one.zero_share:.0%} of its weights are zero, but stored like any other number: each "
+            "zero is multiplied."
         )
         if _is_starting(one):
             text += f" And {_starting(one)}, so that fewer products would hardly change the time."
@@ -190,8 +190,7 @@ def _starting(one: Facts) -> str:
     many = plural(one.operators, "operator") if one.operators else "operators"
     return (
         f"{one.batch} items take {format_seconds(one.seconds)} and a single one takes "
-        f"{format_seconds(one.single_seconds)}: most of that "
-        f"is the time of starting {many}"
+        f"{format_seconds(one.single_seconds)}: most of that is the time of starting {many}"
     )
 
 
@@ -223,7 +222,6 @@ def _of_memory(first: Facts, one: Facts, roof: Roof) -> str:
         return ""
     return (
         f" Its operators do {b:.3g} FLOP for each byte that they move, not {a:.3g}, and move "
-        f"{format_bytes_per_second(rate)}; the best "
-        f"rate measured for the device's memory is {format_bytes_per_second(best)}, so memory "
-        "takes a large part of the time."
+        f"{format_bytes_per_second(rate)}; the best rate measured for the device's memory is "
+        f"{format_bytes_per_second(best)}, so memory takes a large part of the time."
     )

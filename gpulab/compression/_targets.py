@@ -50,8 +50,8 @@ def duplicate(function: str, model: Any) -> Any:
     except Exception as error:
         raise InputError(
             f"{function}: this model cannot be copied ({type(error).__name__}: {error}); expected "
-            "one whose tensors are all parameters "
-            "or buffers. Build it again and load its state_dict."
+            "one whose tensors are all parameters or buffers. Build it again and load its "
+            "state_dict."
         ) from error
 
 

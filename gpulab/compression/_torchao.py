@@ -31,16 +31,15 @@ def quantized(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
     if scheme.weights != "per-channel" or scheme.bits != 8 or scheme.activations == "static":
         raise InputError(
             f"quantize: arithmetic='torchao' with weights={scheme.weights!r}, bits={scheme.bits}, "
-            f"activations={scheme.activations!r}; "
-            "expected per-channel, 8 bits, and None or 'dynamic'. Use arithmetic='float' for other "
-            "schemes."
+            f"activations={scheme.activations!r}; expected per-channel, 8 bits, and None or "
+            "'dynamic'. Use arithmetic='float' for other schemes."
         )
     linear = {name for name, layer in found.items() if isinstance(layer, torch.nn.Linear)}
     if not linear:
         raise InputError(
             "quantize: arithmetic='torchao' and no linear layer; expected at least one, since "
-            "torchao leaves convolutions as they are. "
-            "Use arithmetic='integer' on a CPU, or 'float'."
+            "torchao leaves convolutions as they are. Use arithmetic='integer' on a CPU, or "
+            "'float'."
         )
     with quiet():
         try:

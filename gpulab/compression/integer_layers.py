@@ -47,8 +47,8 @@ def refusal(device: Any, convolution: bool = False) -> str:
     where = devices.find(str(device))
     if not where.is_cpu:
         return (
-            "PyTorch's 8-bit kernels for linear layers and convolutions run on CPUs only, "
-            f"not on {where.name}."
+            "PyTorch's 8-bit kernels for linear layers and convolutions run on CPUs only, not on "
+            f"{where.name}."
         )
     layer: Any = torch.nn.Conv2d(4, 4, 3, padding=1) if convolution else torch.nn.Linear(4, 4)
     x = torch.ones(1, 4, 4, 4) if convolution else torch.ones(1, 4)

@@ -81,8 +81,8 @@ class Cost(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<{self.label}: {self.parameters:,} parameters, "
-            f"{format_flops(self.flops_per_item)} an item ({self.evidence.badge})>"
+            f"<{self.label}: {self.parameters:,} parameters, {format_flops(self.flops_per_item)} "
+            f"an item ({self.evidence.badge})>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -399,8 +399,8 @@ def _sentence(first: WeighedModel, one: WeighedModel) -> str:
         "slower": f"slower (a speed-up of {format_ratio(one.speedup)})",
         "as fast": f"not faster (a speed-up of {format_ratio(one.speedup)}, and the interval "
         "includes 1)",
-        "": f"a speed-up of {format_ratio(one.speedup)} without an interval (measure longer, "
-        "or on a quieter machine)",
+        "": f"a speed-up of {format_ratio(one.speedup)} without an interval (measure longer, or on "
+        "a quieter machine)",
     }[one.faster]
     why = " ".join(reason.sentence for reason in one.reasons)
     return f"{one.label}: {small} on disk, {fast}.{' ' + why if why else ''}"

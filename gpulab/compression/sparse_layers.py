@@ -94,9 +94,8 @@ def _semi_structured(model: Any, found: dict[str, Any]) -> Any:
         ):
             raise InputError(
                 f"to_sparse: {name} is {weight.dtype} of shape {tuple(weight.shape)}; expected "
-                "float16 or bfloat16 with multiples of "
-                f"{_ROWS} rows and {_COLUMNS} columns. Convert with model.half(), or skip this "
-                "layer."
+                f"float16 or bfloat16 with multiples of {_ROWS} rows and {_COLUMNS} columns. "
+                "Convert with model.half(), or skip this layer."
             )
         if not torch.equal(weight * two_of_four(weight).to(weight.dtype), weight):
             raise InputError(
@@ -123,8 +122,8 @@ def two_four_refusal(device: Any) -> str:
     major, minor = torch.cuda.get_device_capability(torch.device(str(device)))
     if (major, minor) < (8, 0):
         return (
-            f"{where.name} has compute capability {major}.{minor}; 2:4 sparse instructions "
-            "need 8.0 (Ampere) or newer."
+            f"{where.name} has compute capability {major}.{minor}; 2:4 sparse instructions need "
+            "8.0 (Ampere) or newer."
         )
     return ""
 

@@ -289,8 +289,8 @@ def _host_memory(
     taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * free))
     if taken < 2 * cached:
         sentence = (
-            f"only {format_bytes(taken)} were streamed, with {format_bytes(cached)} of cache, "
-            "so the DRAM figure partly includes the cache. Treat it as an upper bound."
+            f"only {format_bytes(taken)} were streamed, with {format_bytes(cached)} of cache, so "
+            "the DRAM figure partly includes the cache. Treat it as an upper bound."
         )
         notes.append(Note("warm-cache", sentence))
     if not cached:

@@ -287,8 +287,7 @@ def find(device: Any = None) -> Device:
     ):
         raise InputError(
             f"device: got {kind_of(device)}; expected None, a name such as 'cpu' or 'cuda:0', a "
-            "Device or a torch.device. "
-            "Pass one of these."
+            "Device or a torch.device. Pass one of these."
         )
     text = str(device).strip().lower()
     if text in ("cpu", "cpu:0"):
@@ -304,8 +303,7 @@ def find(device: Any = None) -> Device:
     hint = f" (CUDA_VISIBLE_DEVICES={visible!r})" if visible is not None else ""
     raise DeviceError(
         f"device {shown(text)} is not on this machine{hint}; expected one of: {there}. Pass one of "
-        "these, or None for the best "
-        "one available."
+        "these, or None for the best one available."
     )
 
 
@@ -364,8 +362,8 @@ def translate(error: BaseException, doing: str) -> GpulabError | None:
 
     if kinds & _MEMORY_TYPES or (of_library and says(_MEMORY_WORDS)):
         return OutOfMemoryError(
-            f"{doing}: there is not enough free memory; expected it to fit. Use a "
-            "smaller size, or call gl.memory.release() to free what earlier cells hold."
+            f"{doing}: there is not enough free memory; expected it to fit. Use a smaller size, or "
+            "call gl.memory.release() to free what earlier cells hold."
         )
     if says(_NEWER_CODE_WORDS):
         return DeviceError(_newer_than_the_driver(error, doing))
@@ -373,14 +371,13 @@ def translate(error: BaseException, doing: str) -> GpulabError | None:
         if says(_CALL_WORDS):
             return DeviceError(
                 f"{doing}: the device refused the call ({_first_line(error)}); expected a launch "
-                "and a dtype that it supports. "
-                "Check block size, shapes and dtype; `gpulab doctor` reports whether this PyTorch "
-                "fits the GPU."
+                "and a dtype that it supports. Check block size, shapes and dtype; `gpulab "
+                "doctor` reports whether this PyTorch fits the GPU."
             )
         return DeviceError(
             f"{doing}: the device stopped answering ({_first_line(error)}); expected it to stay "
-            "usable. "
-            "Save your work and restart the kernel; if it happens again, run `gpulab doctor`."
+            "usable. Save your work and restart the kernel; if it happens again, run `gpulab "
+            "doctor`."
         )
     return None
 
@@ -425,8 +422,8 @@ def _newer_than_the_driver(error: BaseException, doing: str) -> str:
         remedy += f", or install the compilers of its CUDA with {pip_command(compilers)}{newer}"
     return (
         f"{doing}: the code was compiled for a newer CUDA than that of {which} "
-        f"({_first_line(error)}); expected code that the driver can "
-        f"load. {remedy}, and restart the kernel."
+        f"({_first_line(error)}); expected code that the driver can load. {remedy}, and restart "
+        "the kernel."
     )
 
 

@@ -409,8 +409,8 @@ def _problems_of(gpu: Accelerator, torch: Torch) -> Iterable[Problem]:
             "gpu-architecture",
             f"PyTorch {torch.version} has no kernels for the {gpu.name} (compute capability "
             f"{gpu.compute_capability}); it has {', '.join(codes)}.",
-            "Install a PyTorch build that has them: an older one for an old GPU, the newest "
-            "for a new one.",
+            "Install a PyTorch build that has them: an older one for an old GPU, the newest for a "
+            "new one.",
         )
     if free is not None and gpu.memory_bytes and free < _GPU_FREE_RATIO * gpu.memory_bytes:
         lists = "; `nvidia-smi` lists them" if gpu.kind == "cuda" else ""
@@ -639,8 +639,8 @@ def _accelerator(facts: Facts) -> Check:
     gpu = next((gpu for gpu in facts.accelerators if gpu.device), None)
     if gpu is None:
         detail = (
-            "none; the CPU is measured live, GPU figures are recorded or modelled and are "
-            "labeled so"
+            "none; the CPU is measured live, GPU figures are recorded or modelled and are labeled "
+            "so"
         )
         return Check("accelerator", "note", detail)
     failure = _failure("torch", device=str(gpu.device))

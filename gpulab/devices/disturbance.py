@@ -118,8 +118,7 @@ def _contended(window: Window, advice: str) -> Note | None:
             "contended",
             f"{'the core was' if window.cores == 1 else f'all {window.cores} cores were'} busy, "
             f"{percent(min((window.others or 0.0) / window.cores, 1.0))} of "
-            f"{'it' if window.cores == 1 else 'them'} with other processes. "
-            f"{advice or _ADVICE}",
+            f"{'it' if window.cores == 1 else 'them'} with other processes. {advice or _ADVICE}",
         )
     return None
 
@@ -165,8 +164,8 @@ def _throttled_by_quota(window: Window) -> Note | None:
     return Note(
         "throttled",
         "the container's CPU quota held this process back for "
-        f"{percent(min(window.throttled, 1.0))} of the time (cpu.stat). Ask for more "
-        f"cores, or measure with fewer threads.",
+        f"{percent(min(window.throttled, 1.0))} of the time (cpu.stat). Ask for more cores, or "
+        "measure with fewer threads.",
     )
 
 

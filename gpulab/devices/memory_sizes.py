@@ -83,7 +83,6 @@ def memory_bytes(name: str) -> int:
     if not isinstance(name, str) or name not in _GIGABYTES:
         raise InputError(
             f"memory_bytes: the memory of a GPU {shown(name)} is not known; expected one of: "
-            f"{', '.join(gpus())}. Pass one of "
-            "these, or bytes."
+            f"{', '.join(gpus())}. Pass one of these, or bytes."
         )
     return int(_GIGABYTES[name] * _GIB)

@@ -325,8 +325,8 @@ def occupancy(launch: Occupancy) -> LabFigure:
     from gpulab.models import occupancy_sweep
 
     held = (
-        f"{plural(launch.blocks_per_sm, 'block')} x {plural(launch.warps_per_block, 'warp')} "
-        f"in {launch.sm.warps} slots"
+        f"{plural(launch.blocks_per_sm, 'block')} x {plural(launch.warps_per_block, 'warp')} in "
+        f"{launch.sm.warps} slots"
     )
     title = (
         f"Occupancy {launch.ratio:.1%} on compute capability {launch.compute_capability}: {held}"

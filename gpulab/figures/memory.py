@@ -86,8 +86,8 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
     )
     what = f"{steps}{t.label}"
     words = (
-        f"Live bytes during {what}: the peak is {format_bytes(t.peak_bytes)} in the "
-        f"{t.peak_phase} ({by_category})."
+        f"Live bytes during {what}: the peak is {format_bytes(t.peak_bytes)} in the {t.peak_phase} "
+        f"({by_category})."
     )
     figure = frame(f"Memory of {what}", t.evidence, words, height=400)
     keep = _thinned(total)

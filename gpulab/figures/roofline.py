@@ -432,8 +432,8 @@ def _machines(
         tops.append(top)
         words.append(
             f"{student.name}: {_short(roof.device)}, {format_flops_per_second(top)}, "
-            f"{format_bytes_per_second(roof.memory[-1].bytes_per_second)}, ridge {ridge:.3g} "
-            f"FLOP per byte{_doubts(roof)}"
+            f"{format_bytes_per_second(roof.memory[-1].bytes_per_second)}, ridge {ridge:.3g} FLOP "
+            f"per byte{_doubts(roof)}"
         )
     lines = {
         "mode": "lines",

@@ -62,10 +62,9 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
     drawn = min(steps, p.steps)
     words = (
         f"{p.steps} steps of {plural(p.batch_size, 'image')}, {plural(p.workers, 'worker')}: "
-        f"{p.images_per_second:.0f} images a second. {p.sentence} "
-        f"Loading a batch takes {format_seconds(p.loading_seconds)}, its copy "
-        f"{format_seconds(p.copy_seconds)} for {format_bytes(p.batch_bytes)}, a step "
-        f"{format_seconds(p.compute_seconds)}."
+        f"{p.images_per_second:.0f} images a second. {p.sentence} Loading a batch takes "
+        f"{format_seconds(p.loading_seconds)}, its copy {format_seconds(p.copy_seconds)} for "
+        f"{format_bytes(p.batch_bytes)}, a step {format_seconds(p.compute_seconds)}."
     )
     spans = [span for span in p.spans if span.step < drawn]
     end = max(span.end_seconds for span in spans if span.lane == "compute")
@@ -180,8 +179,8 @@ def profile(p: Profile, step: int = 0, depth: int = 1) -> LabFigure:
     without = "" if math.isnan(alone) else f" and {format_seconds(alone)} without it"
     words = (
         f"One step of {p.label} on {p.device}. On average a step took "
-        f"{format_seconds(p.step_seconds)} under the profiler{without}: "
-        f"{p.operators_per_step:.0f} operators, {p.between_ratio:.0%} of the time between them"
+        f"{format_seconds(p.step_seconds)} under the profiler{without}: {p.operators_per_step:.0f} "
+        f"operators, {p.between_ratio:.0%} of the time between them"
     )
     words += f"; the device ran no kernel for {idle:.0%} of it." if idle is not None else "."
     return composed(

@@ -132,8 +132,8 @@ def _add_link(figure: LabFigure, link: Link, rate: bool, x: np.ndarray) -> list[
 def _add_prediction(figure: LabFigure, fit: AlphaBeta, rate: bool, nbytes: float) -> list[float]:
     low, middle, high = fit.predict(nbytes)
     words = (
-        f"predicted, {format_bytes(nbytes)}: {format_seconds(middle)}, 95 % "
-        f"{format_seconds(low)} to {format_seconds(high)}"
+        f"predicted, {format_bytes(nbytes)}: {format_seconds(middle)}, 95 % {format_seconds(low)} "
+        f"to {format_seconds(high)}"
     )
     if rate:
         low, middle, high = nbytes / high, nbytes / middle, nbytes / low
@@ -326,8 +326,8 @@ def overlap(o: Overlap) -> LabFigure:
     ideal, serial = format_seconds(o.ideal_seconds), format_seconds(o.serial_seconds)
     words = (
         f"{format_bytes(o.nbytes)} in {pieces} on {o.device}: overlapped "
-        f"{format_seconds(o.seconds)}, one after the other {serial}, ideal {ideal}; "
-        f"{o.ratio_text} of the possible gain."
+        f"{format_seconds(o.seconds)}, one after the other {serial}, ideal {ideal}; {o.ratio_text} "
+        "of the possible gain."
     )
     title = f"Copy and compute, {pieces} of {format_bytes(o.nbytes / max(o.chunks, 1))}"
     base = frame(title, o.evidence, words, height=300)

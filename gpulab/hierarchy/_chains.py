@@ -291,9 +291,8 @@ def _cupy(function: str) -> Any:
     except InputError as error:
         raise MissingLibraryError(
             f"{function}: a CUDA device is measured with CuPy, which cannot be imported "
-            f"({message_of(error.__cause__ or error)}); expected "
-            f"it to be installed. Run {pip_command('install cupy-cuda13x')}, or cupy-cuda12x for "
-            "an older driver."
+            f"({message_of(error.__cause__ or error)}); expected it to be installed. Run "
+            f"{pip_command('install cupy-cuda13x')}, or cupy-cuda12x for an older driver."
         ) from error
 
 
@@ -315,8 +314,8 @@ def _kernel(function: str, device: Device, name: str) -> Any:
             raise
         raise MissingLibraryError(
             f"{function}: CuPy cannot compile a kernel for {device.name} ({message_of(error)}); "
-            "expected an NVRTC that CuPy can find and "
-            "that supports this GPU. `gpulab doctor` reports what to install."
+            "expected an NVRTC that CuPy can find and that supports this GPU. `gpulab doctor` "
+            "reports what to install."
         ) from error
 
 

@@ -113,8 +113,7 @@ def _sizes(
         if not _given.is_whole(n) or not _SMALLEST <= n <= _LARGEST:
             raise InputError(
                 f"{function}: a size is {shown(n)}; expected whole numbers of bytes from 1 KiB to "
-                "16 GiB. Pass for example "
-                "sizes=[2**k for k in range(12, 27)]."
+                "16 GiB. Pass for example sizes=[2**k for k in range(12, 27)]."
             )
     if not chosen:
         raise InputError(
@@ -125,8 +124,8 @@ def _sizes(
     if needed > room:
         raise OutOfMemoryError(
             f"{function}: a working set of {format_bytes(max(chosen))} needs about "
-            f"{format_bytes(needed)} to set up; "
-            f"expected at most {format_bytes(room)}, which is free. Pass smaller sizes."
+            f"{format_bytes(needed)} to set up; expected at most {format_bytes(room)}, which is "
+            "free. Pass smaller sizes."
         )
     return tuple(sorted({int(n) // LINE_BYTES * LINE_BYTES for n in chosen}))
 
@@ -218,8 +217,8 @@ class _Run:
             notes.append(
                 Note(
                     "stopped",
-                    f"Stopped after {self.done} of {self.total} measurements; run it again for "
-                    "the rest.",
+                    f"Stopped after {self.done} of {self.total} measurements; run it again for the "
+                    "rest.",
                 )
             )
         environment = devices.environment(device)

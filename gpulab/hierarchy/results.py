@@ -321,8 +321,7 @@ def _levels(
         names = ", ".join(map(str, unseen))
         told.append(
             f"No step was found for {names}: it may lie beyond the largest set, be too small to "
-            "show, or be shared, so that only a "
-            "part is available to this process."
+            "show, or be shared, so that only a part is available to this process."
         )
     if reported and not beyond:
         told.append(
@@ -377,8 +376,8 @@ class Latency(Result):
         if self.floor_seconds is not None and self.floor_seconds >= _NEAR_FLOOR * first:
             sentences.append(
                 f"The floor of {format_seconds(self.floor_seconds)} is the first cache's latency "
-                "plus the method's own work "
-                f"({METHOD_WORDS.get(self.method, self.method)}); the two cannot be separated."
+                f"plus the method's own work ({METHOD_WORDS.get(self.method, self.method)}); the "
+                "two cannot be separated."
             )
         return _levels(
             [p.nbytes for p in self.points],
@@ -558,8 +557,7 @@ class ParallelChains(Result):
     def __repr__(self) -> str:
         return (
             f"<{plural(self.points[-1].chains, 'chain')} in {format_bytes(self.nbytes)}: best "
-            f"speed-up {format_ratio(self.gain)} over "
-            f"one chain, {self.evidence.badge}>"
+            f"speed-up {format_ratio(self.gain)} over one chain, {self.evidence.badge}>"
         )
 
     def caption(self) -> str:

@@ -51,8 +51,8 @@ def _extent(who: str, name: str, value: Any, most: Extent) -> Extent:
     parts = value if isinstance(value, (tuple, list)) else (value,)
     if not 1 <= len(parts) <= 3 or not all(map(is_whole, parts)):
         raise InputError(
-            f"{who}: {name}={shown(value)}; expected a whole number or up to three of them. "
-            f"Pass for example {name}=32."
+            f"{who}: {name}={shown(value)}; expected a whole number or up to three of them. Pass "
+            f"for example {name}=32."
         )
     extent = (*(int(p) for p in parts), 1, 1)[:3]
     for size, limit in zip(extent, most, strict=True):
@@ -68,8 +68,8 @@ def check_whole(who: str, name: str, value: Any, least: int, most: int) -> None:
     """Refuse what is not a whole number of a range."""
     if not is_whole(value) or not least <= value <= most:
         raise InputError(
-            f"{who}: {name}={shown(value)}; expected a whole number from {least} to "
-            f"{most:,}. Pass one of these."
+            f"{who}: {name}={shown(value)}; expected a whole number from {least} to {most:,}. Pass "
+            "one of these."
         )
 
 
@@ -78,8 +78,7 @@ def check_count(who: str, kernel: str, parameters: Sequence[str], args: Sequence
     if len(args) != len(parameters):
         raise InputError(
             f"{who}: {kernel} takes {plural(len(parameters), 'argument')} "
-            f"({', '.join(parameters)}); {len(args)} are given. "
-            "Pass one for each."
+            f"({', '.join(parameters)}); {len(args)} are given. Pass one for each."
         )
 
 
@@ -96,8 +95,8 @@ def array_of_tensor(who: str, name: str, tensor: Any) -> np.ndarray:
     except (TypeError, RuntimeError) as error:
         raise InputError(
             f"{who}: {name} is a tensor of {tensor.dtype} that cannot become a NumPy array "
-            f"({message_of(error)}); expected a type and a "
-            "layout that NumPy has. Convert it, for example by .float()."
+            f"({message_of(error)}); expected a type and a layout that NumPy has. Convert it, for "
+            "example by .float()."
         ) from error
     return array
 
@@ -106,8 +105,8 @@ def check_array(who: str, kernel: str, name: str, array: np.ndarray, written: bo
     """Refuse an array that a kernel cannot take, or that it writes and must not change."""
     if array.dtype.kind not in _KINDS or array.dtype.itemsize > 16 or not array.dtype.isnative:
         raise InputError(
-            f"{who}: {name} has elements of type {array.dtype}; expected numbers. Convert it, "
-            "for example by .astype('float32')."
+            f"{who}: {name} has elements of type {array.dtype}; expected numbers. Convert it, for "
+            "example by .astype('float32')."
         )
     if not array.flags.c_contiguous:
         raise InputError(
@@ -116,8 +115,8 @@ def check_array(who: str, kernel: str, name: str, array: np.ndarray, written: bo
         )
     if written and not array.flags.writeable:
         raise InputError(
-            f"{who}: {name} is read-only and {kernel} writes to it; expected an array that "
-            "may change. Pass a copy."
+            f"{who}: {name} is read-only and {kernel} writes to it; expected an array that may "
+            "change. Pass a copy."
         )
 
 
@@ -133,8 +132,7 @@ def same_memory(who: str, name: str, a: np.ndarray, other_name: str, b: np.ndarr
         return False
     if a.ctypes.data != b.ctypes.data or a.dtype != b.dtype or a.size != b.size:
         raise InputError(
-            f"{who}: {name} and {other_name} overlap in memory without being the same "
-            "array; expected arrays that do not overlap, "
-            "or the same one twice. Pass a copy of one."
+            f"{who}: {name} and {other_name} overlap in memory without being the same array; "
+            "expected arrays that do not overlap, or the same one twice. Pass a copy of one."
         )
     return True

@@ -250,8 +250,7 @@ def _python_launcher(
             f"{who}: {function.__name__} is given "
             f"dynamic_shared_bytes={dynamic_shared_bytes:,}{beside}; expected at most "
             f"{UNASKED_SHARED_BYTES:,} in all, since numba-cuda does not ask the GPU for more. Use "
-            "less, or write the kernel in CUDA C++ "
-            "for launch_cuda, which does."
+            "less, or write the kernel in CUDA C++ for launch_cuda, which does."
         )
     parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
     check_count(who, function.__name__, parameters, args)
@@ -312,8 +311,7 @@ def _argument(who: str, name: str, value: Any) -> Argument:
         return Argument(name, DEVICE, value)
     raise InputError(
         f"{who}: {name}={shown(value)} is {kind_of(value)}; expected an array or a number. Convert "
-        "it before the call, for example "
-        "by numpy.asarray."
+        "it before the call, for example by numpy.asarray."
     )
 
 
@@ -330,9 +328,8 @@ def the_device(who: str, arguments: list[Argument]) -> int:
     if not cuda:
         raise DeviceError(
             f"{who}: no CUDA device is visible; expected one, since {who} runs the kernel on a "
-            "GPU. Run it under the microscope with "
-            "gpulab.kernels.simulate(kernel, grid, block, ...), which takes the same arguments on "
-            "any machine."
+            "GPU. Run it under the microscope with gpulab.kernels.simulate(kernel, grid, block, "
+            "...), which takes the same arguments on any machine."
         )
     found = sorted({_index(a.value) for a in arguments if a.kind == DEVICE})
     if len(found) > 1:

@@ -154,8 +154,7 @@ def _check_for_pointers(who: str, argument: Argument) -> None:
         kind = "np.int32 or np.int64" if isinstance(value, int) else "np.float32 or np.float64"
         raise InputError(
             f"{who}: {argument.name} is {shown(value)}, a Python number without a size; expected "
-            "one of the parameter's type. Pass "
-            f"{kind} of it."
+            f"one of the parameter's type. Pass {kind} of it."
         )
     if argument.kind == DEVICE:
         interface = value.__cuda_array_interface__
@@ -166,8 +165,8 @@ def _check_for_pointers(who: str, argument: Argument) -> None:
             if size > 1 and stride != step:
                 raise InputError(
                     f"{who}: {argument.name} has strides {tuple(strides)} bytes; expected an array "
-                    "in C order without gaps, since C++ sees "
-                    "only its first element's address. Pass a contiguous copy."
+                    "in C order without gaps, since C++ sees only its first element's address. "
+                    "Pass a contiguous copy."
                 )
             step *= size
 
@@ -210,8 +209,8 @@ def _symbol(
     if takes != given:
         raise InputError(
             f"{who}: {name} takes {takes} bytes of arguments and {given} are given; expected the "
-            "same. An array is 8 bytes, an int or "
-            "float 4, a double or long long 8: pass one argument for each parameter, of its type."
+            "same. An array is 8 bytes, an int or float 4, a double or long long 8: pass one "
+            "argument for each parameter, of its type."
         )
     return facts[name].symbol
 
@@ -290,8 +289,7 @@ class CupyBackend(Backend):
         if not type(error).__module__.startswith("cupy"):
             return None
         return KernelError(
-            f"{self.who}: CuPy or the GPU refused {self.name} ({message_of(error)}); "
-            "expected it to run to its end. Look at the "
-            "source with gpulab.kernels.compile_cuda, and restart this Python kernel if other "
-            "GPU calls fail now."
+            f"{self.who}: CuPy or the GPU refused {self.name} ({message_of(error)}); expected it "
+            "to run to its end. Look at the source with gpulab.kernels.compile_cuda, and restart "
+            "this Python kernel if other GPU calls fail now."
         )

@@ -99,17 +99,14 @@ class NumbaBackend(Backend):
         if "cudadrv" in home or "Cuda" in type(error).__name__:
             return KernelError(
                 f"{self.who}: the GPU stopped {self.name} ({message_of(error)}); expected it to "
-                "run to its end. Run "
-                "gpulab.kernels.simulate with the same arguments, which names the line, and "
-                "restart this Python kernel first if other "
-                "GPU calls fail now."
+                "run to its end. Run gpulab.kernels.simulate with the same arguments, which names "
+                "the line, and restart this Python kernel first if other GPU calls fail now."
             )
         line = getattr(getattr(error, "loc", None), "line", None)
         where = f", line {line}" if line else ""
         return KernelError(
             f"{self.who}: numba-cuda refuses {self.name}{where}: {message_of(error)}. Run "
-            "gpulab.kernels.compile_python(kernel, ...), "
-            "which shows the line.",
+            "gpulab.kernels.compile_python(kernel, ...), which shows the line.",
             line,
         )
 
@@ -122,14 +119,12 @@ def _numba_cuda(who: str) -> Any:
             raise MissingLibraryError(f"{who}: {old}") from error
         raise MissingLibraryError(
             f"{who}: a Python kernel is compiled by numba-cuda, which cannot be imported "
-            f"({message_of(error)}); expected it to be "
-            f"installed. {install_extra('kernels')}"
+            f"({message_of(error)}); expected it to be installed. {install_extra('kernels')}"
         ) from error
     if config.ENABLE_CUDASIM:
         raise DeviceError(
             f"{who}: NUMBA_ENABLE_CUDASIM is set, so numba has its own simulator in place of the "
-            "GPU; expected the GPU. Unset it and "
-            "restart Python."
+            "GPU; expected the GPU. Unset it and restart Python."
         )
     _load_beside_new_numpy()
     if not cuda.is_available():
@@ -151,10 +146,9 @@ def _too_old() -> str:
         return ""
     return (
         f"the driver {driver.version} runs CUDA {driver.cuda}, and numba-cuda compiles a Python "
-        f"kernel for CUDA {_CUDA}; expected a driver "
-        "for that, 580 or newer. Run the kernel under the microscope with gpulab.kernels.simulate, "
-        "write it in CUDA C++ for launch_cuda, "
-        "or update the driver."
+        f"kernel for CUDA {_CUDA}; expected a driver for that, 580 or newer. Run the kernel under "
+        "the microscope with gpulab.kernels.simulate, write it in CUDA C++ for launch_cuda, or "
+        "update the driver."
     )
 
 

@@ -113,8 +113,8 @@ def _examine(exercise: Exercise, answer: Any) -> CheckResult:
         # an answer that breaks the check is wrong, and the learner is told how
         why = checking.explain(error)
         text = (
-            f"The check cannot use {checking.describe(answer)}: {why}. The question says what "
-            "kind of answer it expects."
+            f"The check cannot use {checking.describe(answer)}: {why}. The question says what kind "
+            "of answer it expects."
         )
         return CheckResult(exercise.id, WRONG, text)
     return CheckResult(exercise.id, PASSED, praise)

@@ -16,9 +16,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "class",
         help="read a folder of reports and write the grades",
-        description="Read a folder of reports and list the students, the machines with something to "
-        "fix, and the files that cannot be "
-        "read. With --grades every answer is checked again, and the grades are written as CSV.",
+        description="Read a folder of reports and list the students, the machines with something "
+        "to fix, and the files that cannot be read. With --grades every answer is checked again, "
+        "and the grades are written as CSV.",
     )
     parser.add_argument("folder", help="the folder of the reports, including its subfolders")
     parser.add_argument(
@@ -45,8 +45,8 @@ def add_parser(subparsers: Any) -> None:
         "--same-name",
         choices=SAME_NAME,
         default=SAME_NAME[0],
-        help="of reports of one name: grade none and list them (ask, the default), let the "
-        "later one count, or take each for a student",
+        help="of reports of one name: grade none and list them (ask, the default), let the later "
+        "one count, or take each for a student",
     )
     parser.set_defaults(run=run)
 

@@ -36,8 +36,8 @@ _RATES = (1.0, 1e21)  # FLOP/s and bytes/s that any machine can have
 # A kept answer has at most 20 levels, of three of JSON's each, and lies a few below the top.
 _DEEPEST = 100
 _NESTED = (
-    "It is nested more deeply than any report; expected the output of `gpulab report`. Ask "
-    "for it again."
+    "It is nested more deeply than any report; expected the output of `gpulab report`. Ask for it "
+    "again."
 )
 _TOMORROW = datetime.timedelta(days=1)
 
@@ -136,8 +136,7 @@ def _files(root: Path) -> tuple[list[Path], list[str]]:
     )
     remarks += [
         f"The folder {_place(os.path.relpath(error.filename or root, root))} cannot be opened "
-        f"({error.strerror or error}), so its content "
-        "was not read."
+        f"({error.strerror or error}), so its content was not read."
         for error in closed
     ]
     remarks += [f"The folder {name} is a link; links are not followed." for name in links]
@@ -387,8 +386,8 @@ def _students(
             why = (
                 ""
                 if same_name == "apart"
-                else f"{len(group)} reports have this name, and which of them count is for you "
-                f"to decide: {files}"
+                else f"{len(group)} reports have this name, and which of them count is for you to "
+                f"decide: {files}"
             )
             students += [
                 Student(f"{name} ({file})", (file,), report, why) for file, report in latest

@@ -156,8 +156,8 @@ class LadderTable(Result):
             else f"times {self.times.badge} on {self.times.device}"
         )
         return (
-            f"<ladder {self.family}: {plural(len(self.rows), 'rung')}, counted at n = "
-            f"{self.n}, {times}>"
+            f"<ladder {self.family}: {plural(len(self.rows), 'rung')}, counted at n = {self.n}, "
+            f"{times}>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

@@ -312,8 +312,7 @@ class Grades(Result):
         except OSError as error:
             raise InputError(
                 f"write_csv: {shown(str(path))} cannot be written ({error.strerror or error}); "
-                "expected a file in a folder of yours. "
-                "Pass another."
+                "expected a file in a folder of yours. Pass another."
             ) from error
         return file
 

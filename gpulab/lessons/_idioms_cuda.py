@@ -56,8 +56,7 @@ result = float(benchmark(cupy.sort, (x,), n_repeat=20).gpu_times.mean())""",
         "waits": "for the device, after each sample",
         "where": "on the GPU",
         "leaves_out": "benchmark lets the GPU run dry before each call, and gives mean, standard "
-        "deviation, minimum and maximum: no "
-        "interval of a median.",
+        "deviation, minimum and maximum: no interval of a median.",
         "expected": plain_clock(lambda names: names["torch"].sort(names["A"])),
         "within": 30.0,
     },
@@ -78,8 +77,7 @@ _CUDA: tuple[dict[str, Any], ...] = (
         "waits": "while it is compiled: a GPU is not needed",
         "where": "-",
         "leaves_out": "nvcc also compiles the host's code; here that is Python. The facts are "
-        ".registers, .shared_bytes, "
-        ".spill_bytes, .ptx, .sass.",
+        ".registers, .shared_bytes, .spill_bytes, .ptx, .sass.",
         "expected": lambda names: ["scale"],
     },
     {
@@ -99,8 +97,8 @@ _CUDA: tuple[dict[str, Any], ...] = (
         "here": "result = gl.to_device(a)",
         "waits": "until a may be changed again",
         "where": "on the device",
-        "leaves_out": "cudaFree: memory goes back when the last name for it goes, and the library keeps "
-        "it for the next array.",
+        "leaves_out": "cudaFree: memory goes back when the last name for it goes, and the library "
+        "keeps it for the next array.",
         "expected": lambda names: names["a"],
         "exact": True,
     },
@@ -121,9 +119,8 @@ _CUDA: tuple[dict[str, Any], ...] = (
         "here": "result = gl.measure(lambda: A * 2, deadline=0.1).median_seconds",
         "waits": "for the device, after each sample",
         "where": "they stay",
-        "leaves_out": "Events time from one mark in the stream to the next; if the device waits for the "
-        "launch, that wait is in it. "
-        "gl.measure times what a program waits for.",
+        "leaves_out": "Events time from one mark in the stream to the next; if the device waits "
+        "for the launch, that wait is in it. gl.measure times what a program waits for.",
         "expected": plain_clock(lambda names: names["A"] * 2),
         "within": 30.0,
     },

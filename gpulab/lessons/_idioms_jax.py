@@ -38,8 +38,7 @@ _ROWS: tuple[dict[str, Any], ...] = (
         "waits": "for this value; here for all that is queued on the device",
         "where": "on the device",
         "leaves_out": "JAX returns before the work is done on a CPU, too, where PyTorch does not. "
-        "gl.measure waits for "
-        "every result of JAX.",
+        "gl.measure waits for every result of JAX.",
         "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
         "operation": "matmul",
     },
@@ -64,8 +63,8 @@ result = len(traces)""",
         "here": COUNTED_PROGRAMS,
         "waits": "while it is traced and compiled: once for each new shape and dtype",
         "where": "where the arguments are",
-        "leaves_out": "Inside, if x > 0 is an error in JAX, for there are no values yet; torch.compile "
-        "splits the function there instead.",
+        "leaves_out": "Inside, if x > 0 is an error in JAX, for there are no values yet; "
+        "torch.compile splits the function there instead.",
         "expected": lambda names: np.asarray(2),
         "exact": True,
         "seconds": 3.0,

@@ -38,8 +38,8 @@ _ROWS: tuple[dict[str, Any], ...] = (
         "here": "result = gl.to_device(a)",
         "waits": "until the copy has been read from a",
         "where": "on the device; with only a CPU, a's own memory",
-        "leaves_out": "MATLAB lies column by column, NumPy row by row: nothing is transposed, and a "
-        "double stays a double.",
+        "leaves_out": "MATLAB lies column by column, NumPy row by row: nothing is transposed, and "
+        "a double stays a double.",
         "expected": lambda names: names["a"],
         "exact": True,
     },
@@ -110,9 +110,8 @@ result = bool((draw() == draw()).all())""",
         "waits": "no",
         "where": "-",
         "leaves_out": "MATLAB selects a device and starts it. Here nothing is selected: .name, "
-        ".memory_bytes "
-        "and .free_bytes are asked each "
-        "time, and without a GPU the answer is the CPU, not an error.",
+        ".memory_bytes and .free_bytes are asked each time, and without a GPU the answer is the "
+        "CPU, not an error.",
         "expected": lambda names: _torch_kind(),
     },
     {
@@ -124,9 +123,8 @@ with torch.device(device):
 result = made.device.type""",
         "waits": "no",
         "where": "what is made inside lies there",
-        "leaves_out": "MATLAB counts devices from 1 and clears the device's memory when it selects; "
-        "torch counts from 0 "
-        "and clears nothing.",
+        "leaves_out": "MATLAB counts devices from 1 and clears the device's memory when it "
+        "selects; torch counts from 0 and clears nothing.",
         "expected": lambda names: _torch_kind(),
     },
     {
@@ -145,8 +143,8 @@ result = made.device.type""",
         "here": "result = [(str(one), one.name) for one in gl.devices.available()]",
         "waits": "no",
         "where": "-",
-        "leaves_out": "gl.machine() shows all of it, with drivers, libraries, and what is wrong. The "
-        "CPU is a row here.",
+        "leaves_out": "gl.machine() shows all of it, with drivers, libraries, and what is wrong. "
+        "The CPU is a row here.",
         "expected": lambda names: (
             [(str(one), one.name) for one in names["gl"].devices.available()[:1]]
             + [
@@ -177,8 +175,8 @@ gl.memory.release()
 result = A""",
         "waits": "for the device",
         "where": "A stays where it is and stays valid",
-        "leaves_out": "Only memory without a name is freed. To clear everything, as reset does, restart "
-        "the kernel.",
+        "leaves_out": "Only memory without a name is freed. To clear everything, as reset does, "
+        "restart the kernel.",
         "expected": lambda names: names["a"],
         "exact": True,
     },
@@ -188,9 +186,9 @@ result = A""",
         "here": "result = gl.measure(lambda: A @ B.T, deadline=0.1).median_seconds",
         "waits": "for the device, after each sample",
         "where": "on the device; no copy is timed",
-        "leaves_out": "gputimeit gives one number. Here: an interval, the first call apart, the time "
-        "until the call returned, and what is "
-        "wrong with the figure; transfer=True adds both copies.",
+        "leaves_out": "gputimeit gives one number. Here: an interval, the first call apart, the "
+        "time until the call returned, and what is wrong with the figure; transfer=True adds both "
+        "copies.",
         "expected": plain_clock(lambda names: names["A"] @ names["B"].T),
         "within": 30.0,
     },
@@ -231,9 +229,9 @@ with ThreadPoolExecutor(len(there)) as pool:
     result = np.array(list(pool.map(work, [a[:, k].copy() for k in range(4)], cycle(there))))""",
         "waits": "each thread for its own device; the pool for all",
         "where": "each column on its own device, the sums in main memory",
-        "leaves_out": "parfor has one process a GPU, here it is one thread: enough where the device "
-        "does the work, for its calls let other "
-        "threads run. Loops of Python itself need processes: the next row.",
+        "leaves_out": "parfor has one process a GPU, here it is one thread: enough where the "
+        "device does the work, for its calls let other threads run. Loops of Python itself need "
+        "processes: the next row.",
         "expected": lambda names: names["a"].astype(np.float64).sum(axis=0),
     },
     {
@@ -276,8 +274,8 @@ x = A.clone().requires_grad_(True)
         "here": SCALED_BY_A_KERNEL,
         "waits": "until the kernel is done and x is back",
         "where": "x is copied to the GPU and back; without one, warps are simulated in main memory",
-        "leaves_out": "No PTX file is made by hand. CUDA C++ itself goes through gl.kernels.launch_cuda "
-        "(the table of CUDA C++).",
+        "leaves_out": "No PTX file is made by hand. CUDA C++ itself goes through "
+        "gl.kernels.launch_cuda (the table of CUDA C++).",
         "expected": lambda names: 2 * names["a"].reshape(-1).astype(np.float64),
     },
 )

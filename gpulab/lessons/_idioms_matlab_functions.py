@@ -59,9 +59,9 @@ run = gl.kernels.launch if device.startswith("cuda") else gl.kernels.simulate
 run(leaky, 1, 32, x, result)""",
         "waits": "until the kernel is done and its arrays are back",
         "where": "host arrays travel; CuPy's and PyTorch's are used in place",
-        "leaves_out": "Both make one kernel of a scalar function, branches and all. torch.where(A > 0, "
-        "A, 0.1 * A) gives the same in three "
-        "kernels, and torch.compile or CuPy's ElementwiseKernel in one.",
+        "leaves_out": "Both make one kernel of a scalar function, branches and all. torch.where(A "
+        "> 0, A, 0.1 * A) gives the same in three kernels, and torch.compile or CuPy's "
+        "ElementwiseKernel in one.",
         "expected": lambda names: np.where(
             names["a"] > 0, float64_of(names), 0.1 * float64_of(names)
         ).reshape(-1),
@@ -72,9 +72,8 @@ run(leaky, 1, 32, x, result)""",
         "here": "result = A - A.mean(dim=0)",
         "waits": "no",
         "where": _STAYS,
-        "leaves_out": "mean(A) is one number a column; A.mean() would be one number in all. Dimensions "
-        "are matched from the last one here, "
-        "from the first one in MATLAB.",
+        "leaves_out": "mean(A) is one number a column; A.mean() would be one number in all. "
+        "Dimensions are matched from the last one here, from the first one in MATLAB.",
         "expected": lambda names: float64_of(names) - float64_of(names).mean(axis=0),
     },
     {
@@ -85,9 +84,8 @@ P, Q = A.reshape(2, 3, 4), B.reshape(2, 4, 3)
 result = P @ Q  # pages along the first dimension""",
         "waits": "no",
         "where": _STAYS,
-        "leaves_out": "Pages come last in MATLAB and first here: permute once, when the data arrive. "
-        "pagefun(@mldivide, P, b) is "
-        "torch.linalg.solve(P, b).",
+        "leaves_out": "Pages come last in MATLAB and first here: permute once, when the data "
+        "arrive. pagefun(@mldivide, P, b) is torch.linalg.solve(P, b).",
         "expected": lambda names: np.einsum(
             "pij,pjk->pik",
             float64_of(names).reshape(2, 3, 4),
@@ -111,9 +109,9 @@ result = P @ Q  # pages along the first dimension""",
         "here": "result = torch.linalg.solve(S, A[:5])",
         "waits": "until it is known whether S is singular",
         "where": _STAYS,
-        "leaves_out": "A singular S is a warning in MATLAB and an error here; solve_ex does not wait "
-        "and does not tell. For a tall matrix "
-        "MATLAB gives least squares: torch.linalg.lstsq(S, c).solution.",
+        "leaves_out": "A singular S is a warning in MATLAB and an error here; solve_ex does not "
+        "wait and does not tell. For a tall matrix MATLAB gives least squares: "
+        "torch.linalg.lstsq(S, c).solution.",
         "expected": lambda names: np.linalg.inv(float64_of(names, "s")) @ float64_of(names)[:5],
     },
     {
@@ -133,10 +131,8 @@ result = P @ Q  # pages along the first dimension""",
         "here": "result = torch.cumsum(A, dim=0)",
         "waits": "no",
         "where": _STAYS,
-        "leaves_out": "NumPy's cumsum without axis flattens first; PyTorch's asks for dim. Sums are "
-        "added in "
-        "another order on a GPU, so the "
-        "last digits differ.",
+        "leaves_out": "NumPy's cumsum without axis flattens first; PyTorch's asks for dim. Sums "
+        "are added in another order on a GPU, so the last digits differ.",
         "expected": lambda names: np.tril(np.ones((6, 6))) @ float64_of(names),
     },
     {
@@ -145,9 +141,8 @@ result = P @ Q  # pages along the first dimension""",
         "here": "result, places = torch.sort(A, dim=0, descending=True, stable=True)",
         "waits": "no",
         "where": _STAYS,
-        "leaves_out": "Places count from 0. MATLAB keeps equal elements in their order; PyTorch does "
-        "with stable=True. nan sorts as the "
-        "largest in both, so it comes first here.",
+        "leaves_out": "Places count from 0. MATLAB keeps equal elements in their order; PyTorch "
+        "does with stable=True. nan sorts as the largest in both, so it comes first here.",
         "expected": lambda names: -np.sort(-names["a"], axis=0),
         "exact": True,
     },
@@ -160,10 +155,8 @@ flipped = K.flip(0, 1)  # deep learning's "convolution" does not flip its kernel
 result = torch.nn.functional.conv2d(A[None, None], flipped[None, None], padding=1)[0, 0]""",
         "waits": "no",
         "where": _STAYS,
-        "leaves_out": "conv2d is a correlation: without the flip every kernel that is not symmetric "
-        "gives "
-        "another picture. It takes batches "
-        "and channels, hence the two None.",
+        "leaves_out": "conv2d is a correlation: without the flip every kernel that is not "
+        "symmetric gives another picture. It takes batches and channels, hence the two None.",
         "expected": _conv2,
         "operation": "convolution",
     },
@@ -205,8 +198,8 @@ result = places + 1  # as MATLAB counts""",
         "here": "result = torch.nonzero(A.T.reshape(-1) > 0).reshape(-1) + 1",
         "waits": "for the count: without it the size of the result is not known",
         "where": _STAYS,
-        "leaves_out": "MATLAB's single index runs down the columns and counts from 1, hence A.T and + "
-        "1. A[A > 0] waits as well.",
+        "leaves_out": "MATLAB's single index runs down the columns and counts from 1, hence A.T "
+        "and + 1. A[A > 0] waits as well.",
         "expected": _linear_places,
         "exact": True,
     },
@@ -218,8 +211,8 @@ where = torch.tensor([1, 2, 2, 3, 1, 2], device=device) - 1
 result = torch.zeros(3, device=device).index_add_(0, where, A[:, 0])""",
         "waits": "for the six numbers to be sent",
         "where": _STAYS,
-        "leaves_out": "On a GPU the order of the sums is not fixed (atomics), so the last digits may "
-        "differ from run to run.",
+        "leaves_out": "On a GPU the order of the sums is not fixed (atomics), so the last digits "
+        "may differ from run to run.",
         "expected": _accumulated,
     },
     {
@@ -228,8 +221,8 @@ result = torch.zeros(3, device=device).index_add_(0, where, A[:, 0])""",
         "here": "result = A[1:4]",
         "waits": "no",
         "where": "A's own memory",
-        "leaves_out": "2:4 holds its end, 1:4 does not. It is a view: writing to it writes to A, where "
-        "MATLAB would copy.",
+        "leaves_out": "2:4 holds its end, 1:4 does not. It is a view: writing to it writes to A, "
+        "where MATLAB would copy.",
         "expected": lambda names: np.stack([names["a"][1], names["a"][2], names["a"][3]]),
         "exact": True,
     },
@@ -264,9 +257,8 @@ X = A.double()
 result = X.float()""",
         "waits": "no",
         "where": _STAYS,
-        "leaves_out": "X.dtype says what underlyingType says. A GPU for games computes float64 at a "
-        "small share of float32's rate; "
-        "Apple's GPU has no float64.",
+        "leaves_out": "X.dtype says what underlyingType says. A GPU for games computes float64 at "
+        "a small share of float32's rate; Apple's GPU has no float64.",
         "expected": lambda names: names["a"],
         "exact": True,
     },

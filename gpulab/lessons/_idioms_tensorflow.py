@@ -20,8 +20,8 @@ _NEW: tuple[dict[str, Any], ...] = (
         "here": 'result = gl.to_device(a, "cpu")',
         "waits": "until the copy has been read from a",
         "where": "where the with says; here where the call says",
-        "leaves_out": "tf.constant copies, and what it makes never changes. On a CPU to_device uses a's "
-        "own memory.",
+        "leaves_out": "tf.constant copies, and what it makes never changes. On a CPU to_device "
+        "uses a's own memory.",
         "expected": lambda names: names["a"],
         "exact": True,
     },
@@ -43,8 +43,8 @@ except gl.errors.DeviceError:
         "waits": _NO,
         "where": "TensorFlow: wherever there is a kernel, without a message; here: an error",
         "leaves_out": "An operation for a GPU that is not there runs on the CPU in TensorFlow. "
-        "tf.config.set_soft_device_placement(False) turns "
-        "it into an error for operations that have no kernel there.",
+        "tf.config.set_soft_device_placement(False) turns it into an error for operations that "
+        "have no kernel there.",
         "expected": lambda names: False,
     },
     {
@@ -57,9 +57,8 @@ result = tf.DeviceSpec.from_string(C.device).device_type == ("GPU" if tf.config.
         "here": "result = gl.device_of(A @ B.T) == gl.devices.find(device)",
         "waits": _NO,
         "where": "the answer says",
-        "leaves_out": "tf.debugging.set_log_device_placement(True) prints it for every operation, also "
-        "inside a graph; "
-        "there is no such log here.",
+        "leaves_out": "tf.debugging.set_log_device_placement(True) prints it for every operation, "
+        "also inside a graph; there is no such log here.",
         "expected": lambda names: True,
     },
     {
@@ -69,10 +68,9 @@ result = tf.DeviceSpec.from_string(C.device).device_type == ("GPU" if tf.config.
         "here": "result = A @ B.T",
         "waits": "no on a GPU; on a CPU both return when it is done",
         "where": "on the device",
-        "leaves_out": "TensorFlow takes nearly all of a GPU's memory at its first operation, unless "
-        "set_memory_growth was called "
-        "before; where gpulab loads TensorFlow, TF_FORCE_GPU_ALLOW_GROWTH has it take what it "
-        "needs.",
+        "leaves_out": "TensorFlow takes nearly all of a GPU's memory at its first operation, "
+        "unless set_memory_growth was called before; where gpulab loads TensorFlow, "
+        "TF_FORCE_GPU_ALLOW_GROWTH has it take what it needs.",
         "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
         "operation": "matmul",
     },
@@ -121,8 +119,8 @@ result = len(traces)""",
         "here": COUNTED_PROGRAMS,
         "waits": "while it is traced: once for each new shape",
         "where": "where the arguments are",
-        "leaves_out": "Prints and appends run only while tracing. A Python number as argument is traced "
-        "anew for each value in TensorFlow.",
+        "leaves_out": "Prints and appends run only while tracing. A Python number as argument is "
+        "traced anew for each value in TensorFlow.",
         "expected": lambda names: np.asarray(2),
         "exact": True,
         "seconds": 3.0,
@@ -168,9 +166,8 @@ rows = DataLoader(torch.from_numpy(a), batch_size=2)  # num_workers=2, prefetch_
 result = np.concatenate([batch.numpy() for batch in rows])""",
         "waits": "for a batch that is not there yet",
         "where": "main memory; tf.data can prefetch to a GPU as well",
-        "leaves_out": "tf.data loads ahead in threads of its own graph, DataLoader in processes, and "
-        "only with num_workers "
-        "above 0 (notebook 06).",
+        "leaves_out": "tf.data loads ahead in threads of its own graph, DataLoader in processes, "
+        "and only with num_workers above 0 (notebook 06).",
         "expected": lambda names: names["a"],
         "exact": True,
     },
@@ -189,10 +186,8 @@ with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         "here": "x = gl.to_device(a)\nresult = gl.to_host(2 * x + 1)",
         "waits": "until y is in main memory",
         "where": "main memory before and after",
-        "leaves_out": "run sends and fetches each time, whether that is needed or not. Here the two "
-        "copies "
-        "are two calls: leave them out of "
-        "the loop.",
+        "leaves_out": "run sends and fetches each time, whether that is needed or not. Here the "
+        "two copies are two calls: leave them out of the loop.",
         "expected": lambda names: 2 * float64_of(names) + 1,
     },
     {
@@ -228,8 +223,8 @@ with tf.Graph().as_default(), tf.compat.v1.Session(config=soft) as session:
         "here": 'result = gl.to_device(a, "cpu").sum(dim=0)',
         "waits": "until y is in main memory",
         "where": "on the device that is named",
-        "leaves_out": "log_device_placement=True in the ConfigProto prints where each operation landed, "
-        "once a graph.",
+        "leaves_out": "log_device_placement=True in the ConfigProto prints where each operation "
+        "landed, once a graph.",
         "expected": lambda names: float64_of(names).sum(axis=0),
     },
 )

@@ -109,8 +109,8 @@ class Prediction:
             return "No prediction yet."
         if why := self._entry.get("unmeasured"):
             return (
-                f"Your prediction is kept: {self.answer.text}. When the next cell ran, the "
-                f"answer was {why.rstrip('.')}."
+                f"Your prediction is kept: {self.answer.text}. When the next cell ran, the answer "
+                f"was {why.rstrip('.')}."
             )
         return f"Your prediction is kept: {self.answer.text}. Run the next cell to measure."
 
@@ -249,8 +249,7 @@ def predict(id: str, question: str, unit: str = "", choices: Sequence[str] = ())
     if len(given) == 1 or len(set(given)) != len(given) or (given and unit):
         raise InputError(
             f"predict {id}: choices {given} with unit {shown(unit)}; expected two or more "
-            "different choices, or a unit. "
-            "Pass one of the two."
+            "different choices, or a unit. Pass one of the two."
         )
     _known[id] = Prediction(id, question, unit, given)
     return _known[id]
@@ -275,8 +274,7 @@ def answer(id: str, value: str | float) -> None:
     if not isinstance(id, str) or id not in _known:
         raise InputError(
             f"answer: question {shown(id, 40)} was not asked in this kernel; expected one of "
-            f"{', '.join(_known) or '(none yet)'}. "
-            "Run the cell with gl.lessons.predict first."
+            f"{', '.join(_known) or '(none yet)'}. Run the cell with gl.lessons.predict first."
         )
     print(_known[id].submit(value))
 

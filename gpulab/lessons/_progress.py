@@ -246,6 +246,5 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
     _store.change(edit, say)
     say(
         f"{plural(moved[0], 'answer')} of notebook {prefix[:-1]} moved into the history of "
-        f"{Path(_store.named()).name}; "
-        "you can start again."
+        f"{Path(_store.named()).name}; you can start again."
     )

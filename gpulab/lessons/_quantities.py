@@ -93,8 +93,7 @@ class Unit:
             # whatever the learner's own object raises when asked for a number
             raise InputError(
                 f"predict: {_short(answer)} is not a number; expected something like "
-                f"{self.example}. "
-                f"Answer with a number or with text such as {self.example!r}."
+                f"{self.example}. Answer with a number or with text such as {self.example!r}."
             ) from error
 
     def _parse_text(self, text: str) -> float:
@@ -117,8 +116,7 @@ class Unit:
         if re.match(r",\d", word):
             raise InputError(
                 f"predict: cannot read {_short(text)}; expected a decimal point, such as 1.5 (a "
-                "comma separates thousands: 1,500). "
-                "Write it with a point."
+                "comma separates thousands: 1,500). Write it with a point."
             )
         if word[0].isdecimal():
             raise InputError(

@@ -65,8 +65,7 @@ def report(
     if fault:  # else an empty report would be handed in without a word
         raise InputError(
             f"report: your progress {_store.named()} {fault}; expected the file that gpulab wrote. "
-            "Check an answer again, which sets that "
-            "file aside and begins a new one, or repair it."
+            "Check an answer again, which sets that file aside and begins a new one, or repair it."
         )
     kept = _store.read() if progress else _store.empty()
     ids = [id for lesson in lessons for id in lesson.ids]
@@ -276,8 +275,7 @@ def write_report(
     except OSError as error:
         raise InputError(
             f"report: {file} cannot be written ({error.strerror or error}); expected a file in a "
-            "folder of yours. "
-            "Pass another one with --out."
+            "folder of yours. Pass another one with --out."
         ) from error
     for sentence in (f"Wrote {file} ({len(text) / 1000:.0f} kB).", *contents(made)):
         say(sentence)
@@ -310,10 +308,8 @@ def contents(made: StudentReport) -> list[str]:
     ]
     lines = [
         f"It contains: {f'the name {made.name!r}' if made.name else 'no name'}; this machine "
-        f"({', '.join(of_machine)}); "
-        f"{given} prediction{'s' if given != 1 else ''}; {tried} checked "
-        f"exercise{'s' if tried != 1 else ''}, "
-        f"{kept} with your answer.",
+        f"({', '.join(of_machine)}); {given} prediction{'s' if given != 1 else ''}; {tried} "
+        f"checked exercise{'s' if tried != 1 else ''}, {kept} with your answer.",
         "It does not contain your user name, this machine's name, paths or serial numbers.",
     ]
     if sources:

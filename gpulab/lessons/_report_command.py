@@ -24,8 +24,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="where to write (default: gpulab-report-NAME.json here, gpulab-doctor-NAME.json "
-        "with --doctor-only)",
+        help="where to write (default: gpulab-report-NAME.json here, gpulab-doctor-NAME.json with "
+        "--doctor-only)",
     )
     parser.add_argument(
         "--name", default="", help="your name, the only personal data in it (default: none)"

@@ -206,8 +206,8 @@ class StudentReport(Result):
     def __repr__(self) -> str:
         return (
             f"<report of {self.name or 'an unnamed student'}, {self.date[:10]}: "
-            f"{self.machine.device}, "
-            f"{plural(len(self.predictions), 'prediction')}, {plural(len(self.checks), 'check')}>"
+            f"{self.machine.device}, {plural(len(self.predictions), 'prediction')}, "
+            f"{plural(len(self.checks), 'check')}>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

@@ -312,8 +312,7 @@ def _number(id: str, value: Any) -> float:
     except Exception as error:  # whatever the caller's own object raises when asked for a number
         raise InputError(
             f"reveal {id}: {kind_of(value)} is not a measurement; expected a number in base units, "
-            "a measurement or a choice. "
-            "Pass the figure itself, such as m.median_seconds."
+            "a measurement or a choice. Pass the figure itself, such as m.median_seconds."
         ) from error
     if not math.isfinite(number):
         raise InputError(
@@ -355,8 +354,8 @@ def _sentence(
         return "There is nothing to compare with yet."
     if kept is None:
         return (
-            "No prediction. Next time, answer before you run this cell: the surprise is what "
-            "you remember."
+            "No prediction. Next time, answer before you run this cell: the surprise is what you "
+            "remember."
         )
     if verdict == "right":
         return "You were right."

@@ -137,9 +137,8 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> None:
             if len(waiting) == 1:  # say it once, not at every answer
                 say(
                     f"progress: {named()} cannot be written ({_reason(error)}); expected a file in "
-                    "a folder that you may write to. "
-                    "Your answers are kept until the kernel stops; set GPULAB_PROGRESS to another "
-                    "file to keep them longer."
+                    "a folder that you may write to. Your answers are kept until the kernel "
+                    "stops; set GPULAB_PROGRESS to another file to keep them longer."
                 )
             return
         except BaseException:
@@ -210,8 +209,8 @@ def _set_aside(where: pathlib.Path, fault: str) -> str:
     shutil.copy2(where, aside)  # not renamed: the new file keeps the mode of the old one
     return (
         f"progress: {where.name} {fault}; expected the file that gpulab wrote. It is kept as "
-        f"{aside.name}, and a new one begins; "
-        "to restore it, repair that file and give it its old name."
+        f"{aside.name}, and a new one begins; to restore it, repair that file and give it its old "
+        "name."
     )
 
 

@@ -96,8 +96,8 @@ class ThreeCases(Result):
 def three_cases() -> ThreeCases:
     """Return the three models and machines of the exercise on choosing a strategy."""
     words = (
-        "made up for the exercise: transformers of four wide layers, float32, Adam, one "
-        "sequence of 1,024 tokens for each rank"
+        "made up for the exercise: transformers of four wide layers, float32, Adam, one sequence "
+        "of 1,024 tokens for each rank"
     )
     return ThreeCases(
         tuple(CASES.values()),

@@ -55,15 +55,13 @@ def torchrun(
         except subprocess.TimeoutExpired as error:
             raise RankError(
                 f"torchrun: {file.name} on {processes} had not ended after {timeout_seconds:g} s; "
-                "expected it to. "
-                "Does a rank wait for a collective that another one never calls?"
+                "expected it to. Does a rank wait for a collective that another one never calls?"
             ) from error
         if code != 0 or not kept.exists():
             crashed = (_root_cause(said) or (0, 0))[1] < 0
             raise (CrashError if crashed else RankError)(
                 f"torchrun: {file.name} on {processes} ended with {code}: {_last_words(said)}; "
-                "expected results. "
-                "Fix the function and export it again."
+                "expected results. Fix the function and export it again."
             )
         # written by the learner's own script a moment ago
         results: list[Any] = pickle.loads(kept.read_bytes())

@@ -84,8 +84,8 @@ def run(work: Callable[[], Any], limit_seconds: float) -> Any:
     except KeyboardInterrupt:
         if not _end(thread, done):
             text = (
-                "The check was interrupted, but your code could not be ended and continues in "
-                "the background: restart the kernel."
+                "The check was interrupted, but your code could not be ended and continues in the "
+                "background: restart the kernel."
             )
             raise NotAttempted(text) from None
         raise

@@ -236,8 +236,8 @@ def _named(path: Path) -> Iterator[None]:
     except Exception as error:  # whatever a course's author wrote
         raise InputError(
             f"course: {path} cannot be read ({type(error).__name__}: {message_of(error)}); "
-            "expected what gpulab.lessons.content describes. "
-            "Correct the file and restart the kernel."
+            "expected what gpulab.lessons.content describes. Correct the file and restart the "
+            "kernel."
         ) from error
 
 

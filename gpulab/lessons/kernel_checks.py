@@ -30,8 +30,8 @@ _WORDS = {
     "bounds": "It accesses an element out of an array's bounds.",
     "race": "There is a race: two threads access one element without synchronization, so the "
     "result is undefined.",
-    "barrier": "A barrier is not reached by all threads of its block, so on a GPU the block may hang "
-    "or give wrong results.",
+    "barrier": "A barrier is not reached by all threads of its block, so on a GPU the block may "
+    "hang or give wrong results.",
     "uninitialised": "It reads shared memory that nothing was written to.",
     "shuffle": "A shuffle or a vote involves a lane that does not take part.",
 }
@@ -154,8 +154,7 @@ def _compare(trial: Trial, given: np.ndarray, expected: np.ndarray) -> None:
         where = place[0] if len(place) == 1 else place
         raise Refused(
             f"The result is wrong {trial.words}: {int(wrong.sum()):,} of {wrong.size:,} elements. "
-            f"The first is element {where}: "
-            f"{given[place]:g}, and {expected[place]:g} is right."
+            f"The first is element {where}: {given[place]:g}, and {expected[place]:g} is right."
         )
 
 

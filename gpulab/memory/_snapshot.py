@@ -215,8 +215,8 @@ def _device_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tu
         parts |= {"this process": here - tensors - cached, "other processes": used - here}
         return parts | {"free": total - used}, ()
     why = (
-        "The driver does not report which process holds what (a container, MIG, or no NVML), "
-        "so the rest of the used memory is shown as one part."
+        "The driver does not report which process holds what (a container, MIG, or no NVML), so "
+        "the rest of the used memory is shown as one part."
     )
     parts |= {"context and other processes": used - tensors - cached, "free": total - used}
     return parts, (Note("skipped", why),)

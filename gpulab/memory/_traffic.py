@@ -128,8 +128,8 @@ class Traffic(Result):
     def __repr__(self) -> str:
         moved = f"reads {format_bytes(self.read_bytes)}, writes {format_bytes(self.written_bytes)}"
         return (
-            f"<{self.label}: {plural(len(self.operators), 'operator')}, {moved}, "
-            f"{self.flops:.3g} FLOP ({self.evidence.badge})>"
+            f"<{self.label}: {plural(len(self.operators), 'operator')}, {moved}, {self.flops:.3g} "
+            f"FLOP ({self.evidence.badge})>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -227,8 +227,8 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
     written = [nbytes for key, nbytes in made.items() if key not in inputs]
     written += [inputs[key] for key in counter.changed & inputs.keys()]
     assumed = (
-        "each operator reads each distinct element of its arguments once and writes its "
-        "results once; no cache between operators"
+        "each operator reads each distinct element of its arguments once and writes its results "
+        "once; no cache between operators"
     )
     return Traffic(
         label=label if label is not None else getattr(fn, "__name__", type(fn).__name__),

@@ -374,16 +374,12 @@ def _convolution_backward(args: Any, outputs: Sequence[Any]) -> int:
 
 _RULES_BY_NAMES: dict[str, Callable[[Any, Sequence[Any]], int] | None] = {
     "detach alias empty empty_like empty_strided zeros zeros_like ones ones_like full full_like "
-    "new_empty new_zeros "
-    "new_empty_strided zero_ fill_ copy_ clone _to_copy cat stack arange scalar_tensor lift_fresh "
-    "resize_ set_ bernoulli_ "
-    "normal_ uniform_ random_ native_dropout select_backward slice_backward embedding _unsafe_view "
-    "_reshape_alias "
-    "nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward "
-    "max_pool2d_with_indices avg_pool2d "
+    "new_empty new_zeros new_empty_strided zero_ fill_ copy_ clone _to_copy cat stack arange "
+    "scalar_tensor lift_fresh resize_ set_ bernoulli_ normal_ uniform_ random_ native_dropout "
+    "select_backward slice_backward embedding _unsafe_view _reshape_alias nll_loss_forward "
+    "nll_loss_backward nll_loss2d_forward nll_loss2d_backward max_pool2d_with_indices avg_pool2d "
     "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward index_select repeat constant_pad_nd "
-    "upsample_nearest2d "
-    "upsample_nearest2d_backward _local_scalar_dense": None,
+    "upsample_nearest2d upsample_nearest2d_backward _local_scalar_dense": None,
     "sum mean amax amin var var_mean std any all argmax max min norm linalg_vector_norm "
     "_log_softmax _log_softmax_backward_data _softmax _softmax_backward_data": _reduction,
     "mm addmm bmm baddbmm mv dot addmv linear": _product,

@@ -33,8 +33,8 @@ from gpulab.memory.results import (
 from gpulab.units import plural
 
 _SOURCE = (
-    "PyTorch's fake tensors through its own autograd and optimizer code; oneDNN's LSTM "
-    "workspace layout"
+    "PyTorch's fake tensors through its own autograd and optimizer code; oneDNN's LSTM workspace "
+    "layout"
 )
 # From benchmarks/memory_prediction.py, and from the gpu tests of this prediction;
 # docs/measurements.md has both with their commands.
@@ -52,9 +52,9 @@ _STEP = (
     "nn.Transformer causal"
 )
 _ASSUMPTIONS = {
-    "cpu": f"this PyTorch's CPU kernels, {_STEP}; CUDA differs: autocast keeps norms, softmax "
-    "and losses in float32, optimizers update "
-    "many parameters at once, cuDNN's RNN has its own workspace",
+    "cpu": f"this PyTorch's CPU kernels, {_STEP}; CUDA differs: autocast keeps norms, softmax and "
+    "losses in float32, optimizers update many parameters at once, cuDNN's RNN has its own "
+    "workspace",
     "cuda": f"this PyTorch's CUDA rules, {_STEP}, an optimizer as PyTorch chooses it, cuDNN's RNN "
     "workspace not counted",
 }
@@ -346,9 +346,8 @@ def _device_type(model: Any, device: Any) -> str:
     if kind != "cuda" or not torch.cuda.is_available():
         raise DeviceError(
             f"predict: this PyTorch cannot make fake tensors on {shown(device)}; expected 'cpu', "
-            "or 'cuda' on a machine that has it. "
-            "Pass device=None: the prediction follows the CPU's rules and states how CUDA differs; "
-            "call .fits(bytes) with the GPU's memory."
+            "or 'cuda' on a machine that has it. Pass device=None: the prediction follows the "
+            "CPU's rules and states how CUDA differs; call .fits(bytes) with the GPU's memory."
         )
     return kind
 
@@ -480,8 +479,8 @@ def trace(
             "trace: stopped before the first operator; expected it to run. Call it again."
         )
     reached = (
-        f"The step was stopped after {plural(len(tracker.operators), 'operator')}; the "
-        "peak is that of the part that ran. Run it again."
+        f"The step was stopped after {plural(len(tracker.operators), 'operator')}; the peak is "
+        "that of the part that ran. Run it again."
     )
     return MemoryTrace(
         label=label,
@@ -522,9 +521,8 @@ def _copied_storage(original: Any) -> Any:
             raise
         raise OutOfMemoryError(
             f"trace: there is no memory for a copy of the model ({error}); expected room for a "
-            "second copy of "
-            "its parameters. Use memory.predict, or trace a function that runs the step on your "
-            "model itself."
+            "second copy of its parameters. Use memory.predict, or trace a function that runs the "
+            "step on your model itself."
         ) from error
 
 
@@ -584,8 +582,8 @@ def model_made_by(factory: Any, device_type: str) -> Any:
     except Exception as error:
         raise InputError(
             f"predict: the model's factory raised {type(error).__name__} ({message_of(error)}); "
-            "expected it to return a torch.nn.Module. "
-            "Pass a module, or a function that makes one without arguments."
+            "expected it to return a torch.nn.Module. Pass a module, or a function that makes one "
+            "without arguments."
         ) from error
     if not isinstance(model, torch.nn.Module):
         raise InputError(

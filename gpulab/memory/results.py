@@ -280,8 +280,8 @@ class Prediction(Result):
     def __repr__(self) -> str:
         return (
             f"<{self.label}, {self.optimizer}, "
-            f"{self.precision}{', checkpointed' if self.checkpoint else ''}: "
-            f"peak {format_bytes(self.peak_bytes)} + scratch {format_bytes(self.scratch_bytes)} "
+            f"{self.precision}{', checkpointed' if self.checkpoint else ''}: peak "
+            f"{format_bytes(self.peak_bytes)} + scratch {format_bytes(self.scratch_bytes)} "
             "(modelled)>"
         )
 

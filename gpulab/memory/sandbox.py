@@ -69,8 +69,7 @@ class Lender:
         if isinstance(original, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)):
             raise InputError(
                 f"{self.function}: the model has a lazy parameter without a shape; expected every "
-                "shape to be known. "
-                "Call the model once on a small input first."
+                "shape to be known. Call the model once on a small input first."
             )
         plain = (
             kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
@@ -85,8 +84,8 @@ class Lender:
             way = ".to_padded_tensor(0)" if original.is_nested else ".to_dense() or .dequantize()"
             raise InputError(
                 f"{self.function}: {with_article(kind.__name__)} ({original.layout}, "
-                f"{original.dtype}) has no plain storage to trace; "
-                f"expected ordinary dense tensors. Convert it with {way} first."
+                f"{original.dtype}) has no plain storage to trace; expected ordinary dense "
+                f"tensors. Convert it with {way} first."
             )
         source = original.detach()
         storage = source.untyped_storage()
@@ -128,8 +127,7 @@ class Lender:
         except RecursionError as error:
             raise InputError(
                 f"{self.function}: {kind_of(value)} in the inputs or the model contains itself; "
-                "expected lists, tuples and "
-                "mappings of finite depth. Remove it."
+                "expected lists, tuples and mappings of finite depth. Remove it."
             ) from error
 
 

@@ -413,10 +413,9 @@ class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = None
             raise torch.OutOfMemoryError(
                 f"{self.device_type.upper()} out of memory. Tried to allocate {format_bytes(made)} "
-                f"in {func}. "
-                f"gpulab.memory.limit allows {format_bytes(self.nbytes)}, of which "
-                f"{format_bytes(max(0, self.nbytes - before))} is free; "
-                f"live tensors hold {format_bytes(before)}."
+                f"in {func}. gpulab.memory.limit allows {format_bytes(self.nbytes)}, of which "
+                f"{format_bytes(max(0, self.nbytes - before))} is free; live tensors hold "
+                f"{format_bytes(before)}."
             )
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         return result

@@ -45,9 +45,8 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
     if isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(
             f"{function}: got {kind_of(optimizer)} that belongs to other tensors; expected a name "
-            "or a factory. "
-            f"Pass optimizer=lambda parameters: torch.optim.{type(optimizer).__name__}(parameters, "
-            "lr=...)."
+            "or a factory. Pass optimizer=lambda parameters: "
+            f"torch.optim.{type(optimizer).__name__}(parameters, lr=...)."
         )
     if isinstance(optimizer, str):
         kinds: list[Any] = [getattr(torch.optim, name) for name in torch.optim.__all__]
@@ -102,8 +101,7 @@ def loss_of(function: str, value: Any) -> Any:
         )
         raise InputError(
             f"{function}: the loss is {what}; expected a tensor with one element. Pass loss=..., a "
-            "function from the model's output to a "
-            "scalar."
+            "function from the model's output to a scalar."
         )
     if not value.requires_grad:
         raise InputError(
@@ -186,8 +184,8 @@ class Step:
             ):
                 raise InputError(
                     f"{self.function}: the optimizer's factory returned {shown(self.optimizer)}; "
-                    "expected an optimizer with step() and "
-                    "zero_grad(). Return for example torch.optim.Adam(parameters)."
+                    "expected an optimizer with step() and zero_grad(). Return for example "
+                    "torch.optim.Adam(parameters)."
                 )
             self.scaler = scaler if self.scaled else None
 
@@ -286,14 +284,12 @@ def explain(function: str, part: str, error: Exception) -> str:
         operator = getattr(error, "func", None) or message_of(error)
         return (
             f"{function}: in {part}, {operator} depends on the values of a tensor, which a "
-            "prediction does not have; "
-            "expected a step whose shapes and branches depend only on shapes. Use memory.trace, "
-            "which runs the step."
+            "prediction does not have; expected a step whose shapes and branches depend only on "
+            "shapes. Use memory.trace, which runs the step."
         )
     return (
         f"{function}: {part} raised {name}: {message_of(error) or 'no message'}; expected a step "
-        "that runs. "
-        "Run it yourself on a small batch; the cause is above this message."
+        "that runs. Run it yourself on a small batch; the cause is above this message."
     )
 
 

@@ -36,8 +36,8 @@ _LARGEST_ADDRESS, _LARGEST_SPAN = 2**56, 2**33
 # A test holds this against the comparison that is committed; the microscope's counts of kernels are
 # made by the same rules.
 KNOWN_ERROR = (
-    "260 of 264 sectors, wavefronts and conflicts of 44 kernels are those of an NVIDIA H200; "
-    "its compiler changed the other accesses"
+    "260 of 264 sectors, wavefronts and conflicts of 44 kernels are those of an NVIDIA H200; its "
+    "compiler changed the other accesses"
 )
 _EVIDENCE = Evidence.modelled(
     "one request of one warp; sectors of 32 bytes; 32 banks of 4 bytes, wide elements by "
@@ -175,8 +175,8 @@ class AccessPattern(Result):
     def __repr__(self) -> str:
         return (
             f"<access of {sum(self.active)} lanes x {self.element_bytes} B: {self.sectors} sectors "
-            f"(ideal {self.ideal_sectors}), "
-            f"{self.wavefronts} wavefronts (ideal {self.ideal_wavefronts})>"
+            f"(ideal {self.ideal_sectors}), {self.wavefronts} wavefronts (ideal "
+            f"{self.ideal_wavefronts})>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -326,8 +326,7 @@ def _size(function: str, value: Any) -> int:
     if _whole(function, "element_bytes", value, 1, max(ELEMENT_BYTES)) not in ELEMENT_BYTES:
         raise InputError(
             f"{function}: element_bytes={shown(value)}; expected 1, 2, 4, 8 or 16, the sizes that "
-            "one instruction can load. Pass "
-            "one of these."
+            "one instruction can load. Pass one of these."
         )
     return int(value)
 

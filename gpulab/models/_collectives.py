@@ -25,8 +25,8 @@ MOST_RANKS = 2**20
 # EPYC, 2026-11-22.
 _KNOWN_ERROR = (
     "links set to 5 to 100 MB/s among 2 and 4 ranks: the ring's fit gives 0.97 to 1.05 of them; "
-    "gloo's root sends to its children at the "
-    "same time over one link, so its broadcast took three steps where the tree has two"
+    "gloo's root sends to its children at the same time over one link, so its broadcast took three "
+    "steps where the tree has two"
 )
 _SOURCE = (
     "Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, "
@@ -327,8 +327,8 @@ class CollectiveCost(Result):
     def __repr__(self) -> str:
         return (
             f"<{self.operation} of {format_bytes(self.nbytes)} among {self.ranks} by "
-            f"{self.algorithm}: {self.steps} steps, "
-            f"{format_bytes(self.critical_bytes)} in turn, {format_seconds(self.seconds)}>"
+            f"{self.algorithm}: {self.steps} steps, {format_bytes(self.critical_bytes)} in turn, "
+            f"{format_seconds(self.seconds)}>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -448,8 +448,7 @@ def collective_cost(
         )
     evidence = Evidence.modelled(
         f"{how.words}; a message costs a latency and its bytes over the bandwidth, a rank sends "
-        "and receives one at a time, links are "
-        "not shared, reducing costs nothing",
+        "and receives one at a time, links are not shared, reducing costs nothing",
         _SOURCE,
         _KNOWN_ERROR,
     )

@@ -42,8 +42,7 @@ REGISTER_STEP = 256  # registers are given to warps in steps of this
 PARTITIONS = 4  # a warp takes its registers from one of four equal parts of the file
 SOURCE = (
     "CUDA Programming Guide 13.0, technical specifications per compute capability (7.0 and 7.2: "
-    "12.9); "
-    "allocation steps as in NVIDIA's cuda_occupancy.h 13.5"
+    "12.9); allocation steps as in NVIDIA's cuda_occupancy.h 13.5"
 )
 
 _KIB = 1024
@@ -68,8 +67,8 @@ AXES = (
     "carveout_percent",
 )
 _ASSUMPTIONS = (
-    "the SM is full of blocks of this one kernel; the device's own partitioning (MIG, MPS) "
-    "and clusters are left out"
+    "the SM is full of blocks of this one kernel; the device's own partitioning (MIG, MPS) and "
+    "clusters are left out"
 )
 _KNOWN_ERROR = (
     "no difference from NVIDIA's cuda_occupancy.h in 1,000,000 launches of each compute capability"
@@ -541,8 +540,8 @@ class Occupancy(Result):
     def __repr__(self) -> str:
         return (
             f"<occupancy {self.ratio:.0%} on {self.compute_capability}: "
-            f"{plural(self.blocks_per_sm, 'block')}, {self.warps_per_sm} of "
-            f"{self.sm.warps} warps, limited by {self.limiter}>"
+            f"{plural(self.blocks_per_sm, 'block')}, {self.warps_per_sm} of {self.sm.warps} warps, "
+            f"limited by {self.limiter}>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -721,8 +720,8 @@ class OccupancySweep(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<occupancy over {self.axis}, {len(self.values)} values, {min(self.ratio):.0%} "
-            f"to {max(self.ratio):.0%}>"
+            f"<occupancy over {self.axis}, {len(self.values)} values, {min(self.ratio):.0%} to "
+            f"{max(self.ratio):.0%}>"
         )
 
     def steps(self) -> tuple[int, ...]:
@@ -901,8 +900,8 @@ def _shared_cause(launch: Occupancy, blocks: str) -> str:
             "opt_in=True: it can't be launched."
         )
     return (
-        f"A block asks for {asked} of shared memory; {sm.compute_capability} gives a block at "
-        f"most {format_bytes(sm.shared_bytes_per_block)}: it can't be launched."
+        f"A block asks for {asked} of shared memory; {sm.compute_capability} gives a block at most "
+        f"{format_bytes(sm.shared_bytes_per_block)}: it can't be launched."
     )
 
 

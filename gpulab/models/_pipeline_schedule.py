@@ -36,8 +36,8 @@ _SOURCES = {
 }
 _ASSUMPTIONS = "passes take the given times, a stage does one at a time, messages only add a delay"
 _KNOWN_ERROR = (
-    "gl.parallel.run_schedule runs PyTorch's own schedules and compares the measured times "
-    "with this model"
+    "gl.parallel.run_schedule runs PyTorch's own schedules and compares the measured times with "
+    "this model"
 )
 
 
@@ -189,8 +189,8 @@ class StageSchedule(Result):
             raise InputError(
                 f"ticks: passes that take {self.duration:g} units in all and begin "
                 f"{'at whole ones' if whole else 'between whole ones'}; expected costs in whole "
-                f"units and at most {_MOST_TICKS:,} of them. "
-                "Pass for example forward=1, backward=2."
+                f"units and at most {_MOST_TICKS:,} of them. Pass for example forward=1, "
+                "backward=2."
             )
         grid = [[""] * round(self.duration) for _ in range(self.stages)]
         for one in self.passes:
@@ -201,8 +201,7 @@ class StageSchedule(Result):
     def __repr__(self) -> str:
         return (
             f"<{self.schedule} of {self.stages} stages and {self.microbatches} microbatches: "
-            f"bubble {self.bubble_ratio:.1%}, "
-            f"at most {max(self.held):g} microbatches held>"
+            f"bubble {self.bubble_ratio:.1%}, at most {max(self.held):g} microbatches held>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -321,8 +320,7 @@ def pipeline_schedule(
     if passes > MOST_PASSES:
         raise InputError(
             f"pipeline_schedule: {stages:,} stages and {microbatches:,} microbatches make "
-            f"{passes:,} passes; expected at most "
-            f"{MOST_PASSES:,}. Pass fewer microbatches."
+            f"{passes:,} passes; expected at most {MOST_PASSES:,}. Pass fewer microbatches."
         )
     costs = {
         "forward": _costs("forward", forward, stages),
@@ -370,8 +368,8 @@ def _chunks(schedule: str, stages: int, microbatches: int, chunks: int | None) -
     if microbatches % stages:
         raise InputError(
             f"pipeline_schedule: {microbatches} microbatches over {stages} stages; the interleaved "
-            "schedule expects a multiple of the "
-            f"stages. Pass microbatches={stages * math.ceil(microbatches / stages)}."
+            "schedule expects a multiple of the stages. Pass "
+            f"microbatches={stages * math.ceil(microbatches / stages)}."
         )
     return parts
 
@@ -383,8 +381,8 @@ def _costs(name: str, given: Any, stages: int) -> tuple[float, ...]:
     ):
         raise InputError(
             f"pipeline_schedule: {name} is {shown(given)}; expected a positive number, or one for "
-            f"each of the {stages} stages. "
-            f"Pass for example {name}={'1.0' if name == 'forward' else '2.0'}."
+            f"each of the {stages} stages. Pass for example "
+            f"{name}={'1.0' if name == 'forward' else '2.0'}."
         )
     return tuple(float(one) for one in several)
 

@@ -33,11 +33,10 @@ Bound = Literal["memory", "arithmetic"]
 # What gl.recorder.model_errors says of the recordings that ship; a test holds both together.
 KNOWN_ERROR = (
     "on amd-epyc-2-cores the recorded time is 1.4 times the model's in the median of 80 cases, "
-    "0.61 to 13 times in the middle 80 %; "
-    "on amd-epyc-avx2-2-cores the recorded time is 1.8 times the model's in the median of 83 "
-    "cases, 1.1 to 7.5 times in the middle 80 %; "
-    "on nvidia-h200 the recorded time is 1.8 times the model's in the median of 23 cases, 1.1 to "
-    "33 times in the middle 80 %"
+    "0.61 to 13 times in the middle 80 %; on amd-epyc-avx2-2-cores the recorded time is 1.8 times "
+    "the model's in the median of 83 cases, 1.1 to 7.5 times in the middle 80 %; on nvidia-h200 "
+    "the recorded time is 1.8 times the model's in the median of 23 cases, 1.1 to 33 times in the "
+    "middle 80 %"
 )
 # A millionth of an operation a call is no count; far smaller ones would make times of zero.
 _LEAST_COUNT = 1e-6
@@ -180,8 +179,8 @@ class RooflinePoint(Result):
                 f"{format_number(self.share_of_roof)} times the rate of the roof"
             )
             return (
-                f"{least} {over}: a cache helps, the roof is too low, or the count or the "
-                "clock is wrong."
+                f"{least} {over}: a cache helps, the roof is too low, or the count or the clock is "
+                "wrong."
             )
         return (
             f"{least} It took {format_seconds(self.seconds)}: "
@@ -631,9 +630,8 @@ def roofline(
         there = ", ".join(recordings.names()) or "none yet"
         raise DeviceError(
             f"roofline: {shown(device)} is not a device of this machine, a known product, or a "
-            "recording; expected one of "
-            f"{', '.join(map(str, devices.available()))}; a product such as {products}; or a "
-            f"recording ({there}). Pass one of these."
+            f"recording; expected one of {', '.join(map(str, devices.available()))}; a product "
+            f"such as {products}; or a recording ({there}). Pass one of these."
         ) from error
     if ceilings == "datasheet":
         stated = devices.spec(where)
@@ -710,8 +708,8 @@ def _recorded(recording: recordings.Recording) -> Roofline:
     if not products or not streams:
         raise InputError(
             f"roofline: the recording {recording.name!r} has no ceilings; expected streams and "
-            "matrix products. "
-            "Record them with `gpulab record`, or pass a product's name for its data sheet."
+            "matrix products. Record them with `gpulab record`, or pass a product's name for its "
+            "data sheet."
         )
     best = max(streams, key=lambda roof: roof.bytes_per_second)
     where = recording.environment

@@ -142,8 +142,8 @@ class ScalingCurve(Result):
     def __repr__(self) -> str:
         last = self.points[-1]
         return (
-            f"<{self.label}: {format_ratio(last.speedup)} on {plural(last.ranks, 'rank')}, at "
-            f"most {format_ratio(self.limit_speedup)}>"
+            f"<{self.label}: {format_ratio(last.speedup)} on {plural(last.ranks, 'rank')}, at most "
+            f"{format_ratio(self.limit_speedup)}>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -469,9 +469,8 @@ class _Step:
         )
         return (
             f"{batch}; compute takes {format_seconds(self.one)} on one rank; a ring averages "
-            f"{format_bytes(self.nbytes)} of gradients over "
-            f"links of {link}, {100 * self.overlap:.3g} % of it at most during the backward "
-            f"pass{turns}"
+            f"{format_bytes(self.nbytes)} of gradients over links of {link}, "
+            f"{100 * self.overlap:.3g} % of it at most during the backward pass{turns}"
         )
 
 

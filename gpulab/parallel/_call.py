@@ -76,8 +76,8 @@ def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
     if not absent and len(stands) == 1:
         return CollectiveTimeoutError(
             f"run: {stands[0]} for {timeout_seconds:g} s, although all ranks had arrived; expected "
-            "it to complete in that time. Give cluster() a longer "
-            "timeout_seconds for slow links or a slow rank, and call recover() to go on.",
+            "it to complete in that time. Give cluster() a longer timeout_seconds for slow links "
+            "or a slow rank, and call recover() to go on.",
             (),
             waiters,
             collective,
@@ -382,8 +382,8 @@ class Call:
             where = next((sight.where for sight in sights if sight.where), "")
             return RankError(
                 f"run: {named(late)} had not returned after {self.limit_seconds:g} "
-                f"s{f' (at {where})' if where else ''}; expected "
-                "all to return. Give run() a longer timeout_seconds, or have the function do less.",
+                f"s{f' (at {where})' if where else ''}; expected all to return. Give run() a "
+                "longer timeout_seconds, or have the function do less.",
                 tuple(late),
             )
         error = explain(

@@ -430,9 +430,8 @@ class Ranks:
         if self.n * RANK_BYTES > free:
             raise OutOfMemoryError(
                 f"cluster: {self.n} ranks need about {format_bytes(self.n * RANK_BYTES)} "
-                f"({format_bytes(RANK_BYTES)} each) and "
-                f"{format_bytes(free)} are free; expected them to fit. Ask for "
-                f"{max(1, free // RANK_BYTES)} at most, or free some memory."
+                f"({format_bytes(RANK_BYTES)} each) and {format_bytes(free)} are free; expected "
+                f"them to fit. Ask for {max(1, free // RANK_BYTES)} at most, or free some memory."
             )
 
     def export_script(
@@ -528,8 +527,7 @@ def _check_versions(facts: list[dict[str, Any]]) -> None:
             who = ", ".join(f"{version} on {named(those)}" for version, those in ranks.items())
             raise RankError(
                 f"cluster: the engines have different versions of {library} ({who}); expected the "
-                "same everywhere. "
-                "Start them all from one environment."
+                "same everywhere. Start them all from one environment."
                 if len(ranks) > 1
                 else f"cluster: the engines have no {library}; expected it to be installed. "
                 "Install gpulab where they run."
@@ -558,8 +556,7 @@ def _choose_backend(asked: str | None, spare_gpus: list[int]) -> str:
     if "nccl" in asked and poor:
         raise InputError(
             f"cluster: backend {asked!r} needs a GPU for each rank, and there are none left for "
-            f"{named(poor)}; expected one for each. "
-            "Pass backend='gloo', or leave it out."
+            f"{named(poor)}; expected one for each. Pass backend='gloo', or leave it out."
         )
     return asked
 
@@ -584,8 +581,8 @@ def _gather(engines: Engines, calls: list[tuple[Any, ...]], doing: str) -> list[
             or f"{named(late)} did not answer in {_OPEN_SECONDS:.0f} s"
         )
         raise RankError(
-            f"cluster: {what} when the ranks had to {doing}; expected every rank to answer. "
-            "Start the cluster again.",
+            f"cluster: {what} when the ranks had to {doing}; expected every rank to answer. Start "
+            "the cluster again.",
             tuple(deaths or late),
         )
     results = []
@@ -595,8 +592,7 @@ def _gather(engines: Engines, calls: list[tuple[Any, ...]], doing: str) -> list[
         except Exception as error:
             raise RankError(
                 f"cluster: rank {rank} could not {doing} ({message_of(error)}); expected it to. "
-                "Check that its machine reaches the others, "
-                "and that gpulab is installed there.",
+                "Check that its machine reaches the others, and that gpulab is installed there.",
                 (rank,),
             ) from error
     return results

@@ -626,13 +626,13 @@ def sent_by_sockets() -> int | str:
     backend = str(dist.get_backend())
     if "nccl" in backend and "gloo" in backend:
         return (
-            "this group has NCCL beside gloo: NCCL's data bypasses TCP sockets, and NCCL's "
-            "own sockets cannot be distinguished from gloo's"
+            "this group has NCCL beside gloo: NCCL's data bypasses TCP sockets, and NCCL's own "
+            "sockets cannot be distinguished from gloo's"
         )
     if backend != "gloo":
         return (
-            f"{backend} moves data without TCP sockets (shared memory, NVLink, "
-            "RDMA), and only gloo's sockets are counted"
+            f"{backend} moves data without TCP sockets (shared memory, NVLink, RDMA), and only "
+            "gloo's sockets are counted"
         )
     if sys.platform != "linux":
         return f"the kernel's byte counts are read only on Linux, and this is {sys.platform}"

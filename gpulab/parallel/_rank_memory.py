@@ -266,8 +266,7 @@ def cannot_split(shape: GptShape, strategy: str, ranks: int) -> str:
     if strategy.startswith("pipeline") and shape.layers < ranks:
         return (
             f"{strategy} cannot cut {shape.layers} layers into {ranks} stages; expected at least "
-            "one layer for each rank. "
-            f"Take {shape.layers} ranks."
+            f"one layer for each rank. Take {shape.layers} ranks."
         )
     return ""
 
@@ -323,8 +322,7 @@ KNOWN_ERROR = (
 )
 ASSUMPTIONS = (
     "this PyTorch's CPU kernels and gloo; a rank's tensors only: a GPU adds its context, NCCL's "
-    "buffers and what its allocator rounds up "
-    "(the margin of needed_bytes)"
+    "buffers and what its allocator rounds up (the margin of needed_bytes)"
 )
 _MIXED = (
     "; bfloat16 is autocast with float32 parameters, for zero2 and zero3 FSDP2's own mixed "
@@ -561,8 +559,7 @@ def _whole(function: str, name: str, value: Any, least: int, most: int) -> int:
     if not _given.is_whole(value) or not least <= value <= most:
         raise InputError(
             f"{function}: {name} is {shown(value)}; expected a whole number from {least} to "
-            f"{most}. "
-            f"Pass for example {name}={min(max(least, 2), most)}."
+            f"{most}. Pass for example {name}={min(max(least, 2), most)}."
         )
     return int(value)
 
@@ -575,8 +572,8 @@ def _refuse_older(strategy: str) -> None:
     if strategy in _PIPELINES and not asks_for_shapes():
         raise InputError(
             f"predict_ranks: a stage of {strategy} learns its shapes differently in PyTorch "
-            f"{torch.__version__}; expected 2.13 or newer. "
-            "Install it, or pass strategy='split', whose stages are the same."
+            f"{torch.__version__}; expected 2.13 or newer. Install it, or pass strategy='split', "
+            "whose stages are the same."
         )
 
 
@@ -649,8 +646,7 @@ def _model_and_batch(
     if not isinstance(inputs, torch.Tensor) or inputs.dim() < 1 or not len(inputs):
         raise InputError(
             f"predict_ranks: inputs is {shown(inputs)}; expected a tensor with the rank's part of "
-            "the batch first, such as "
-            "torch.zeros(8, 784). Only its shape and dtype matter."
+            "the batch first, such as torch.zeros(8, 784). Only its shape and dtype matter."
         )
     if isinstance(model, torch.nn.Module):
         return type(model).__name__, lambda: _fake_copy(model), (inputs, targets)

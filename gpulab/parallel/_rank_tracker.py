@@ -170,9 +170,8 @@ def fake_rank(function: str, rank: int, size: int) -> Iterator[None]:
         if dist.is_initialized():
             raise InputError(
                 f"{function}: this process is rank {dist.get_rank()} of a process group already; "
-                "expected a process without one, since "
-                "the prediction makes a group of its own. Call it outside ranks.run, or after "
-                "torch.distributed.destroy_process_group()."
+                "expected a process without one, since the prediction makes a group of its own. "
+                "Call it outside ranks.run, or after torch.distributed.destroy_process_group()."
             )
         hook = sys.excepthook  # making a group wraps it: messages would begin with "[rank0]: "
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)

@@ -89,8 +89,7 @@ def run_schedule(
     if not all(hasattr(ranks, name) for name in ("n", "run", "hosts")):
         raise InputError(
             f"run_schedule: ranks is {shown(ranks)}; expected a started cluster of two ranks or "
-            "more. "
-            "Use `with gl.parallel.cluster(n=4) as ranks:`."
+            "more. Use `with gl.parallel.cluster(n=4) as ranks:`."
         )
     plan = _plan(ranks.n, schedule, microbatches, forward_seconds, backward_seconds, chunks)
     steps = _given.whole("run_schedule", "steps", steps, 1, _MOST_STEPS)
@@ -132,8 +131,7 @@ def _plan(
         if not _given.is_finite(value) or value < _SHORTEST_SECONDS:
             raise InputError(
                 f"run_schedule: {words} is {shown(value)}; expected at least "
-                f"{_SHORTEST_SECONDS:g}: sleeping and sending take time, too. "
-                f"Pass {words}=0.02."
+                f"{_SHORTEST_SECONDS:g}: sleeping and sending take time, too. Pass {words}=0.02."
             )
     if stages < 2:
         raise InputError(
@@ -146,14 +144,12 @@ def _plan(
     if name == "1f1b" and microbatches < stages:  # PyTorch's own condition
         raise InputError(
             f"run_schedule: {microbatches} microbatches over {stages} ranks; Schedule1F1B expects "
-            "at least as many as ranks. "
-            f"Pass microbatches={stages}."
+            f"at least as many as ranks. Pass microbatches={stages}."
         )
     if plan.duration > _LONGEST_STEP_SECONDS:
         raise InputError(
             f"run_schedule: a step of these would take {plan.duration:.1f} s; expected at most "
-            f"{_LONGEST_STEP_SECONDS:g} s. "
-            "Pass fewer microbatches or shorter passes."
+            f"{_LONGEST_STEP_SECONDS:g} s. Pass fewer microbatches or shorter passes."
         )
     return plan
 
@@ -194,8 +190,7 @@ def _result(
             Note(
                 "contended",
                 f"A pass took {slowest:.1f} times its set time: its arithmetic had to wait for a "
-                "core. Pass longer passes, or end "
-                "other programs.",
+                "core. Pass longer passes, or end other programs.",
             )
         )
     here = devices.environment("cpu")

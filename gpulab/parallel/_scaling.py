@@ -235,8 +235,8 @@ class _Measuring:
         for number, size in itertools.product(range(_PASSES), sizes):
             if self.stop():
                 raise StoppedError(
-                    "scaling: stopped while the all-reduce was timed; there is nothing to "
-                    "report. Run it again."
+                    "scaling: stopped while the all-reduce was timed; there is nothing to report. "
+                    "Run it again."
                 )
             self.report(0.55 + 0.1 * number / _PASSES, "timing the all-reduce")
             of_ranks = self._run(scaling_steps.collective_times, "all_reduce", size, _REPEATS)
@@ -406,8 +406,7 @@ def _notes(
             Note(
                 "skipped",
                 f"compute is a timed wait of {1e3 * spec.wait_seconds:.3g} ms on one rank, not "
-                "work. Only the communication is real: "
-                "rely on its cost, not on the speed-up.",
+                "work. Only the communication is real: rely on its cost, not on the speed-up.",
             )
         )
     elif max(counts) > processors:
@@ -415,9 +414,8 @@ def _notes(
             Note(
                 "contended",
                 f"{max(counts)} ranks share {processors} processor{'s' if processors > 1 else ''}, "
-                f"so beyond {processors} they compute in "
-                "turns and cannot gain. Rely on the cost of communication here; take speed-ups "
-                "from machines with one processor per rank.",
+                f"so beyond {processors} they compute in turns and cannot gain. Rely on the cost "
+                "of communication here; take speed-ups from machines with one processor per rank.",
             )
         )
     few = [count for count, column in samples.items() if median_interval(column)[0] is None]
@@ -451,9 +449,9 @@ def _batch(model: StepModel, given: Any, mode: str, counts: Sequence[int]) -> in
     if uneven:
         raise InputError(
             f"scaling: a batch of {batch} does not divide among {uneven[0]} ranks; expected one "
-            f"that {', '.join(map(str, counts))} divide. "
-            f"Pass batch={-(-batch // int(np.lcm.reduce(counts))) * int(np.lcm.reduce(counts))}, "
-            f"or counts that divide {batch}."
+            f"that {', '.join(map(str, counts))} divide. Pass "
+            f"batch={-(-batch // int(np.lcm.reduce(counts))) * int(np.lcm.reduce(counts))}, or "
+            f"counts that divide {batch}."
         )
     return batch
 
@@ -644,8 +642,8 @@ def sweep(
     """
     if not isinstance(ranks, Ranks) or ranks.n < 2:
         raise InputError(
-            f"sweep: ranks is {shown(ranks)}; expected a started cluster of two ranks or more. "
-            "Use `with gl.parallel.cluster(n=2) as ranks:`."
+            f"sweep: ranks is {shown(ranks)}; expected a started cluster of two ranks or more. Use "
+            "`with gl.parallel.cluster(n=2) as ranks:`."
         )
     _given.word("sweep", "operation", operation, OPERATIONS)
     end = time.monotonic() + _given.deadline("sweep", deadline, 3600.0)
@@ -685,8 +683,8 @@ def sweep(
         notes.append(Note("no-interval", f"{len(slow)} of {len(points)} sizes; {slow[0]}"))
     if not one_clock:
         words = (
-            "The ranks' machines do not share a clock, so a time is the longest that a "
-            "rank was inside, including its waiting."
+            "The ranks' machines do not share a clock, so a time is the longest that a rank was "
+            "inside, including its waiting."
         )
         notes.append(Note("skipped", words))
     return CollectiveSweep(
@@ -829,10 +827,9 @@ def global_batch(
         seeds = tuple(_given.items("global_batch", "seeds", seeds))
     if several[-1] * batch > len(job.train):
         raise InputError(
-            f"global_batch: {plural(several[-1], 'rank')} x {plural(batch, 'sample')} are "
-            f"more than the {len(job.train)} that "
-            f"{job.name} trains on; expected a global batch within them. Pass fewer ranks or a "
-            "smaller batch."
+            f"global_batch: {plural(several[-1], 'rank')} x {plural(batch, 'sample')} are more "
+            f"than the {len(job.train)} that {job.name} trains on; expected a global batch within "
+            "them. Pass fewer ranks or a smaller batch."
         )
     rows: list[GlobalBatchRow] = []
     for p in several:

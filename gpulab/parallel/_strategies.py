@@ -193,8 +193,7 @@ def strategy_named(strategy: Any) -> Strategy:
     if not isinstance(strategy, str):
         raise InputError(
             f"train: strategy is {shown(strategy)}; expected a name or a function that averages a "
-            "model's gradients. "
-            f"Pass one of: {', '.join(strategies())}."
+            f"model's gradients. Pass one of: {', '.join(strategies())}."
         )
     return _known()[_given.word("train", "strategy", strategy, strategies())]
 
@@ -217,8 +216,8 @@ def divides(name: str, asked: Asked, parts: int, what: str) -> None:
         below, above = asked.batch_size // parts * parts, (asked.batch_size // parts + 1) * parts
         raise InputError(
             f"train: a batch of {asked.batch_size} does not divide over {what} of {name}; expected "
-            f"a multiple of {parts}, since the mean "
-            f"of unequal parts is not the batch's mean. Pass batch_size={below or above}."
+            f"a multiple of {parts}, since the mean of unequal parts is not the batch's mean. Pass "
+            f"batch_size={below or above}."
         )
 
 
@@ -470,9 +469,9 @@ def _check_sharding(name: str, asked: Asked) -> None:
         if holders + outside > 1:
             raise InputError(
                 f"train: {name} gathers block by block, and two blocks of this "
-                f"{type(asked.model).__name__} share a weight, which would "
-                "become two that drift apart; expected each weight in one block. Build it without "
-                "tied weights, or pass strategy='ddp'."
+                f"{type(asked.model).__name__} share a weight, which would become two that drift "
+                "apart; expected each weight in one block. Build it without tied weights, or pass "
+                "strategy='ddp'."
             )
 
 

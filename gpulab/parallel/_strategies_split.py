@@ -179,24 +179,22 @@ def _check_layers(name: str, asked: Asked) -> None:
         )
         raise InputError(
             f"train: {name} does not know how to split {kind_of(model)}; expected a model of "
-            f"{known}, whose pairs of linear layers "
-            "it knows. Pass strategy='zero3', which can shard any model."
+            f"{known}, whose pairs of linear layers it knows. Pass strategy='zero3', which can "
+            "shard any model."
         )
     if blocks and blocks[0].heads % ranks:
         fitting = next(k for k in range(ranks, 0, -1) if blocks[0].heads % k == 0)
         raise InputError(
             f"train: {name} cannot split {blocks[0].heads} heads over {ranks} ranks; expected a "
-            f"multiple of {ranks}, since each head is on "
-            f"one rank. Take {plural(fitting, 'rank')}, or a model with "
-            f"heads={ranks}."
+            f"multiple of {ranks}, since each head is on one rank. Take {plural(fitting, 'rank')}, "
+            f"or a model with heads={ranks}."
         )
     if name == "sequence" and asked.positions % ranks:
         fitting = asked.positions // ranks * ranks or ranks
         raise InputError(
             f"train: sequence cannot split {asked.positions} positions over {ranks} ranks; "
-            f"expected a multiple of {ranks}, since each rank "
-            "has the same number. Pass strategy='tensor', which keeps them together, or inputs of "
-            f"{fitting} positions."
+            f"expected a multiple of {ranks}, since each rank has the same number. Pass "
+            f"strategy='tensor', which keeps them together, or inputs of {fitting} positions."
         )
     if not blocks:
         wide = [model.layers[i].out_features for i in _pairs(model)[0]]
@@ -204,8 +202,7 @@ def _check_layers(name: str, asked: Asked) -> None:
         if odd is not None:
             raise InputError(
                 f"train: {name} cannot split {odd} features over {ranks} ranks; expected a "
-                f"multiple of {ranks}. "
-                f"Pass networks.mlp(..., hidden={-(-odd // ranks) * ranks})."
+                f"multiple of {ranks}. Pass networks.mlp(..., hidden={-(-odd // ranks) * ranks})."
             )
 
 
@@ -468,14 +465,14 @@ def _check_stages(name: str, asked: Asked) -> None:
     if not layers:
         raise InputError(
             f"train: {name} does not know the layers of {kind_of(model)}; expected a model of "
-            "gpulab.networks or a "
-            "torch.nn.Sequential, whose layers follow one another. Pass one of these."
+            "gpulab.networks or a torch.nn.Sequential, whose layers follow one another. Pass one "
+            "of these."
         )
     if len(layers) < ranks:
         raise InputError(
             f"train: {name} cannot cut {plural(len(layers), 'layer')} into {ranks} stages; "
-            "expected at least one layer for each rank. "
-            f"Take {plural(len(layers), 'rank')}, or a model with {ranks} layers."
+            f"expected at least one layer for each rank. Take {plural(len(layers), 'rank')}, or a "
+            f"model with {ranks} layers."
         )
     owners = [
         {id(parameter) for parameter in stage.parameters()} for stage in stages_of(model, ranks)
@@ -483,8 +480,7 @@ def _check_stages(name: str, asked: Asked) -> None:
     if sum(map(len, owners)) > len(set().union(*owners)):
         raise InputError(
             f"train: {name} cannot cut {kind_of(model)}, because two stages would share a weight; "
-            "expected each weight in one stage. "
-            "Build the model with tied=False."
+            "expected each weight in one stage. Build the model with tied=False."
         )
     if name == "split":
         return
@@ -492,14 +488,13 @@ def _check_stages(name: str, asked: Asked) -> None:
     if any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules()):
         raise InputError(
             f"train: {name} has microbatches and {type(model).__name__} has batch norm, which "
-            "would take each microbatch's own mean; "
-            "expected layers that treat each item alone. Pass strategy='split', or a transformer."
+            "would take each microbatch's own mean; expected layers that treat each item alone. "
+            "Pass strategy='split', or a transformer."
         )
     if name == "pipeline-1f1b" and asked.microbatches < ranks:  # PyTorch's own condition
         raise InputError(
             f"train: {name} with {asked.microbatches} microbatches on {ranks} ranks; Schedule1F1B "
-            "expects at least as many as ranks. "
-            f"Pass microbatches={ranks}."
+            f"expects at least as many as ranks. Pass microbatches={ranks}."
         )
 
 

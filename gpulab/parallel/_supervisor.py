@@ -142,8 +142,7 @@ class Supervisor:
         except (OSError, ValueError) as error:
             raise RankError(
                 "cluster: the process that watches over the engines is gone, and the engines with "
-                "it; expected it to live as long as the "
-                "cluster. Call recover()."
+                "it; expected it to live as long as the cluster. Call recover()."
             ) from error
 
     def take(self, event: str, name: str = "", value: Any = None) -> None:

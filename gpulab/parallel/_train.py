@@ -116,8 +116,8 @@ def train(
     )
     if not isinstance(ranks, Ranks):
         raise InputError(
-            f"train: ranks is {shown(ranks)}; expected a started cluster. "
-            "Use `with gl.parallel.cluster(n=2) as ranks:`."
+            f"train: ranks is {shown(ranks)}; expected a started cluster. Use `with "
+            "gl.parallel.cluster(n=2) as ranks:`."
         )
     source = training.task(task)
     whole = source.make_model(job.seed) if model is None else model
@@ -194,9 +194,8 @@ def _refuse_incomparable(model: Any) -> None:
         if isinstance(share, float) and share > 0:
             raise InputError(
                 f"train: {name or type(module).__name__} drops values at random (p={share:g}), "
-                "different ones on each rank; expected "
-                "a model without dropout, so that ranks and one process can be compared. Build it "
-                "with dropout=0."
+                "different ones on each rank; expected a model without dropout, so that ranks and "
+                "one process can be compared. Build it with dropout=0."
             )
 
 
@@ -342,8 +341,7 @@ def _disagreement(result: StrategyResult, model: Any, single_state: dict[str, An
         return Note(
             "diverged",
             f"The single process also has numbers that are infinite or nan {when}, so nothing can "
-            "be compared from there on. "
-            "Pass a smaller learning_rate.",
+            "be compared from there on. Pass a smaller learning_rate.",
         )
     since = f"from step {wrong[0]} on" if len(wrong) else "in no step, but the parameters differ"
     normed = any(
@@ -358,6 +356,6 @@ def _disagreement(result: StrategyResult, model: Any, single_state: dict[str, An
     return Note(
         "disagree",
         f"The losses differ {since} (largest difference {result.loss_difference:.1e}, parameters "
-        f"{result.state_difference:.1e}, "
-        f"tolerance {result.tolerance:.0e}): this is not what one process computes. {why}",
+        f"{result.state_difference:.1e}, tolerance {result.tolerance:.0e}): this is not what one "
+        f"process computes. {why}",
     )

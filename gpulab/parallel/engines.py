@@ -293,8 +293,8 @@ class LocalEngines(Engines):
 
     def _refusal(self, failed: str, why: str, last: str) -> RankError:
         fix = (
-            "Free some memory or processor time and start it again; `gpulab doctor` looks at "
-            "the installation."
+            "Free some memory or processor time and start it again; `gpulab doctor` looks at the "
+            "installation."
         )
         return RankError(
             f"cluster: {failed} ({why}{f'; its last output: {last}' if last else ''}); expected "
@@ -345,9 +345,9 @@ class ProfileEngines(Engines):
         if not (folder / _CONFIGURATION).exists():
             raise RankError(
                 f"cluster: profile {self.profile} has neither a running controller nor a "
-                f"{_CONFIGURATION} to start engines with; "
-                f"expected one of them. Run `ipcluster start --profile={self.profile} "
-                f"--n={self.n}`, or write the file: docs/clusters.md."
+                f"{_CONFIGURATION} to start engines with; expected one of them. Run `ipcluster "
+                f"start --profile={self.profile} --n={self.n}`, or write the file: "
+                "docs/clusters.md."
             )
         progress(0.1, f"starting engines as profile {self.profile} says")
         self._supervisor = Supervisor(threads=1, end_seconds=_STOP_SECONDS + 10)
@@ -378,8 +378,8 @@ class ProfileEngines(Engines):
         if len(hosts) < self.n:
             raise RankError(
                 f"{function}: {len(hosts)} of the engines of profile {self.profile} answer; "
-                f"expected {self.n}, idle. {more} with `ipcluster engines "
-                f"--profile={self.profile} --n={self.n - len(hosts)}`, {otherwise}."
+                f"expected {self.n}, idle. {more} with `ipcluster engines --profile={self.profile} "
+                f"--n={self.n - len(hosts)}`, {otherwise}."
             )
         self.ids = tuple(sorted(hosts, key=lambda engine: (hosts[engine], engine))[: self.n])
 
@@ -421,9 +421,8 @@ class ProfileEngines(Engines):
     def _refusal(self, failed: str, why: str, last: str) -> RankError:
         return RankError(
             f"cluster: {failed} for profile {self.profile} "
-            f"({why}{f'; its last output: {last}' if last else ''}); expected "
-            f"{self.n} engines. Check the output of `ipcluster start --profile={self.profile} "
-            f"--n={self.n}`."
+            f"({why}{f'; its last output: {last}' if last else ''}); expected {self.n} engines. "
+            f"Check the output of `ipcluster start --profile={self.profile} --n={self.n}`."
         )
 
 
@@ -448,9 +447,8 @@ def _connect(file: Path, seconds: float = _CONNECT_SECONDS) -> Any:
                 continue
             raise RankError(
                 f"cluster: no controller answers at the address in {file} ({message_of(error)}); "
-                f"expected one within {seconds:.0f} s. "
-                "Start it with `ipcluster start` or `ipcontroller`, and check that this machine "
-                "can reach it."
+                f"expected one within {seconds:.0f} s. Start it with `ipcluster start` or "
+                "`ipcontroller`, and check that this machine can reach it."
             ) from error
 
 
@@ -473,9 +471,8 @@ def _find_profile(name: str) -> Path:
     )
     raise InputError(
         f"cluster: there is no ipyparallel profile {name!r} in {home}; expected one of: "
-        f"{', '.join(known) or 'none yet'}. "
-        f"Make it with `ipython profile create --parallel --profile={name}`; docs/clusters.md has "
-        "its contents."
+        f"{', '.join(known) or 'none yet'}. Make it with `ipython profile create --parallel "
+        f"--profile={name}`; docs/clusters.md has its contents."
     )
 
 

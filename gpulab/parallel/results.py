@@ -459,8 +459,8 @@ class ScheduleRun(Result):
     def __repr__(self) -> str:
         where = f"{self.schedule} on {plural(self.stages, 'rank')}"
         return (
-            f"<{where}: bubble {self.bubble_ratio:.1%} measured, "
-            f"{self.model.bubble_ratio:.1%} in theory>"
+            f"<{where}: bubble {self.bubble_ratio:.1%} measured, {self.model.bubble_ratio:.1%} in "
+            "theory>"
         )
 
     def table(
@@ -593,8 +593,8 @@ class RankMemory(Result):
     def __repr__(self) -> str:
         return (
             f"<{self.label}, {self.strategy} on {plural(self.ranks, 'rank')}, rank {self.rank}: "
-            f"peak {format_bytes(self.peak_bytes)} "
-            f"+ scratch {format_bytes(self.scratch_bytes)} (modelled)>"
+            f"peak {format_bytes(self.peak_bytes)} + scratch {format_bytes(self.scratch_bytes)} "
+            "(modelled)>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -731,8 +731,8 @@ class CollectiveSweep(Result):
             return f"<{self.label}: no point>"
         last = self.points[-1]
         return (
-            f"<{self.label}: {format_bytes(last.nbytes)} in "
-            f"{format_seconds(last.median_seconds)}, {plural(len(self.points), 'size')}>"
+            f"<{self.label}: {format_bytes(last.nbytes)} in {format_seconds(last.median_seconds)}, "
+            f"{plural(len(self.points), 'size')}>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -906,8 +906,8 @@ class ScalingResult(Result):
         if last.speedup is None or len(self.points) == 1:
             who = plural(last.ranks, "rank")
             return (
-                f"{who}: {format_seconds(last.median_seconds)} a step; there is nothing to "
-                "compare it with."
+                f"{who}: {format_seconds(last.median_seconds)} a step; there is nothing to compare "
+                "it with."
             )
         said = (
             f"{last.ranks} ranks have a speed-up of {format_ratio(last.speedup)} "
@@ -917,8 +917,7 @@ class ScalingResult(Result):
         if last.ranks > self.processors and self.stage == COMPUTED:
             said += (
                 f", but on {plural(self.processors, 'processor')} they take turns: this machine "
-                "shows the cost of more ranks, "
-                "not their gain"
+                "shows the cost of more ranks, not their gain"
             )
         elif self.stage == WAITED:
             said += (
@@ -954,8 +953,8 @@ class ScalingResult(Result):
         if self.latency_seconds is not None and self.bandwidth_bytes_per_second is not None:
             rate = format_bytes_per_second(self.bandwidth_bytes_per_second)
             link = (
-                f"{format_seconds(self.latency_seconds)} a message and {rate}, from the "
-                "measured all-reduce"
+                f"{format_seconds(self.latency_seconds)} a message and {rate}, from the measured "
+                "all-reduce"
             )
             rows.append(("link", link, "", "", "", ""))
         what = (
@@ -1070,8 +1069,8 @@ class GlobalBatchResult(Result):
     def __repr__(self) -> str:
         sizes = sorted({row.global_batch for row in self.rows})
         return (
-            f"<{self.task}: global batches of {sizes[0]} to {sizes[-1]} over {self.epochs} "
-            f"epochs, {len(self.rules)} rules>"
+            f"<{self.task}: global batches of {sizes[0]} to {sizes[-1]} over {self.epochs} epochs, "
+            f"{len(self.rules)} rules>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

@@ -105,9 +105,8 @@ def _packing(*values: object) -> Iterator[None]:
     except Exception as error:
         raise InputError(
             f"run: the call cannot be sent to the ranks ({type(error).__name__}: "
-            f"{message_of(error)}); expected a function and "
-            "arguments that can be pickled. Make open files, locks, generators and tensors on a "
-            "GPU inside the function."
+            f"{message_of(error)}); expected a function and arguments that can be pickled. Make "
+            "open files, locks, generators and tensors on a GPU inside the function."
         ) from error
     finally:
         for module in added:

@@ -208,8 +208,7 @@ def autocast_policy(
         some = ", ".join(list(CASES)[:8])
         raise InputError(
             f"autocast_policy: operator {shown(unknown[0])} is unknown; expected PyTorch's name of "
-            f"one of {len(CASES)}, such as {some}. "
-            "Leave operators out for all of them."
+            f"one of {len(CASES)}, such as {some}. Leave operators out for all of them."
         )
     names = tuple(str(name) for name in asked)
     if where is not None:

@@ -68,8 +68,8 @@ class Magnitudes(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<{plural(self.count, 'gradient')} of {self.kind}, from {_number(self.smallest)} "
-            f"to {_number(self.largest)}>"
+            f"<{plural(self.count, 'gradient')} of {self.kind}, from {_number(self.smallest)} to "
+            f"{_number(self.largest)}>"
         )
 
     @classmethod

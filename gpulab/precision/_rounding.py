@@ -168,8 +168,8 @@ def as_float64(function: str, x: Any) -> np.ndarray:
             if not np.array_equal(back, given, equal_nan=given.dtype.kind == "f"):
                 raise InputError(
                     f"{function}: x holds {with_article(str(given.dtype))} that float64 does not, "
-                    "so it would be rounded twice; expected "
-                    "float64 numbers. Convert it first, if one more rounding does no harm."
+                    "so it would be rounded twice; expected float64 numbers. Convert it first, if "
+                    "one more rounding does no harm."
                 )
     return converted
 

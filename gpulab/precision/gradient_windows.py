@@ -96,8 +96,8 @@ class GradientWindow(Result):
         """What happens at this scale, and which scales are safe."""
         name = self.format.name
         broken = (
-            f"{self.not_finite:,} of {self.count:,} gradients are infinite or nan already, "
-            "which no scale can fix."
+            f"{self.not_finite:,} of {self.count:,} gradients are infinite or nan already, which "
+            "no scale can fix."
         )
         if self.zeros + self.not_finite == self.count:
             return (
@@ -106,8 +106,8 @@ class GradientWindow(Result):
                 else (
                     "The one gradient is exactly zero, so there is nothing to scale."
                     if self.count == 1
-                    else f"All {self.count:,} gradients are exactly zero, so there is nothing "
-                    "to scale."
+                    else f"All {self.count:,} gradients are exactly zero, so there is nothing to "
+                    "scale."
                 )
             )
         parts = [broken] if self.not_finite else []

@@ -175,6 +175,6 @@ def refuse_long(
     # Rounded so that what is too long does not read as what is allowed: 3.4 and not 3 beside 3.
     estimate = f"{least:.0f}" if round(least) > longest_seconds else f"{least:.1f}"
     raise InputError(
-        f"{who}: a {what} would take about {estimate} s here; expected at most "
-        f"{longest_seconds:g} s. Left out."
+        f"{who}: a {what} would take about {estimate} s here; expected at most {longest_seconds:g} "
+        "s. Left out."
     )

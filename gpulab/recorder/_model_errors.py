@@ -61,8 +61,8 @@ class ModelError(Result):
         low, high = self.middle
         return (
             f"on {self.recording} the recorded time is {self.median_ratio:.2g} times the model's "
-            "in the median of "
-            f"{plural(self.cases, 'case')}, {low:.2g} to {high:.2g} times in the middle 80 %"
+            f"in the median of {plural(self.cases, 'case')}, {low:.2g} to {high:.2g} times in the "
+            "middle 80 %"
         )
 
     def __repr__(self) -> str:

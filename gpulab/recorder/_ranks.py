@@ -147,8 +147,8 @@ class _RankProcesses:
             if not ready:
                 raise DeviceError(
                     f"rank {min(waiting.values())} did not answer within {seconds:.0f} s ({what}); "
-                    "expected an answer. Other ranks may be waiting in a collective that this rank "
-                    "never entered, or the machine is too busy. Run it again."
+                    "expected an answer. Other ranks may be waiting in a collective that this "
+                    "rank never entered, or the machine is too busy. Run it again."
                 )
             for end, rank in waiting.items():
                 if end in ready:
@@ -168,8 +168,8 @@ class _RankProcesses:
                     raise _died(other, what)
             time.sleep(_LOOK_SECONDS)
         raise DeviceError(
-            f"rank {rank} failed in {what}: {answer}; expected it to return. Run it again, or "
-            "with fewer ranks."
+            f"rank {rank} failed in {what}: {answer}; expected it to return. Run it again, or with "
+            "fewer ranks."
         )
 
     def close(self) -> None:
@@ -192,8 +192,8 @@ class _RankProcesses:
 
 def _died(rank: int, what: str) -> DeviceError:
     return DeviceError(
-        f"rank {rank} died in {what}; expected it to answer. Check whether memory ran out, and "
-        "run it again."
+        f"rank {rank} died in {what}; expected it to answer. Check whether memory ran out, and run "
+        "it again."
     )
 
 

@@ -132,8 +132,8 @@ def _gemm(device: Device, dtype: str, n: int) -> Work:
     # never record one thing under the name of another
     if dtype == "tf32" and device.kind == "cuda" and not device.has_tf32:
         raise InputError(
-            f"matrix product tf32: {device.name} has no TF32; expected compute capability 8.0 "
-            "or newer. Left out."
+            f"matrix product tf32: {device.name} has no TF32; expected compute capability 8.0 or "
+            "newer. Left out."
         )
     kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
     # random data: products of zeros draw less power and run faster

@@ -80,8 +80,8 @@ def _previous(out: pathlib.Path, fresh: Recording) -> Recording | None:
     if part is not None:
         before, now = getattr(old.environment, part), getattr(fresh.environment, part)
         raise RecordingError(
-            f"record: {out.name} was made on another {part} ({before!r}); expected {now!r}. "
-            "Pass --out with another file, or --restart to replace this one."
+            f"record: {out.name} was made on another {part} ({before!r}); expected {now!r}. Pass "
+            "--out with another file, or --restart to replace this one."
         )
     return old
 
@@ -289,8 +289,7 @@ def record(
     if not plan:
         raise InputError(
             f"record: none of the requested experiments can run on {where.name}; expected at least "
-            "one that can. Choose others "
-            "(gpulab record --list lists them), or another device."
+            "one that can. Choose others (gpulab record --list lists them), or another device."
         )
     machine = devices.machine()
     base = Recording(
@@ -366,15 +365,14 @@ def _exclusive(target: pathlib.Path) -> Iterator[None]:
             if not free:
                 raise RecordingError(
                     f"record: another gpulab record is writing to {target.name}; expected only one "
-                    "at a time. Wait for it to end, or "
-                    "pass --out with another file."
+                    "at a time. Wait for it to end, or pass --out with another file."
                 )
             yield
     except OSError as error:
         raise RecordingError(
             f"record: {target} cannot be written ({error.strerror or error}); expected a writable "
-            "folder with free space. What was saved "
-            "before is kept; pass --out with another file, or free some space and run it again."
+            "folder with free space. What was saved before is kept; pass --out with another file, "
+            "or free some space and run it again."
         ) from error
 
 

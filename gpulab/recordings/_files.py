@@ -61,8 +61,7 @@ def load(name: str) -> Recording:
             return _opened(path, checked=folder != directory())
     raise RecordingError(
         f"recordings.load: there is no recording {shown(name)}; expected one of: "
-        f"{', '.join(known) or 'none yet'}. Make one with "
-        "`gpulab record --out FILE`."
+        f"{', '.join(known) or 'none yet'}. Make one with `gpulab record --out FILE`."
     )
 
 
@@ -92,8 +91,7 @@ def _opened(file: pathlib.Path, *, checked: bool) -> Recording:
         if about.st_size > MAX_FILE_BYTES:
             raise RecordingError(
                 f"recordings.read: {shown(file.name)} has {about.st_size} bytes; expected at most "
-                f"{MAX_FILE_BYTES}. It is not a gpulab "
-                "recording."
+                f"{MAX_FILE_BYTES}. It is not a gpulab recording."
             )
         return _parsed(file, checked, about.st_size, about.st_mtime_ns)
     except OSError as error:

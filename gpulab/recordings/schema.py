@@ -364,8 +364,8 @@ class Recording(Result):
     def __repr__(self) -> str:
         done = sum(entry.recorded for entry in self.entries)
         return (
-            f"<recording {self.name!r}: {self.environment.device}, "
-            f"{self.environment.date[:10]}, {done} of {len(self.entries)} entries>"
+            f"<recording {self.name!r}: {self.environment.device}, {self.environment.date[:10]}, "
+            f"{done} of {len(self.entries)} entries>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -395,8 +395,8 @@ def refuse_unusable(entries: Iterable[Entry]) -> None:
                 expected = "a whole number from 1" if name in _WHOLE else "a word"
                 raise RecordingError(
                     f"recordings.read: the case {shown(entry.key)} has {shown(name)} = "
-                    f"{shown(value)}; expected {expected}. The file is "
-                    "damaged or was written by another version."
+                    f"{shown(value)}; expected {expected}. The file is damaged or was written by "
+                    "another version."
                 )
 
 
@@ -408,8 +408,7 @@ def _refuse_unseen(what: str, *texts: str) -> None:
     if unseen is not None:
         raise RecordingError(
             f"{what}: the name {shown(unseen)} contains characters that cannot be displayed; "
-            "expected words and numbers. The file "
-            "is damaged."
+            "expected words and numbers. The file is damaged."
         )
 
 

@@ -104,8 +104,8 @@ class RecordingDiff(Result):
         changed = sum(d.differs is True for d in self.differences)
         return (
             f"<{self.first} and {self.second}: {plural(len(self.differences), 'case')} in both, "
-            f"{changed} differ; "
-            f"{len(self.only_first)} only in the first, {len(self.only_second)} only in the second>"
+            f"{changed} differ; {len(self.only_first)} only in the first, {len(self.only_second)} "
+            "only in the second>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -179,8 +179,8 @@ def merge(first: Recording, second: Recording) -> Recording:
         before, after = getattr(first.environment, name), getattr(second.environment, name)
         raise RecordingError(
             f"recordings.merge: {first.name} and {second.name} differ in {name} ({shown(before)} "
-            f"and {shown(after)}); expected the "
-            "same machine and the same software. Keep them as two recordings."
+            f"and {shown(after)}); expected the same machine and the same software. Keep them as "
+            "two recordings."
         )
     older, newer = sorted(
         (dated(first), dated(second)), key=lambda recording: recording.environment.date
@@ -310,8 +310,8 @@ def together(before: Timing, visit: Timing) -> Timing:
     if interval is None:
         apart = f"{format_seconds(min(visits))} to {format_seconds(max(visits))}"
         sentence = (
-            f"{count} visits took from {apart}, so the interval would be meaningless. Use "
-            "more --visits."
+            f"{count} visits took from {apart}, so the interval would be meaningless. Use more "
+            "--visits."
         )
         notes[_NO_INTERVAL] = Note(_NO_INTERVAL, sentence)
     return replace(

@@ -166,8 +166,7 @@ class _Wait:
         if self.stop is not None and self.stop():
             raise StoppedError(
                 f"measure: stopped while waiting {self.seconds():.1f} s for a turn on {self.name}; "
-                "expected to wait until the "
-                f"other measurement ended. Run it again."
+                "expected to wait until the other measurement ended. Run it again."
             )
         if self.waiting is not None:
             self.waiting(self.seconds())

@@ -125,9 +125,9 @@ def of_sampling(
         notes.append(
             Note(
                 "too-short",
-                "one call is too short for the clock, so each sample is the mean of "
-                f"{calls} calls; the interval is that of the "
-                "mean. Do more work per call to time single calls.",
+                f"one call is too short for the clock, so each sample is the mean of {calls} "
+                "calls; the interval is that of the mean. Do more work per call to time single "
+                "calls.",
             )
         )
     return notes
@@ -147,8 +147,7 @@ def _interval(sampled: Sampled, limits: Limits) -> Note | None:
         return Note(
             "stopped",
             f"sampling was stopped after {plural(len(sampled.samples_seconds), 'sample')}; the "
-            "figures are based on "
-            "these. Run it again for more.",
+            "figures are based on these. Run it again for more.",
         )
     if sampled.interval_seconds is None:
         return no_interval(sampled.no_interval_reason or "the samples do not determine an interval")
@@ -162,8 +161,8 @@ def _interval(sampled: Sampled, limits: Limits) -> Note | None:
     return Note(
         "deadline",
         f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % wide, "
-        f"{100 * limits.relative_width:.1f} % was "
-        "requested. Pass a longer deadline, or a larger relative_width.",
+        f"{100 * limits.relative_width:.1f} % was requested. Pass a longer deadline, or a larger "
+        "relative_width.",
     )
 
 
@@ -192,10 +191,9 @@ def collected(collections: list[float], elapsed_seconds: float) -> Note | None:
     return Note(
         "stalled",
         f"another thread's garbage collection stopped this one {plural(len(collections), 'time')}, "
-        "the longest "
-        f"{format_seconds(max(collections))}, {percent(total / elapsed_seconds)} of the time in "
-        "total. That thread makes objects, perhaps "
-        "in cycles; end it, and measure again.",
+        f"the longest {format_seconds(max(collections))}, {percent(total / elapsed_seconds)} of "
+        "the time in total. That thread makes objects, perhaps in cycles; end it, and measure "
+        "again.",
     )
 
 
@@ -244,10 +242,8 @@ def stalled(
     return Note(
         "stalled",
         f"the process stood still {count} time{'s' if count != 1 else ''}, the longest "
-        f"{format_seconds(longest)}, "
-        f"{percent(stopped / total)} of the time in "
-        "total (it was stopped, or lost its core). Those samples do not show the work; measure "
-        "again.",
+        f"{format_seconds(longest)}, {percent(stopped / total)} of the time in total (it was "
+        "stopped, or lost its core). Those samples do not show the work; measure again.",
     )
 
 
@@ -277,8 +273,7 @@ def unstable(samples_seconds: np.ndarray, relative_width: float) -> Note | None:
         return Note(
             "unstable",
             f"the time per call jumps between two levels, {format_seconds(low)} and "
-            f"{format_seconds(high)} "
-            f"({percent(high / low - 1)} apart). {advice}",
+            f"{format_seconds(high)} ({percent(high / low - 1)} apart). {advice}",
         )
     swing = wander(samples_seconds, least)
     if swing is not None:
@@ -301,8 +296,7 @@ def slow_first_call(first_seconds: float, median_seconds: float) -> Note | None:
     return Note(
         "slow-first-call",
         f"the first call took {format_seconds(first_seconds)}{times} (compiling, loading, "
-        "allocating). It is not in the median; "
-        f"count it if you call the function only once.",
+        "allocating). It is not in the median; count it if you call the function only once.",
     )
 
 
@@ -486,13 +480,12 @@ def of_turn(turn: Turn, device: str) -> Note:
         return Note(
             "turn-taking",
             f"another gpulab measurement held {device} for more than {turn.waited_seconds:.0f} s, "
-            "so this one ran at the "
-            f"same time. Measure again when it is done.",
+            "so this one ran at the same time. Measure again when it is done.",
         )
     return Note(
         "turn-taking",
-        f"waited {format_seconds(turn.waited_seconds)} for another gpulab measurement on "
-        f"{device}; they did not overlap.",
+        f"waited {format_seconds(turn.waited_seconds)} for another gpulab measurement on {device}; "
+        "they did not overlap.",
     )
 
 
@@ -510,8 +503,7 @@ def elsewhere(seen: Device, named: Device) -> Note:
     return Note(
         "skipped",
         f"the arrays are on {seen}, and {named} was named: both were waited for, but the result is "
-        f"labeled {named}. Name {seen}, "
-        f"or move the arrays first: gl.to_device(x, '{named}').",
+        f"labeled {named}. Name {seen}, or move the arrays first: gl.to_device(x, '{named}').",
     )
 
 
@@ -533,8 +525,7 @@ HOST_COPIES = Note(
 NO_ACCELERATOR = Note(
     "skipped",
     "PyTorch sees no accelerator on this machine, so there is one row and no speed-up. "
-    "gl.recordings has machines with an "
-    "accelerator; `gpulab doctor` reports what is missing here.",
+    "gl.recordings has machines with an accelerator; `gpulab doctor` reports what is missing here.",
 )
 
 
@@ -544,15 +535,14 @@ def disagree(names: list[str], difference: float, tolerance: float) -> Note:
         return Note(
             "disagree",
             f"{', '.join(names)}: the result differs from the reference in shape or type, or has "
-            "an overflow or nan where the reference "
-            "has a number, so no speed-up is reported. Find out why before you compare times.",
+            "an overflow or nan where the reference has a number, so no speed-up is reported. "
+            "Find out why before you compare times.",
         )
     return Note(
         "disagree",
         f"{', '.join(names)}: the result differs from the reference by {difference:.1e} of its "
-        "largest value "
-        f"({tolerance:.1e} is allowed), so no speed-up is reported. "
-        "Find out why before you compare times.",
+        f"largest value ({tolerance:.1e} is allowed), so no speed-up is reported. Find out why "
+        "before you compare times.",
     )
 
 

@@ -117,10 +117,8 @@ def _with_zeros(sparse: Any) -> Any:
     if free is not None and nbytes > free:  # Linux would grant it and kill the kernel later
         raise OutOfMemoryError(
             f"compare: a sparse result of shape {tuple(sparse.shape)} takes {format_bytes(nbytes)} "
-            "as a dense array, "
-            f"and {format_bytes(free)} is free; expected enough memory to check that the results "
-            "agree. Return something smaller, "
-            "such as its product with a vector."
+            f"as a dense array, and {format_bytes(free)} is free; expected enough memory to check "
+            "that the results agree. Return something smaller, such as its product with a vector."
         )
     return sparse.to_dense()
 

@@ -321,9 +321,8 @@ def gather(
     if unknown:
         raise InputError(
             f"compare: {', '.join(unknown)} are parameters of catalogue workloads, not of a "
-            "function; expected only the "
-            "function's arguments. Pass the function's inputs as arrays of the size and dtype that "
-            "you want."
+            "function; expected only the function's arguments. Pass the function's inputs as "
+            "arrays of the size and dtype that you want."
         )
     if isinstance(work, Mapping):
         return _of_methods(work, args, devices, clock)
@@ -376,8 +375,7 @@ def _of_workload(
     if args:
         raise InputError(
             f"compare: {work if isinstance(work, str) else work.label} makes its own inputs; "
-            "expected only its size and "
-            f"dtype. Pass n=..., dtype=..."
+            "expected only its size and dtype. Pass n=..., dtype=..."
         )
     w = work if isinstance(work, Workload) else workloads.get(work)(**params)
     for place in places:
@@ -444,8 +442,7 @@ def _of_methods(
     if len(places) > 1:
         raise InputError(
             f"compare: {len(places)} devices for a mapping of functions; expected at most one. "
-            "Compare the functions on one device "
-            f"at a time."
+            "Compare the functions on one device at a time."
         )
     contenders = []
     for label, fn in functions.items():

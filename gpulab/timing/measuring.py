@@ -144,8 +144,7 @@ def measure(
     if isinstance(fn, str):
         raise InputError(
             f"measure: got the text {fn[:40]!r}; expected a function. Use gl.compare({fn[:40]!r}) "
-            "for a catalogue workload, or "
-            f"gl.workloads.get(name)."
+            "for a catalogue workload, or gl.workloads.get(name)."
         )
     if not callable(fn):
         raise InputError(
@@ -240,8 +239,7 @@ class Limits:
         if relative_width > 1:
             raise InputError(
                 f"{function}: relative_width={shown(relative_width)}; expected a share of the "
-                "median, up to 1. "
-                "Pass 0.02 for an interval of 2 %."
+                "median, up to 1. Pass 0.02 for an interval of 2 %."
             )
         report = _given.callback(function, "progress", progress)
         ask = _given.callback(function, "stop", stop) or (lambda: False)
@@ -593,8 +591,7 @@ class Job:
             )
         raise MeasurementError(
             f"measure: {self.label} raised {type(error).__name__} ({message_of(error)}) {which}; "
-            "expected every call to return. "
-            f"Fix the function and measure again; {kept}.",
+            f"expected every call to return. Fix the function and measure again; {kept}.",
             partial,
         ) from error
 

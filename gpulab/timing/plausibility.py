@@ -129,9 +129,8 @@ def _implausible(rate: str, ratio: float, limit: str, source: str) -> Note:
     return Note(
         "implausible",
         f"{rate} is {format_ratio(ratio)} of what this device can reach ({limit}, {source}). Did "
-        "you forget to synchronize? "
-        "Wait for the device, or for the thread, before the clock is read; or check flops and "
-        "nbytes.",
+        "you forget to synchronize? Wait for the device, or for the thread, before the clock is "
+        "read; or check flops and nbytes.",
     )
 
 
@@ -226,17 +225,17 @@ def _warm_cache(
         _COLD_SHARE * seconds, size / memory.bytes_per_second
     ):
         sign = (
-            "the first call, which did not find them there, took "
-            f"{first_seconds / seconds:.1f} times as long"
+            f"the first call, which did not find them there, took {first_seconds / seconds:.1f} "
+            "times as long"
         )
     else:
         return None
     return Note(
         "warm-cache",
         f"the {format_bytes(size)} fit into {caches[0].name} "
-        f"({format_bytes(caches[0].capacity_bytes)}), and {sign}: the data was still in "
-        "the cache from the previous call. Real data may not be; cold=True empties the caches "
-        "before each call.",
+        f"({format_bytes(caches[0].capacity_bytes)}), and {sign}: the data was still in the cache "
+        "from the previous call. Real data may not be; cold=True empties the caches before each "
+        "call.",
     )
 
 

@@ -99,8 +99,8 @@ class Measurement(Result):
     def __repr__(self) -> str:
         codes = f", notes: {', '.join(note.code for note in self.notes)}" if self.notes else ""
         figure = (
-            f"{format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}, "
-            f"n = {len(self.samples_seconds)}"
+            f"{format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}, n = "
+            f"{len(self.samples_seconds)}"
         )
         return f"<{self.label} on {self.device}: {figure}{codes}>"
 

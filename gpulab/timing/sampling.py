@@ -292,9 +292,8 @@ class _Column:
             finished = min(self._run(calls)[1] for _ in range(attempts))
         if finished <= 0:
             raise InputError(
-                f"sample: the clock did not advance during {calls:,} calls; expected seconds "
-                "that grow while the work runs. "
-                "Pass time.perf_counter, or give the call more to do."
+                f"sample: the clock did not advance during {calls:,} calls; expected seconds that "
+                "grow while the work runs. Pass time.perf_counter, or give the call more to do."
             )
         self.calls = calls
         self.take((start, launched, finished) if calls == 1 else None)

@@ -122,8 +122,8 @@ def median_interval(samples: np.ndarray) -> tuple[Interval | None, str | None]:
     n = len(samples)
     if n < FEWEST_SAMPLES:
         return None, (
-            f"{n} sample{'s are' if n != 1 else ' is'} too few to estimate their correlation; "
-            f"a 95 % interval of the median needs {FEWEST_SAMPLES}. Allow a longer deadline."
+            f"{n} sample{'s are' if n != 1 else ' is'} too few to estimate their correlation; a 95 "
+            f"% interval of the median needs {FEWEST_SAMPLES}. Allow a longer deadline."
         )
     ordered, low, high = _shares(samples)
     return (_quantile(ordered, low), _quantile(ordered, high)), None
@@ -198,8 +198,7 @@ def ratio_interval(
         if len(baseline) != len(other):
             raise InputError(
                 f"ratio_interval: {len(baseline)} and {plural(len(other), 'sample')} can't be "
-                "paired; expected equal numbers. "
-                "Pass paired=False."
+                "paired; expected equal numbers. Pass paired=False."
             )
         if len(other) and float(other.min()) <= 0:
             return None, "a time is zero, so the ratio is undefined. Use more calls per sample."
@@ -253,8 +252,8 @@ def _checked(samples: np.ndarray) -> np.ndarray:
     if samples.ndim != 1 or not np.isfinite(samples).all():
         raise InputError(
             f"median_interval: samples of shape {samples.shape} with "
-            f"{int((~np.isfinite(samples)).sum())} that are not finite; "
-            "expected one dimension of finite numbers. Pass the samples of one call."
+            f"{int((~np.isfinite(samples)).sum())} that are not finite; expected one dimension of "
+            "finite numbers. Pass the samples of one call."
         )
     return samples
 

@@ -155,7 +155,6 @@ def restore(
         # and copies what matches before it reports what does not
         model.load_state_dict(before, strict=False)
         raise CheckpointError(
-            f"resume: {shown(str(path))} is of another model or optimizer "
-            f"({type(error).__name__}: {message_of(error, 120)}). Pass the model and options that "
-            "it was saved with."
+            f"resume: {shown(str(path))} is of another model or optimizer ({type(error).__name__}: "
+            f"{message_of(error, 120)}). Pass the model and options that it was saved with."
         ) from error

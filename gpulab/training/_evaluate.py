@@ -119,9 +119,8 @@ def answers_of(model: Any, job: Task) -> Answers:
                 )
                 raise ours or InputError(
                     f"evaluate: the model raised {type(error).__name__} on {job.name}'s inputs "
-                    f"{tuple(inputs.shape)} "
-                    f"({message_of(error)}); expected it to take them. Pass a model with the "
-                    "inputs and outputs of task.make_model()."
+                    f"{tuple(inputs.shape)} ({message_of(error)}); expected it to take them. Pass "
+                    "a model with the inputs and outputs of task.make_model()."
                 ) from error
     copies = job.test.copies
     together, each = (

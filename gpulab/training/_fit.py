@@ -252,8 +252,8 @@ def _save(run: Run, target: Path | None, notes: list[Note]) -> None:
         run.save(target)
     except OSError as error:
         sentence = (
-            f"no checkpoint was written to {str(target)!r} "
-            f"({message_of(error, 100)}). Free some space, or save elsewhere."
+            f"no checkpoint was written to {str(target)!r} ({message_of(error, 100)}). Free some "
+            "space, or save elsewhere."
         )
         if all(note.sentence != sentence for note in notes):
             notes.append(Note("skipped", sentence))
@@ -349,8 +349,8 @@ def over_seeds(
     notes = []
     if len(done) < len(chosen) or runs[-1].ended in ("stopped", "interrupted"):
         ended = (
-            f"the runs ended at seed {done[-1]}, {len(done)} of {len(chosen)}; the result has "
-            "only these. Run it again for all of them."
+            f"the runs ended at seed {done[-1]}, {len(done)} of {len(chosen)}; the result has only "
+            "these. Run it again for all of them."
         )
         notes.append(Note("stopped", ended))
     broken = [str(seed) for seed, run in zip(done, runs, strict=True) if run.ended == "diverged"]

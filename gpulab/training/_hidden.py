@@ -174,8 +174,7 @@ def hidden_waits(
     except Exception as error:
         raise InputError(
             f"hidden_waits: the function raised {type(error).__name__} ({message_of(error)}); "
-            "expected it to run. "
-            "Call it once by itself first."
+            "expected it to run. Call it once by itself first."
         ) from error
     sites = tuple(WaitSite(line, what, count) for (line, what), count in waits.found.most_common())
     label = getattr(fn, "__name__", "the function").replace("<lambda>", "the function")

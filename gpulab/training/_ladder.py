@@ -218,9 +218,8 @@ def _script(start: Any, wanted: list[Technique]) -> dict[str, Any]:
         if options.get("model") is not None:
             raise InputError(
                 f"ladder: {what} has a model, {kind_of(options['model'])}, which all forms would "
-                "train in turn; expected one for each. "
-                "Pass a technique with a function that makes one: training.Technique('mine', 'my "
-                "model', model=make)."
+                "train in turn; expected one for each. Pass a technique with a function that "
+                "makes one: training.Technique('mine', 'my model', model=make)."
             )
     return base
 
@@ -299,8 +298,7 @@ class _Climb:
         if run.first_bad_step is not None:
             raise InputError(
                 f"ladder, {self._words(names)}: the loss of step {run.first_bad_step} is infinite "
-                "or nan; expected a finite loss. "
-                f"Pass leave_out=[{names[-1]!r}]."
+                f"or nan; expected a finite loss. Pass leave_out=[{names[-1]!r}]."
                 if names
                 else "ladder: the script itself diverges. Pass a smaller learning_rate in start."
             )
@@ -342,9 +340,8 @@ class _Climb:
                 self.too_slow += [alone] if _slower(run, script) <= _SURELY else []
                 return (
                     f"{words}, a sample took {slower:.3g} times as long in the first steps: "
-                    "combinations with it would "
-                    "show nothing about the other techniques. (If the machine was busy, this can "
-                    "be chance: run the cell again.)"
+                    "combinations with it would show nothing about the other techniques. (If the "
+                    "machine was busy, this can be chance: run the cell again.)"
                 )
         self.notes += [Note("skipped", f"{technique.title}: {sentence}") for sentence in missing]
         return None
@@ -410,8 +407,8 @@ class _Climb:
         """
         self.stopped = True
         sentence = (
-            f"The ladder was stopped {when}; the result shows what was measured until then. "
-            "Run it again for the rest."
+            f"The ladder was stopped {when}; the result shows what was measured until then. Run it "
+            "again for the rest."
         )
         self.notes.append(Note("stopped", sentence))
 

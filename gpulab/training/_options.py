@@ -82,9 +82,8 @@ def _check_precision(precision: Any) -> None:
     if word.startswith(("float8", "fp8", "float4", "fp4")):
         raise InputError(
             f"fit: precision is {shown(precision)}; {expected}. PyTorch multiplies so few bits "
-            "only on some GPUs (8 bits from compute "
-            "capability 8.9 on), with a scale for each tensor that another library keeps. Pass "
-            "'bfloat16', the next best; "
+            "only on some GPUs (8 bits from compute capability 8.9 on), with a scale for each "
+            "tensor that another library keeps. Pass 'bfloat16', the next best; "
             "gl.precision.matmul_error shows what 8 bits lose."
         )
     if word.startswith(("int", "uint")):
@@ -282,8 +281,8 @@ def _optimizer(
     if optimizer is None or isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(
             f"fit: optimizer is {shown(optimizer)}; expected a name such as 'adam', or a function "
-            "from parameters to an optimizer. "
-            "Pass optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)."
+            "from parameters to an optimizer. Pass optimizer=lambda parameters: "
+            "torch.optim.Adam(parameters, lr=1e-3)."
         )
     if not isinstance(optimizer, str):
         if not callable(optimizer):

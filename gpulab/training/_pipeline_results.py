@@ -35,8 +35,8 @@ _LEAST_STEPS = 2 * _BLOCKS
 BUSY_STALL_RATIO = 0.10
 
 _SOURCE = (
-    "the rules of torch.utils.data.DataLoader (round robin, prefetch_factor, in order) and of "
-    "one CUDA stream"
+    "the rules of torch.utils.data.DataLoader (round robin, prefetch_factor, in order) and of one "
+    "CUDA stream"
 )
 # benchmarks/input_pipeline.py; docs/measurements.md, "The input pipeline", has the table.
 KNOWN_ERROR = (
@@ -237,8 +237,7 @@ class PipelineResult(Result):
         who = "a worker" if self.workers else "the training's own process"
         what = {
             "data": f" for data: {who} needs {format_seconds(self.loading_seconds)} for a batch, "
-            "the step itself "
-            f"{format_seconds(self.compute_seconds)}",
+            f"the step itself {format_seconds(self.compute_seconds)}",
             "copy": f" for the copy of {format_bytes(self.batch_bytes)}, "
             f"{format_seconds(self.copy_seconds)} a step",
             "compute": "; the bottleneck is its own computation, "
@@ -264,8 +263,8 @@ class PipelineResult(Result):
             f"{self.images_per_second:.0f}{f' ({self._between})' if self._between else ''} images/s"
         )
         return (
-            f"<{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, {who}: "
-            f"{rate}, {self.stall_ratio:.0%} stalled>"
+            f"<{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, {who}: {rate}, "
+            f"{self.stall_ratio:.0%} stalled>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -318,8 +317,7 @@ def check_count(function: str, name: str, value: Any, least: int, most: int) -> 
     if not _given.is_whole(value) or not least <= value <= most:
         raise InputError(
             f"{function}: {name} is {shown(value)}; expected a whole number from {least} to "
-            f"{most}. "
-            f"Pass for example {name}={max(least, 2)}."
+            f"{most}. Pass for example {name}={max(least, 2)}."
         )
     return int(value)
 
@@ -474,8 +472,8 @@ def model_pipeline(
     )
     evidence = Evidence.modelled(
         f"a worker loads a batch in {format_seconds(loading)} on a core of its own ({cores} "
-        "cores), a copy takes "
-        f"{format_seconds(copying)}, a step {format_seconds(computing)}, always the same",
+        f"cores), a copy takes {format_seconds(copying)}, a step {format_seconds(computing)}, "
+        "always the same",
         _SOURCE,
         KNOWN_ERROR,
     )

@@ -400,8 +400,8 @@ def _result(
     notes = []
     if (kept := _whole_steps(spans, windows)) < count:
         sentence = (
-            f"{len(spans):,} spans are too many to keep, so the figures are those of the "
-            f"first {plural(kept, 'step')} of {count}. Profile fewer steps."
+            f"{len(spans):,} spans are too many to keep, so the figures are those of the first "
+            f"{plural(kept, 'step')} of {count}. Profile fewer steps."
         )
         notes.append(Note("skipped", sentence))
         windows, end = windows[:kept], windows[kept - 1][1]

@@ -487,14 +487,13 @@ class Run:
         if other:
             raise CheckpointError(
                 f"resume: {str(path)!r} was saved with {message_of(', '.join(other))}; expected "
-                "the same run. Pass these values, or begin "
-                "anew."
+                "the same run. Pass these values, or begin anew."
             )
         if content["step"] > self.options.steps:
             raise CheckpointError(
                 f"resume: {str(path)!r} is at step {content['step']}, the run ends at "
-                f"{self.options.steps}; expected a longer run. "
-                f"Pass for example steps={content['step'] + 100}."
+                f"{self.options.steps}; expected a longer run. Pass for example "
+                f"steps={content['step'] + 100}."
             )
 
     def _restore(self, path: Path, content: dict[str, Any]) -> None:
@@ -618,8 +617,8 @@ def explain(doing: str, error: Exception, options: Options | None = None) -> Gpu
         ways += [] if options.checkpoint else ["checkpoint=True"]
         return OutOfMemoryError(
             f"{doing}: the memory that is free does not hold it; expected it to fit. Pass "
-            f"{', '.join(ways[:-1])} or {ways[-1]}, or call "
-            "gl.memory.release() to give back what earlier cells hold."
+            f"{', '.join(ways[:-1])} or {ways[-1]}, or call gl.memory.release() to give back what "
+            "earlier cells hold."
         )
     if ours is not None:
         return ours
@@ -629,8 +628,8 @@ def explain(doing: str, error: Exception, options: Options | None = None) -> Gpu
     if "DataLoader worker" in text and len(lines) > 1:
         text = f"{message_of(lines[-1], 150)} (in a worker)"
     return InputError(
-        f"{doing} raised {type(error).__name__}: {text or 'no message'}; expected a step "
-        "that runs. "
+        f"{doing} raised {type(error).__name__}: {text or 'no message'}; expected a step that "
+        "runs. "
         + advice(
             str(error), "Try the model on one batch by hand: task.loss(model, task.train[:8])."
         )
@@ -661,8 +660,8 @@ def diverged_note(
     """
     if bad is None:
         when = (
-            f"after the last step ({len(losses) - 1}, loss {losses[-1]:.3g}) the test's loss "
-            "is not a finite number"
+            f"after the last step ({len(losses) - 1}, loss {losses[-1]:.3g}) the test's loss is "
+            "not a finite number"
         )
     else:
         before = f", after {losses[bad - 1]:.3g} at the step before" if bad else ""
@@ -675,8 +674,8 @@ def diverged_note(
     elif non_finite:
         cause = (
             f"{non_finite} of the {options.batch_size} items of that batch hold numbers that are "
-            f"infinite or nan in {options.precision}, so it "
-            "is the data. Find them with torch.isfinite, and fix them or leave them out."
+            f"infinite or nan in {options.precision}, so it is the data. Find them with "
+            "torch.isfinite, and fix them or leave them out."
         )
     elif bad == 0 and options.precision in SCALED:
         cause = (
@@ -692,8 +691,8 @@ def diverged_note(
         cause = _advice(options, own_optimizer)
         if options.precision not in SCALED:
             cause += (
-                " If that changes nothing, a layer makes the nan: look for a division by "
-                "zero, or a root or logarithm of zero."
+                " If that changes nothing, a layer makes the nan: look for a division by zero, or "
+                "a root or logarithm of zero."
             )
     return Note("diverged", f"{when}. {cause}")
 
@@ -754,6 +753,6 @@ def left_out_note(options: Options, skipped: int, steps: int, scale: float) -> N
     )
     return Note(
         "skipped",
-        f"{skipped} of {steps} steps changed no weight, since gradients were infinite or nan "
-        f"in float16; the loss scale fell to {scale:g}{advice}",
+        f"{skipped} of {steps} steps changed no weight, since gradients were infinite or nan in "
+        f"float16; the loss scale fell to {scale:g}{advice}",
     )

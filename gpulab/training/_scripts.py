@@ -47,10 +47,9 @@ _USUAL = ("deadline", "slow-first-call")  # the interval beside the figure says 
 _KINDS = (".md", ".html")
 _READING = (
     "A ratio is a speed-up: the median of turns that the forms took one after the other; in "
-    "brackets its 95 % interval. Unless all of the "
-    f"interval lies more than {100 * LEAST_EFFECT:g} % above or below 1, no difference was shown. "
-    "Accuracy is compared on the same number "
-    "of samples under the same seeds."
+    f"brackets its 95 % interval. Unless all of the interval lies more than {100 * LEAST_EFFECT:g} "
+    "% above or below 1, no difference was shown. Accuracy is compared on the same number of "
+    "samples under the same seeds."
 )
 _STYLE = (
     "body{font-family:system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 "
@@ -290,8 +289,8 @@ class _Script:
         except Exception as error:
             raise InputError(
                 f"compare_scripts: {self.name} raised {type(error).__name__} "
-                f"({message_of(error)}); expected it to train the model. "
-                "Call it once by itself: script(task.make_model(), task.train)."
+                f"({message_of(error)}); expected it to train the model. Call it once by itself: "
+                "script(task.make_model(), task.train)."
             ) from error
 
     def timed(self, data: Data) -> Callable[[], None]:
@@ -317,14 +316,13 @@ class _Script:
         if late:
             raise InputError(
                 f"compare_scripts: {self.name} returned while it was still training ({late:,} "
-                "samples went through the model after that), "
-                "so a clock stops before the work is done. Wait for the work before you return."
+                "samples went through the model after that), so a clock stops before the work is "
+                "done. Wait for the work before you return."
             )
         if not returned:
             raise InputError(
                 f"compare_scripts: {self.name} passed no sample through the model that it was "
-                "given; expected it to train this model. "
-                "Call model(inputs) with gradients."
+                "given; expected it to train this model. Call model(inputs) with gradients."
             )
         return returned
 
@@ -437,8 +435,7 @@ def speedup_report(
     if wrong or not results:
         raise InputError(
             f"speedup_report: {shown(wrong[0]) if wrong else 'no result'} was given; expected what "
-            "gl.training.ladder or "
-            "gl.training.compare_scripts returned. Pass one or both."
+            "gl.training.ladder or gl.training.compare_scripts returned. Pass one or both."
         )
     if not isinstance(title, str) or not title.strip():
         raise InputError(

@@ -196,14 +196,13 @@ def _made(make: Callable[[Any], Any], parameters: list[Any]) -> Any:
     except Exception as error:
         raise InputError(
             f"fit: making the optimizer raised {type(error).__name__} ({message_of(error)}); "
-            "expected it to take the parameters. "
-            "Pass optimizer='adam', or a function from parameters to an optimizer."
+            "expected it to take the parameters. Pass optimizer='adam', or a function from "
+            "parameters to an optimizer."
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(
-            f"fit: the optimizer's function returned {shown(optimizer)}; expected an optimizer "
-            "of PyTorch. "
-            "Return for example torch.optim.Adam(parameters, lr=1e-3)."
+            f"fit: the optimizer's function returned {shown(optimizer)}; expected an optimizer of "
+            "PyTorch. Return for example torch.optim.Adam(parameters, lr=1e-3)."
         )
     return optimizer
 

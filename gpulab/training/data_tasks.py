@@ -83,10 +83,9 @@ def _raw_digits() -> tuple[np.ndarray, np.ndarray]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise MissingLibraryError(
-            "training: the digits come with scikit-learn, which is not installed here; expected it "
-            "to be. "
-            f"Run {pip_command('install scikit-learn')}, or take the task 'prose-transformer', "
-            "which needs nothing."
+            "training: the digits come with scikit-learn, which is not installed here; expected "
+            f"it to be. Run {pip_command('install scikit-learn')}, or take the task "
+            "'prose-transformer', which needs nothing."
         ) from error
     images, classes = load_digits(return_X_y=True)
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(images))

@@ -201,10 +201,9 @@ def check_shared(who: str, nbytes: int, workers: int, prefetch: int) -> None:
     ):
         raise OutOfMemoryError(
             f"{who}: {workers} workers, each {prefetch} batches ahead, need {format_bytes(needed)} "
-            "of shared memory, and "
-            f"{_LINUX_SHARED} has {format_bytes(free)} free; expected room for them. Lower "
-            "workers, prefetch or batch_size, free some "
-            "there, or start the container with more (docker run --shm-size=1g)."
+            f"of shared memory, and {_LINUX_SHARED} has {format_bytes(free)} free; expected room "
+            "for them. Lower workers, prefetch or batch_size, free some there, or start the "
+            "container with more (docker run --shm-size=1g)."
         )
 
 

@@ -311,8 +311,7 @@ def _modelled(nbytes: int, seconds: float, pinned: bool) -> ModelledAccelerator:
     copy = link.seconds(nbytes)
     evidence = Evidence.modelled(
         f"each step takes {format_seconds(seconds)} and each copy {format_seconds(copy)}, as over "
-        f"{link.name}; the host sleeps meanwhile; "
-        "the loading beside it is measured",
+        f"{link.name}; the host sleeps meanwhile; the loading beside it is measured",
         f"a stated time; {link.evidence.source}",
         link.evidence.known_error,
     )
@@ -389,8 +388,7 @@ def drive(
         except RuntimeError as error:
             raise MeasurementError(
                 f"pipeline: the workers gave no batch {step} ({message_of(error)}); expected one "
-                f"within {_TIMEOUT_SECONDS:.0f} s. "
-                "Lower the number of workers, or pass workers=0."
+                f"within {_TIMEOUT_SECONDS:.0f} s. Lower the number of workers, or pass workers=0."
             ) from error
         loads.append((batch.worker, batch.start, batch.end))
         accelerator.step(batch)

@@ -482,8 +482,8 @@ class Learned(Result):
     def __str__(self) -> str:
         low, high = map(format_points, self.interval)
         return (
-            f"{100 * self.accuracy.mean:.1f} % ({format_points(self.difference)} points "
-            f"[{low}, {high}]): {self.verdict}"
+            f"{100 * self.accuracy.mean:.1f} % ({format_points(self.difference)} points [{low}, "
+            f"{high}]): {self.verdict}"
         )
 
 
@@ -710,8 +710,8 @@ def trains_less(names: tuple[str, str], samples: tuple[int, int]) -> str:
         for name, count in zip(names, samples, strict=True)
     )
     return (
-        f"{second}, and {first}: it is faster because it trains less. Keep the number of "
-        "samples equal."
+        f"{second}, and {first}: it is faster because it trains less. Keep the number of samples "
+        "equal."
     )
 
 
@@ -781,8 +781,7 @@ class ScriptsResult(Result):
         if self.gain.interval is None:
             found.append(
                 f"No speed-up was shown: {format_ratio(self.gain.ratio)}, but the times vary so "
-                "much that no interval can be given. "
-                "Close other programs, and run it again."
+                "much that no interval can be given. Close other programs, and run it again."
             )
         elif self.gain.verdict != "faster":
             found.append(
@@ -798,8 +797,8 @@ class ScriptsResult(Result):
             return self.objections[0]
         return (
             f"{self.names[1]} has a speed-up of {self.gain} over {self.names[0]} on the same "
-            "samples, and the accuracy is "
-            f"{self.accuracy_verdict} ({format_points(self.accuracy_difference)} points "
+            f"samples, and the accuracy is {self.accuracy_verdict} "
+            f"({format_points(self.accuracy_difference)} points "
             f"[{', '.join(map(format_points, self.accuracy_interval))}])."
         )
 

@@ -117,8 +117,8 @@ def break_even(
             else "No accelerator was named"
         )
         sentence = (
-            f"{missing} to compare {where.name} with; pass link='pcie4-x16' for a modelled "
-            "one, or a recording."
+            f"{missing} to compare {where.name} with; pass link='pcie4-x16' for a modelled one, or "
+            "a recording."
         )
         return BreakEven(
             label, None, "no accelerator", sentence, (), (), Evidence.measured(where.name, 0)

@@ -163,9 +163,9 @@ class AlphaBeta(Result):
     def __repr__(self) -> str:
         return (
             f"<latency {format_seconds(self.latency_seconds)}, bandwidth "
-            f"{format_bytes_per_second(self.bandwidth_bytes_per_second)}, "
-            f"{len(self.knees_bytes)} knee{'s' if len(self.knees_bytes) != 1 else ''}, held-out "
-            f"error {self.held_out_error:.1%}>"
+            f"{format_bytes_per_second(self.bandwidth_bytes_per_second)}, {len(self.knees_bytes)} "
+            f"knee{'s' if len(self.knees_bytes) != 1 else ''}, held-out error "
+            f"{self.held_out_error:.1%}>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -282,8 +282,7 @@ def _points(nbytes: Any, seconds: Any) -> tuple[np.ndarray, np.ndarray]:
     if not all(((v > _SMALLEST) & (v < _LARGEST)).all() for v in (x, y)):
         raise InputError(
             f"fit: a size or a time is zero, negative, not a number or above {_LARGEST:g}; "
-            "expected positive ones in bytes and seconds. "
-            "Leave such points out."
+            "expected positive ones in bytes and seconds. Leave such points out."
         )
     sizes = np.unique(x)
     if len(sizes) < MIN_SIZES:

@@ -240,8 +240,7 @@ def _check_chunks(function: str, chunks: Any, nbytes: int) -> int:
     if not _given.is_whole(chunks) or not 1 <= chunks <= max(1, nbytes // ITEMSIZE):
         raise InputError(
             f"{function}: {shown(chunks)} chunks of {nbytes} bytes were requested; expected a "
-            "whole number from 1, with at least "
-            f"{ITEMSIZE} bytes each. Pass for example chunks=8."
+            f"whole number from 1, with at least {ITEMSIZE} bytes each. Pass for example chunks=8."
         )
     return int(chunks)
 
@@ -270,8 +269,7 @@ def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | Non
         timeline += [Span("copy", i, i * copy, there), Span("compute", i, start, free)]
     evidence = Evidence.modelled(
         f"link {link.name}: {link.evidence.assumptions or 'the fit of a sweep'}; compute in equal "
-        f"parts of {format_seconds(compute)}, "
-        "copy and compute do not slow each other down",
+        f"parts of {format_seconds(compute)}, copy and compute do not slow each other down",
         link.evidence.source or "a sweep on this machine",
         link.evidence.known_error,
     )
@@ -306,9 +304,8 @@ def _notes(timeline: Sequence[Span], chunks: int) -> list[Note]:
         Note(
             "no-overlap",
             f"Copy and compute ran at the same time for {format_seconds(together)} of the "
-            f"{format_seconds(shorter)} possible; "
-            "overlap needs pinned memory, a second stream or a free core, and chunks that are "
-            "neither too small nor too large.",
+            f"{format_seconds(shorter)} possible; overlap needs pinned memory, a second stream or "
+            "a free core, and chunks that are neither too small nor too large.",
         )
     ]
 
@@ -387,9 +384,9 @@ def _doubts(
             Note(
                 "implausible",
                 f"In chunks it took {format_seconds(seconds)}, less than the "
-                f"{'copy' if copy > compute else 'compute'} alone with "
-                f"{format_seconds(longer)}: a run was disturbed, or chunks were still in a cache "
-                "when they were computed. Measure again.",
+                f"{'copy' if copy > compute else 'compute'} alone with {format_seconds(longer)}: a "
+                "run was disturbed, or chunks were still in a cache when they were computed. "
+                "Measure again.",
             )
         )
     inner = gains[1:-1] if len(gains) >= _FEWEST_TO_TRIM else gains
@@ -404,8 +401,7 @@ def _doubts(
             Note(
                 "unstable",
                 f"In chunks it took from {most} to {least} than one after the other, depending on "
-                "the run: no single gain "
-                "describes that. Close other programs, and measure again.",
+                "the run: no single gain describes that. Close other programs, and measure again.",
             )
         )
     return notes

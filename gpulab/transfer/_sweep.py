@@ -177,8 +177,8 @@ def sweep(
         notes.append(
             Note(
                 "stopped",
-                f"The sweep was stopped after {len(points)} of {total} points; run it "
-                "again for the rest.",
+                f"The sweep was stopped after {len(points)} of {total} points; run it again for "
+                "the rest.",
             )
         )
     environment = devices.environment(where)
@@ -230,8 +230,7 @@ def _series(
     if any(isinstance(direction, str) and direction == "host" for direction in directions):
         raise InputError(
             "sweep: the direction 'host' is a copy within host memory, which does not involve "
-            f"{device.name}; expected to_device "
-            "or to_host. Pass device='cpu' for that copy."
+            f"{device.name}; expected to_device or to_host. Pass device='cpu' for that copy."
         )
     possible = (
         [kind for kind in memory if kind != "pinned" or can_pin(device)]
@@ -312,8 +311,8 @@ def check_room(function: str, device: Device, direction: str, nbytes: int) -> No
         if free is not None and nbytes * times * MARGIN > free:
             raise OutOfMemoryError(
                 f"{function}: buffers of {format_bytes(nbytes)} do not fit into the "
-                f"{format_bytes(free)} that are free on {place.name}; "
-                f"expected at most {format_bytes(free / times / MARGIN)}. Pass a smaller size."
+                f"{format_bytes(free)} that are free on {place.name}; expected at most "
+                f"{format_bytes(free / times / MARGIN)}. Pass a smaller size."
             )
 
 
@@ -470,8 +469,7 @@ def measure_copy(
     if direction == "host" and memory == "pinned":
         raise InputError(
             "measure_copy: memory='pinned' for a copy within host memory, which uses no link; "
-            "expected memory='pageable', the only kind "
-            "that is measured there. Leave it out."
+            "expected memory='pageable', the only kind that is measured there. Leave it out."
         )
     check_room("measure_copy", where, direction, size)
     copy = _buffers("measure_copy", direction, memory, where, library, size)

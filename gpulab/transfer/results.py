@@ -334,8 +334,8 @@ class Overlap(Result):
     def __repr__(self) -> str:
         return (
             f"<overlap of {format_bytes(self.nbytes)} in {plural(self.chunks, 'chunk')}: "
-            f"{format_seconds(self.seconds)}, one after "
-            f"the other {format_seconds(self.serial_seconds)}, {self.ratio_text} of the ideal gain>"
+            f"{format_seconds(self.seconds)}, one after the other "
+            f"{format_seconds(self.serial_seconds)}, {self.ratio_text} of the ideal gain>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

@@ -691,8 +691,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         if self._stale(shown):
             button = next(a.label for a in self.actions if a.name == shown)
             message = (
-                f"The controls have changed since this result was made: press {button} to "
-                f"update it. {message}"
+                f"The controls have changed since this result was made: press {button} to update "
+                f"it. {message}"
             ).strip()
         self.shown = dataclasses.replace(drawing, message=message)
         if drawing.figure is None:

@@ -56,8 +56,7 @@ class Launch:
             if extent is None:
                 raise InputError(
                     f"SimtMicroscope: {self.name} was passed without a {name}; expected a launch. "
-                    "Pass kernel, grid, block and the "
-                    "kernel's arguments."
+                    "Pass kernel, grid, block and the kernel's arguments."
                 )
 
     @property

@@ -81,8 +81,8 @@ class Job:
             self._thread.start()
         except RuntimeError as error:  # a container's limit of processes counts threads too
             sentence = (
-                f"The work could not start ({error}); expected room for one more thread. Shut "
-                "down other kernels, and run again."
+                f"The work could not start ({error}); expected room for one more thread. Shut down "
+                "other kernels, and run again."
             )
             self._finish(None, sentence)
 
@@ -152,8 +152,8 @@ def in_one_sentence(error: BaseException) -> str:
     kind = type(error).__name__
     text = text if len(text) <= 240 else text[:240].rsplit(" ", 1)[0] + " ..."
     return (
-        f"{kind}{': ' + text if text else ''} (the kernel is still usable; change a control "
-        "and run again, or read instrument.traceback)."
+        f"{kind}{': ' + text if text else ''} (the kernel is still usable; change a control and "
+        "run again, or read instrument.traceback)."
     )
 
 

@@ -137,8 +137,8 @@ class InferencePlanner(Instrument):
         """
         if not isinstance(model, LanguageModel):
             raise InputError(
-                f"load: {shown(model)} is no shape of a model; expected a "
-                "gl.models.LanguageModel. Make one from the model's configuration."
+                f"load: {shown(model)} is no shape of a model; expected a gl.models.LanguageModel. "
+                "Make one from the model's configuration."
             )
         with self._lock:
             self._models[model.name] = model

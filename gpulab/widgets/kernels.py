@@ -54,8 +54,8 @@ class AccessPatterns(Instrument):
 
     title = "Access patterns"
     summary = (
-        "What the 32 lanes of a warp request at once: sectors moved in device memory, and "
-        "bank conflicts in shared memory."
+        "What the 32 lanes of a warp request at once: sectors moved in device memory, and bank "
+        "conflicts in shared memory."
     )
     actions: tuple[Action, ...] = ()
 
@@ -167,8 +167,8 @@ class OccupancyExplorer(Instrument):
                 label="Registers of a thread",
                 options=range(256),
                 default=32,
-                help="As the compiler reports them; each warp of 32 threads gets them in units "
-                "of 256.",
+                help="As the compiler reports them; each warp of 32 threads gets them in units of "
+                "256.",
             ),
             Number(
                 name="shared_bytes_per_block",

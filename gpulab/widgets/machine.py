@@ -157,8 +157,8 @@ class CompareTimings(Instrument):
                     (s, format_seconds(s).replace(".00", "")) for s in (0.5, 1.0, 2.0, 5.0, 10.0)
                 ],
                 default=2.0,
-                help="Sampling stops earlier once the 95 % interval is narrower than 2 % of "
-                "the median.",
+                help="Sampling stops earlier once the 95 % interval is narrower than 2 % of the "
+                "median.",
             ),
             Switch(
                 name="transfer",
@@ -187,8 +187,8 @@ class CompareTimings(Instrument):
                 maximum=2**40,
                 integer=True,
                 suggestions=spec.sizes,
-                help=f"{spec.summary[:1].upper()}{spec.summary[1:]}; n: {spec.size_meaning}. "
-                "Arrow keys step through the usual sizes.",
+                help=f"{spec.summary[:1].upper()}{spec.summary[1:]}; n: {spec.size_meaning}. Arrow "
+                "keys step through the usual sizes.",
             ),
             Choice(
                 name="dtype",
@@ -312,8 +312,8 @@ def _verdict(c: Comparison) -> str:
         agrees = c.max_relative_difference <= c.tolerance
         agreement = (
             f"The results {'agree' if agrees else 'disagree'}: the largest relative difference is "
-            f"{_small(c.max_relative_difference)}, "
-            f"{'within' if agrees else 'beyond'} the tolerance {_small(c.tolerance)}. "
+            f"{_small(c.max_relative_difference)}, {'within' if agrees else 'beyond'} the "
+            f"tolerance {_small(c.tolerance)}. "
         )
     if c.speedup is None:
         alone = "One device, so no speed-up." if len(c.rows) == 1 else "No speed-up is reported."
@@ -322,6 +322,6 @@ def _verdict(c: Comparison) -> str:
     if c.speedup_interval is not None:
         interval = f" (95 % interval {' to '.join(map(format_number, c.speedup_interval))})"
     return (
-        f"{agreement}The fastest other device has a speed-up of {format_number(c.speedup)}x "
-        f"over {c.rows[0].name}{interval}."
+        f"{agreement}The fastest other device has a speed-up of {format_number(c.speedup)}x over "
+        f"{c.rows[0].name}{interval}."
     )

@@ -192,8 +192,8 @@ class MemoryInspector(Instrument):
 
     title = "Memory"
     summary = (
-        "What occupies a device's memory now, how much a training step needs, and whether "
-        "another one would fit."
+        "What occupies a device's memory now, how much a training step needs, and whether another "
+        "one would fit."
     )
     actions: tuple[Action, ...] = (
         Action("snapshot", "Snapshot", "Account for all bytes of the device.", measures=False),
@@ -268,8 +268,8 @@ class MemoryInspector(Instrument):
                 name="precision",
                 label="Precision",
                 options=_PRECISIONS,
-                help="bfloat16 and float16 use autocast: parameters stay in "
-                "float32. The pure formats convert the parameters too.",
+                help="bfloat16 and float16 use autocast: parameters stay in float32. The pure "
+                "formats convert the parameters too.",
                 **step,
             ),
             Switch(
@@ -387,8 +387,8 @@ class MemoryInspector(Instrument):
         if free is not None and needed > free:
             raise OutOfMemoryError(
                 f"Run a step: {step.words} would take {format_bytes(needed)} and "
-                f"{format_bytes(free)} are free on {where.name}; expected "
-                "a step that fits. Choose a smaller batch or model, or press Release first."
+                f"{format_bytes(free)} are free on {where.name}; expected a step that fits. Choose "
+                "a smaller batch or model, or press Release first."
             )
         traced: MemoryTrace = step.run(device, progress, stop)
         return traced
@@ -437,8 +437,8 @@ class MemoryInspector(Instrument):
         )
         if known is None:
             message = (
-                f"Not predicted yet: {step.words}; press Predict if the prediction does not "
-                f"start. {message}"
+                f"Not predicted yet: {step.words}; press Predict if the prediction does not start. "
+                f"{message}"
             )
         return Drawing.of(newest, figure, message)
 
@@ -494,8 +494,7 @@ def _draw_snapshot(s: Snapshot) -> Drawing:
     count = len(s.tensors)
     message = (
         f"{format_bytes(s.free_bytes)} of {format_bytes(s.total_bytes)} are free; "
-        f"{plural(count, 'tensor')} hold{'s' if count == 1 else ''} "
-        f"{format_bytes(s.tensor_bytes)}."
+        f"{plural(count, 'tensor')} hold{'s' if count == 1 else ''} {format_bytes(s.tensor_bytes)}."
     )
     if s.tensors:
         name = s.tensors[0].name or "one without a name"

@@ -55,8 +55,8 @@ class NumberFormats(Instrument):
 
     title = "Number formats"
     summary = (
-        "How a format represents a number: its bits, the numbers next to it, and the same "
-        "number in another format."
+        "How a format represents a number: its bits, the numbers next to it, and the same number "
+        "in another format."
     )
     actions: tuple[Action, ...] = ()
 
@@ -104,8 +104,8 @@ class NumberFormats(Instrument):
             label="Bits that are 1",
             options=[(k, _bit_name(one, k)) for k in range(one.bits)],
             default=(),
-            help="Flip one: s is the sign, e the exponent, m the mantissa; the first bit of "
-            "a field is the most significant.",
+            help="Flip one: s is the sign, e the exponent, m the mantissa; the first bit of a "
+            "field is the most significant.",
         )
 
     def __init__(self, **values: Any) -> None:

@@ -181,8 +181,8 @@ class PipelineSchedule(OnRanks):
 
     title = "Pipeline schedule"
     summary = (
-        "A model split into stages, one per rank, and a batch in microbatches: when each "
-        "stage works, and how large the bubble is."
+        "A model split into stages, one per rank, and a batch in microbatches: when each stage "
+        "works, and how large the bubble is."
     )
     actions: tuple[Action, ...] = (
         Action(
@@ -218,16 +218,16 @@ class PipelineSchedule(OnRanks):
                 label="Microbatches",
                 options=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
                 default=8,
-                help="Parts of the "
-                "batch. The interleaved schedule needs a multiple of the number of stages.",
+                help="Parts of the batch. The interleaved schedule needs a multiple of the number "
+                "of stages.",
             ),
             Slider(
                 name="chunks",
                 label="Parts of the model per stage",
                 options=(2, 3, 4),
                 default=2,
-                help="For the interleaved schedule: "
-                "the batch passes through all stages this many times.",
+                help="For the interleaved schedule: the batch passes through all stages this many "
+                "times.",
             ),
             Number(
                 name="forward_ms",
@@ -258,8 +258,8 @@ class PipelineSchedule(OnRanks):
                 maximum=1000,
                 suggestions=(0.0, 1.0, 2.0, 5.0, 10.0, 20.0),
                 shows_only=True,
-                help="Used in the timetable; the formula does not "
-                "include messages. In a measured run they take their real time.",
+                help="Used in the timetable; the formula does not include messages. In a measured "
+                "run they take their real time.",
             ),
         ]
 
@@ -401,8 +401,7 @@ def _run_words(s: StageSchedule, run: ScheduleRun) -> str:
         messages += f" that do not take exactly {format_seconds(s.transfer)}"
     return (
         f"In the measured run the stages wait {run.bubble_ratio:.1%} of the time; the timetable "
-        f"predicts {s.bubble_ratio:.1%}. The "
-        f"difference of {more:+.1f} points comes from {messages}, from starting passes and from "
-        "other programs. "
-        f"A stage held {_microbatches(max(run.held))} at most."
+        f"predicts {s.bubble_ratio:.1%}. The difference of {more:+.1f} points comes from "
+        f"{messages}, from starting passes and from other programs. A stage held "
+        f"{_microbatches(max(run.held))} at most."
     )

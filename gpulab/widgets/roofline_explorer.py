@@ -119,16 +119,16 @@ class RooflineExplorer(Instrument):
                 label="Time for each",
                 options=seconds,
                 default=0.5,
-                help="Sampling stops earlier once the 95 % "
-                "interval is narrower than 2 % of the median.",
+                help="Sampling stops earlier once the 95 % interval is narrower than 2 % of the "
+                "median.",
             ),
             Choice(
                 name="beside",
                 label="Beside it",
                 options=[(_NONE, "nothing"), *far, *sheets],
                 default=_SHEET,
-                help="The roofs of "
-                "another machine, with recorded points or, for a data sheet, predicted points.",
+                help="The roofs of another machine, with recorded points or, for a data sheet, "
+                "predicted points.",
                 shows_only=True,
             ),
         ]

@@ -70,8 +70,8 @@ class ScalingLab(OnRanks):
 
     title = "Scaling lab"
     summary = (
-        "How much faster do more ranks train? Model curves with sliders, steps measured on "
-        "this machine's ranks, recorded machines."
+        "How much faster do more ranks train? Model curves with sliders, steps measured on this "
+        "machine's ranks, recorded machines."
     )
     actions: tuple[Action, ...] = (
         Action(
@@ -109,8 +109,8 @@ class ScalingLab(OnRanks):
                 label="Scaling",
                 options=_MODES,
                 radio=True,
-                help="For both measurement and models; Amdahl's law "
-                "describes strong scaling, Gustafson's law weak scaling.",
+                help="For both measurement and models; Amdahl's law describes strong scaling, "
+                "Gustafson's law weak scaling.",
             ),
             Several(
                 name="laws",
@@ -181,8 +181,8 @@ class ScalingLab(OnRanks):
                 label="Overlap",
                 options=[(o, f"{100 * o:g} %") for o in (0.0, 0.25, 0.5, 0.75, 1.0)],
                 default=0.0,
-                help="The share of the communication that can overlap with the backward pass, "
-                "if there is enough time.",
+                help="The share of the communication that can overlap with the backward pass, if "
+                "there is enough time.",
                 **live,
             ),
             Choice(
@@ -204,8 +204,8 @@ class ScalingLab(OnRanks):
                 label="Ranks to start",
                 options=(1, 2, 3, 4),
                 default=2,
-                help="Each rank is a process of some hundred "
-                "MiB. If there are more ranks than cores, they take turns.",
+                help="Each rank is a process of some hundred MiB. If there are more ranks than "
+                "cores, they take turns.",
             ),
             Choice(
                 name="recorded",
@@ -387,8 +387,8 @@ def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:
         return []
     last = ring.points[-1]
     words = [
-        f"With communication, {top:,} ranks have a speed-up of {format_ratio(last.speedup)} "
-        f"over one, an efficiency of {100 * last.efficiency:.3g} %; "
+        f"With communication, {top:,} ranks have a speed-up of {format_ratio(last.speedup)} over "
+        f"one, an efficiency of {100 * last.efficiency:.3g} %; "
         f"{100 * last.exposed_seconds / last.seconds:.3g} % of a step is spent waiting for "
         "gradients."
     ]

@@ -188,8 +188,8 @@ class ShardingExplorer(Instrument):
                 label="Sequences",
                 options=[2**k for k in range(7)],
                 default=1,
-                help="Per rank and step; in a pipeline "
-                "per microbatch, with as many microbatches as ranks.",
+                help="Per rank and step; in a pipeline per microbatch, with as many microbatches "
+                "as ranks.",
             ),
             Slider(
                 name="positions",

@@ -54,8 +54,8 @@ class PipelineTimeline(Instrument):
 
     title = "The input pipeline"
     summary = (
-        "Images are loaded, copied and used for training. The accelerator is expensive: see "
-        "where it waits."
+        "Images are loaded, copied and used for training. The accelerator is expensive: see where "
+        "it waits."
     )
     actions: tuple[Action, ...] = (
         Action(
@@ -129,8 +129,8 @@ class PipelineTimeline(Instrument):
                 label="Its step takes",
                 options=[(s, rounded(format_seconds(s))) for s in _STEP_SECONDS],
                 default=0.02,
-                help="Of the modelled accelerator, for any "
-                "batch size; half the time means an accelerator twice as fast.",
+                help="Of the modelled accelerator, for any batch size; half the time means an "
+                "accelerator twice as fast.",
             ),
             Number(
                 name="loading_ms",
@@ -141,8 +141,8 @@ class PipelineTimeline(Instrument):
                 maximum=1000,
                 suggestions=(0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
                 shows_only=True,
-                help="For the modelled timeline: one worker on "
-                "its own core. A measured run without workers sets it to your machine's time.",
+                help="For the modelled timeline: one worker on its own core. A measured run "
+                "without workers sets it to your machine's time.",
             ),
             Number(
                 name="cores",
@@ -395,8 +395,8 @@ class ModelDiet(Instrument):
                 label="Seeds",
                 options=(1, 2, 3, 5),
                 default=1,
-                help="With several, the interval is over seeds and test "
-                "items; the time grows in proportion.",
+                help="With several, the interval is over seeds and test items; the time grows in "
+                "proportion.",
                 **live,
             ),
             Slider(

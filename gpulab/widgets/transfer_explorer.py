@@ -60,8 +60,8 @@ class TransferExplorer(Instrument):
 
     title = "Transfers"
     summary = (
-        "The time of copies between host and device from 1 KiB to 1 GiB, when they pay off, "
-        "and when they can be hidden."
+        "The time of copies between host and device from 1 KiB to 1 GiB, when they pay off, and "
+        "when they can be hidden."
     )
     actions: tuple[Action, ...] = (
         Action("sweep", "Sweep", "Measure copies of many sizes."),
@@ -226,8 +226,8 @@ class TransferExplorer(Instrument):
                 label="Chunks",
                 options=[2**k for k in range(8)],
                 default=8,
-                help="More chunks hide more, until the "
-                "latency of each copy costs more than it hides.",
+                help="More chunks hide more, until the latency of each copy costs more than it "
+                "hides.",
                 **ours,
             ),
             Slider(
@@ -246,8 +246,8 @@ class TransferExplorer(Instrument):
             name="series",
             label="Fitted series",
             options=options or ((_NONE, "none yet"),),
-            help="The series whose time is fitted as latency "
-            "+ size / bandwidth, with the 95 % band for a new measurement.",
+            help="The series whose time is fitted as latency + size / bandwidth, with the 95 % "
+            "band for a new measurement.",
             views=("sweep",),
             shows_only=True,
         )

@@ -122,8 +122,8 @@ register(
         ),
         make_inputs=_linear_inputs,
         params={"features": 2048},
-        counts="2 n f^2 FLOPs and n f for the bias, with f features in and out; batch and "
-        "weights read, batch written",
+        counts="2 n f^2 FLOPs and n f for the bias, with f features in and out; batch and weights "
+        "read, batch written",
         difference=_registry.by_rows((0,)),
         sum_length=lambda w: w.params["features"],
         matrix="matmul",
@@ -734,8 +734,8 @@ def _transformer_memory(w: Workload) -> float:
 
 
 _STEP_BYTES = (
-    "the batch, the weights and Adam's two moments read, weights and moments written; "
-    "activations not counted"
+    "the batch, the weights and Adam's two moments read, weights and moments written; activations "
+    "not counted"
 )
 
 register(
@@ -750,8 +750,8 @@ register(
         make_inputs=_cnn_inputs,
         dtypes=("float32", "float64", "bfloat16"),
         params={"side": 32, "width": 32},
-        counts="FLOPs of convolutions and the head, forward and twice that backward, without "
-        f"the gradient of the images; {_STEP_BYTES}",
+        counts="FLOPs of convolutions and the head, forward and twice that backward, without the "
+        f"gradient of the images; {_STEP_BYTES}",
         difference=_step_difference,
         sum_length=lambda w: w.n * w.params["side"] ** 2,
         matrix="convolution",
@@ -771,8 +771,8 @@ register(
         make_inputs=_transformer_inputs,
         dtypes=("float32", "float64", "bfloat16"),
         params={"width": 256, "layers": 4},
-        counts="FLOPs of matrix products (attention's in full), forward and twice that "
-        f"backward; {_STEP_BYTES}",
+        counts="FLOPs of matrix products (attention's in full), forward and twice that backward; "
+        f"{_STEP_BYTES}",
         difference=_step_difference,
         sum_length=lambda w: w.n * _CONTEXT,
         matrix="matmul",

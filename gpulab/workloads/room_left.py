@@ -55,10 +55,9 @@ def check_dtype(w: Workload, device: Any) -> None:
     ):
         raise InputError(
             f"{w.label}: CPUs emulate this operation in float16, so {format_flops(w.flops)} would "
-            "take about "
-            f"{format_seconds(w.flops / _EMULATED_FLOPS_PER_SECOND)} a call; expected at most "
-            f"{format_flops(EMULATED_FLOPS)}. "
-            f"Pass a smaller n, or dtype='bfloat16' or 'float32'."
+            f"take about {format_seconds(w.flops / _EMULATED_FLOPS_PER_SECOND)} a call; expected "
+            f"at most {format_flops(EMULATED_FLOPS)}. Pass a smaller n, or dtype='bfloat16' or "
+            "'float32'."
         )
 
 
@@ -84,9 +83,8 @@ def check_fits(w: Workload, device: Any) -> None:
         if free is not None and needed > free:
             raise OutOfMemoryError(
                 f"{w.label}: needs about {format_bytes(needed)} on {place.name}, where "
-                f"{format_bytes(free)} is free; "
-                "expected a size that fits. Pass a smaller n, or free memory first "
-                "(gl.memory.release())."
+                f"{format_bytes(free)} is free; expected a size that fits. Pass a smaller n, or "
+                "free memory first (gl.memory.release())."
             )
 
 

@@ -259,9 +259,9 @@ def disassembled(cubin: bytes, *options: str) -> str:
     tool = _nvidia.find_tool("nvdisasm")
     if tool is None:
         raise MissingLibraryError(
-            "sass: NVIDIA's nvdisasm is not installed here, so the machine code cannot be shown as "
-            "text; it needs no GPU. "
-            f"Run {pip_command('install nvidia-cuda-nvdisasm')} and run the cell again."
+            "sass: NVIDIA's nvdisasm is not installed here, so the machine code cannot be shown "
+            f"as text; it needs no GPU. Run {pip_command('install nvidia-cuda-nvdisasm')} and run "
+            "the cell again."
         )
     with TemporaryFolder("sass") as folder:
         file = Path(folder) / "kernel.cubin"
@@ -279,8 +279,8 @@ def disassembled(cubin: bytes, *options: str) -> str:
         except subprocess.CalledProcessError as error:
             raise CompileError(
                 f"sass: {tool.name} cannot read this code ({message_of(error.stderr)}); expected "
-                "code of its own release or "
-                f"older. Run {pip_command('install --upgrade nvidia-cuda-nvdisasm')}.",
+                "code of its own release or older. Run "
+                f"{pip_command('install --upgrade nvidia-cuda-nvdisasm')}.",
                 log=error.stderr,
             ) from error
         except (OSError, subprocess.TimeoutExpired) as error:

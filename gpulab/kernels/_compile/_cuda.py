@@ -313,9 +313,8 @@ def _of_front_end(
         if "open source file" in text:
             return MissingLibraryError(
                 f"compile_cuda: {first.file} includes a header that is not installed ({text}); "
-                "expected all headers of its release. "
-                f"NVIDIA's come with {pip_command('install nvidia-cuda-crt nvidia-cuda-cccl')}, "
-                "those of CUDA 12 with "
+                "expected all headers of its release. NVIDIA's come with "
+                f"{pip_command('install nvidia-cuda-crt nvidia-cuda-cccl')}, those of CUDA 12 with "
                 "nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12."
             )
         return CompileError(
@@ -538,9 +537,8 @@ def checked_arch(arch: object) -> str:
     if found is None or int(found[1] + found[2]) not in known:
         raise InputError(
             f"compile_cuda: arch={shown(arch)} is not one that NVRTC {_nvidia.version()} compiles "
-            "for; expected one of "
-            f"{', '.join(f'sm_{number}' for number in known)}. Take the newest that is not newer "
-            "than your GPU."
+            f"for; expected one of {', '.join(f'sm_{number}' for number in known)}. Take the "
+            "newest that is not newer than your GPU."
         )
     return f"sm_{found[1]}{found[2]}{found[3]}"
 
@@ -563,8 +561,7 @@ def checked_source(source: object) -> str:
     if len(source) > LONGEST_SOURCE:
         raise InputError(
             f"compile_cuda: the source has {len(source):,} characters; expected at most "
-            f"{LONGEST_SOURCE:,}, which already take minutes. "
-            "Compile its parts one at a time."
+            f"{LONGEST_SOURCE:,}, which already take minutes. Compile its parts one at a time."
         )
     if not source.strip():
         raise CompileError(
@@ -656,9 +653,8 @@ def facts_of(
         name = shown_as[kernel["symbol"]]
         if kernel["symbol"] not in used:
             raise CompileError(
-                f"compile_cuda: the assembler's log has no entry for {name}; "
-                "expected its registers and spills. Leave "
-                "out options that silence it.",
+                f"compile_cuda: the assembler's log has no entry for {name}; expected its "
+                "registers and spills. Leave out options that silence it.",
                 log=log,
             )
         # overloads: a text search cannot tell them apart

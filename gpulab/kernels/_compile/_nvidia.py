@@ -207,8 +207,8 @@ def _load(name: str) -> Any:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise MissingLibraryError(
-            f"{path} cannot be loaded ({error}); expected NVIDIA's {name} for this system. "
-            f"Run {pip_command(f'install --force-reinstall {_WHEELS[name][1]}')}."
+            f"{path} cannot be loaded ({error}); expected NVIDIA's {name} for this system. Run "
+            f"{pip_command(f'install --force-reinstall {_WHEELS[name][1]}')}."
         ) from error
 
 
@@ -266,8 +266,7 @@ class Worker:
             self._stop()
         raise CompileError(
             f"{self.who}: the compiler's process ended ({said}); expected code or an error. Nest "
-            "the source less deeply or make it "
-            "smaller, and run it again."
+            "the source less deeply or make it smaller, and run it again."
         )
 
     def close(self) -> None:
@@ -537,8 +536,8 @@ def _linked(ltoir: bytes, arch: str, options: Sequence[str], what: str) -> tuple
         if code != 0:
             raise CompileError(
                 f"compile_python: the assembler refused the code for {arch} "
-                f"({message_of(log, 300) or f'error {code}'}); expected "
-                "fewer bytes or another arch. Fix the kernel and run it again.",
+                f"({message_of(log, 300) or f'error {code}'}); expected fewer bytes or another "
+                "arch. Fix the kernel and run it again.",
                 log=log,
             )
         return _output(linker, f"nvJitLinkGet{what}", handle), log

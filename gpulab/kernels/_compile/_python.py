@@ -209,8 +209,7 @@ def _value(
     line = function.__code__.co_firstlineno
     raise CompileError(
         f"{who}: line {line}: {function.__name__} uses {name!r}, which is {kind_of(value)}; "
-        "expected numbers, arrays, modules and "
-        "functions. Pass it as an argument of the kernel.",
+        "expected numbers, arrays, modules and functions. Pass it as an argument of the kernel.",
         line,
     )
 
@@ -330,8 +329,8 @@ def compile_python(
     if signature is None and len(args) != count:
         raise InputError(
             f"{_WHO}: {function.__name__} takes {plural(count, 'argument')} and {len(args)} were "
-            "given; expected one example for each "
-            f"of {', '.join(function.__code__.co_varnames[:count]) or 'none'}. Pass arrays and "
+            "given; expected one example for each of "
+            f"{', '.join(function.__code__.co_varnames[:count]) or 'none'}. Pass arrays and "
             "numbers such as you launch it with."
         )
     _check_installed()

@@ -617,8 +617,8 @@ class Translator:
             if found.name in _arithmetic.WITHOUT_CODE:
                 instead = _arithmetic.WITHOUT_CODE[found.name]
                 note = (
-                    f"line {node.lineno}: numba-cuda has no code for {found.name} in a "
-                    f"kernel. For a GPU, write {instead}."
+                    f"line {node.lineno}: numba-cuda has no code for {found.name} in a kernel. For "
+                    f"a GPU, write {instead}."
                 )
                 if note not in self.program.notes:
                     self.program.notes.append(note)

@@ -198,8 +198,8 @@ def not_numbers(*values: Any) -> str:
     """Return what is wrong with operands that an operator does not take."""
     kinds = [kind_of_value(value) for value in values]
     return (
-        f"the operation does not take {' and '.join(kinds)}; expected numbers that it is "
-        "defined for"
+        f"the operation does not take {' and '.join(kinds)}; expected numbers that it is defined "
+        "for"
     )
 
 
@@ -307,8 +307,7 @@ def _shape_and_type(call: Call) -> tuple[tuple[int, ...], np.dtype]:
     ):
         call.translator.program.notes.append(
             f"line {call.line}: numba-cuda takes no arithmetic in the shape "
-            f"`{ast.unparse(shape_node)}`. "
-            "For a GPU, give its value a name outside the kernel."
+            f"`{ast.unparse(shape_node)}`. For a GPU, give its value a name outside the kernel."
         )
     found = (
         type_node.value
@@ -350,8 +349,8 @@ def _count_static(call: Call, nbytes: int) -> None:
     if before <= _MOST_STATIC_BYTES < program.static_shared_bytes:
         program.notes.append(
             f"line {call.line}: the shared arrays up to here take {program.static_shared_bytes:,} "
-            "bytes, and a GPU's compiler refuses more "
-            f"than {_MOST_STATIC_BYTES:,} of a fixed shape. For a GPU, make them smaller."
+            f"bytes, and a GPU's compiler refuses more than {_MOST_STATIC_BYTES:,} of a fixed "
+            "shape. For a GPU, make them smaller."
         )
 
 
@@ -436,8 +435,8 @@ def _asked(call: Call, machine: Machine, value: Any) -> Any:
         raise call.fail(f"{call.name} takes an integer; this one is of {value.dtype}")
     if value.dtype == _types.BOOL:
         note = (
-            f"line {call.line}: numba-cuda takes no truth value in {call.name}. For a GPU, "
-            "make an integer of it: int32(...)."
+            f"line {call.line}: numba-cuda takes no truth value in {call.name}. For a GPU, make an "
+            "integer of it: int32(...)."
         )
         machine.launch.notes.add((call.line, note))
     return _types.truth(value if value.dtype.itemsize <= 4 else value.astype(np.int32))
@@ -653,8 +652,8 @@ def _expect_named(machine: Machine, members: Any, mask: Mask, line: int) -> None
             named,
             "shuffle",
             line,
-            absent="not all lanes that the mask names take part here: of the two named here, "
-            "only the first does. The result is undefined",
+            absent="not all lanes that the mask names take part here: of the two named here, only "
+            "the first does. The result is undefined",
             uninvited="the first of the two threads named here takes part, but its own mask does "
             "not name it. The result is undefined",
         )

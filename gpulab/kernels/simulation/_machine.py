@@ -322,9 +322,8 @@ class Machine:
             )
             raise launch.source.error(
                 f"the kernel was still running after {launch.max_steps:,} statements of whole "
-                f"batches{again}; "
-                "expected it to end. Look for a loop whose condition stays true, or pass a larger "
-                "max_steps",
+                f"batches{again}; expected it to end. Look for a loop whose condition stays true, "
+                "or pass a larger max_steps",
                 line,
             )
         if launch.stop is not None:
@@ -408,8 +407,7 @@ class Machine:
             (self.thread(row, here), self.thread(row, away)),
             blocks,
             "not all threads of the block reach this barrier: of the two named here, only the "
-            "first does. "
-            "On a GPU the block would hang, or continue with wrong data",
+            "first does. On a GPU the block would hang, or continue with wrong data",
         )
 
     def _first_lane(self, mask: Mask, row: int) -> int:
@@ -494,8 +492,7 @@ class Machine:
         if self.shared_bytes > self.launch.shared_limit:
             raise self.launch.source.error(
                 f"the block asks for {self.shared_bytes:,} bytes of shared memory; expected at "
-                f"most {self.launch.shared_limit:,}. "
-                "Make the shared arrays smaller",
+                f"most {self.launch.shared_limit:,}. Make the shared arrays smaller",
                 line,
             )
 

@@ -157,8 +157,8 @@ def cannot_be_written(view: View) -> str:
     """
     name = view.store.name
     return (
-        f"{name} is constant memory, like all arrays from outside the kernel; expected an "
-        "argument of the kernel to write to"
+        f"{name} is constant memory, like all arrays from outside the kernel; expected an argument "
+        "of the kernel to write to"
     )
 
 
@@ -356,8 +356,7 @@ def _report(
         (machine.thread(row, lane),),
         outside.lanes,
         f"the index {shown[0] if len(shown) == 1 else shown} to {verb} is out of bounds for "
-        f"{view.store.name}, "
-        f"whose shape is {shape[0] if len(shape) == 1 else shape}{wrapped}",
+        f"{view.store.name}, whose shape is {shape[0] if len(shape) == 1 else shape}{wrapped}",
     )
 
 

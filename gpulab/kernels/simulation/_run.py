@@ -78,8 +78,7 @@ class Function:
             name = self.source.name
             raise self.source.error(
                 f"some threads return a value from {name} and others return none; expected a value "
-                "from each. Write a `return` with a "
-                "value at each of its ends",
+                "from each. Write a `return` with a value at each of its ends",
                 self.source.tree.lineno,
             )
         return frame.result
@@ -183,8 +182,8 @@ class Program:
         )
         inner.renumber(offset)
         note = (
-            f"lines from {offset + 1:,} on are those of {inner.filename}, counted from its "
-            "first line"
+            f"lines from {offset + 1:,} on are those of {inner.filename}, counted from its first "
+            "line"
         )
         if note not in self.notes:
             self.notes.append(note)
@@ -333,8 +332,8 @@ def simulate(
     if lanes > _MOST_LANES:
         raise InputError(
             f"simulate: {math.prod(extents[0]):,} blocks of {extents[1]} have {lanes:,} lanes in "
-            "whole warps; expected at most "
-            f"{_MOST_LANES:,}, since each is simulated. Use fewer blocks."
+            f"whole warps; expected at most {_MOST_LANES:,}, since each is simulated. Use fewer "
+            "blocks."
         )
     for name, value, least, most in (
         ("dynamic_shared_bytes", dynamic_shared_bytes, 0, MOST_SHARED_BYTES),
@@ -402,8 +401,7 @@ def _in_numpy(name: str, argument: Any) -> Any:
     if hasattr(argument, "__cuda_array_interface__"):  # CuPy's, Numba's
         raise InputError(
             f"simulate: {name} is {kind_of(argument)} on a GPU; expected one in main memory, since "
-            "the microscope runs there. "
-            f"Pass gl.to_host({name})."
+            f"the microscope runs there. Pass gl.to_host({name})."
         )
     return argument
 
@@ -532,8 +530,7 @@ def _report(
         source=dict(sorted(text.items())),
         evidence=Evidence.modelled(
             "warps of 32 lanes in lockstep (since Volta lanes may run apart, and only a barrier "
-            "orders them); one request for each warp "
-            "and access; no caches",
+            "orders them); one request for each warp and access; no caches",
             "the counting rules of gpulab.kernels.simulate",
             KNOWN_ERROR,
         ),

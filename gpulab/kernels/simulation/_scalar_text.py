@@ -394,8 +394,8 @@ class ValueWriter:
         beyond, zero = (">", f"-(-{a} - {b})") if name == "min" else ("<", f"{a} + {b}")
         alike = f"{b} if {a} != {a} else {a} if {a} or {b} != {b} else {zero}"
         text = (
-            f"{b} if ({a} := {left.text}) {beyond} ({b} := {right.text}) else {a} if {b} "
-            f"{beyond} {a} else {alike}"
+            f"{b} if ({a} := {left.text}) {beyond} ({b} := {right.text}) else {a} if {b} {beyond} "
+            f"{a} else {alike}"
         )
         return Value(f"({text})", FLOAT)
 

@@ -386,8 +386,8 @@ def _note(name: str, pairs: set[tuple[int, int]]) -> tuple[int, str]:
     where = f"line {lines[0]}" if len(lines) == 1 else f"lines {', '.join(map(str, lines))}"
     return lines[0], (
         f"{where}: {name} is a signed integer here and a uint64 in line {other}. numba-cuda makes "
-        "one variable of both, a float64, which "
-        "has 53 bits. For a GPU, assign uint64(...) each time."
+        "one variable of both, a float64, which has 53 bits. For a GPU, assign uint64(...) each "
+        "time."
     )
 
 

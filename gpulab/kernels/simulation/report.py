@@ -294,8 +294,7 @@ class Simulation(Result):
         found = ", ".join(sorted({f.kind for f in self.findings})) or "nothing"
         return (
             f"<Simulation {self.kernel} {self.grid}x{self.block}: "
-            f"{plural(t.global_requests, 'global request')}, "
-            f"{plural(t.global_sectors, 'sector')}, "
+            f"{plural(t.global_requests, 'global request')}, {plural(t.global_sectors, 'sector')}, "
             f"{plural(t.shared_wavefronts, 'wavefront')}, "
             f"{plural(t.divergent_branches, 'divergent branch', 'divergent branches')}; found: "
             f"{found}; MODELLED>"

@@ -137,8 +137,7 @@ def read_source(kernel: Any) -> Source:
     except (OSError, TypeError) as error:
         raise KernelError(
             f"simulate: the text of {name} cannot be found; expected a function that was defined "
-            "in a file or a notebook cell. "
-            "Write it into one."
+            "in a file or a notebook cell. Write it into one."
         ) from error
     # of a function or a class; below its ``def`` a comment or a long text may stand farther to the
     # left
