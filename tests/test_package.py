@@ -137,7 +137,7 @@ def test_the_core_works_where_no_notebook_is_installed() -> None:
     (core,) = (c["source_modules"] for c in contracts if c["id"] == "core")
     code = f"""
 import importlib, pkgutil, sys
-ABSENT = {{"IPython", "anywidget", "ipywidgets", "plotly", "jupyterlab", "pynvml"}}
+ABSENT = {{"IPython", "anywidget", "ipywidgets", "plotly", "jupyterlab", "psutil", "pynvml"}}
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ABSENT:
