@@ -35,8 +35,9 @@ from gpulab import widgets
 for name in widgets.__all__:
     if name != "Instrument":
         shown = getattr(widgets, name)()
-        panels = [panel for panel in shown.children if panel.get_state()["_model_module"] == "anywidget"]
-        assert len(panels) >= 2 and all(panel.comm and panel.get_state()["_esm"] for panel in panels), name
+        states = [(panel.comm, panel.get_state()) for panel in shown.children]
+        panels = [(c, state) for c, state in states if state["_model_module"] == "anywidget"]
+        assert len(panels) >= 2 and all(c and state["_esm"] for c, state in panels), name
         assert shown.comm and shown.get_state()["_model_module_version"] == "1.5.0", name
 """
 

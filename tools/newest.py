@@ -119,7 +119,8 @@ def main(arguments: list[str]) -> int:
             install()
         elif not PYTHON.exists():
             print(
-                "There is no environment with the newest dependencies yet; run this without --list.",
+                "There is no environment with the newest dependencies yet; run this without "
+                "--list.",
                 file=sys.stderr,
             )
             return 1

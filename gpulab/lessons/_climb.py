@@ -58,7 +58,8 @@ def _mean(space: str, kind: str, what: str) -> Callable[[Simulation], str]:
 
 
 def _atomics(simulation: Simulation) -> str:
-    return f"{sum(a.requests for a in simulation.accesses if (a.space, a.kind) == ('global', 'atomic')):,}"
+    atomic = (a for a in simulation.accesses if (a.space, a.kind) == ("global", "atomic"))
+    return f"{sum(a.requests for a in atomic):,}"
 
 
 _COUNTS: Mapping[str, Callable[[Simulation], str]] = {

@@ -184,7 +184,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 # -- the grading process
-# -----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
@@ -354,7 +354,7 @@ def _memory_bytes(pid: int | str) -> tuple[int, int]:
 
 
 # -- the judge
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
@@ -437,7 +437,7 @@ def _answered(child: _Child, job: Mapping[str, Any], form: set[str]) -> dict[str
 
 
 # -- the answer's process
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _in_answer(job: Mapping[str, Any], exercise: Exercise) -> _Child:
@@ -458,7 +458,8 @@ def _in_answer(job: Mapping[str, Any], exercise: Exercise) -> _Child:
             except BaseException as error:
                 parts = {
                     "error": "",
-                    "message": f"Your code ended with {type(error).__name__}. Return a value instead.",
+                    "message": f"Your code ended with {type(error).__name__}. Return a value "
+                    "instead.",
                 }
             _tell(file, job, **parts)
 

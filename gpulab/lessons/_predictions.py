@@ -180,7 +180,8 @@ class Prediction:
         return base if isinstance(base, str) else self.quantity.format(base)
 
     def __repr__(self) -> str:
-        return f"Predict {self.id}: {self.question}{self._options()}\n{self.status} {self._how()}".rstrip()
+        asked = f"Predict {self.id}: {self.question}{self._options()}"
+        return f"{asked}\n{self.status} {self._how()}".rstrip()
 
     def _options(self) -> str:
         return "".join(f"\n  {number}. {choice}" for number, choice in enumerate(self.choices, 1))

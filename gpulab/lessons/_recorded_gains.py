@@ -19,7 +19,7 @@ from gpulab.timing.recorded import measurement
 from gpulab.units import format_bytes, format_flops_per_second, format_ratio, format_seconds, plural
 
 # -- 03: roofs, points and gains
-# ------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def gpu_roofs(arithmetic: str | None = None) -> tuple[Roofline, ...]:
@@ -161,7 +161,7 @@ def _seen(recording: Recording, work: workloads.Workload) -> timing.Measurement 
 
 
 # -- 08: overlap and ranks
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

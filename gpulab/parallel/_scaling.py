@@ -1,5 +1,5 @@
-"""What more ranks bring: measure how a data-parallel step scales over the ranks of a cluster, beside
-what one rank and the link predict, or return what was recorded on a named machine; measure a
+"""What more ranks bring: measure how a data-parallel step scales over the ranks of a cluster,
+beside what one rank and the link predict, or return what was recorded on a named machine; measure a
 collective over sizes, its time and the bytes that it puts on the wire; and train with the global
 batches of several numbers of ranks.
 

@@ -1,5 +1,5 @@
-"""Experiments for notebook 11: attention by kernel and length, and a decoder that reads a prompt and
-generates.
+"""Experiments for notebook 11: attention by kernel and length, and a decoder that reads a prompt
+and generates.
 """
 
 from __future__ import annotations
