@@ -7,11 +7,12 @@ is stored is multiplied and counts; one that is not stored does not.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 from gpulab.compression import _targets
-from gpulab.compression._finish import finish
+from gpulab.compression._targets import finish
 from gpulab.compression.results import Cost, LayerCost
 from gpulab.errors import InputError, message_of
 from gpulab.evidence import Evidence, Note
@@ -78,21 +79,20 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
         batch=batch,
         layers=tuple(counter.rows.values()),
         other_flops=counter.other,
-        parameters=_stored(done),
+        parameters=stored_weights(done),
         notes=(Note("skipped", sentence),) if counter.unknown else (),
         evidence=Evidence.modelled(assumptions, "the shapes of each layer's weight and outputs"),
     )
 
 
-def _stored(model: Any) -> int:
+def stored_weights(model: Any) -> int:
     """Return how many weights are stored: parameters, and the integers or values in a layer that
     took another's place.
     """
-    from gpulab.compression._modules import Quantized, Sparse
+    from gpulab.compression._modules import Shipped
 
-    held = [p.numel() for p in model.parameters()]
-    held += [m.codes.numel() for m in model.modules() if isinstance(m, Quantized)]
-    return int(sum(held + [m.values.numel() for m in model.modules() if isinstance(m, Sparse)]))
+    parameters = sum(p.numel() for p in model.parameters())
+    return parameters + sum(m.stored for m in model.modules() if isinstance(m, Shipped))
 
 
 class _Counter:
@@ -101,15 +101,15 @@ class _Counter:
     def __init__(self, model: Any) -> None:
         import torch
 
-        from gpulab.compression._modules import _Shipped
+        from gpulab.compression._modules import Shipped
 
         self.rows: dict[str, LayerCost] = {}
         self.other = 0
         self.unknown: dict[str, None] = {}
-        self._inside = 0
+        self.inside = 0  # layers at work, which count for themselves
         self._hooks = []
         for name, each in model.named_modules():
-            if isinstance(each, (torch.nn.Linear, torch.nn.Conv2d, torch.nn.RNNBase, _Shipped)):
+            if isinstance(each, (torch.nn.Linear, torch.nn.Conv2d, torch.nn.RNNBase, Shipped)):
                 self._hooks.append(each.register_forward_pre_hook(self._enter))
                 self._hooks.append(each.register_forward_hook(self._leave(name), always_call=True))
 
@@ -118,104 +118,55 @@ class _Counter:
         for hook in self._hooks:
             hook.remove()
 
-    @property
-    def inside(self) -> bool:
-        """Return whether a layer is at work, which counts for itself."""
-        return self._inside > 0
-
     def add(self, flops: int) -> None:
         """Count a product that belongs to no layer."""
         if not self.inside:
             self.other += flops
 
     def _enter(self, *_: Any) -> None:
-        self._inside += 1
+        self.inside += 1
 
     def _leave(self, name: str) -> Any:
         def leave(layer: Any, _: Any, output: Any) -> None:
-            self._inside -= 1
+            self.inside -= 1
             if output is None:  # the layer raised
                 return
+            cost = _cost(name, layer, output)
             before = self.rows[name].flops if name in self.rows else 0
-            self.rows[name] = LayerCost(
-                name, _kind(layer), _weights(layer), before + _flops(layer, output)
-            )
+            self.rows[name] = dataclasses.replace(cost, flops=before + cost.flops)
 
         return leave
 
 
-def _flops(layer: Any, output: Any) -> int:
-    """Two for each weight that a position of the output reads: of a CSR layer only those that are
-    stored.
-    """
+def _cost(name: str, layer: Any, output: Any) -> LayerCost:
+    """Return a layer's cost: two FLOP for each stored weight, at each position of the output."""
     import torch
 
-    from gpulab.compression._modules import Sparse, _Shipped
+    from gpulab.compression._modules import Shipped
 
     # an LSTM is one operator on a CPU, and on cuDNN each of the three is: no product shows within
     if isinstance(layer, torch.nn.RNNBase):
-        steps = (
-            output[0].data
-            if isinstance(output[0], torch.nn.utils.rnn.PackedSequence)
-            else output[0]
-        )
+        steps = output[0].data  # of a packed sequence the tensor in it
         read = sum(
-            getattr(layer, name).numel()
-            for name in layer._flat_weights_names
-            if name.startswith("weight")
+            getattr(layer, weight).numel()
+            for weight in layer._flat_weights_names
+            if weight.startswith("weight")
         )
-        return int(2 * (steps.numel() // steps.shape[-1]) * read)
-    shape = layer.weight_shape if isinstance(layer, _Shipped) else tuple(layer.weight.shape)
-    positions = output.numel() // shape[0]
-    return int(
-        2 * positions * (layer.values.numel() if isinstance(layer, Sparse) else math.prod(shape))
-    )
-
-
-def _weights(layer: Any) -> int:
-    import torch
-
-    from gpulab.compression._modules import Sparse, _Shipped
-
-    if isinstance(layer, torch.nn.RNNBase):
-        return sum(parameter.numel() for parameter in layer.parameters())
+        flops = 2 * (steps.numel() // steps.shape[-1]) * read
+        return LayerCost(name, "recurrent", sum(p.numel() for p in layer.parameters()), flops)
+    shipped = isinstance(layer, Shipped)
+    shape = layer.weight_shape if shipped else tuple(layer.weight.shape)
+    stored = layer.stored if shipped else layer.weight.numel()
+    flops = 2 * (output.numel() // shape[0]) * stored
     bias = 0 if layer.bias is None else layer.bias.numel()
-    if isinstance(layer, Sparse):
-        return int(layer.values.numel()) + bias
-    return int(
-        math.prod(layer.weight_shape) if isinstance(layer, _Shipped) else layer.weight.numel()
-    ) + int(bias)
-
-
-def _kind(layer: Any) -> str:
-    import torch
-
-    from gpulab.compression._modules import Integer, Quantized, Sparse, _Shipped
-
-    if isinstance(layer, torch.nn.RNNBase):
-        return "recurrent"
-    convolution = layer.convolution if isinstance(layer, _Shipped) else hasattr(layer, "groups")
     groups = getattr(layer, "groups", 1)
-    outputs = (layer.weight_shape if isinstance(layer, _Shipped) else layer.weight.shape)[0]
-    shape = (
-        "linear"
-        if not convolution
-        else "convolution"
-        if groups == 1
-        else "depthwise"
-        if groups == outputs
-        else f"{groups} groups"
-    )
-    form = (
-        "CSR"
-        if isinstance(layer, Sparse)
-        else "int8"
-        if isinstance(layer, Integer)
-        else "integers"
-        if isinstance(layer, Quantized)
-        else ""
-    )
-    return f"{shape}, {form}" if form else shape
+    if not (layer.convolution if shipped else hasattr(layer, "groups")):
+        kind = "linear"
+    elif groups == 1:
+        kind = "convolution"
+    else:
+        kind = "depthwise" if groups == shape[0] else f"{groups} groups"
+    return LayerCost(name, f"{kind}, {layer.form}" if shipped else kind, stored + bias, flops)
 
 
 # Whose operators are counted, or multiply no matrices; the last three only inside of layers, which

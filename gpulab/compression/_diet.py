@@ -17,9 +17,8 @@ from typing import Any
 from gpulab import _given, devices, networks, training
 from gpulab.compression import _targets
 from gpulab.compression._prune import prune
-from gpulab.compression._quantize import quantize, quantize_aware
-from gpulab.compression._share import share_weights
-from gpulab.compression._weigh import weigh
+from gpulab.compression._quantize import quantize, quantize_aware, share_weights
+from gpulab.compression._weigh import Progress, part, weigh
 from gpulab.compression.results import Weighing
 from gpulab.compression.sparse_layers import to_sparse
 from gpulab.errors import InputError, StoppedError, shown
@@ -35,7 +34,6 @@ _CALIBRATION = 256
 # section 4).
 _FEW_BITS = 4
 
-Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
 
 
@@ -197,8 +195,8 @@ def diet(
     # one that is there twice is no second seed
     wanted = list({each.label: each for each in wanted}.values())
     report, asked = (
-        _given.callback("diet", "progress", progress) or _silent,
-        _given.callback("diet", "stop", stop) or _never,
+        _given.callback("diet", "progress", progress) or (lambda fraction, text: None),
+        _given.callback("diet", "stop", stop) or (lambda: False),
     )
     models: dict[str, list[Any]] = {}
     steps = len(wanted) * len(numbers)
@@ -214,7 +212,7 @@ def diet(
                 device=device,
                 threads=threads,
                 stop=asked,
-                progress=_part(report, 0.7 * number / steps, 0.7 * (number + 1) / steps, said),
+                progress=part(report, 0.7 * number / steps, 0.7 * (number + 1) / steps, said),
             )
         )
     return weigh(
@@ -223,23 +221,8 @@ def diet(
         device=device,
         batch_size=batch_size,
         deadline=deadline,
-        progress=_part(report, 0.7, 1.0, ""),
+        progress=part(report, 0.7, 1.0, ""),
         stop=asked,
-    )
-
-
-def _silent(_: float, __: str) -> None:
-    """Report to nobody."""
-
-
-def _never() -> bool:
-    """Never stop."""
-    return False
-
-
-def _part(report: Progress, begin: float, end: float, said: str) -> Progress:
-    return lambda fraction, text: report(
-        begin + (end - begin) * fraction, f"{said}: {text}" if said else text
     )
 
 
@@ -280,8 +263,8 @@ def cook(
     """
     job, seed, where = training.task(task), check_seed("cook", seed), devices.find(device)
     report, asked, threads = (
-        progress or _silent,
-        stop or _never,
+        progress or (lambda fraction, text: None),
+        stop or (lambda: False),
         backend_switches.check_threads("cook", threads),
     )
     with backend_switches.threads(threads, where):

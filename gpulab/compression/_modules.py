@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpulab.compression import _ranges, integer_layers
+from gpulab.compression import integer_layers
 
 
 class Mask(nn.Module):
@@ -82,7 +82,7 @@ class Aware(nn.Module):
     gradients pass as if not.
     """
 
-    def __init__(self, layer: nn.Module, scheme: _ranges.Scheme, momentum: float) -> None:
+    def __init__(self, layer: nn.Module, scheme: integer_layers.Scheme, momentum: float) -> None:
         super().__init__()
         self.layer, self.scheme = layer, scheme
         self.observed = Observed(momentum) if scheme.activations == "static" else None
@@ -90,9 +90,9 @@ class Aware(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output with rounded weight and inputs."""
         weight: torch.Tensor = self.layer.weight  # type: ignore[assignment]
-        scale = _ranges.weight_scale(weight.detach(), self.scheme)
-        rounded = _ranges.straight_through(
-            weight, lambda w: _ranges.codes(w, scale, self.scheme.bits) * scale
+        scale = integer_layers.weight_scale(weight.detach(), self.scheme)
+        rounded = integer_layers.straight_through(
+            weight, lambda w: integer_layers.codes(w, scale, self.scheme.bits) * scale
         )
         return apply(self.layer, self._inputs(x), rounded)
 
@@ -105,9 +105,9 @@ class Aware(nn.Module):
             if self.training:
                 self.observed.follow(x.detach())
             low, high = self.observed.low, self.observed.high
-        step, zero = _ranges.input_grid(low, high, self.scheme.activation_bits)
-        rounded: torch.Tensor = _ranges.straight_through(
-            x, lambda v: _ranges.round_inputs(v, step, zero, self.scheme.activation_bits)
+        step, zero = integer_layers.input_grid(low, high, self.scheme.activation_bits)
+        rounded: torch.Tensor = integer_layers.straight_through(
+            x, lambda v: integer_layers.round_inputs(v, step, zero, self.scheme.activation_bits)
         )
         return rounded
 
@@ -151,8 +151,18 @@ def _loaded_without(made: str) -> Any:
     return loaded
 
 
-class _Shipped(nn.Module):
-    """The shape and the bias of the layer whose place a compressed one takes."""
+class Shipped(nn.Module):
+    """The shape and the bias of the layer whose place a compressed one takes.
+
+    ``form`` is the word for how it stores its weight, in a list of a model's layers.
+    """
+
+    form: str
+
+    @property
+    def stored(self) -> int:
+        """How many weights it stores."""
+        return math.prod(self.weight_shape)
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -217,7 +227,7 @@ def _plain_padding(layer: nn.Conv2d) -> nn.Conv2d:
     return layer
 
 
-class Quantized(_Shipped):
+class Quantized(Shipped):
     """A layer that keeps its weight as integers and a scale; the arithmetic is float32 on the
     rounded values.
 
@@ -225,6 +235,7 @@ class Quantized(_Shipped):
     not: the weight is turned into float32 at every call.
     """
 
+    form = "integers"
     codes: torch.Tensor
     scale: torch.Tensor
     step: torch.Tensor
@@ -233,18 +244,20 @@ class Quantized(_Shipped):
     def __init__(
         self,
         layer: Any,
-        scheme: _ranges.Scheme,
+        scheme: integer_layers.Scheme,
         low: torch.Tensor | None = None,
         high: torch.Tensor | None = None,
     ) -> None:
         super().__init__(layer)
         self.scheme = scheme
         weight = layer.weight.detach()
-        scale = _ranges.weight_scale(weight, scheme)
-        self.register_buffer("codes", _ranges.codes(weight, scale, scheme.bits).to(torch.int8))
+        scale = integer_layers.weight_scale(weight, scheme)
+        self.register_buffer(
+            "codes", integer_layers.codes(weight, scale, scheme.bits).to(torch.int8)
+        )
         self.register_buffer("scale", scale)
         if scheme.activations == "static" and low is not None and high is not None:
-            step, zero = _ranges.input_grid(low, high, scheme.activation_bits)
+            step, zero = integer_layers.input_grid(low, high, scheme.activation_bits)
             self.register_buffer("step", step.clone())
             self.register_buffer("zero", zero.clone())
 
@@ -258,9 +271,9 @@ class Quantized(_Shipped):
         bits = self.scheme.activation_bits
         if self.scheme.activations == "dynamic":
             low, high = torch.aminmax(x)
-            x = _ranges.round_inputs(x, *_ranges.input_grid(low, high, bits), bits)
+            x = integer_layers.round_inputs(x, *integer_layers.input_grid(low, high, bits), bits)
         elif self.scheme.activations == "static":
-            x = _ranges.round_inputs(x, self.step, self.zero, bits)
+            x = integer_layers.round_inputs(x, self.step, self.zero, bits)
         return self.multiply(x, self.weight)
 
 
@@ -269,7 +282,9 @@ class Integer(Quantized):
     weights and add in 32 bits.
     """
 
-    def __init__(self, layer: Any, scheme: _ranges.Scheme) -> None:
+    form = "int8"
+
+    def __init__(self, layer: Any, scheme: integer_layers.Scheme) -> None:
         super().__init__(layer, scheme)
         self._packed: Any = None
 
@@ -283,12 +298,13 @@ class Integer(Quantized):
         return self._packed(x)  # type: ignore[no-any-return]
 
 
-class Sparse(_Shipped):
+class Sparse(Shipped):
     """A layer that stores and multiplies only the weights that are not zero, in the CSR format.
 
     A convolution becomes a matrix product first: every patch of the image is laid out as a column.
     """
 
+    form = "CSR"
     rows: torch.Tensor
     columns: torch.Tensor
     values: torch.Tensor
@@ -303,6 +319,11 @@ class Sparse(_Shipped):
         self.register_buffer("columns", matrix.col_indices().int())
         self.register_buffer("values", matrix.values())
         self._matrix: Any = None
+
+    @property
+    def stored(self) -> int:
+        """How many weights it stores: those that are not zero."""
+        return self.values.numel()
 
     @property
     def matrix(self) -> Any:

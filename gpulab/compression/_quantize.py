@@ -1,27 +1,47 @@
-"""Quantization after training, with or without calibration, and quantization-aware training.
+"""Fewer different values: quantization after training, with or without calibration,
+quantization-aware training, and weight sharing.
 
 ``quantize`` makes a model to ship; ``quantize_aware`` makes one to train, which ``finish`` turns
 into one to ship. The scheme (a scale for each channel or one a layer, inputs rounded or not) is
 apart from the arithmetic that runs it: float32 on rounded values everywhere, PyTorch's integer
 kernels on a CPU, torchao's on what it supports.
+
+``share_weights`` makes a layer's weights a few values, its codebook, and each weight a short index
+into it: k-means on the weights of each layer (Han, Mao, Dally, "Deep Compression", ICLR 2016,
+section 3). Start values are spread evenly over the range, which that paper found better than random
+ones; then Lloyd's steps run until nothing changes. Zeros of a pruned layer stay zero and take no
+entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gpulab import _given
-from gpulab.compression import _targets, _torchao, integer_layers
-from gpulab.compression._finish import finish
-from gpulab.compression._ranges import Scheme
-from gpulab.errors import InputError, message_of, shown
+from gpulab.compression import _targets, integer_layers
+from gpulab.compression._targets import finish
+from gpulab.compression.integer_layers import Scheme
+from gpulab.errors import (
+    DeviceError,
+    InputError,
+    MissingLibraryError,
+    message_of,
+    pip_command,
+    shown,
+)
 
 WEIGHTS = ("per-channel", "per-tensor")
 ARITHMETIC = ("float", "integer", "torchao")
 # The share of the newest batch in a followed range. Jacob et al. (2018) smooth over thousands of
 # steps; a course's run has a hundred.
 _MOMENTUM = 0.1
+# In one dimension Lloyd's steps settle after a few dozen; a cap keeps a strange weight from going
+# on for ever.
+_MOST_STEPS = 200
 
 
 def quantize(
@@ -92,7 +112,7 @@ def quantize(
     done = finish(model)
     found = _targets.chosen("quantize", done, layers, skip)
     if arithmetic == "torchao":
-        return _torchao.quantized(done, found, scheme)
+        return _with_torchao(done, found, scheme)
     if arithmetic == "integer":
         return _with_integers(done, found, scheme)
     from gpulab.compression._modules import Quantized
@@ -248,3 +268,165 @@ def _ends(x: Any, percentile: float) -> tuple[Any, Any]:
     flat, beyond = x.flatten().float().sort().values, (100 - percentile) / 100
     first = int(beyond * (flat.numel() - 1))
     return flat[first], flat[flat.numel() - 1 - first]
+
+
+def share_weights(
+    model: Any, clusters: int = 16, *, layers: Iterable[str] | None = None, skip: Iterable[str] = ()
+) -> Any:
+    """Return a copy whose layers each have only ``clusters`` different weights, ready to be
+    fine-tuned: the codebooks are what is trained.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        It is not changed. Masks of a pruned model are kept: its zeros stay.
+    clusters : int
+        Entries of each layer's codebook, 2 to 256; an index takes log2 of that many bits, rounded
+        up.
+    layers, skip : iterable of str, optional
+        Names of layers to share (all linear and convolutional ones), and of those to leave out.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or the weights are shared or quantized already.
+
+    Examples
+    --------
+    >>> from gpulab import compression, networks
+    >>> shared = compression.share_weights(networks.mlp(8, 16, 4, depth=1), 4)
+    >>> len(shared.layers[1].weight.unique())
+    4
+    """
+    copied = _targets.duplicate("share_weights", model)
+    clusters = _targets.whole("share_weights", "clusters", clusters, 2, 256)
+    for layer in _targets.chosen("share_weights", copied, layers, skip).values():
+        _share(layer, clusters)
+    return copied
+
+
+def _share(layer: Any, clusters: int) -> None:
+    import torch
+    from torch.nn.utils import parametrize
+
+    from gpulab.compression._modules import Codebook, Mask
+
+    kept = None
+    if parametrize.is_parametrized(layer, "weight"):
+        if any(not isinstance(each, Mask) for each in layer.parametrizations.weight):
+            raise InputError(
+                "share_weights: the model's weights are shared already; expected plain or masked "
+                "ones. Begin with the plain model."
+            )
+        kept = layer.parametrizations.weight[0].mask != 0
+        _targets.plain(layer)
+    weight = layer.weight.detach()
+    kept = torch.ones_like(weight, dtype=torch.bool) if kept is None else kept
+    # On the CPU: not every accelerator has the float64 in which the means are taken.
+    codebook, nearest = (each.to(weight.device) for each in k_means(weight[kept].cpu(), clusters))
+    indices = torch.full(weight.shape, len(codebook), dtype=torch.int64, device=weight.device)
+    indices[kept] = nearest
+    layer.weight = torch.nn.Parameter(codebook)
+    # unsafe: the parametrized weight has another shape than the codebook that it is computed from
+    parametrize.register_parametrization(layer, "weight", Codebook(indices), unsafe=True)
+
+
+def k_means(values: Any, clusters: int) -> tuple[Any, Any]:
+    """Return codebook and indices of a flat tensor: each value belongs to the nearest entry, each
+    entry is the mean of its values.
+
+    With no more different values than clusters the codebook is those values.
+    """
+    import torch
+
+    distinct, inverse = torch.unique(values, return_inverse=True)
+    if len(distinct) <= clusters:
+        return distinct, inverse
+    low, high = values.min(), values.max()
+    book = low + (high - low) * torch.linspace(
+        0, 1, clusters, device=values.device, dtype=values.dtype
+    )
+    nearest = torch.zeros_like(values, dtype=torch.int64)
+    for _ in range(_MOST_STEPS):
+        now = torch.bucketize(values, (book[1:] + book[:-1]) / 2)
+        counts = torch.bincount(now, minlength=clusters)
+        sums = torch.zeros(clusters, dtype=torch.float64, device=values.device).index_add_(
+            0, now, values.double()
+        )
+        means = torch.where(counts > 0, (sums / counts.clamp_min(1)).to(values.dtype), book)
+        book = means.sort().values
+        if torch.equal(now, nearest):
+            break
+        nearest = now
+    return book, torch.bucketize(values, (book[1:] + book[:-1]) / 2)
+
+
+def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
+    """Quantize the linear layers in place with torchao and return the model.
+
+    Raises
+    ------
+    InputError
+        If the scheme is not supported here, or there is no linear layer.
+    MissingLibraryError
+        If torchao is not installed.
+    DeviceError
+        If torchao refuses this device.
+    """
+    import torch
+
+    if scheme.weights != "per-channel" or scheme.bits != 8 or scheme.activations == "static":
+        raise InputError(
+            f"quantize: arithmetic='torchao' with weights={scheme.weights!r}, bits={scheme.bits}, "
+            f"activations={scheme.activations!r}; expected per-channel, 8 bits, and None or "
+            "'dynamic'. Use arithmetic='float' for other schemes."
+        )
+    linear = {name for name, layer in found.items() if isinstance(layer, torch.nn.Linear)}
+    if not linear:
+        raise InputError(
+            "quantize: arithmetic='torchao' and no linear layer; expected at least one, since "
+            "torchao leaves convolutions as they are. Use arithmetic='integer' on a CPU, or "
+            "'float'."
+        )
+    with quiet_torchao():
+        try:
+            from torchao import quantization
+        except ImportError as error:
+            raise MissingLibraryError(
+                "quantize: torchao is not installed; expected it to be. Run "
+                f"{pip_command('install torchao')}."
+            ) from error
+        make = (
+            quantization.Int8DynamicActivationInt8WeightConfig
+            if scheme.activations
+            else quantization.Int8WeightOnlyConfig
+        )
+        try:
+            quantization.quantize_(model, make(version=2), filter_fn=lambda _, name: name in linear)
+        except Exception as error:
+            raise DeviceError(
+                f"quantize: torchao refused ({message_of(error)}); expected a device it supports. "
+                "Use arithmetic='float'."
+            ) from error
+    return model.eval()
+
+
+@contextlib.contextmanager
+def quiet_torchao() -> Iterator[None]:
+    """Silence warnings about libraries that this machine cannot load while torchao is imported;
+    errors pass.
+
+    The messages are warnings of its loggers and of Python's warnings module: none concerns the CPU,
+    and a learner can do nothing about them.
+    """
+    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

@@ -30,7 +30,7 @@ import numpy as np
 
 from gpulab import _files
 from gpulab.compression import _targets
-from gpulab.compression._finish import finish
+from gpulab.compression._targets import finish
 from gpulab.errors import (
     CheckpointError,
     GpulabError,
@@ -300,11 +300,11 @@ def _values(entry: dict[str, Any], parts: list[bytes], plain: np.dtype, count: i
 def _load_foreign(content: bytes) -> Any:
     import torch
 
-    from gpulab.compression._torchao import quiet
+    from gpulab.compression._quantize import quiet_torchao
 
     if b"torchao" in content:
         try:
-            with quiet():
+            with quiet_torchao():
                 import torchao.quantization  # noqa: F401  (it tells PyTorch which of its classes are safe to load)
         except ImportError as error:
             raise MissingLibraryError(

@@ -1,4 +1,5 @@
-"""Which layers can be compressed, and copies of a model that are safe to change.
+"""Which layers can be compressed, copies of a model that are safe to change, and ``finish``, which
+turns a model in training into the model that is shipped.
 
 Only the weights of linear and convolutional layers are compressed: biases and norms are few, and an
 embedding is a table of rows that are looked up one at a time. A weight that two layers share (tied
@@ -168,3 +169,43 @@ def whole(function: str, name: str, value: Any, low: int, high: int) -> int:
             f"Pass for example {name}={low}."
         )
     return int(value)
+
+
+def finish(model: Any) -> Any:
+    """Return a copy without the parts that only training needs, in evaluation mode.
+
+    Masked and shared weights become plain ones (with their zeros, with their few values), a layer
+    trained as if it were quantized becomes a quantized one. The outputs stay the same. A model
+    without such parts is copied as it is.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+
+    Raises
+    ------
+    InputError
+        If it is not a module, or a layer whose inputs must be rounded by the range seen in training
+        has seen no input.
+    """
+    from torch.nn.utils import parametrize
+
+    from gpulab.compression import _modules
+
+    copied = duplicate("finish", model).eval()
+    for name, each in list(copied.named_modules()):
+        if isinstance(each, _modules.Aware):
+            seen = each.observed
+            if seen is not None and not bool(seen.seen):
+                raise InputError(
+                    f"finish: no input reached {name or 'the layer'} in training, so the range "
+                    "that activations='static' rounds to is not known; expected a trained model. "
+                    "Train it, or use quantize with calibration=x."
+                )
+            ends = () if seen is None else (seen.low, seen.high)
+            new = _modules.Quantized(each.layer, each.scheme, *ends).eval()
+            copied = replace(copied, name, new)
+    for each in copied.modules():
+        if parametrize.is_parametrized(each, "weight"):
+            plain(each)
+    return copied

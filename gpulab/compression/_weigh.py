@@ -5,22 +5,39 @@ faster.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gpulab import devices, memory, timing, training
-from gpulab.compression import _count, _reasons, _storage, _targets
-from gpulab.compression._finish import finish
-from gpulab.compression._prune import zero_share
+from gpulab.compression import _count, _storage, _targets, integer_layers
+from gpulab.compression._targets import finish
 from gpulab.compression.results import Reason, WeighedModel, Weighing
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence, Note
+from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds, plural
 
+Progress = Callable[[float, str], None]
 Models = Any  # a module, several (one a seed), or a mapping from label to either
 
 # Two models of different weights never agree to a tolerance; what they have in common is judged by
 # the task's accuracy.
 _ANY = 1e30
+
+# From bytes moved to the best rate, in bytes per second, that the device's memory has shown for
+# them; None where that is not known.
+_Roof = Callable[[int], float | None]
+
+# Zeros that training left by chance, and a few per cent of them, change nothing that anybody would
+# ask about.
+_MANY = 0.05
+# A single item's call as a share of a batch's: from here on the batch's work is the smaller part.
+# One that took longer than the batch was disturbed, and tells nothing.
+_STARTING, _DISTURBED = 0.5, 1.2
+# FLOPs that fell by so much more than the time did need an explanation.
+_MORE = 1.3
+# A share of the memory's best rate: below it, moving bytes is no great part of the time.
+_MEMORY = 0.3
 
 
 def weigh(
@@ -31,7 +48,7 @@ def weigh(
     device: Any = None,
     batch_size: int = 64,
     deadline: float = 0.5,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
     stop: Callable[[], bool] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Weighing:
@@ -92,44 +109,58 @@ def weigh(
         for label, several in finished.items()
     }
     runs = {label: _runner(several[0]) for label, several in finished.items()}
-    many = _race(runs, batch, deadline, _part(report, 0.1, 0.6), stop, clock)
-    one = _race(runs, batch[:1], deadline, _part(report, 0.6, 1.0), stop, clock)
-    facts = {}
-    for number, (label, several) in enumerate(named.items()):
-        speedup, interval = many.rows[number].speedup, many.rows[number].speedup_interval
-        moved = _traffic(runs[label], batch)
-        facts[label] = _reasons.Facts(
-            label,
-            len(batch),
-            _reasons.forms(several[0], finished[label][0]),
-            zero_share(finished[label][0]) or 0.0,
-            flops[label],
-            moved[0],
-            moved[1],
-            many.rows[number].measurement.median_seconds,
-            one.rows[number].measurement.median_seconds,
-            speedup,
-            interval[0] if interval else None,
-        )
-    first = next(iter(facts.values()))
+    many = _race(runs, batch, deadline, part(report, 0.1, 0.6), stop, clock)
+    one = _race(runs, batch[:1], deadline, part(report, 0.6, 1.0), stop, clock)
 
     # measured once a process, and only where it decides; another clock's seconds have none
     def roof(nbytes: int) -> float | None:
         return devices.ceilings(where, stop=stop).bandwidth(nbytes) if clock is None else None
 
-    weighed = [
-        _model(
-            label,
-            several,
-            finished[label],
-            facts[label],
-            _reasons.reasons(first, facts[label], roof),
-            many.rows[number],
-            one.rows[number],
-            accuracies[label],
+    weighed: list[WeighedModel] = []
+    first: _Facts | None = None
+    for (label, models_of_label), row, single in zip(
+        named.items(), many.rows, one.rows, strict=True
+    ):
+        model = finished[label][0]
+        operators, moved_bytes = _traffic(runs[label], batch)
+        interval = row.speedup_interval
+        m, s = row.measurement, single.measurement
+        facts = _Facts(
+            batch=len(batch),
+            forms=_forms(models_of_label[0], model),
+            zero_share=_zero_share(model),
+            flops=flops[label],
+            operators=operators,
+            moved_bytes=moved_bytes,
+            seconds=m.median_seconds,
+            single_seconds=s.median_seconds,
+            speedup=row.speedup,
+            speedup_low=interval[0] if interval else None,
         )
-        for number, (label, several) in enumerate(named.items())
-    ]
+        first = first or facts
+        weighed.append(
+            WeighedModel(
+                label=label,
+                file_bytes=max(_storage.size_on_disk(each) for each in finished[label]),
+                parameters=_count.stored_weights(model),
+                zeros=_stored_zeros(model),
+                forms=facts.forms,
+                flops_per_item=facts.flops / facts.batch,
+                operators=operators,
+                moved_bytes=moved_bytes,
+                median_seconds=m.median_seconds,
+                interval_seconds=m.interval_seconds,
+                single_seconds=s.median_seconds,
+                single_interval_seconds=s.interval_seconds,
+                speedup=row.speedup,
+                speedup_interval=interval,
+                accuracies=accuracies[label],
+                reasons=_reasons(first, facts, roof),
+                evidence=Evidence.measured(
+                    m.environment.device, len(m.samples_seconds), m.environment.date
+                ),
+            )
+        )
     measured = many.rows[0].measurement
     notes = (*_broken(accuracies), *_notes_of(many.rows))
     return Weighing(
@@ -236,10 +267,10 @@ def _runner(model: Any) -> Callable[[Any], None]:
     return run
 
 
-def _part(
-    report: Callable[[float, str], None], begin: float, end: float
-) -> Callable[[float, str], None]:
-    return lambda fraction, text: report(begin + (end - begin) * fraction, text)
+def part(report: Progress, begin: float, end: float, prefix: str = "") -> Progress:
+    """Return a report of a part of the work, from one fraction of the whole to another."""
+    before = f"{prefix}: " if prefix else ""
+    return lambda fraction, text: report(begin + (end - begin) * fraction, before + text)
 
 
 def _race(
@@ -268,53 +299,234 @@ def _traffic(run: Callable[[Any], None], x: Any) -> tuple[int | None, int | None
     return len(seen.operators), seen.nbytes
 
 
-def _model(
-    label: str,
-    given: list[Any],
-    finished: list[Any],
-    facts: _reasons.Facts,
-    why: tuple[Reason, ...],
-    row: Any,
-    single: Any,
-    accuracies: Any,
-) -> WeighedModel:
-    m, s = row.measurement, single.measurement
-    stored = _count._stored(finished[0])
-    return WeighedModel(
-        label=label,
-        file_bytes=max(_storage.size_on_disk(each) for each in finished),
-        parameters=stored,
-        zeros=_stored_zeros(finished[0]),
-        forms=facts.forms,
-        flops_per_item=facts.flops / facts.batch,
-        operators=facts.operators,
-        moved_bytes=facts.moved_bytes,
-        median_seconds=m.median_seconds,
-        interval_seconds=m.interval_seconds,
-        single_seconds=s.median_seconds,
-        single_interval_seconds=s.interval_seconds,
-        speedup=row.speedup,
-        speedup_interval=row.speedup_interval,
-        accuracies=accuracies,
-        reasons=why,
-        evidence=Evidence.measured(
-            m.environment.device, len(m.samples_seconds), m.environment.date
-        ),
-    )
+def _weights(model: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each linear and convolutional layer with its weight as plain numbers: a tensor of a
+    library's own kind (2:4, torchao) has no operator that counts its zeros.
+    """
+    import torch
+
+    from gpulab.compression._modules import Shipped
+
+    for layer in model.modules():
+        if isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d, Shipped)):
+            weight = layer.weight.detach()
+            if type(weight) is not torch.Tensor:
+                semi_structured = "SemiStructured" in type(weight).__name__
+                weight = weight.to_dense() if semi_structured else weight.dequantize()
+            yield layer, weight
+
+
+def _zeros(weight: Any) -> int:
+    return int((weight == 0).sum())
+
+
+def _zero_share(model: Any) -> float:
+    """Return the share of zeros in the weights of linear and convolutional layers."""
+    weights = [weight for _, weight in _weights(model)]
+    return sum(map(_zeros, weights)) / (sum(w.numel() for w in weights) or 1)
 
 
 def _stored_zeros(model: Any) -> int:
     """Return how many weights are zero and stored: none of a CSR layer's, but all of a layer that
     stayed dense beside it.
     """
-    import torch
-
     from gpulab.compression._modules import Sparse
-    from gpulab.compression._prune import _has_weight, _numbers
 
-    weights = [
-        _numbers(m.weight.detach())
-        for m in model.modules()
-        if _has_weight(m) and not isinstance(m, Sparse)
-    ]
-    return sum(w.numel() - int(torch.count_nonzero(w)) for w in weights)
+    return sum(_zeros(weight) for layer, weight in _weights(model) if not isinstance(layer, Sparse))
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """The facts about a model from which reasons are derived."""
+
+    batch: int
+    forms: tuple[str, ...]
+    zero_share: float
+    flops: float  # of a batch
+    operators: int | None
+    moved_bytes: int | None
+    seconds: float
+    single_seconds: float
+    speedup: float | None
+    speedup_low: float | None  # the lower end of its interval; None without one
+
+
+def _forms(model: Any, finished: Any) -> tuple[str, ...]:
+    """Return how the layers of a model are stored and computed."""
+    import torch
+    from torch.nn.utils import parametrize
+
+    from gpulab.compression import _modules
+
+    found: dict[str, None] = {}
+    kinds = {
+        _modules.Integer: "integers",
+        _modules.Quantized: "integers in float",
+        _modules.Sparse: "csr",
+    }
+    for each in finished.modules():
+        if type(each) in kinds:
+            found[kinds[type(each)]] = None
+        elif isinstance(each, torch.nn.Linear) and type(each.weight.data) is not torch.Tensor:
+            found["2:4" if "SemiStructured" in type(each.weight.data).__name__ else "torchao"] = (
+                None
+            )
+    for each in model.modules():
+        if parametrize.is_parametrized(each, "weight") and any(
+            isinstance(p, _modules.Codebook) for p in each.parametrizations.weight
+        ):
+            found["shared"] = None
+    if (
+        "csr" not in found
+        and "2:4" not in found
+        and "torchao" not in found
+        and _zero_share(finished) > _MANY
+    ):
+        found["dense zeros"] = None
+    return tuple(found)
+
+
+def _reasons(first: _Facts, one: _Facts, roof: _Roof) -> tuple[Reason, ...]:
+    """Return why ``one`` is not faster than ``first``, or not by as much as its FLOPs fell; nothing
+    where the gain has no interval.
+    """
+    if one.speedup is None or one.speedup_low is None:
+        return ()
+    fell = first.flops / one.flops if one.flops else 1.0
+    not_faster = one.speedup_low <= 1
+    found = _of_forms(one) if not_faster else []
+    if "csr" not in one.forms and fell > _MORE * max(one.speedup, 1 / _MORE):
+        found.append(_of_work(first, one, fell, roof))
+    elif not_faster and not found:
+        found.append(_of_same_work(first, one, fell, roof))
+    return tuple(found)
+
+
+def _of_forms(one: _Facts) -> list[Reason]:
+    said = []
+    if "dense zeros" in one.forms:
+        text = (
+            f"{one.zero_share:.0%} of its weights are zero, but stored like any other number: each "
+            "zero is multiplied."
+        )
+        if _is_starting(one):
+            text += f" And {_starting(one)}, so that fewer products would hardly change the time."
+        said.append(Reason("dense zeros", text))
+    if "shared" in one.forms:
+        said.append(
+            Reason(
+                "unpacked",
+                "Its shared weights are unpacked when the model is loaded; the products are the "
+                "same as before.",
+            )
+        )
+    if "integers in float" in one.forms:
+        said.append(
+            Reason(
+                "converted",
+                "Its integers are turned into float32 at every call, which is extra work; no "
+                "integer instruction is used.",
+            )
+        )
+    if "csr" in one.forms:
+        said.append(
+            Reason(
+                "indices",
+                "CSR reads an index with every weight and accesses memory irregularly, and a "
+                "convolution is laid out as a matrix first.",
+            )
+        )
+    if "integers" in one.forms:
+        said.append(
+            Reason(
+                "rounding",
+                "Every layer must round its inputs to integers first; layers this small do not "
+                "recover that time.",
+            )
+        )
+        if integer_layers.activation_bits() < 8:
+            said.append(
+                Reason(
+                    "no instructions",
+                    "PyTorch reports no AVX-512 VNNI instructions on this CPU; those multiply four "
+                    "8-bit numbers at once.",
+                )
+            )
+    if "torchao" in one.forms:
+        said.append(
+            Reason(
+                "no instructions",
+                "Without torch.compile, torchao converts before each product; it is written for "
+                "torch.compile and GPUs.",
+            )
+        )
+    return said
+
+
+def _of_work(first: _Facts, one: _Facts, fell: float, roof: _Roof) -> Reason:
+    """Return why FLOPs fell and the time did not follow: starting operators, moving bytes, or
+    products that are small.
+    """
+    # A gain whose interval holds 1 is none.
+    gained = one.speedup if one.speedup_low is not None and one.speedup_low > 1 else None
+    less = (
+        f"Its FLOPs fell to 1/{fell:.3g}, its time "
+        f"{f'to 1/{gained:.3g}' if gained is not None else 'did not'}"
+    )
+    if _is_starting(one):
+        return Reason("starting", f"{less}: {_starting(one)}, not of arithmetic.")
+    memory = _of_memory(first, one, roof)
+    return Reason(
+        "memory" if memory else "rate",
+        f"{less}: {_rates(first, one)}{memory or ' Smaller products often reach a lower rate.'}",
+    )
+
+
+def _is_starting(one: _Facts) -> bool:
+    """Return whether a single item takes most of a batch's time: what both have in common is that
+    operators are started.
+    """
+    return (
+        one.batch > 1 and _STARTING * one.seconds <= one.single_seconds <= _DISTURBED * one.seconds
+    )
+
+
+def _starting(one: _Facts) -> str:
+    many = plural(one.operators, "operator") if one.operators else "operators"
+    return (
+        f"{one.batch} items take {format_seconds(one.seconds)} and a single one takes "
+        f"{format_seconds(one.single_seconds)}: most of that is the time of starting {many}"
+    )
+
+
+def _of_same_work(first: _Facts, one: _Facts, fell: float, roof: _Roof) -> Reason:
+    """Return why a model with about as many FLOPs, or more, takes as long or longer."""
+    work = "about as many FLOPs" if 1 / _MORE < fell < _MORE else f"{1 / fell:.3g} times the FLOPs"
+    more = bool(first.operators and one.operators and one.operators > first.operators)
+    parts = f" in {one.operators} operators, not {first.operators}" if more else ""
+    return Reason(
+        "elsewhere", f"It does {work}{parts}: {_rates(first, one)}{_of_memory(first, one, roof)}"
+    )
+
+
+def _rates(first: _Facts, one: _Facts) -> str:
+    reached, before = (format_flops_per_second(each.flops / each.seconds) for each in (one, first))
+    return f"it reaches {reached}, the first model {before}."
+
+
+def _of_memory(first: _Facts, one: _Facts, roof: _Roof) -> str:
+    """Return that memory takes a good part of the time, where its bytes are more than before for
+    each FLOP, and come near the best rate.
+    """
+    if not first.moved_bytes or not one.moved_bytes:
+        return ""
+    a, b = first.flops / first.moved_bytes, one.flops / one.moved_bytes
+    best = roof(one.moved_bytes) if b < a / _MORE else None
+    rate = one.moved_bytes / one.seconds
+    if best is None or rate < _MEMORY * best:
+        return ""
+    return (
+        f" Its operators do {b:.3g} FLOP for each byte that they move, not {a:.3g}, and move "
+        f"{format_bytes_per_second(rate)}; the best rate measured for the device's memory is "
+        f"{format_bytes_per_second(best)}, so memory takes a large part of the time."
+    )

@@ -11,8 +11,8 @@ from typing import Any
 
 from gpulab import _given, devices
 from gpulab.compression import _targets
-from gpulab.compression._finish import finish
 from gpulab.compression._prune import two_of_four
+from gpulab.compression._targets import finish
 from gpulab.errors import DeviceError, InputError
 
 # Half of a row of the weight matrix is stored, in tiles: the least multiples of rows and columns
