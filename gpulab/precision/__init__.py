@@ -3,11 +3,9 @@ them autocast chooses.
 """
 
 from gpulab.precision._autocast import AutocastPolicy, AutocastRow, autocast_policy
-from gpulab.precision._codes import decode, encode, neighbours, spacing
 from gpulab.precision._formats import Format, format, formats
-from gpulab.precision._gradients import Gradients, Magnitudes, gradients
 from gpulab.precision._number import Number, nearby, number, number_from_bits
-from gpulab.precision._rounding import round_to
+from gpulab.precision._rounding import decode, encode, neighbours, round_to, spacing
 from gpulab.precision._sums import (
     ProductError,
     ProductRow,
@@ -16,7 +14,13 @@ from gpulab.precision._sums import (
     matmul_error,
     sum_error,
 )
-from gpulab.precision.gradient_windows import GradientWindow, gradient_window
+from gpulab.precision.gradient_windows import (
+    Gradients,
+    GradientWindow,
+    Magnitudes,
+    gradient_window,
+    gradients,
+)
 
 __all__ = [
     "AutocastPolicy",

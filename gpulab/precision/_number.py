@@ -12,9 +12,8 @@ import numpy as np
 from gpulab import _given
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
-from gpulab.precision._codes import decode, encode, neighbours, spacing
 from gpulab.precision._formats import Format, find
-from gpulab.precision._rounding import as_float64, round_to
+from gpulab.precision._rounding import as_float64, decode, encode, neighbours, round_to, spacing
 from gpulab.results import Result
 
 _EVIDENCE = Evidence.modelled(

@@ -12,7 +12,7 @@ import numpy as np
 from gpulab import _given
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence
-from gpulab.precision import _exact
+from gpulab.precision import _rounding
 from gpulab.precision._formats import Format, find, several
 from gpulab.precision._rounding import as_float64, generator, rounded
 from gpulab.results import Result
@@ -175,7 +175,12 @@ def sum_error(
     rows: list[SumRow] = []
     for one in _narrow("sum_error", formats):
         held = rounded(given, one, one.overflow)
-        for wide, order in _ways(one):
+        # float32 is tried without rounding by chance, and without a wider accumulator
+        if one.name == "float32":
+            ways = [(one, order) for order in ORDERS[:2]]
+        else:
+            ways = [*((one, order) for order in ORDERS), (find("sum_error", "float32"), ORDERS[0])]
+        for wide, order in ways:
             total = _total(held, wide, order, chance)
             error = abs(total - exact) / abs(exact) if exact else abs(total - exact)
             rows.append(SumRow(one.name, wide.name, order, total, error))
@@ -185,15 +190,6 @@ def sum_error(
         tuple(rows),
         Evidence.modelled(_SUM_ASSUMES, _SOURCE, "none: exact arithmetic"),
     )
-
-
-def _ways(one: Format) -> list[tuple[Format, str]]:
-    own = (
-        [(one, order) for order in ORDERS]
-        if one.name != "float32"
-        else [(one, order) for order in ORDERS[:2]]
-    )
-    return own if one.name == "float32" else [*own, (find("sum_error", "float32"), ORDERS[0])]
 
 
 def _narrow(function: str, formats: Iterable[str]) -> list[Format]:
@@ -208,12 +204,12 @@ def _narrow(function: str, formats: Iterable[str]) -> list[Format]:
 
 def _total(held: np.ndarray, wide: Format, order: str, chance: np.random.Generator) -> float:
     if order == "one by one":
-        return _exact.running_sum(held.tolist(), wide)
+        return _rounding.running_sum(held.tolist(), wide)
     if order == "in pairs":
         level = held
         while level.size > 1:
             level = np.append(level, 0.0) if level.size % 2 else level
-            level = _exact.add(level[0::2], level[1::2], wide)
+            level = _rounding.add(level[0::2], level[1::2], wide)
         return float(level[0])
     total = 0.0
     for value, draw in zip(held.tolist(), chance.random(held.size).tolist(), strict=True):
@@ -226,11 +222,11 @@ def _by_chance(exact: float, one: Format, draw: float) -> float:
     chance.
     """
     if exact == 0 or not math.isfinite(exact):
-        return _exact.in_range(exact, one)
+        return _rounding.in_range(exact, one)
     unit = math.ldexp(1.0, max(math.frexp(exact)[1] - 1, one.emin) - one.mantissa_bits)
     steps = abs(exact) / unit
     down = math.floor(steps)
-    return _exact.in_range(math.copysign((down + (draw < steps - down)) * unit, exact), one)
+    return _rounding.in_range(math.copysign((down + (draw < steps - down)) * unit, exact), one)
 
 
 @dataclass(frozen=True)
@@ -399,7 +395,7 @@ def matmul_error(
 def _product(left: np.ndarray, right: np.ndarray, wide: Format) -> np.ndarray:
     total = np.zeros((left.shape[0], right.shape[1]))
     for column, row in zip(left.T, right, strict=True):
-        total = _exact.add(total, np.multiply.outer(column, row), wide)
+        total = _rounding.add(total, np.multiply.outer(column, row), wide)
     return total
 
 

@@ -39,7 +39,7 @@ _WHY = {
 
 def _truth() -> dict[str, tuple[str, str]]:
     """Return what each operator does on the CPU (observed now) and on CUDA (PyTorch's lists)."""
-    from gpulab.precision._autocast_documents import documented
+    from gpulab.precision._autocast import documented
 
     seen = precision.autocast_policy("cpu", "bfloat16", OPERATORS)
     return {name: (seen.row(name).policy or documented("cpu", name), documented("cuda", name)) for name in OPERATORS}
