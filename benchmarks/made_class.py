@@ -19,7 +19,7 @@ from typing import Any
 
 from gpulab.evidence import Evidence
 from gpulab.lessons import _answers, content
-from gpulab.lessons._report_schema import (
+from gpulab.lessons._report import (
     ReportedCheck,
     ReportedMachine,
     ReportedPrediction,

@@ -26,10 +26,10 @@ _COMMANDS = {
     "doctor": (__name__, "check this machine before class"),
     "lab": ("gpulab.lab", "open the course in JupyterLab"),
     "report": (
-        "gpulab.lessons._report_command",
+        "gpulab.lessons._report",
         "write the report that you hand in: machine, predictions, checks",
     ),
-    "class": ("gpulab.lessons._class_command", "read a folder of reports and write the grades"),
+    "class": ("gpulab.lessons._class_reading", "read a folder of reports and write the grades"),
     "nbgrader": ("gpulab._nbgrader", "write the course's exercises as an nbgrader course"),
     "misconceptions": (
         "gpulab.lessons._misconceptions",

@@ -91,7 +91,7 @@ def stored_weights(model: Any) -> int:
     """
     from gpulab.compression._modules import Shipped
 
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters: int = sum(p.numel() for p in model.parameters())
     return parameters + sum(m.stored for m in model.modules() if isinstance(m, Shipped))
 
 

@@ -309,7 +309,8 @@ def _weights(model: Any) -> Iterator[tuple[Any, Any]]:
 
     for layer in model.modules():
         if isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d, Shipped)):
-            weight = layer.weight.detach()
+            weight: Any = layer.weight
+            weight = weight.detach()
             if type(weight) is not torch.Tensor:
                 semi_structured = "SemiStructured" in type(weight).__name__
                 weight = weight.to_dense() if semi_structured else weight.dequantize()

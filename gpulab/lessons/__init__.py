@@ -3,34 +3,38 @@
 This package does not import widgets, figures or IPython, so the same cells work in a plain script.
 The progress is stored in ``.gpulab/progress.json`` of the working directory, or in the file that
 ``GPULAB_PROGRESS`` names. An instructor decides with ``GPULAB_SOLUTIONS`` or ``.gpulab/class.json``
-when solutions are shown (see ``_policy``).
+when solutions are shown (see ``_store.policy``).
 """
 
-from gpulab.lessons._architecture import gpu_curves, memory_curve, side_by_side
 from gpulab.lessons._checks import CheckResult, check, hint, solution
 from gpulab.lessons._class_reading import classroom, read_report
 from gpulab.lessons._climb import climb, compiled, instructions
-from gpulab.lessons._density import five_works, roof
-from gpulab.lessons._grades import grade
-from gpulab.lessons._hangs import hang
+from gpulab.lessons._grades import Rubric, grade
 from gpulab.lessons._idioms import rosetta
-from gpulab.lessons._lighter import trained
-from gpulab.lessons._material import contest, four_claims
+from gpulab.lessons._material import (
+    contest,
+    five_works,
+    four_claims,
+    gpu_curves,
+    memory_curve,
+    roof,
+    side_by_side,
+    three_cases,
+    trained,
+)
 from gpulab.lessons._predictions import Prediction, answer, predict
 from gpulab.lessons._progress import progress, start_again
-from gpulab.lessons._recorded_gains import (
+from gpulab.lessons._recorded import (
     gpu_roofs,
+    gpu_streams,
+    recorded_options,
     recorded_overlap,
     recorded_ridges,
     recorded_under_roof,
 )
-from gpulab.lessons._recorded_gpus import gpu_streams
-from gpulab.lessons._report import report, write_report
-from gpulab.lessons._report_schema import StudentReport
+from gpulab.lessons._report import StudentReport, report, write_report
 from gpulab.lessons._reveal import reveal
-from gpulab.lessons._rubric import Rubric
-from gpulab.lessons._three_cases import three_cases
-from gpulab.lessons._timelines import recorded_options, timeline
+from gpulab.lessons._timelines import hang, timeline
 from gpulab.lessons._torchrun import torchrun
 from gpulab.lessons.classes import Classroom
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab.errors import InputError, shown
-from gpulab.lessons import _answers, _loading, _policy, _store, checking, content
+from gpulab.lessons import _answers, _store, checking, content
 from gpulab.lessons.content import Exercise, NotAttempted, Nothing, Refused
 from gpulab.results import Result
 
@@ -93,7 +93,7 @@ def _examine(exercise: Exercise, answer: Any) -> CheckResult:
     try:
         if checking.is_stub(answer):
             return CheckResult(exercise.id, NOT_ATTEMPTED, "")
-        _loading.load(exercise.loads)
+        checking.load(exercise.loads)
         praise = checking.run(lambda: exercise.check(answer), exercise.limit_seconds)
     except Nothing as nothing:
         return (
@@ -191,7 +191,7 @@ def solution(id: str) -> None:
         If there is no such exercise.
     """
     exercise = content.exercise(id)
-    policy = _policy.policy()
+    policy = _store.policy()
     hints_left = _hints_given(id) < len(exercise.hints)
     if policy.solutions == "withhold":
         more = (
@@ -213,7 +213,7 @@ def solution(id: str) -> None:
 
 def _way_on(id: str) -> str:
     """Return how the last hint's sentence ends: with the solution, or with who opens it."""
-    policy = _policy.policy()
+    policy = _store.policy()
     if policy.solutions == "withhold":
         return f"; your instructor opens the solution. {policy.message}".rstrip()
     if policy.solutions == "after-attempt" and not _attempted(id):

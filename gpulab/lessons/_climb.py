@@ -16,7 +16,7 @@ from gpulab import _given, devices
 from gpulab.errors import GpulabError, MissingLibraryError
 from gpulab.evidence import Evidence
 from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python
-from gpulab.lessons._recorded_gpus import recorded_gpus, with_captions
+from gpulab.lessons._recorded import recorded_gpus, with_captions
 from gpulab.recorder import Case, experiments
 from gpulab.results import Result
 from gpulab.units import (

@@ -34,7 +34,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from gpulab._files import TemporaryFolder
-from gpulab.lessons import _answers, _checks, _loading, checking, content
+from gpulab.lessons import _answers, _checks, checking, content
 from gpulab.lessons._torchrun import below, end_below
 from gpulab.lessons.content import Exercise, NotAttempted, Nothing, Refused
 
@@ -215,7 +215,7 @@ def main() -> None:
         if is_code(exercise, job["kept"]) and not (box or job["trust"]):
             _tell(outcomes, job, state=OPEN, message=NO_BOX, by="")
             continue
-        _loading.load(exercise.loads)
+        checking.load(exercise.loads)
         gc.freeze()
         _tell(outcomes, job, **(_in_judge(job, exercise) if FORKS else _judge(job, exercise)))
         if not FORKS:

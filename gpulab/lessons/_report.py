@@ -1,8 +1,16 @@
-"""Make a student's report from the progress file and this machine, and write it."""
+"""``gpulab report``: one small file that a student hands in, with the machine, the predictions, the
+checks with their answers, and measurements.
+
+It contains no personal data except the name that the student types: no user or host name, no path,
+no serial number. If an answer is a function, its source is included, with everything that the
+student wrote into it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import getpass
+import hashlib
 import json
 import os
 import pathlib
@@ -10,24 +18,294 @@ import platform
 import re
 import socket
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import gpulab
 from gpulab import devices
 from gpulab._files import write_atomically
 from gpulab._given import expanded
 from gpulab.errors import GpulabError, InputError, shown
-from gpulab.evidence import Evidence
+from gpulab.evidence import NOTE_CODES, Environment, Evidence, Note
 from gpulab.lessons import _answers, _store, content
-from gpulab.lessons._report_schema import (
-    ReportedCheck,
-    ReportedMachine,
-    ReportedMeasurement,
-    ReportedPrediction,
-    ReportedRoofs,
-    StudentReport,
-)
+from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
+from gpulab.results import Result
+from gpulab.units import format_bytes, plural
+
+
+@dataclass(frozen=True)
+class ReportedMachine(Result):
+    """A student's computer.
+
+    Attributes
+    ----------
+    system, processor, device, device_kind : str
+        "Linux x86_64"; names of the CPU and of the best device; its kind, as ``Device.kind``.
+    cores : int
+        The number that the process may use.
+    memory_bytes : int
+        Main memory that the process may use.
+    accelerators : tuple of str
+        Product names, including those that PyTorch cannot use.
+    driver : str or None
+        NVIDIA's.
+    python : str
+    libraries : mapping of str to str
+    doctor : mapping of str to str
+        The checks of ``gpulab doctor`` and their states: ok, fix, warn, note. Only the names,
+        because its sentences may contain paths.
+    evidence : Evidence
+    """
+
+    system: str
+    processor: str
+    device: str
+    device_kind: str
+    cores: int
+    memory_bytes: int
+    accelerators: tuple[str, ...]
+    driver: str | None
+    python: str
+    libraries: Mapping[str, str]
+    doctor: Mapping[str, str]
+    evidence: Evidence
+
+    @property
+    def to_fix(self) -> tuple[str, ...]:
+        """What has to be fixed before class."""
+        return tuple(name for name, state in self.doctor.items() if state == "fix")
+
+
+@dataclass(frozen=True)
+class ReportedRoofs(Result):
+    """The best rates of a device of the student's machine, measured when the report was made.
+
+    Attributes
+    ----------
+    device : str
+        Its name.
+    flops_per_second : mapping of str to float
+        By arithmetic.
+    bytes_per_second, capacity_bytes : mapping of str to float
+        By level of memory, the fastest first.
+    notes : tuple of str
+        The codes of disturbances.
+    evidence : Evidence
+    """
+
+    device: str
+    flops_per_second: Mapping[str, float]
+    bytes_per_second: Mapping[str, float]
+    capacity_bytes: Mapping[str, float]
+    notes: tuple[str, ...]
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class ReportedPrediction(Result):
+    """One prediction and the measured value.
+
+    Attributes
+    ----------
+    id, question : str
+    predicted, measured : float, str or None
+        In base units, or the choice; None if there is none.
+    predicted_text, measured_text : str
+        As the student saw them.
+    verdict : str
+        As the student saw it; it is computed again when the report is read.
+    badge : str
+        Of what was measured.
+    later : int
+        How many answers came after the first.
+    """
+
+    id: str
+    question: str
+    predicted: float | str | None
+    predicted_text: str
+    measured: float | str | None
+    measured_text: str
+    verdict: str
+    badge: str
+    later: int
+
+
+@dataclass(frozen=True)
+class ReportedCheck(Result):
+    """One exercise.
+
+    Attributes
+    ----------
+    id, state : str
+        The outcome of the student's own check; grades do not use it.
+    attempts, hints : int
+    solution_shown : bool
+    kept : JSON values
+        The answer as ``gpulab.lessons`` keeps it, or the reason why it was not kept.
+    seen : JSON values
+        The result of the student's machine that the check compared the answer with, if any.
+    """
+
+    id: str
+    state: str
+    attempts: int
+    hints: int
+    solution_shown: bool
+    kept: Any
+    seen: Any
+
+    @property
+    def tried(self) -> bool:
+        """Whether an answer was checked; an exercise has an entry also if only a hint or the
+        solution was shown.
+        """
+        return self.attempts > 0 or self.state != "not attempted"
+
+
+@dataclass(frozen=True)
+class ReportedMeasurement(Result):
+    """A measurement that was an answer.
+
+    Attributes
+    ----------
+    id, label : str
+    median_seconds : float
+    interval_seconds : (float, float) or None
+    notes : tuple of str
+        Their codes.
+    evidence : Evidence
+    """
+
+    id: str
+    label: str
+    median_seconds: float
+    interval_seconds: tuple[float, float] | None
+    notes: tuple[str, ...]
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class StudentReport(Result):
+    """The report of one student.
+
+    Attributes
+    ----------
+    name : str
+        As typed; "" for none.
+    date : str
+        UTC, ISO 8601.
+    gpulab_version : str
+    notebook : str
+        The notebook's number, or "" for all.
+    machine : ReportedMachine
+    roofs : tuple of ReportedRoofs
+        The best device first; empty if nothing was measured.
+    predictions : tuple of ReportedPrediction
+    checks : tuple of ReportedCheck
+    measurements : tuple of ReportedMeasurement
+    """
+
+    schema_version: ClassVar[int] = 1
+
+    name: str
+    date: str
+    gpulab_version: str
+    notebook: str
+    machine: ReportedMachine
+    roofs: tuple[ReportedRoofs, ...]
+    predictions: tuple[ReportedPrediction, ...]
+    checks: tuple[ReportedCheck, ...]
+    measurements: tuple[ReportedMeasurement, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"<report of {self.name or 'an unnamed student'}, {self.date[:10]}: "
+            f"{self.machine.device}, {plural(len(self.predictions), 'prediction')}, "
+            f"{plural(len(self.checks), 'check')}>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the content, one row per part."""
+        rows = [
+            ("name", self.name or "(none)"),
+            ("date", self.date),
+            ("machine", self.machine.processor),
+        ]
+        rows += [
+            ("device", self.machine.device),
+            ("memory", format_bytes(self.machine.memory_bytes)),
+        ]
+        rows += [
+            (
+                f"prediction {p.id}",
+                f"{p.predicted_text or 'none'}; answer: {p.measured_text or 'not shown'}",
+            )
+            for p in self.predictions
+        ]
+        rows += [
+            (f"exercise {c.id}", f"{c.state}, {c.attempts} attempt{'s' if c.attempts != 1 else ''}")
+            for c in self.checks
+        ]
+        return ("report", ""), rows
+
+    def rooflines(self) -> tuple[Roofline, ...]:
+        """Return the roofs of the student's devices, RECORDED: a named machine on a date, as
+        reported by the student.
+        """
+        return tuple(
+            _roofline(self, each)
+            for each in self.roofs
+            if each.flops_per_second and each.bytes_per_second
+        )
+
+
+def _roofline(report: StudentReport, roofs: ReportedRoofs) -> Roofline:
+    machine = report.machine
+    # Beside the best device only the CPU is reported. Earlier reports called the devices as torch
+    # does: "cuda:0", "mps:0", "cpu".
+    best = roofs.device == machine.device or roofs.device.partition(":")[0] in (
+        "cuda",
+        "xpu",
+        "mps",
+    )
+    kind = machine.device_kind if best else "cpu"
+    where = Environment(
+        date=report.date,
+        system=machine.system,
+        processor=machine.processor,
+        cores=machine.cores,
+        memory_bytes=machine.memory_bytes,
+        device=roofs.device,
+        device_kind=kind,
+        driver=machine.driver,
+        python=machine.python,
+        libraries={},
+        command="gpulab report",
+    )
+    evidence = Evidence.recorded(where)
+    source = "as reported by the student's machine"
+    return Roofline(
+        device=roofs.device,
+        arithmetic=tuple(
+            ArithmeticRoof(name, rate, source, evidence)
+            for name, rate in roofs.flops_per_second.items()
+        ),
+        memory=tuple(
+            MemoryRoof(name, rate, roofs.capacity_bytes.get(name, float("inf")), source, evidence)
+            for name, rate in roofs.bytes_per_second.items()
+        ),
+        points=(),
+        notes=tuple(
+            Note(code, NOTE_CODES[code])
+            for code in dict.fromkeys(roofs.notes)
+            if code in NOTE_CODES
+        ),
+        evidence=evidence,
+        device_kind=kind,
+    )
+
 
 LONGEST_NAME = 100
 _LONGEST_TEXT = 400  # of a question or an answer as it is shown
@@ -374,3 +652,88 @@ def _home() -> str:
         return str(pathlib.Path.home())
     except RuntimeError:
         return ""
+
+
+# characters of a name in a file's name: at most 160 bytes of the 255 that file systems take
+_LONGEST_WORD = 40
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand to the command line's parser."""
+    parser = subparsers.add_parser(
+        "report",
+        help="write the file that you hand in: machine, predictions, checks",
+        description="Write one small file with this machine, your predictions and your checked "
+        "answers, and print what it contains.",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="where to write (default: gpulab-report-NAME.json here, gpulab-doctor-NAME.json with "
+        "--doctor-only)",
+    )
+    parser.add_argument(
+        "--name", default="", help="your name, the only personal data in it (default: none)"
+    )
+    parser.add_argument(
+        "--notebook", default="", metavar="02", help="only this notebook (default: all)"
+    )
+    parser.add_argument(
+        "--doctor-only",
+        action="store_true",
+        help="only the machine and the results of `gpulab doctor`, before class",
+    )
+    parser.add_argument(
+        "--no-measure",
+        action="store_true",
+        help="leave out the machine's roofs, which take some seconds to measure",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out ``gpulab report``; return the exit code."""
+    if not arguments.doctor_only:
+        _find_progress()
+    made = report(
+        arguments.name,
+        arguments.notebook,
+        measure=not (arguments.no_measure or arguments.doctor_only),
+        progress=not arguments.doctor_only,
+    )
+    write_report(
+        made, arguments.out or _default(made.name, "doctor" if arguments.doctor_only else "report")
+    )
+    return 0
+
+
+def _find_progress() -> None:
+    """Take the progress of the working copy where this folder has none, and say which file it
+    is.
+    """
+    copy = pathlib.Path("my-notebooks", ".gpulab", "progress.json")
+    if not _store.path().exists() and not os.environ.get("GPULAB_PROGRESS") and copy.is_file():
+        os.environ["GPULAB_PROGRESS"] = str(copy.absolute())
+    if _store.path().is_file():
+        print(f"Your progress is read from {_store.path()}.")
+    else:
+        print(
+            f"There is no progress at {_store.path()}: change to the folder of your notebooks, or "
+            "set GPULAB_PROGRESS to the file."
+        )
+
+
+def _default(name: str, what: str = "report") -> str:
+    """Return a file's name that tells students apart in one folder: letters of any alphabet, and a
+    short hash where others were lost.
+    """
+    plain = " ".join(unicodedata.normalize("NFC", name).lower().split())
+    word = "-".join("".join(c if c.isalnum() else " " for c in plain).split())[
+        :_LONGEST_WORD
+    ].strip("-")
+    lost = (
+        hashlib.sha256(plain.encode()).hexdigest()[:4]
+        if word.replace("-", " ") != plain.replace("-", " ")
+        else ""
+    )
+    return f"{'-'.join(filter(None, (f'gpulab-{what}', word, lost)))}.json"

@@ -18,6 +18,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from gpulab._files import free_name, open_regular, read_regular, try_lock, write_atomically
@@ -226,3 +227,52 @@ def _locked(where: pathlib.Path) -> Iterator[None]:
                 raise OSError(None, "another kernel holds its lock")
             time.sleep(0.01)
         yield
+
+
+POLICIES = ("show", "after-attempt", "withhold")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When solutions are shown, and the message shown when they are not."""
+
+    solutions: str
+    message: str
+
+
+def policy() -> Policy:
+    """Return the class's policy; with a setting that cannot be read, solutions are withheld and the
+    message says why.
+    """
+    chosen = os.environ.get("GPULAB_SOLUTIONS")
+    if chosen:
+        return _valid(chosen, "", "GPULAB_SOLUTIONS")
+    named = os.environ.get("GPULAB_CLASS")
+    try:
+        where = expanded("GPULAB_CLASS", named) if named else here() / ".gpulab" / "class.json"
+    except InputError as error:
+        return Policy("withhold", f"{error} Ask your instructor.")
+    if not named and not where.exists():
+        return Policy("show", "")
+    try:
+        # which knows by its first bytes how Windows' own tools wrote it
+        content = json.loads(read_regular(where))
+        return _valid(
+            content.get("solutions", "show"), str(content.get("message") or ""), str(where)
+        )
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        return Policy(
+            "withhold",
+            f'{where} cannot be read ({error}); expected JSON such as {{"solutions": "show"}}. Ask '
+            "your instructor.",
+        )
+
+
+def _valid(chosen: object, message: str, where: str) -> Policy:
+    if chosen in POLICIES:
+        return Policy(str(chosen), message)
+    return Policy(
+        "withhold",
+        f"{where} has the value {str(chosen)[:40]!r}; expected one of {', '.join(POLICIES)}. Ask "
+        "your instructor.",
+    )

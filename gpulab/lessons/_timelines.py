@@ -1,19 +1,19 @@
-"""Material of notebook 06: three timelines to read, and recorded times of a training run with
-different options.
+"""Timelines to read in exercises: three pipelines in notebook 06, and three times four ranks in
+notebook 08, in which one rank does not do what the others do.
+
+They are made up, so that they are the same on every machine. The program of a rank is a list of
+work and collectives. A collective begins when all ranks have called it; if they do not all call the
+same one, all ranks wait until the timeout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gpulab import _given, training
 from gpulab.evidence import Evidence
-from gpulab.lessons._recorded_gpus import caption_of, recorded_gpus, with_captions
-from gpulab.recordings import Entry
-from gpulab.results import Result
+from gpulab.parallel.results import RankSpan, RankTimeline
 from gpulab.training import PipelineResult
-from gpulab.units import format_seconds, plural
 
 # Loading, copy and step in seconds; workers; cores. What binds is never the first number that the
 # eye meets.
@@ -22,7 +22,21 @@ _TIMELINES = {
     "B": (0.030, 0.045, 0.020, 4, 8),  # a slow link
     "C": (0.040, 0.001, 0.030, 4, 8),  # the accelerator itself
 }
-_EXPERIMENT = "training"
+RANKS = 4
+# of the picture: long enough to be seen, short enough that the steps before it can be read
+TIMEOUT_SECONDS = 0.060
+_STEPS = 3
+_BYTES = 4_000_000
+_LAYERS = (3, 2, 1)  # the backward pass reaches the last layer first
+# seconds: a forward pass, one layer's backward pass, one layer's gradients
+_FORWARD, _BACKWARD, _SEND = 0.008, 0.005, 0.002
+_EVIDENCE = Evidence.modelled(
+    "each rank works through its list; a collective begins when all are in it and takes 2 ms",
+    "made up for the exercise: no machine ran it",
+)
+
+# One item of a rank's program: ("compute", name, seconds) or ("collective", name, seconds).
+_Item = tuple[str, str, float]
 
 
 def timeline(letter: str) -> PipelineResult:
@@ -44,84 +58,105 @@ def timeline(letter: str) -> PipelineResult:
     )
 
 
-@dataclass(frozen=True)
-class RecordedOptions(Result):
-    """The effect of the options of a training run on recorded machines.
-
-    Attributes
-    ----------
-    rows : tuple of (str, ...)
-        Machine, what ran and how many steps of it, and their time with its interval.
-    evidence : tuple of Evidence
-        Of each machine; empty if nothing is recorded yet.
+def collective(layer: int) -> str:
+    """Return the name of the collective that averages a layer's gradients, as it appears in the
+    timelines.
     """
+    return f"all_reduce layer {layer}"
 
-    rows: tuple[tuple[str, str, str], ...]
-    evidence: tuple[Evidence, ...]
 
-    def caption(self) -> str:
-        """Return the badge lines."""
-        return caption_of(self.evidence)
+def _program(slow: float = 1.0) -> list[_Item]:
+    items: list[_Item] = []
+    for step in range(1, _STEPS + 1):
+        items.append(("compute", f"forward {step}", _FORWARD * slow))
+        for layer in _LAYERS:
+            items += [
+                ("compute", f"backward {step}, layer {layer}", _BACKWARD * slow),
+                ("collective", collective(layer), _SEND),
+            ]
+        items.append(("compute", f"optimizer {step}", 0.001 * slow))
+    return items
 
-    def __repr__(self) -> str:
-        return (
-            f"<{plural(len(self.rows), 'recorded training step')}>"
-            if self.rows
-            else "<not recorded yet>"
-        )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per recorded training run."""
-        return ("machine", "training, and how many steps of it", "time (RECORDED)"), self.rows or [
-            ("no GPU", "not recorded yet", "")
+def _skips(rank: int, step: int, layer: int) -> list[list[_Item]]:
+    """One rank leaves out one collective and goes on."""
+    programs = [_program() for _ in range(RANKS)]
+    at = [k for k, item in enumerate(programs[rank]) if item[1] == collective(layer)][step - 1]
+    del programs[rank][at]
+    return programs
+
+
+def _slow(rank: int) -> list[list[_Item]]:
+    """One rank computes at half the pace; nobody leaves anything out."""
+    return [_program(2.0 if k == rank else 1.0) for k in range(RANKS)]
+
+
+def _alone(rank: int, step: int) -> list[list[_Item]]:
+    """After a step one rank saves the model and calls a barrier that stands in its branch only."""
+    programs = [_program() for _ in range(RANKS)]
+    one = programs[rank]
+    at = next(k for k, item in enumerate(one) if item[1] == f"optimizer {step}") + 1
+    one[at:at] = [("compute", "save", 0.006), ("collective", "barrier", _SEND)]
+    return programs
+
+
+# What the exercise asks for: the rank that leaves the common order, and at which collective
+# ("slow": none does).
+CASES = {
+    "A": (_skips(2, 2, 2), 2, collective(2)),
+    "B": (_slow(3), 3, "slow"),
+    "C": (_alone(0, 1), 0, "barrier"),
+}
+
+
+# What an answer may name: every collective of the timelines, or that there is none.
+NAMES = (*map(collective, _LAYERS), "barrier", "slow")
+
+
+def hang(letter: str) -> RankTimeline:
+    """Return one of three timelines, "A" to "C", for the exercise on hangs.
+
+    Raises
+    ------
+    InputError
+        If there is no such letter.
+    """
+    programs = CASES[_given.word("hang", "letter", letter, CASES)][0]
+    spans, end = _run(programs)
+    ordered = tuple(sorted(spans, key=lambda span: (span.rank, span.begin_seconds, span.kind)))
+    steps = dict.fromkeys(span.name for span in ordered if span.name.startswith("forward "))
+    starts = [min(span.begin_seconds for span in ordered if span.name == step) for step in steps]
+    return RankTimeline(f"timeline {letter}", RANKS, ordered, tuple(starts), end, (), _EVIDENCE)
+
+
+def _run(programs: Sequence[Sequence[_Item]]) -> tuple[list[RankSpan], float]:
+    """Let every rank work until all are done, or until all that are left wait for each other."""
+    at, now = [0] * len(programs), [0.0] * len(programs)
+    spans: list[RankSpan] = []
+    while True:
+        for rank, program in enumerate(programs):
+            while at[rank] < len(program) and program[at[rank]][0] == "compute":
+                _, name, seconds = program[at[rank]]
+                spans.append(RankSpan(rank, "compute", name, now[rank], now[rank] + seconds))
+                now[rank] += seconds
+                at[rank] += 1
+        waiting = [
+            program[at[rank]] if at[rank] < len(program) else None
+            for rank, program in enumerate(programs)
         ]
-
-    def _repr_html_(self) -> str:
-        return with_captions(self)
-
-
-def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
-    """Return recorded times of training with different options (mixed precision, compile, graphs,
-    layouts, fused optimizers).
-
-    Parameters
-    ----------
-    means : sequence of str, optional
-        Only these, such as ``("plain", "compile", "graph")``; None takes all.
-    """
-    rows: list[tuple[str, str, str]] = []
-    evidence: list[Evidence] = []
-    for name, recording in recorded_gpus().items():
-        before = len(rows)
-        for entry in sorted(recording.entries, key=_by_model):
-            if not entry.experiment.startswith(_EXPERIMENT) or entry.timing is None:
-                continue
-            if means is not None and entry.params.get("means") not in means:
-                continue
-            interval = entry.timing.interval_seconds
-            between = (
-                ""
-                if interval is None
-                else f" (95 % {format_seconds(interval[0])} to {format_seconds(interval[1])})"
-            )
-            what = ", ".join(
-                f"{value} steps" if name == "steps" else str(value)
-                for name, value in entry.params.items()
-            )
-            rows.append(
-                (
-                    name,
-                    f"{entry.experiment}: {what}",
-                    format_seconds(entry.timing.median_seconds) + between,
+        if all(item is None for item in waiting):
+            return spans, max(now)
+        begin = max(now)
+        together = len({item[1] if item else "" for item in waiting}) == 1
+        until = begin if together else begin + TIMEOUT_SECONDS
+        for rank, item in enumerate(waiting):
+            if item is not None and until > now[rank]:
+                spans.append(RankSpan(rank, "idle", item[1], now[rank], until))
+            if item is not None and together:
+                spans.append(
+                    RankSpan(rank, "communication", item[1], begin, begin + item[2], _BYTES)
                 )
-            )
-        if len(rows) > before:
-            evidence.append(recording.evidence())
-    return RecordedOptions(tuple(rows), tuple(evidence))
-
-
-def _by_model(entry: Entry) -> tuple[str, ...]:
-    """What is compared stands together: one model in one number format, with one means after the
-    other.
-    """
-    return (entry.experiment, *(str(entry.params.get(name, "")) for name in ("model", "precision")))
+                now[rank] = begin + item[2]
+                at[rank] += 1
+        if not together:
+            return spans, until

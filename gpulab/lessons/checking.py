@@ -7,9 +7,11 @@ it; a loop that catches even that continues in the background, and the message s
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import ctypes
 import dis
+import importlib
 import math
 import os
 import sys
@@ -18,7 +20,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -284,3 +286,25 @@ def describe(value: Any) -> str:
         if text and len(text) <= 40 and "\n" not in text
         else with_article(kind)
     )
+
+
+def load(names: Sequence[str]) -> None:
+    """Import modules in a thread that is never interrupted; an interrupt only ends the wait for it.
+
+    Parameters
+    ----------
+    names : sequence of str
+        A library that cannot be imported is skipped; the check reports it if it needs the library.
+    """
+    if not names:
+        return
+    thread = threading.Thread(target=_import, args=(names,), name="gpulab-import")
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.05)  # a wait that an interrupt can end
+
+
+def _import(names: Sequence[str]) -> None:
+    for name in names:
+        with contextlib.suppress(Exception):  # the check imports it again, and its error is shown
+            importlib.import_module(name)

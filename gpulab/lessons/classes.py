@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from gpulab.lessons import _reveal, content
 from gpulab.lessons._predictions import KeptAnswer
-from gpulab.lessons._report_schema import ReportedPrediction, StudentReport
+from gpulab.lessons._report import ReportedPrediction, StudentReport
 from gpulab.models import Roofline
 from gpulab.results import Result
 from gpulab.units import format_bytes, plural

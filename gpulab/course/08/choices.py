@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from typing import Any
 from gpulab import networks, parallel
 from gpulab.lessons import checking
-from gpulab.lessons._three_cases import CASES, CONTEXT, HEADS, LAYERS, VOCABULARY, Case
+from gpulab.lessons._material import CASES, CONTEXT, HEADS, LAYERS, VOCABULARY, Case
 from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.parallel.results import RankMemory
 from gpulab.units import format_bytes

@@ -31,7 +31,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 from gpulab.lessons import checking
-from gpulab.lessons._hangs import CASES, NAMES, RANKS
+from gpulab.lessons._timelines import CASES, NAMES, RANKS
 from gpulab.lessons.content import NotAttempted, Refused
 
 _LOOK = {

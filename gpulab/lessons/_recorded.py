@@ -1,5 +1,7 @@
-"""Data of recorded GPUs for notebooks 03 and 08: roofs, gains on work that was measured here,
-overlap, and ranks.
+"""Data of GPUs for the notebooks: of recorded machines, or of the learner's own GPU measured now.
+
+Values of recordings are looked up here and never typed into a text; missing ones are reported as
+"not recorded yet".
 """
 
 from __future__ import annotations
@@ -7,19 +9,79 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from gpulab import _given, models, timing, workloads
-from gpulab.errors import InputError, shown
+from gpulab import _given, devices, hierarchy, models, recordings, timing, workloads
+from gpulab.errors import InputError, MissingLibraryError, shown
 from gpulab.evidence import Evidence
-from gpulab.lessons._recorded_gpus import NOT_YET, caption_of, recorded_gpus, with_captions
+from gpulab.hierarchy import Bandwidth
 from gpulab.models import Roofline
-from gpulab.recordings import Recording
-from gpulab.results import Result
+from gpulab.recordings import Entry, Recording
+from gpulab.recordings.schema import accelerator_told
+from gpulab.results import Result, html_caption, html_table
 from gpulab.timing.recorded import measurement
 from gpulab.units import format_bytes, format_flops_per_second, format_ratio, format_seconds, plural
 
-# -- 03: roofs, points and gains
-# --------------------------------------------------------------------------------------------------
+NOT_YET = "not recorded yet"
+
+
+def recorded_gpus() -> dict[str, Recording]:
+    """Return the recordings of machines with an accelerator by their names; empty if there are
+    none.
+    """
+    return {
+        name: one
+        for name, one in recordings.readable().items()
+        if one.environment.device_kind != "cpu"
+    }
+
+
+def caption_of(evidence: Sequence[Evidence]) -> str:
+    """The badge lines of a table's machines, each once."""
+    return "\n".join(dict.fromkeys(one.sentence for one in evidence)) or NOT_YET
+
+
+def with_captions(result: Any) -> str:
+    """Return a result's table as HTML with a badge line for each of its machines, as a notebook
+    shows it.
+    """
+    return html_table(*result.table()) + "".join(
+        f"<div>{html_caption(line)}</div>" for line in result.caption().splitlines()
+    )
+
+
+def gpu_streams() -> tuple[Bandwidth, ...]:
+    """Return bandwidth curves of GPUs with all multiprocessors reading: of your own CUDA GPU,
+    measured with CuPy, else recorded ones.
+    """
+    where = devices.default()
+    if where.torch_type == "cuda":
+        with contextlib.suppress(MissingLibraryError):
+            return (hierarchy.bandwidth(device=where, deadline=6.0),)
+    found = (hierarchy.recorded_bandwidth(recording) for recording in recorded_gpus().values())
+    return tuple(curve for curve in found if curve is not None)
+
+
+def limits_of(compute_capability: str) -> models.SmLimits | None:
+    """Return a multiprocessor's limits; None if its compute capability is not in the table."""
+    return (
+        models.sm_limits(compute_capability)
+        if compute_capability in models.compute_capabilities()
+        else None
+    )
+
+
+def accelerator_of(recording: Recording) -> Any:
+    """Return a recording's facts about its GPU; None if the number of multiprocessors or the
+    compute capability is missing.
+    """
+    found = accelerator_told(recording)
+    several, capability = found.get("multiprocessors"), found.get("compute_capability")
+    return (
+        found
+        if _given.is_whole(several) and several > 0 and isinstance(capability, str) and capability
+        else None
+    )
 
 
 def gpu_roofs(arithmetic: str | None = None) -> tuple[Roofline, ...]:
@@ -41,8 +103,27 @@ def gpu_roofs(arithmetic: str | None = None) -> tuple[Roofline, ...]:
     return tuple(found)
 
 
+class _BadgeLines:
+    """Part of a result: a table with a badge line for each machine whose figures it shows.
+
+    Attributes
+    ----------
+    evidence : tuple of Evidence
+        Of each machine; empty if nothing is recorded yet.
+    """
+
+    evidence: tuple[Evidence, ...]
+
+    def caption(self) -> str:
+        """Return the badge lines."""
+        return caption_of(self.evidence)
+
+    def _repr_html_(self) -> str:
+        return with_captions(self)
+
+
 @dataclass(frozen=True)
-class Ridges(Result):
+class Ridges(_BadgeLines, Result):
     """The best matrix product in each number format on recorded GPUs, with the ridge of the main
     memory's bandwidth.
 
@@ -56,10 +137,6 @@ class Ridges(Result):
 
     rows: tuple[tuple[str, str, float, float, float | None], ...]
     evidence: tuple[Evidence, ...]
-
-    def caption(self) -> str:
-        """Return the badge lines."""
-        return caption_of(self.evidence)
 
     def __repr__(self) -> str:
         return f"<ridges: {', '.join(f'{row[1]} {row[3]:.3g}' for row in self.rows) or NOT_YET}>"
@@ -84,9 +161,6 @@ class Ridges(Result):
             for gpu, name, rate, ridge, over in self.rows
         ]
         return headers, rows or [(NOT_YET, "", "", "", "")]
-
-    def _repr_html_(self) -> str:
-        return with_captions(self)
 
 
 def recorded_ridges() -> Ridges:
@@ -117,7 +191,13 @@ def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, 
     InputError
         If one is not a workload.
     """
-    wanted = _works("recorded_under_roof", works)
+    wanted = _given.items("recorded_under_roof", "works", works)
+    wrong = next((work for work in wanted if not isinstance(work, workloads.Workload)), None)
+    if wrong is not None:
+        raise InputError(
+            f"recorded_under_roof: {shown(wrong)} is not a workload; expected gl.workloads. Pass "
+            'gl.workloads.get("matmul")(n=1024).'
+        )
     found = (_under_roof(recording, wanted) for recording in recorded_gpus().values())
     return tuple(roofs for roofs in found if roofs is not None)
 
@@ -140,17 +220,6 @@ def _under_roof(recording: Recording, works: Sequence[workloads.Workload]) -> Ro
     return roofs.with_points(points) if points else None
 
 
-def _works(who: str, works: Iterable[workloads.Workload]) -> list[workloads.Workload]:
-    wanted = _given.items(who, "works", works)
-    wrong = next((work for work in wanted if not isinstance(work, workloads.Workload)), None)
-    if wrong is not None:
-        raise InputError(
-            f"{who}: {shown(wrong)} is not a workload; expected gl.workloads. Pass "
-            'gl.workloads.get("matmul")(n=1024).'
-        )
-    return wanted
-
-
 def _seen(recording: Recording, work: workloads.Workload) -> timing.Measurement | None:
     """Return what was recorded of this very work: the catalogue is recorded with its usual options,
     so another layer is not in it.
@@ -160,12 +229,8 @@ def _seen(recording: Recording, work: workloads.Workload) -> timing.Measurement 
     return m if m is not None and (m.flops or 0.0, m.nbytes) == (work.flops, work.nbytes) else None
 
 
-# -- 08: overlap and ranks
-# --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class RecordedOverlap(Result):
+class RecordedOverlap(_BadgeLines, Result):
     """Copying and computing one after the other, and in chunks that overlap, on recorded machines.
 
     Attributes
@@ -178,10 +243,6 @@ class RecordedOverlap(Result):
 
     rows: tuple[tuple[str, int, int, float, float], ...]
     evidence: tuple[Evidence, ...]
-
-    def caption(self) -> str:
-        """Return the badge lines."""
-        return caption_of(self.evidence)
 
     def __repr__(self) -> str:
         return (
@@ -213,9 +274,6 @@ class RecordedOverlap(Result):
         ]
         return headers, rows or [(NOT_YET, "", "", "", "", "")]
 
-    def _repr_html_(self) -> str:
-        return with_captions(self)
-
 
 def recorded_overlap() -> RecordedOverlap:
     """Return the gain of overlapping copies with compute on recorded GPUs, by bytes and chunks;
@@ -241,3 +299,78 @@ def recorded_overlap() -> RecordedOverlap:
             rows += found
             evidence.append(recording.evidence())
     return RecordedOverlap(tuple(rows), tuple(evidence))
+
+
+@dataclass(frozen=True)
+class RecordedOptions(_BadgeLines, Result):
+    """The effect of the options of a training run on recorded machines.
+
+    Attributes
+    ----------
+    rows : tuple of (str, ...)
+        Machine, what ran and how many steps of it, and their time with its interval.
+    evidence : tuple of Evidence
+        Of each machine; empty if nothing is recorded yet.
+    """
+
+    rows: tuple[tuple[str, str, str], ...]
+    evidence: tuple[Evidence, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"<{plural(len(self.rows), 'recorded training step')}>"
+            if self.rows
+            else "<not recorded yet>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row per recorded training run."""
+        return ("machine", "training, and how many steps of it", "time (RECORDED)"), self.rows or [
+            ("no GPU", "not recorded yet", "")
+        ]
+
+
+def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
+    """Return recorded times of training with different options (mixed precision, compile, graphs,
+    layouts, fused optimizers).
+
+    Parameters
+    ----------
+    means : sequence of str, optional
+        Only these, such as ``("plain", "compile", "graph")``; None takes all.
+    """
+
+    def by_model(entry: Entry) -> tuple[str, ...]:
+        # what is compared stands together: one model in one number format, its options in a row
+        parts = (str(entry.params.get(name, "")) for name in ("model", "precision"))
+        return (entry.experiment, *parts)
+
+    rows: list[tuple[str, str, str]] = []
+    evidence: list[Evidence] = []
+    for name, recording in recorded_gpus().items():
+        before = len(rows)
+        for entry in sorted(recording.entries, key=by_model):
+            if not entry.experiment.startswith("training") or entry.timing is None:
+                continue
+            if means is not None and entry.params.get("means") not in means:
+                continue
+            interval = entry.timing.interval_seconds
+            between = (
+                ""
+                if interval is None
+                else f" (95 % {format_seconds(interval[0])} to {format_seconds(interval[1])})"
+            )
+            what = ", ".join(
+                f"{value} steps" if name == "steps" else str(value)
+                for name, value in entry.params.items()
+            )
+            rows.append(
+                (
+                    name,
+                    f"{entry.experiment}: {what}",
+                    format_seconds(entry.timing.median_seconds) + between,
+                )
+            )
+        if len(rows) > before:
+            evidence.append(recording.evidence())
+    return RecordedOptions(tuple(rows), tuple(evidence))
