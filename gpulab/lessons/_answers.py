@@ -292,12 +292,18 @@ def restore_result(kept: Any) -> Any:
         or not _OWN_MODULE.fullmatch(kept["module"])
     ):
         raise NotKeptError("the file is damaged here: expected a result of gpulab's")
+    name, package = str(kept.get("class")), ".".join(kept["module"].split(".")[:2])
     try:
-        found = getattr(importlib.import_module(kept["module"]), str(kept.get("class")), None)
+        # what a package offers may be in another of its files than in the version that kept it
+        found = getattr(importlib.import_module(package), name, None)
+        if found is None:
+            found = getattr(importlib.import_module(kept["module"]), name, None)
     except ImportError as error:
         raise NotKeptError(f"this version of gpulab has no {kept['module']}") from error
     if not (
-        isinstance(found, type) and issubclass(found, Result) and found.__module__ == kept["module"]
+        isinstance(found, type)
+        and issubclass(found, Result)
+        and f"{found.__module__}.".startswith(f"{package}.")
     ):
         raise NotKeptError("the file is damaged here: expected a result of gpulab's")
     try:

@@ -235,7 +235,13 @@ class Entry(Result):
             """Decode the timing of an ``unread`` entry: Python asks here for what is not there."""
             if name != "timing" or "_timing_text" not in self.__dict__:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            content = json.loads(self.__dict__["_timing_text"])
+            try:
+                content = json.loads(self.__dict__["_timing_text"])
+            except ValueError as error:
+                raise RecordingError(
+                    f"recordings.load: the timing of {self.key} is not JSON ({error}); expected "
+                    "what `gpulab record` wrote. The file is damaged: install gpulab again."
+                ) from error
             timing = (
                 None if content is None else Timing.from_dict(content, f"Entry {self.key}.timing")
             )

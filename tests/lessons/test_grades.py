@@ -328,7 +328,9 @@ def test_each_answer_is_judged_alike_in_a_process_of_its_own(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_what_the_students_machine_gave_decides(tmp_path: Path) -> None:
-    """10 rows are right under the report's ridge of 5, wrong under others, open without."""
+    """10 rows are right under the report's ridge of 5, wrong under others, open without; a report
+    of a version that kept the class in another file counts.
+    """
     made = report_of(0, "Anna", {"03.6": "rows = 11"})
     arithmetic = ("checks", 0, "seen", "v", "arithmetic", 0, "flops_per_second")
     assert ROOF.arithmetic_roof("float32").flops_per_second == 1e11
@@ -337,6 +339,7 @@ def test_what_the_students_machine_gave_decides(tmp_path: Path) -> None:
         ("b", arithmetic, 8e11),
         ("c", ("checks", 0, "seen"), None),
         ("d", ("checks", 0, "seen"), {"t": 5}),
+        ("e", ("checks", 0, "seen", "module"), "gpulab.models._in_another_file"),
     ):
         write(
             tmp_path / "class", f"{name}.json", {**changed(made, *path, value=value), "name": name}
@@ -347,6 +350,7 @@ def test_what_the_students_machine_gave_decides(tmp_path: Path) -> None:
         "wrong",
         "open",
         "open",
+        "passed",
     ]
 
 
