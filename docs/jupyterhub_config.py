@@ -1,5 +1,4 @@
-"""JupyterHub for a class on one shared GPU: start from this file, and put your own authenticator
-and address in.
+"""JupyterHub for a class on one shared GPU; put your own authenticator and address in.
 
     jupyterhub -f jupyterhub_config.py
 

@@ -1,6 +1,4 @@
-"""Write a file completely or not at all, so that a crash or a full disk never leaves a partial file
-behind.
-"""
+"""Write a file completely or not at all: a crash or a full disk never leaves half a file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Let finish what an interrupt would break: the first import of a library, and the step of a
-training run in flight.
-"""
+"""Delay an interrupt that would break the first import of a library or a step of training."""
 
 from __future__ import annotations
 

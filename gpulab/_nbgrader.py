@@ -1,5 +1,4 @@
-"""``gpulab nbgrader``: the course's notebooks as an nbgrader course, with this package's own checks
-as the tests.
+"""``gpulab nbgrader``: the notebooks as an nbgrader course, tested by this package's own checks.
 
 Each exercise becomes an answer cell with the solution between nbgrader's marks and a test cell that
 calls the check and, among the hidden tests, asserts that it passed: a student's copy runs

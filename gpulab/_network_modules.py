@@ -1,5 +1,4 @@
-"""The modules that ``gpulab.networks`` builds; apart from it because a module class needs torch
-when it is defined.
+"""The modules that ``gpulab.networks`` builds, apart because a module class needs torch.
 
 Imported only inside the functions of ``networks``, so ``import gpulab.networks`` stays light. The
 classes live at module level so that a model can be pickled and sent to another process.

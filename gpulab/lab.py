@@ -1,5 +1,4 @@
-"""``gpulab lab``: JupyterLab on the learner's working copy of the notebooks, opened at
-``00_start_here``.
+"""``gpulab lab``: JupyterLab on the learner's working copy, opened at ``00_start_here``.
 
 The server listens on the loopback address with a fresh token, makes no requests to the internet,
 and leaves the user's own JupyterLab settings alone: what the course needs is set as defaults

@@ -1,5 +1,4 @@
-"""The small real models that workloads, training and memory share, so that no two notebooks build
-their own.
+"""The small real models that workloads, training, memory and the notebooks share.
 
 Five factories, each of which returns a ``torch.nn.Module`` in training mode with weights from
 torch's global generator (call ``torch.manual_seed`` first for the same ones again). Under ``with

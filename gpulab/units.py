@@ -1,5 +1,4 @@
-"""Format and parse the quantities of this course, so that every table and plot shows them in the
-same way.
+"""Format and parse the quantities of this course, the same way in every table and plot.
 
 Times use s, ms, us, ns. Storage uses binary prefixes (KiB = 1024 bytes); rates use decimal prefixes
 (GB/s = 1e9 bytes per second, GFLOP/s = 1e9 operations per second), as vendors' data sheets do.

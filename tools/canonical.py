@@ -1,5 +1,4 @@
-"""Rewrite notebooks to one canonical form, so that a change in a notebook is a change in what it
-says.
+"""Rewrite notebooks to one canonical form, so that a diff shows only what was edited.
 
     python tools/canonical.py              rewrite every notebook of notebooks/
     python tools/canonical.py --check      name those that are not canonical; exit code 1 if there

@@ -1,5 +1,4 @@
-"""Check the helper package beside the versions that Google Colab has (tools/colab-pins.txt), in an
-environment of its own.
+"""Check the helper package with the versions of Google Colab (tools/colab-pins.txt).
 
     python tools/colab_check.py            with notebooks 00 to 07
     python tools/colab_check.py 04 08      with these notebooks

@@ -1,5 +1,4 @@
-"""Write constraints.txt: every package that the course needs on any supported machine, at the
-version tried here.
+"""Write constraints.txt: each package for any supported machine, at the version tested here.
 
 Run with the environment's own Python after changing versions: ``.venv/bin/python
 tools/make_constraints.py``. The closure is walked through the installed packages' own metadata,

@@ -1,5 +1,4 @@
-"""Write the text that the task "prose-transformer" learns from: the prose of the notebooks, as
-plain ASCII.
+"""Write the text of the task "prose-transformer": the prose of the notebooks in ASCII.
 
 Run it only to change the task: figures measured on the older text would be of other data. Code,
 links' targets and tables are left out.

@@ -1,5 +1,4 @@
-"""Run the tests with the newest versions of all dependencies, in an environment of their own; .venv
-stays as it is.
+"""Run the tests with the newest versions of all dependencies, in a separate environment.
 
     python tools/newest.py [pytest's arguments]      bring .gpulab/venv-newest up to date, say what
                                                      is newer than the pins, run the tests

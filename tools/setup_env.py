@@ -1,5 +1,4 @@
-"""Make the course's environment in .venv: the right Python, the right PyTorch, then the rest, at
-pinned versions.
+"""Make the course's environment in .venv, with the right Python and PyTorch, all pinned.
 
     python3 tools/setup_env.py            what the course needs (make lab)
     python3 tools/setup_env.py --tests    and what its tests need (make test)

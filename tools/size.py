@@ -1,5 +1,4 @@
-"""Count the project's code in a way that formatting cannot change, and hold it to the budget of
-``pyproject.toml``.
+"""Count the project's code independently of formatting, and hold it to the budget.
 
     python tools/size.py              a line for each tree; exit code 1 where one is larger than its
                                       budget

@@ -1,5 +1,4 @@
-"""The long runs, outside continuous integration: each step is remembered when it is done, so an
-interrupted soak goes on.
+"""The long runs, outside continuous integration; an interrupted soak resumes.
 
     python tools/soak.py            what is not done yet
     python tools/soak.py --again    everything from the start

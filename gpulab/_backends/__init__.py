@@ -1,5 +1,4 @@
-"""One adapter for each array library, so that no other module needs to ask "is this torch or
-cupy?".
+"""One adapter for each array library, so that no other module asks "is this torch or CuPy?".
 
 A library is found through ``sys.modules``: an array of it cannot exist unless the caller has
 imported it, so inspecting an array never imports anything heavy. Only ``backend(name)`` imports,

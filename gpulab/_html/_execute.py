@@ -1,5 +1,4 @@
-"""Run a notebook as a learner would with Run All, wait until its instruments are idle, and record
-the machine.
+"""Run a notebook as Run All does, wait for its instruments, and record the machine.
 
 The learner's progress is not touched: each run has a folder and a progress file of its own. Answers
 are not given, so predictions are open and exercises are "not attempted yet". An instrument that

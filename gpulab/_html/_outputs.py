@@ -1,5 +1,4 @@
-"""The outputs of a cell as self-contained HTML: plots, instruments as still pictures, tables, text,
-images.
+"""The outputs of a cell as self-contained HTML: plots, instruments, tables, text, images.
 
 An instrument is drawn from the widget state that the executed notebook keeps: a box of panels
 (``widgets/_panels``) whose controls become words, and whose picture and table stay what they are. A

@@ -1,5 +1,4 @@
-"""Published claims about GPU acceleration, with their sources, and what recorded machines show
-about them.
+"""Published claims about GPU acceleration, their sources, and what recorded machines show.
 
 Each claim names its source and is read as a ratio of two times. ``ledger`` compares it with every
 recording: it holds, holds partly, fails, cannot be decided, or is not recorded yet. Nothing is

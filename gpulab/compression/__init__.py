@@ -1,5 +1,4 @@
-"""Lighter models: prune, quantize, share and group weights, and compare the results by bytes,
-FLOPs, time and accuracy.
+"""Lighter models: prune, quantize, share and group weights, and compare the results.
 
 Everything here takes any ``torch.nn.Module`` and returns a changed copy. A fine-tuned model keeps
 its constraint while it trains; ``finish`` makes the model that is shipped.

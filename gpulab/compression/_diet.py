@@ -1,5 +1,4 @@
-"""A recipe from a trained network to a light one, step by step, and a comparison of several
-recipes.
+"""A recipe from a trained network to a light one, and a comparison of several recipes.
 
 The order keeps accuracy: remove channels, fine-tune; set weights to zero, fine-tune; then share or
 quantize what is left, with training that knows of it where there are few bits. Trained networks are

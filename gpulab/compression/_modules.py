@@ -1,5 +1,4 @@
-"""The modules that compression puts into a model; apart because a module class needs torch when it
-is defined.
+"""The modules that compression puts into a model, apart because a module class needs torch.
 
 Imported only inside the functions of this package. Three are parametrizations (they compute a
 layer's weight while it is trained), the others take a layer's place in the model that is shipped.

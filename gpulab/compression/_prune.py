@@ -1,5 +1,4 @@
-"""Pruning: the smallest weights become zero and stay zero, or whole channels go and the layers
-really shrink.
+"""Pruning: set the smallest weights to zero, or remove whole channels.
 
 Importance is the magnitude of a weight (Han et al., "Learning both Weights and Connections",
 NeurIPS 2015), for a channel the norm of its filter as the batch norm after it scales it (after Li

@@ -1,5 +1,4 @@
-"""Fewer different values: quantization after training, with or without calibration,
-quantization-aware training, and weight sharing.
+"""Fewer different values: quantization after or during training, and weight sharing.
 
 ``quantize`` makes a model to ship; ``quantize_aware`` makes one to train, which ``finish`` turns
 into one to ship. The scheme (a scale for each channel or one a layer, inputs rounded or not) is

@@ -1,5 +1,4 @@
-"""A compressed model on disk: every tensor in the smallest form that gives exactly the same numbers
-back.
+"""A compressed model on disk: each tensor in the smallest form that loses nothing.
 
 One file: a magic word, the length of the header and a checksum of all that follows, a compressed
 JSON header that names each tensor and how it is stored, then the raw bytes. The forms, of which the

@@ -1,6 +1,4 @@
-"""What a device can do with a lighter model: each form is tried on a small layer, and a refusal
-says why.
-"""
+"""What a device can do with a lighter model: try each form on a small layer."""
 
 from __future__ import annotations
 

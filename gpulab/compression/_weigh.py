@@ -1,6 +1,4 @@
-"""Compare models: bytes on disk, FLOPs, measured time, accuracy, and why a smaller one is not
-faster.
-"""
+"""Compare models: bytes on disk, FLOPs, time, accuracy, and why smaller is not faster."""
 
 from __future__ import annotations
 

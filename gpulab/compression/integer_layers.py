@@ -1,5 +1,4 @@
-"""The arithmetic of quantization, and PyTorch's 8-bit CPU kernels: whether this machine has them,
-and weights packed for them.
+"""The arithmetic of quantization, and PyTorch's 8-bit kernels for CPUs.
 
 Weights are symmetric: code = round(weight / scale) from -(2^(b-1) - 1) to 2^(b-1) - 1, so that 0 is
 exactly 0 and what was pruned stays pruned. Inputs are affine: code = round(x / step) + zero from 0

@@ -1,6 +1,4 @@
-"""Sparse formats: store and multiply only what is not zero, and report where a device has no
-kernels for that.
-"""
+"""Sparse formats: store and multiply only what is not zero, where a device has kernels for it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""``ceilings(device)``: the best rates that this machine has just reached, in memory and in matrix
-products.
+"""``ceilings(device)``: the best rates of memory and of matrix products, just measured.
 
 A ceiling asks "what can it reach?", so it is the best of a few runs; what a call usually takes is
 measured by ``gpulab.timing``, with medians and intervals. Measured once for the life of the

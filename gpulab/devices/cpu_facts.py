@@ -1,6 +1,4 @@
-"""The processor: cores, caches, SIMD instructions and clock, read from the system without an array
-library.
-"""
+"""The processor: cores, caches, SIMD instructions and clock, read from the system."""
 
 from __future__ import annotations
 

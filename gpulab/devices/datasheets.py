@@ -1,5 +1,4 @@
-"""What NVIDIA states about its GPUs: rates of one multiprocessor by architecture, and the common
-products.
+"""NVIDIA's figures: rates of one multiprocessor by architecture, and the common products.
 
 Two independent sources meet here: the products' data sheets, and the architectures' per-clock
 rates. A test checks that they agree within two percent. All figures are dense: structured sparsity

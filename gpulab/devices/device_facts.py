@@ -1,5 +1,4 @@
-"""Every raw fact about this machine, gathered in one place, so that the diagnosis can be tested
-without hardware.
+"""Every raw fact about this machine in one place, so that the diagnosis needs no hardware.
 
 ``gather`` asks the system, the driver and the libraries; ``Facts`` is plain data. What cannot be
 found out is None; a library that fails when it is queried leaves its message in a field and never

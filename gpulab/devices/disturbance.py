@@ -1,5 +1,4 @@
-"""What the machine's counters show between two readings: whether other processes used the cores or
-the GPU, or the clock fell.
+"""What disturbed a measurement: other processes on the cores or the GPU, or a lower clock.
 
 Pure functions, no clock, no machine. Each rule asks two things: is the disturbance large enough to
 matter (about half of the 5 % that must never be missed), and is it larger than what a quiet machine

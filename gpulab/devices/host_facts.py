@@ -1,5 +1,4 @@
-"""Facts about the host that need no array library: processor name, cores, memory and versions, with
-the limits that a container or a batch system sets.
+"""The host: processor, cores, memory and versions, with the limits of a container or batch job.
 
 A limit of any ancestor of this process's control group binds, so every level up to the mount's root
 is read and the smallest wins. Where a container sees its own group as the root, the path of

@@ -1,5 +1,4 @@
-"""The memory of the products in the data-sheet table: what a training step must fit into on a GPU
-that is not in this machine.
+"""The memory of the GPUs in the data-sheet table, for training on a GPU that is not here.
 
 This is separate from the table of rates, because one name there can stand for boards of several
 sizes; those are not listed here. Printed gigabytes are binary ones less what the board keeps:

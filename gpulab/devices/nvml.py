@@ -1,5 +1,4 @@
-"""NVIDIA's management library: what the driver knows about each GPU, also those that CUDA does not
-show, and its counters around a measurement.
+"""NVIDIA's management library: the driver's facts about each GPU, and its counters.
 
 CUDA's numbers and the driver's differ as soon as CUDA_VISIBLE_DEVICES is set, so GPUs are matched
 by UUID, never by number. In a container the process ids are the host's, so other processes are

@@ -1,5 +1,4 @@
-"""``spec(device)``: the most that a device can do, by dtype and by level of its memory, with the
-source of each figure.
+"""``spec(device)``: the most that a device can do, by dtype and memory level, with sources.
 
 These are upper bounds for the question "is this rate possible?", not promises. A GPU's figures come
 from its data sheet, scaled up where this very card clocks higher; an unknown GPU's from its

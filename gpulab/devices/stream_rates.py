@@ -1,5 +1,4 @@
-"""Streams through memory at a chosen working set: copy, read and triad, on all cores at once or on
-an accelerator.
+"""Copy, read and triad through memory: on all cores at once, or on an accelerator.
 
 On a CPU the streams run in NumPy, one thread per core, each over rows of its own that are laid over
 one another (stride 0), so that a single call passes a small working set many times and its own cost

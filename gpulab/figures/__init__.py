@@ -1,6 +1,4 @@
-"""Plotly figures of results: one function for each kind of result, no widgets, no arithmetic beyond
-what a figure needs.
-"""
+"""Plotly figures: one function for each kind of result, without widgets or arithmetic."""
 
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle

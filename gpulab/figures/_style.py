@@ -1,5 +1,4 @@
-"""The layout that all figures of the course share: theme, axes with units, the badge and the
-description.
+"""The layout of all figures: theme, axes with units, the badge and the description.
 
 JupyterLab's light and dark themes need different text colors, and a kernel cannot know which theme
 is active. So each text is wrapped in a span whose color is JupyterLab's own CSS variable; elsewhere

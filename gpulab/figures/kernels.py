@@ -1,6 +1,4 @@
-"""Figures of kernels: the access of one warp, with its sectors and banks, and the occupancy of a
-launch.
-"""
+"""Figures of kernels: the access of one warp, and the occupancy of a launch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Figures of number formats: the bits of a number and the number line around it, and gradients in
-the range of a format.
-"""
+"""Figures of number formats: bits, the number line, and gradients in a format's range."""
 
 from __future__ import annotations
 

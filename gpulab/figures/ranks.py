@@ -1,6 +1,4 @@
-"""Figures of several ranks: what each of them does in a real run, the stages of a pipeline,
-modelled and measured, and the speed-up over the number of ranks.
-"""
+"""Figures of several ranks: a real run, the stages of a pipeline, and the speed-up."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The memory hierarchy of this machine: latency and bandwidth by working set, and how many loads
-are in flight at once.
+"""The memory hierarchy: latency and bandwidth by working set, and loads in flight.
 
 On a CPU the latency is that of a chase: each load gives the address of the next one, so that
 nothing can be prefetched. It needs no compiler (a cycle of Python objects), and uses numba where it

@@ -1,6 +1,4 @@
-"""Measure chases, parallel chases and streams, one curve or one point, and load the curves of a
-recording.
-"""
+"""Measure chases, parallel chases and streams, or load the curves of a recording."""
 
 from __future__ import annotations
 

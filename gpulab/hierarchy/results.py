@@ -1,6 +1,4 @@
-"""The results of chases and streams over working sets: curves, the levels found in them, and
-parallel chains.
-"""
+"""The results of chases and streams: curves, their levels, and parallel chains."""
 
 from __future__ import annotations
 

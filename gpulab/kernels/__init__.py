@@ -1,5 +1,4 @@
-"""One kernel in Python, three ways: under the microscope on any machine, through the compiler, and
-on a GPU.
+"""One kernel in Python: under the microscope, through the compiler, and on a GPU.
 
 ``simulate`` runs it as warps in lockstep and counts; ``compile_cuda`` shows what the compiler makes
 of CUDA C++; ``launch`` runs it. Nothing is imported before it is used.

@@ -1,6 +1,4 @@
-"""Checks that ``simulate`` and the launches share: grid and block, and the arrays that a kernel is
-given.
-"""
+"""Checks of a kernel's grid, block and arrays, shared by ``simulate`` and the launches."""
 
 from __future__ import annotations
 

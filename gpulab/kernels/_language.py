@@ -1,6 +1,4 @@
-"""The names that a kernel is written with: numba's where it is installed, else stand-ins that only
-the microscope understands.
-"""
+"""The names of the kernel language: numba's, or stand-ins that the microscope understands."""
 
 from __future__ import annotations
 

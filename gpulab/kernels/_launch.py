@@ -1,5 +1,4 @@
-"""``launch``: the Python kernel that ran under the microscope, unchanged, on a real GPU through
-numba-cuda.
+"""``launch``: the Python kernel of the microscope, unchanged, on a GPU through numba-cuda.
 
 Host arrays are copied there and back, so that the same call works with ``simulate`` and with
 ``launch``; a time that includes those copies is not the kernel's. ``launcher`` copies once and can

@@ -1,6 +1,4 @@
-"""``launch_cuda``: CUDA C++ on a real GPU through CuPy's RawModule, with the arguments checked
-against what the kernel takes.
-"""
+"""``launch_cuda``: CUDA C++ on a GPU through CuPy's RawModule, with checked arguments."""
 
 from __future__ import annotations
 

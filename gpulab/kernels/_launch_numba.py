@@ -1,6 +1,4 @@
-"""numba-cuda behind ``launch``: compile a Python kernel once for its globals, and launch it on
-arrays of any library.
-"""
+"""numba-cuda behind ``launch``: compile a kernel once, and launch it on any library's arrays."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""An answer in the form of the progress file, so that it can be checked again elsewhere: plain
-values, source, or a gpulab result.
+"""Answers as they are kept in the progress file: plain values, source, or gpulab results.
 
 Keeping an answer never runs it; ``restore`` runs kept source, if its caller allows that. For an
 answer that cannot be kept, the reason is kept.

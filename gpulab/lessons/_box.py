@@ -1,5 +1,4 @@
-"""A box for code that nobody trusts: own processes, files, network and user, made of the Linux
-kernel's namespaces.
+"""A sandbox for untrusted code, made of the Linux kernel's namespaces.
 
 Code in a box sees Python, the libraries and gpulab, which it cannot change, an empty ``/box`` (also
 ``/tmp``) and ``/dev/shm`` in memory, and its own processes. It reaches no network, no file of the

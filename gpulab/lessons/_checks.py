@@ -1,6 +1,4 @@
-"""Checked exercises: explain what is wrong with a wrong answer, accept any right one, never
-raise.
-"""
+"""Checked exercises: explain a wrong answer, accept any right one, never raise."""
 
 from __future__ import annotations
 

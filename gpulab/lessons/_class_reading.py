@@ -1,5 +1,4 @@
-"""``gpulab class`` and ``classroom``: read a folder of students' reports, what can be read, and
-what cannot and why.
+"""``gpulab class`` and ``classroom``: read a folder of students' reports.
 
 A file is untrusted data: its size is limited, it is parsed as strict JSON, checked field by field,
 and never executed. A damaged or hostile file results in one sentence and nothing else.

@@ -1,6 +1,4 @@
-"""The rungs of a kernel ladder side by side: counts of the microscope on any machine, and times
-from a GPU here or a recorded one.
-"""
+"""The rungs of a kernel ladder side by side: counts, and times from a GPU or a recording."""
 
 from __future__ import annotations
 

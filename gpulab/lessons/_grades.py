@@ -1,5 +1,4 @@
-"""Grades of a class: each kept answer is checked again here, and a rubric turns the outcomes into
-points and a CSV file.
+"""Grades of a class: check each kept answer again, and write points by a rubric to a CSV file.
 
 The outcome that a report claims is never used as a grade; it is shown next to the outcome, and
 differences are listed.

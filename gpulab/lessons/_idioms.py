@@ -1,5 +1,4 @@
-"""Idioms of other languages beside their working line here: a table whose every row can be run and
-is held against NumPy.
+"""Idioms of other languages beside their line here; each row runs and is checked with NumPy.
 
 ``rosetta("MATLAB")`` gives the table of one language; ``rosetta("MATLAB").run()`` executes each row
 on this machine and says whether its result is the one that NumPy gives. The rows are in the modules

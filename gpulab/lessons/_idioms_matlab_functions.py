@@ -1,5 +1,4 @@
-"""MATLAB's GPU-enabled functions beside their lines here: broadcasting, pages, algebra, transforms,
-sorting, indexing.
+"""MATLAB's GPU-enabled functions beside their lines here.
 
 Most traps are one of four: MATLAB works down columns where NumPy and PyTorch take the last
 dimension or everything; it counts from 1; its pages come last; and it stores columns one after the

@@ -1,6 +1,4 @@
-"""TensorFlow's idioms, new and old, beside their lines here; both sides run where TensorFlow is
-installed.
-"""
+"""TensorFlow's idioms beside their lines here; both run where TensorFlow is installed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""``gpulab misconceptions``: the common wrong predictions and wrong answers of the course, from its
-files.
-"""
+"""``gpulab misconceptions``: the course's common wrong predictions and wrong answers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Predictions: the learner gives an answer before the measurement is shown, and then sees both side
-by side.
+"""Predictions: the learner answers before the measurement, then sees both side by side.
 
 The first answer counts. Later ones, and answers given after the measurement was shown, are kept
 separately and do not count. No widget is made here: ``%load_ext gpulab`` shows a ``Prediction`` as

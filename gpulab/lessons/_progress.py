@@ -1,6 +1,4 @@
-"""The learner's progress: one table for all notebooks, and a way to restart a notebook without
-losing anything.
-"""
+"""The learner's progress in one table, and a way to restart a notebook without losing anything."""
 
 from __future__ import annotations
 

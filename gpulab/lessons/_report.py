@@ -1,5 +1,4 @@
-"""``gpulab report``: one small file that a student hands in, with the machine, the predictions, the
-checks with their answers, and measurements.
+"""``gpulab report``: one small file with a student's machine, predictions and checked answers.
 
 It contains no personal data except the name that the student types: no user or host name, no path,
 no serial number. If an answer is a function, its source is included, with everything that the

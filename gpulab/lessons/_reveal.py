@@ -1,6 +1,4 @@
-"""The reveal: a prediction and its measurement side by side, with the misconception behind a common
-wrong answer.
-"""
+"""A prediction beside its measurement, with the misconception behind a common wrong answer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The learner's progress in one JSON file that survives crashes, two kernels at the same time, and
-invalid content.
+"""The learner's progress in one JSON file that survives crashes, two kernels, and bad content.
 
 Every change is made under a lock and written to a temporary file that then replaces the old one. A
 file that is truncated or not from gpulab is set aside under a dated name, never overwritten. If

@@ -1,5 +1,4 @@
-"""Start the processes of an exported script where torchrun cannot, with the same environment
-variables as torchrun.
+"""Start an exported script's processes where torchrun cannot, with the same environment.
 
 PyTorch's builds for Windows have no libuv, but torchrun requires it, at least up to 2.13
 (pytorch/pytorch#148283): it ends before it has started a process. ``init_process_group`` does not

@@ -1,5 +1,4 @@
-"""Run a learner's code so that it cannot stop the lesson: errors become sentences, and endless
-loops are ended.
+"""Run a learner's code safely: errors become sentences, and endless loops are ended.
 
 The code runs in a thread of its own. When its time limit is reached, an exception is raised inside
 it; a loop that catches even that continues in the background, and the message says so.

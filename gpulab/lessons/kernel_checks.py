@@ -1,5 +1,4 @@
-"""Check a learner's kernel in the microscope with several seeds and sizes: findings first, then
-results, then counts.
+"""Check a learner's kernel in the microscope: findings first, then results, then counts.
 
 The microscope runs on any machine and finds errors that may stay unnoticed on a GPU, so a right
 answer is right everywhere.

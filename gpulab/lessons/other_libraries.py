@@ -1,6 +1,4 @@
-"""JAX and TensorFlow in the lessons: import them quietly if they are installed, else return a
-sentence on how to install them.
-"""
+"""Import JAX and TensorFlow quietly for the lessons, or say how to install them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Real ranks for the checks of notebook 08: those of the notebook if they are open, else ranks
-started for the check.
-"""
+"""Real ranks for the checks of notebook 08: those of the notebook, or new ones."""
 
 from __future__ import annotations
 

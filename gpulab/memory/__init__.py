@@ -1,6 +1,4 @@
-"""What holds the memory of a device, what a training step will need, and how to free memory after a
-failure.
-"""
+"""What holds a device's memory, what a training step needs, and how to free memory."""
 
 from gpulab.memory._release import Released, release
 from gpulab.memory._snapshot import CellMemory, DeviceUse, HeldTensor, Snapshot, Watch, snapshot

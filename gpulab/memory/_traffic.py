@@ -1,5 +1,4 @@
-"""``traffic(fn, *args)``: what each operator of a function reads and writes, counted below autograd
-while it runs.
+"""``traffic(fn, *args)``: what each operator of a function reads and writes.
 
 The count is the compulsory traffic of each operator by itself: each distinct element of an argument
 read once, each element of a result written once. Caches between operators, and what an operator

@@ -1,5 +1,4 @@
-"""What real kernels allocate and fake ones do not show: the workspace of oneDNN's LSTM, losses
-reduced in place, scratch inside operators.
+"""What real kernels allocate and fake ones do not show: LSTM workspaces, losses, scratch.
 
 The fake kernel of ``mkldnn_rnn_layer`` returns an empty workspace; the real one is most of an
 LSTM's memory. Its size follows oneDNN's layout: seven regions, each rounded up to a page of 4 KiB,

@@ -1,5 +1,4 @@
-"""The results of a trace and of a prediction: what holds the memory, when, and how certain the
-figures are.
+"""The results of a trace and of a prediction: what holds the memory, and when.
 
 No tensor is touched here; ``trace`` and ``predict`` make these objects, tables and figures read
 them.

@@ -1,6 +1,4 @@
-"""One training step, the same for a trace (real) and a prediction (fake): precision, checkpointing,
-optimizer.
-"""
+"""One training step, the same for a trace (real) and for a prediction (fake)."""
 
 from __future__ import annotations
 

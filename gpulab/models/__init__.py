@@ -1,6 +1,4 @@
-"""Models of processors, computed and not measured: occupancy, memory accesses, rooflines,
-collectives, scaling and pipelines.
-"""
+"""Models of processors, computed and not measured: occupancy, accesses, rooflines, scaling."""
 
 from gpulab.models._access import (
     ACCESS_KINDS,

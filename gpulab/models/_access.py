@@ -1,5 +1,4 @@
-"""One warp's access, lane by lane: which sectors of device memory it moves, and which banks of
-shared memory it uses.
+"""One warp's access, lane by lane: its sectors of device memory, its banks of shared memory.
 
 The same addresses are analyzed both ways, so that a stride can be seen as a load from a device
 array and as a load from a shared array. The common patterns have names.

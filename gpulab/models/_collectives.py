@@ -1,5 +1,4 @@
-"""What a collective costs by its algorithm: messages in turn, bytes that each rank sends, and the
-time by alpha and beta.
+"""What a collective costs by its algorithm: messages in turn, bytes sent, time.
 
 Pure arithmetic. A message of m bytes takes alpha + m / bandwidth, a rank sends and receives one at
 a time, and links are not shared. The payload is the whole tensor, as NVIDIA's nccl-tests count it:

@@ -1,5 +1,4 @@
-"""``inference(model, device)``: memory and time of text generation by a decoder, from its shape and
-a roofline.
+"""``inference(model, device)``: memory and time of text generation by a decoder.
 
 Decode computes one new position of each sequence. It reads every weight once for the whole batch,
 and each sequence's own cache. Prefill computes all positions of one prompt at once.

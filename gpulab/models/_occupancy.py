@@ -1,5 +1,4 @@
-"""Occupancy: how many warps an SM holds of a launch, which resource limits it, and what would lift
-the limit.
+"""Occupancy: how many warps of a launch an SM holds, and which resource limits them.
 
 The limits of each compute capability, the blocks that each resource allows (whole arrays of
 launches at once, in integers), one launch with its explanation, and sweeps. The rules are those

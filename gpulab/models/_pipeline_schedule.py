@@ -1,5 +1,4 @@
-"""The timetable of pipeline parallelism: when each stage works on which microbatch, the bubble, and
-the activations held.
+"""The timetable of pipeline parallelism: stages, microbatches, bubble, and activations held.
 
 Stages are parts of one model, each on a processor of its own; a batch is cut into microbatches that
 pass through them. (The pipeline that loads data for a training is another one:

@@ -1,5 +1,4 @@
-"""The roofline: the upper limits that arithmetic and memory set for a piece of work, and where
-measured work lies below them.
+"""The roofline: the upper limits that arithmetic and memory set for a piece of work.
 
 Roofs come from a data sheet, from rates just measured on this machine, or from a recording, and
 each keeps its badge. Nothing is drawn here. Source of the model: Williams, Waterman and Patterson,

@@ -1,5 +1,4 @@
-"""Sectors and wavefronts of many warps at once: the two counts that the simulator and the pictures
-of access patterns share.
+"""Sectors and wavefronts of many warps at once, for the simulator and the access patterns.
 
 A *request* is one access executed by one warp. From device memory it moves whole sectors of 32
 bytes; in shared memory it takes one pass (wavefront) for every different word that the busiest bank

@@ -1,5 +1,4 @@
-"""The speed-up from more ranks: Amdahl's and Gustafson's laws, and a training step whose gradients
-are averaged over a ring.
+"""The speed-up from more ranks: Amdahl's law, Gustafson's, and a data-parallel step.
 
 Pure arithmetic. ``gpulab.parallel.scaling`` compares it with measured steps.
 """

@@ -1,6 +1,4 @@
-"""Several processes on one model: clusters of real ranks, their collectives, and the strategies
-that split the work.
-"""
+"""Several processes on one model: real ranks, their collectives, and parallel strategies."""
 
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._observe import CollectiveCall, Observer, observe, unobserved

@@ -1,6 +1,4 @@
-"""One call on every rank: sent, waited for, and diagnosed when it goes wrong: which rank, which
-collective, what to do.
-"""
+"""One call on every rank: send it, wait for it, and diagnose what went wrong."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A cluster of real ranks: ipyparallel engines with a process group of torch.distributed among
-them.
+"""A cluster of real ranks: ipyparallel engines that share a process group.
 
 Engines are what clusters run (`ipyparallel <https://ipyparallel.readthedocs.io>`_ starts them
 through Slurm, PBS, SSH or MPI as well as on this machine), so the cells of a notebook are the same

@@ -1,5 +1,4 @@
-"""See every collective that this process enters: its name, bytes, group, when it began and when it
-had ended.
+"""Record each collective of this process: its name, bytes, group, beginning and end.
 
 ``torch.distributed`` sends all its collectives, also those of DDP's reducer, FSDP2 and DTensor,
 through operators of the dispatcher (``c10d`` and ``_c10d_functional``). A mode that looks at the

@@ -1,5 +1,4 @@
-"""Memory per rank: the part that stays, by arithmetic, and a whole step, predicted by the
-strategies' own code.
+"""Memory per rank: model states by arithmetic, and a whole step by prediction.
 
 The models are named sizes of the course's transformer, from the lesson's own to 70 billion
 parameters, in the shapes of published models. All have ``networks.transformer``'s layers: learned

@@ -1,5 +1,4 @@
-"""Strategies that split the model itself: its layers (tensor and sequence parallel), or the chain
-of layers into stages.
+"""Strategies that split the model itself: within its layers, or into stages.
 
 Tensor parallel: every rank works on the whole batch with a part of each layer. Of two linear layers
 in a row the first is split by columns (each rank makes some of the features) and the second by rows

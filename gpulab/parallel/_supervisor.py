@@ -1,5 +1,4 @@
-"""The supervisor: a process that starts a cluster's processes, reports how each ends, and ends them
-all when the kernel is gone.
+"""The supervisor: starts a cluster's processes, and ends them all when the kernel is gone.
 
 ``Supervisor`` is the kernel's handle; it starts this file as a program. The two speak in lines of
 JSON: orders on the program's standard input, events on its standard output. When the input ends

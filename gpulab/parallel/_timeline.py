@@ -1,5 +1,4 @@
-"""From what each rank noted to lanes of compute, communication and idle on one clock: pure
-arithmetic on spans.
+"""From the notes of each rank to lanes of compute, communication and idle on one clock.
 
 A collective begins for each rank when that rank enters it, but no data can move until the ranks
 that it needs are there. So a rank's time in a collective falls into two parts: until the last rank

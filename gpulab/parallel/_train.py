@@ -1,6 +1,4 @@
-"""Train one model over several ranks by a strategy, and set it beside the same training in one
-process.
-"""
+"""Train one model over several ranks, beside the same training in one process."""
 
 from __future__ import annotations
 

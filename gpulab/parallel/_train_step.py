@@ -1,5 +1,4 @@
-"""What a rank does for ``train``: the same batches as one process, step by step, with what it notes
-of memory, bytes and time.
+"""What a rank does for ``train``: the same batches as one process, and notes on each step.
 
 The steps fall into three parts. The first ones only train. One is followed storage by storage,
 which slows it. The last ones are observed: their collectives, the bytes on the wire, and what the

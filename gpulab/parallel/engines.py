@@ -1,5 +1,4 @@
-"""Engines that ranks run on: new ones on this machine, below a supervisor, and those of an
-ipyparallel profile.
+"""Engines that ranks run on: new ones on this machine, or those of an ipyparallel profile.
 
 A profile is a folder that says how a site starts engines (Slurm, PBS, SSH, MPI); docs/clusters.md
 has working ones. Where a controller of the profile runs, its engines are used and left running.

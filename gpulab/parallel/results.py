@@ -1,6 +1,4 @@
-"""What a run over several ranks is: plain results that tables and figures read; nothing is started,
-trained or sent here.
-"""
+"""The results of runs over several ranks, as plain data for tables and figures."""
 
 from __future__ import annotations
 

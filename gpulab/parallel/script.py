@@ -1,6 +1,4 @@
-"""How functions leave the notebook: by value to the ranks, and as a script for ``torchrun``, in
-source that can be read.
-"""
+"""How functions leave the notebook: by value to ranks, and as a readable torchrun script."""
 
 from __future__ import annotations
 import __future__

@@ -1,6 +1,4 @@
-"""Number formats: what they hold, how they round, what sums and products lose in them, and which of
-them autocast chooses.
-"""
+"""Number formats: what they hold, how they round, what sums lose, what autocast chooses."""
 
 from gpulab.precision._autocast import AutocastPolicy, AutocastRow, autocast_policy
 from gpulab.precision._formats import Format, format, formats

@@ -1,6 +1,4 @@
-"""The number formats of deep learning as data: how many bits, which range, what happens beyond
-it.
-"""
+"""The number formats of deep learning as data: bits, range, and overflow."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Run one operator under autocast with inputs of three kinds, and conclude its policy from what the
-kernels were given.
+"""Run one operator under autocast with three kinds of inputs, and infer its policy.
 
 Run as ``python -m gpulab.precision._observe float16``, it tries every operator on fake CUDA tensors
 and prints what it saw as JSON: PyTorch's own dispatcher decides, and no GPU is needed. That happens

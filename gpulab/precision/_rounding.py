@@ -1,5 +1,4 @@
-"""One exact rounding from float64 to a format: to nearest with ties to even, or up and down by
-chance.
+"""Exact rounding from float64 to a format: to nearest with ties to even, or stochastic.
 
 Casting through float32 rounds twice, and just off a midpoint the second rounding goes wrong; here a
 float64 is rounded once, on its bits. The results stay float64, which holds every number of every

@@ -1,6 +1,4 @@
-"""Experiments for notebook 11: attention by kernel and length, and a decoder that reads a prompt
-and generates.
-"""
+"""Experiments for notebook 11: attention by kernel and length, and a decoder."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The errors of the models on recorded machines: roofline, transfer line, link and processor
-compared with recorded times.
-"""
+"""The errors of the models on recorded machines: roofline, transfer line, link, processor."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Several ranks on one machine (notebook 08): data-parallel steps over numbers of ranks, and
-collectives over sizes.
+"""Several ranks on one machine (notebook 08): data-parallel steps, and collectives.
 
 On a CPU there are at most two ranks; with GPUs there is one rank per GPU, through NCCL. That part
 is for machines with several GPUs and has not been tested on one yet.

@@ -1,6 +1,4 @@
-"""Run the experiments within a time budget, save after each, and continue where an interrupted run
-stopped.
-"""
+"""Run the experiments within a time budget, save after each, and resume an interrupted run."""
 
 from __future__ import annotations
 

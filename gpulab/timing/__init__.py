@@ -1,6 +1,4 @@
-"""Timing that waits for the device, keeps the samples, gives a reliable interval, and checks the
-result against the hardware's limits.
-"""
+"""Timing that waits for the device, keeps the samples, and gives a reliable interval."""
 
 from gpulab.timing._work import device_of
 from gpulab.timing.comparing import compare

@@ -1,5 +1,4 @@
-"""Turns: measurements of one device run one after the other, within this process and across all
-processes of the machine.
+"""Turns: measurements of one device run one at a time, across all processes of the machine.
 
 An advisory lock on a small file per device, taken with ``flock`` (``msvcrt`` on Windows), so the
 system itself frees it when a process dies. It never deadlocks: waiting has a time limit, after

@@ -1,5 +1,4 @@
-"""The notes of one measurement: which rules are applied, to what, and in which order the notes are
-shown.
+"""The notes of one measurement: which rules apply, and in which order the notes are shown.
 
 The rules that turn samples into notes are pure: no clock, no machine. (Those for the machine's
 readings are in ``devices``, those for rates in ``plausibility``.) Each asks two things: is the

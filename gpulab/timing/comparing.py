@@ -1,5 +1,4 @@
-"""The same work on several devices, or several ways to do it: results first, then turns, then the
-speed-up.
+"""Compare one piece of work on several devices, or several ways to do it.
 
 Everything that can be wrong with the request is said before anything is allocated or run.
 """

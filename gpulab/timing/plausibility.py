@@ -1,5 +1,4 @@
-"""Physical plausibility: a rate above what the device can reach means that the clock did not
-measure the work.
+"""Plausibility: a rate above the device's limit means that the clock missed some work.
 
 ``check`` and what it calls are pure rules over a ``Ceiling``. The ceiling of a device is put
 together from what ``gpulab.devices`` states (``spec``) and has measured (``ceilings``). Stated

@@ -1,6 +1,4 @@
-"""Measurements of the catalogue on recorded machines, in the same shape as live ones and with the
-badge RECORDED.
-"""
+"""Measurements of the catalog on recorded machines, in the same form as live ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Take samples of a call until the interval of its median is narrow enough, or the deadline has
-come.
+"""Take samples of a call until the interval is narrow enough, or until the deadline.
 
 Everything goes through ``run`` and the injected ``clock``; no other clock is read. The interval is
 computed by ``gpulab.timing.statistics``.

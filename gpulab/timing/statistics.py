@@ -1,5 +1,4 @@
-"""An honest interval of the median of samples that may be correlated, drift, or come from two clock
-states.
+"""An honest interval of the median, for samples that are correlated, drift, or switch clocks.
 
 The interval inverts a sign test: a value is inside unless too many samples lie on one side of it.
 "Too many" is judged by the long-run variance of the signs, never by the count of samples alone.

@@ -1,6 +1,4 @@
-"""Real training runs that the later notebooks share: small tasks, one loop with everything as an
-option, results with intervals.
-"""
+"""Real training runs that the later notebooks share: small tasks, one configurable loop."""
 
 from gpulab.training._evaluate import evaluate, evaluate_models
 from gpulab.training._fit import fit, over_seeds

@@ -1,5 +1,4 @@
-"""Checkpoints: written whole or not at all, read without running anything, and refused in one
-sentence where something is wrong.
+"""Checkpoints: written whole or not at all, and read without executing anything.
 
 A checkpoint is an ordinary file of ``torch.save``, so ``torch.load(path, weights_only=True)`` reads
 it anywhere. Its zip comment holds a SHA-256 of all the rest: a changed bit is found before anything

@@ -1,6 +1,4 @@
-"""How much of the test one model or several get right, with intervals over the test's items and
-over seeds.
-"""
+"""Test accuracy of one model or several, with intervals over items and over seeds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Where a training loop makes its host wait: reading a number, finding which entries are not zero,
-fetching a tensor.
+"""Hidden waits: where a training loop makes its host wait for the device.
 
 On an accelerator such a call returns only when everything that was queued before is done, and
 meanwhile nothing new is queued. The calls are counted by what the program does, so they show on a

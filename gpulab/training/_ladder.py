@@ -1,5 +1,4 @@
-"""The ladder of techniques: a beginner's script and a dozen techniques, measured alone,
-cumulatively, all together, and all but one.
+"""The ladder of techniques: measured alone, cumulatively, all together, and all but one.
 
 All forms take turns, step by step, so that what disturbs one disturbs all; a ratio is paired turn
 by turn and has an interval. What was learned is measured apart: each rung is trained on the same

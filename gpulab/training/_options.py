@@ -1,6 +1,4 @@
-"""Check the options of a run, and say what of them this device does not have, before anything is
-built.
-"""
+"""Check the options of a run, and which of them this device lacks, before it is built."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The techniques of the speed-up ladder: what each changes in a training, what it improves, and
-which devices support it.
+"""The techniques of the speed-up ladder: what each changes, improves, and requires.
 
 Each is a few options of ``training.fit``; nothing is implemented a second time here.
 """

@@ -1,6 +1,4 @@
-"""Hold PyTorch's switches and random generators as a run needs them, and put them back as they
-were.
-"""
+"""Set PyTorch's switches and random generators for a run, and restore them afterwards."""
 
 from __future__ import annotations
 

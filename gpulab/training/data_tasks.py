@@ -1,5 +1,4 @@
-"""The tasks that the later notebooks share: data, a model, a loss, and the hyperparameters that it
-learns with.
+"""The tasks that the later notebooks share: data, model, loss and hyperparameters.
 
 The data are scikit-learn's digits, a harder variant of them, and this course's own prose. Nothing
 is downloaded. Each set is made once a process and is the same on every machine: splits, shifts and

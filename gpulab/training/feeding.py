@@ -1,5 +1,4 @@
-"""Batches in the order that the seed decides, prepared by this thread, by a thread that runs ahead,
-or by worker processes.
+"""Batches in the seed's order, prepared by this thread, a thread ahead, or worker processes.
 
 The three give the same batches, so ``workers``, ``prefetch`` and ``pinned`` change how long a run
 waits and nothing else.

@@ -1,5 +1,4 @@
-"""Real JPEG files without a download: textures that are drawn here, encoded once, and decoded as a
-training does it.
+"""Real JPEG files without a download: drawn here, encoded once, and decoded as in training.
 
 The pictures are computed, so nothing has to be downloaded; the files are true JPEG (Pillow's
 encoder, the size of a small photograph), and decoding, cropping and scaling them is the work that

@@ -1,5 +1,4 @@
-"""A running input pipeline: real JPEG files, real worker processes, and an accelerator that takes
-the batches, live or modelled.
+"""A running input pipeline: JPEG files, worker processes, and a live or modelled accelerator.
 
 Without an accelerator its side is a timetable: a batch that was handed over is copied and computed
 on for a stated time, and the host sleeps where a real one would wait. So the processor's cores stay

@@ -1,5 +1,4 @@
-"""The link between host and device: sweeps, the alpha-beta fit, break-even sizes, overlap, and
-links that are modelled.
+"""The link between host and device: sweeps, the alpha-beta fit, break-even, overlap, models.
 
 On a machine without an accelerator the host copy is measured live, and a link is modelled from
 named figures that the user may set; each result's badge shows which.

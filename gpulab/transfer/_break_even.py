@@ -1,6 +1,4 @@
-"""The break-even size: the size above which the accelerator is faster although the data is copied
-there and back.
-"""
+"""The break-even size: where the accelerator becomes faster although data is copied both ways."""
 
 from __future__ import annotations
 

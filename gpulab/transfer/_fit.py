@@ -1,5 +1,4 @@
-"""The alpha-beta model of a link: time = latency + bytes / bandwidth, with at most one knee where
-the data requires it.
+"""The alpha-beta model of a link: time = latency + bytes / bandwidth, with at most one knee.
 
 Beyond a knee, where a protocol or a cache changes, the slope is another one, or the time jumps.
 Where the knee lies is never certain from twenty noisy points, and an interval that takes the best

@@ -1,5 +1,4 @@
-"""Links and processors as formulas: what a machine without a GPU uses in their place, badged
-MODELLED.
+"""Links and processors as formulas: what a machine without a GPU uses, badged MODELLED.
 
 A link is a latency and a bandwidth. The named ones carry rates that were measured in public on such
 hardware, or the data sheet's where no measurement was published; each states which. The user may

@@ -1,6 +1,4 @@
-"""The results of sweeps, break-even searches, overlaps and pinning trials, with a table and
-JSON.
-"""
+"""The results of sweeps, break-even searches, overlaps and pinning trials."""
 
 from __future__ import annotations
 

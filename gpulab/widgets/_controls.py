@@ -1,5 +1,4 @@
-"""Controls: label, default, and the validation that every value passes, whether it comes from the
-mouse or from Python.
+"""Controls: label, default, and the validation of each value from the mouse or from Python.
 
 Controls are plain data. The panel in the browser is drawn from ``describe()`` and sends back the
 reader's raw input. ``read`` converts that input to a value, or refuses it with a one-sentence

@@ -1,5 +1,4 @@
-"""The base class of every instrument: controls, figure and results, with the same state for the
-mouse and for Python.
+"""The base class of every instrument: controls, figure and results, for mouse and Python.
 
 How to add an instrument
 ------------------------

@@ -1,5 +1,4 @@
-"""The two panels of an instrument as custom widgets: the controls above the figure, the results
-below it.
+"""An instrument's two panels as widgets: controls above the figure, results below it.
 
 Traits are sent in one direction only, from the kernel to the browser; the browser sends messages.
 So a thread that writes progress never conflicts with an incoming change of a trait, and every input

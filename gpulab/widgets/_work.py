@@ -1,5 +1,4 @@
-"""Long work outside the kernel's main thread: throttled progress, a stop request, one measurement
-at a time, and its end when the cell that made the instrument runs again.
+"""Long work outside the kernel's main thread: progress, Stop, and one measurement at a time.
 
 A loop in a button's callback blocks the kernel and cannot be stopped, and an exception in a thread
 is not shown in a notebook. So the work runs in a thread of its own, and the instrument receives its

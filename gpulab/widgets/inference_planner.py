@@ -1,6 +1,4 @@
-"""What a decoder needs and gives on a device: memory, tokens per second, cost; one layer measured
-here.
-"""
+"""Text generation on a device: memory, tokens per second and cost; one layer measured here."""
 
 from __future__ import annotations
 

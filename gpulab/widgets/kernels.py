@@ -1,6 +1,4 @@
-"""Kernels without a run: the memory access of one warp, lane by lane, and the occupancy of a
-launch.
-"""
+"""Kernels without a run: the memory access of one warp, and the occupancy of a launch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A machine: what it has, what is wrong with it, and the same work on each of its devices beside
-recordings of other machines.
-"""
+"""A machine: what it has, what is wrong with it, and one piece of work on each device."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What occupies a device's memory, what a training step needs, what another one would need, and
-what can be released.
-"""
+"""What occupies a device's memory, what a training step needs, and what can be released."""
 
 from __future__ import annotations
 

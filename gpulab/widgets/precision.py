@@ -1,6 +1,4 @@
-"""Number formats: a number in two of them, bit by bit, and the gradients of a real model in the
-range of one.
-"""
+"""Number formats: a number bit by bit in two of them, and a model's gradients in one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Instruments on real ranks: the cluster that they share, and the schedule of pipeline parallelism,
-modelled and measured.
+"""Instruments on real ranks: the cluster that they share, and pipeline schedules.
 
 One shared cluster is kept between runs and ended by Stop, with the last instrument or with the
 kernel.

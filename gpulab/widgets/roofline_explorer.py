@@ -1,6 +1,4 @@
-"""Workloads under the roofs of this machine, measured live, beside those of a recorded machine or a
-data sheet.
-"""
+"""Workloads measured here, under the roofs of this machine, a recording or a data sheet."""
 
 from __future__ import annotations
 

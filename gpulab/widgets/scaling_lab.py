@@ -1,6 +1,4 @@
-"""Scaling over ranks: measured points on real ranks, model curves with sliders, and recordings of
-machines with several GPUs.
-"""
+"""Scaling over ranks: points measured on real ranks, model curves, and recordings."""
 
 from __future__ import annotations
 

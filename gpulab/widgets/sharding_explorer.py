@@ -1,6 +1,4 @@
-"""Memory per rank for each strategy: model states by arithmetic, the whole step once it is
-predicted, and what fits on a GPU.
-"""
+"""Memory per rank for each strategy: model states, the whole step, and what fits on a GPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A kernel in the SIMT microscope: its lines with their counts, and the steps of one warp, lane by
-lane.
-"""
+"""A kernel in the SIMT microscope: counts by line, and the steps of one warp by lane."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Training: the input pipeline as a timeline, measured or modelled, and a network that is
-compressed with one recipe after another.
-"""
+"""Training: the input pipeline as a timeline, and a network compressed by several recipes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Copies between host and device: a live sweep with its fit, a modelled link beside it, break-even
-and overlap.
-"""
+"""Copies between host and device: a sweep with its fit, a modelled link, break-even, overlap."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The entries of the catalog; each is registered when this module is imported, in the order of
-``names()``.
-"""
+"""The entries of the catalog, registered on import in the order of ``names()``."""
 
 from __future__ import annotations
 

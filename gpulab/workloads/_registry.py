@@ -1,6 +1,4 @@
-"""What a workload is, the registry that holds them, and the agreement of a result with a float64
-reference.
-"""
+"""What a workload is, the registry, and the comparison of a result with float64."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Seeded random tensors for the inputs of workloads; made on the CPU, so that every device gets the
-same values.
+"""Seeded random tensors for workloads, made on the CPU so that all devices get the same.
 
 Floating-point values are drawn in float32; the registry converts them to the workload's dtype.
 """

@@ -1,5 +1,4 @@
-"""What a compiler makes of a kernel, without a GPU: registers, shared memory, spills, PTX and
-machine code.
+"""What a compiler makes of a kernel, without a GPU: registers, shared memory, spills, code.
 
 - ``_cuda`` is ``compile_cuda``: CUDA C++ through NVIDIA's NVRTC, with errors shown at their line.
 - ``_python`` is ``compile_python``: a numba.cuda-style kernel through numba-cuda, which runs in a

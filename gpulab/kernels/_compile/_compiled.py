@@ -1,6 +1,4 @@
-"""What a compiler made of a source: its kernels' figures, and the code itself in each of its forms,
-read from the CUBIN or through NVIDIA's disassembler ``nvdisasm``.
-"""
+"""A compiled source: its kernels' figures, and the code in each of its forms."""
 
 from __future__ import annotations
 

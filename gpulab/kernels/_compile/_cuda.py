@@ -1,6 +1,4 @@
-"""Compile CUDA C++ without a GPU: the figures of each kernel, the code, and errors shown at their
-line.
-"""
+"""Compile CUDA C++ without a GPU: figures, code, and errors shown at their line."""
 
 from __future__ import annotations
 

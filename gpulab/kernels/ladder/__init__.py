@@ -1,5 +1,4 @@
-"""The course's kernels as ladders: each rung does the same work with less waste than the one
-before.
+"""The course's kernels as ladders: each rung does the same work with less waste.
 
 The same functions run under the microscope, in the notebook, in the recorder and in benchmarks;
 ``launch`` runs them on a GPU unchanged. CUDA C++ goes on where Python's kernels end: see

@@ -1,5 +1,4 @@
-"""The ladder's last rungs in CUDA C++: the last Python rung again, loads of four floats, tiles for
-warps, Tensor Cores.
+"""The last rungs, in CUDA C++: loads of four floats, tiles for warps, Tensor Cores.
 
 All take C = A B for square float32 matrices of multiples of 128, and have no guards.
 """

@@ -1,6 +1,4 @@
-"""The ladders: each rung is a kernel with all that is needed to run it anywhere, and the arithmetic
-of what it must do.
-"""
+"""The ladders: each rung is a kernel, what it needs to run, and the work that it must do."""
 
 from __future__ import annotations
 

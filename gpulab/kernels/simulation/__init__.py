@@ -1,5 +1,4 @@
-"""A lockstep SIMT machine in masked NumPy: reads a Python kernel, runs many blocks at once, counts,
-and finds hazards.
+"""A lockstep SIMT machine in masked NumPy: runs Python kernels, counts, and finds hazards.
 
 The parts, in the order in which a simulation passes through them:
 

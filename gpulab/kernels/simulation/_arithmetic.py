@@ -1,6 +1,4 @@
-"""The arithmetic functions that a kernel may call: of math, NumPy and Python, and cuda's of bits
-and of fma.
-"""
+"""The arithmetic functions that a kernel may call: those of math, NumPy, Python and cuda."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The types that numba gives to arithmetic, and to variables where control flow joins, for NumPy
-arrays.
-"""
+"""numba's types of arithmetic, and of variables where control flow joins, for NumPy arrays."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a simulation gives: counts by line and in total, findings, and where asked for, a trace of
-one block.
-"""
+"""The result of a simulation: counts by line, findings, and on request a trace of one block."""
 
 from __future__ import annotations
 
