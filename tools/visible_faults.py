@@ -141,7 +141,8 @@ def turns(suite: str, path: str, tree: Path) -> list[list[str]]:
     near = near or [str(p.relative_to(tree)) for p in (tree / "tests").glob("test_*.py")]
     if path.endswith(".ipynb"):
         return [[*NO_BROWSER, *near], ["tests/browser/test_course.py", "-k", Path(path).stem]]
-    near += ["--doctest-modules", path]
+    if path.endswith(".py"):
+        near += ["--doctest-modules", path]
     rest = ["tests", *(f"--ignore={each}" for each in near if each.startswith("tests/"))]
     asked = [
         ["-m", "not browser and not gpu and not slow", *rest],
