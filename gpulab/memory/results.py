@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given, devices
-from gpulab.errors import DeviceError, InputError
+from gpulab.errors import DeviceError, InputError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result
 from gpulab.units import format_bytes
@@ -31,17 +32,18 @@ MARGIN_RATIO = {"cpu": 0.25}
 MARGIN_RATIO_ACCELERATOR = 0.15
 MARGIN_BYTES = {"cpu": 256 * 2**20}
 MARGIN_BYTES_ACCELERATOR = 768 * 2**20
+_MOST_BYTES = 2**60  # of a device's memory; more is a slip
 
 
 def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
     """Return (free bytes, device kind) of a device, or of a bare capacity in bytes, then of the
     kind given.
     """
-    if _given.is_whole(device):
-        if device < 0:
+    if isinstance(device, numbers.Real) and not isinstance(device, bool):
+        if not 0 <= device <= _MOST_BYTES:
             raise InputError(
-                f"fits: the capacity is {device} bytes; expected 0 or more. Pass for example "
-                "parse_bytes('24 GiB')."
+                f"fits: the capacity is {shown(device)} bytes; expected 0 to {_MOST_BYTES}. Pass "
+                "for example parse_bytes('24 GiB')."
             )
         return int(device), kind
     where = devices.find(device)
@@ -58,17 +60,15 @@ def largest_that_fits(
 ) -> int:
     """Return the largest size up to ``most`` that needs no more than ``free`` bytes; 0 if none."""
     low, high, guess = 0, _given.whole(function, "most", most, 1, 2**40) + 1, 1
-    before = (0, 0)
+    before, tries = (0, 0), 0
     while high - low > 1:
-        need = needed_bytes(guess)
+        need, tries = needed_bytes(guess), tries + 1
         low, high = (guess, high) if need <= free else (low, guess)
         # Bytes grow by about as much for each sample, so the line through the last two sizes leads
-        # near the answer.
-        slope = max(1.0, (need - before[1]) / (guess - before[0])) if before[0] else need
-        before, guess = (
-            (guess, need),
-            min(max(guess + int((free - need) // slope), low + 1), high - 1),
-        )
+        # near the answer. Where they jump, it does not: each fourth guess halves what is left.
+        slope = max(1.0, (need - before[1]) / (guess - before[0]) if before[0] else need)
+        line = min(max(guess + int((free - need) // slope), low + 1), high - 1)
+        before, guess = (guess, need), line if tries % 4 else (low + high) // 2
     return low
 
 

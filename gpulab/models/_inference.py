@@ -6,12 +6,13 @@ and each sequence's own cache. Prefill computes all positions of one prompt at o
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpulab._given import is_finite, whole, word
+from gpulab._given import is_finite, is_whole, whole, word
 from gpulab.devices.memory_sizes import gpus
 from gpulab.devices.memory_sizes import memory_bytes as product_memory_bytes
 from gpulab.errors import InputError, shown
@@ -63,6 +64,25 @@ class LanguageModel(Result):
     tied: bool = False
     biases: bool = False
     source: str = "your own figures"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no shape: counts are whole numbers from 1, and names are of one line."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int":
+                holds, wanted = is_whole(value) and 1 <= value <= _MOST, f"1 to {_MOST}"
+            elif field.type == "bool":
+                holds, wanted = isinstance(value, bool), "True or False"
+            else:
+                holds = isinstance(value, str) and value.isprintable()
+                wanted = "a text of one line"
+            if not holds:
+                raise InputError(
+                    f"LanguageModel: {field.name} is {shown(value)}; expected {wanted}. Take it "
+                    "from the model's configuration."
+                )
+            if field.type == "int":  # of NumPy's integers, Python's
+                object.__setattr__(self, field.name, int(value))
 
     @property
     def read_parameters(self) -> int:
@@ -173,7 +193,18 @@ class InferencePlan(Result):
         return self.batch / self.step_seconds
 
     def cost_per_million_tokens(self, price_per_hour: float) -> float:
-        """Return the price of a million new tokens, in the currency of ``price_per_hour``."""
+        """Return the price of a million new tokens, in the currency of ``price_per_hour``.
+
+        Raises
+        ------
+        InputError
+            If the price is not 0 or more.
+        """
+        if not is_finite(price_per_hour) or price_per_hour < 0:
+            raise InputError(
+                f"cost_per_million_tokens: the price is {shown(price_per_hour)}; expected 0 or "
+                "more. Pass that of one hour."
+            )
         return price_per_hour / 3600 / self.tokens_per_second * 1e6
 
     @property

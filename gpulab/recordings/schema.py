@@ -223,6 +223,14 @@ class Entry(Result):
         start, _, rest = text.partition('\n   "timing": ')
         timing, _, end = rest.rpartition(',\n   "reason": ')
         content = json.loads(f'{{{start} "reason": {end}')
+        if not (
+            isinstance(content.get("experiment"), str) and isinstance(content.get("params"), dict)
+        ):
+            raise RecordingError(
+                f"recordings.load: an entry has the experiment {shown(content.get('experiment'))} "
+                f"and the parameters {shown(content.get('params'))}; expected a name and a "
+                "mapping. The file is damaged: install gpulab again."
+            )
         entry = object.__new__(cls)
         for name in ("experiment", "params", "reason", "date"):
             entry.__dict__[name] = content.get(name)

@@ -61,6 +61,7 @@ class InferencePlanner(Instrument):
     def __init__(self, **values: Any) -> None:
         self._models = dict(LANGUAGE_MODELS)
         self._here: models.Roofline | None = None  # measured by the first run
+        self._measured: LanguageModel | None = None  # load may put another one under its name
         super().__init__(**values)
 
     def make_controls(self) -> list[Control]:
@@ -184,8 +185,10 @@ class InferencePlanner(Instrument):
             (shape.feed_width, shape.width),
         ]
         device, dtype = devices.find(None), getattr(torch, values["weights"])
+        own = torch.Generator(str(device)).manual_seed(0)  # the learner's own stays as it is
         there = {"device": str(device), "dtype": dtype}
-        needed = 2 * dtype.itemsize * sum(rows * columns for rows, columns in sizes)
+        batch = values["batch"]
+        needed = 2 * dtype.itemsize * sum(i * out + batch * (i + out) for i, out in sizes)
         if needed > (device.free_bytes or needed):
             raise InputError(
                 f"measure: a layer of {shape.name} needs {needed:,} bytes here; expected at most "
@@ -194,15 +197,17 @@ class InferencePlanner(Instrument):
         progress(0.0, "measuring the rates of this machine")
         self._here = self._here or models.roofline(stop=stop)
         progress(0.3, "making one layer")
-        layer = [torch.randn(out, inside, **there) for inside, out in sizes]
-        rows = [torch.ones(values["batch"], inside, **there) for inside, _ in sizes]
+        layer = [torch.randn(out, inside, generator=own, **there) for inside, out in sizes]
+        rows = [torch.ones(batch, inside, **there) for inside, _ in sizes]
         linear = torch.nn.functional.linear
 
         def step() -> Any:
             return [linear(x, matrix) for x, matrix in zip(rows, layer, strict=True)]
 
         progress(0.5, "measuring")
-        return timing.measure(step, device=device, deadline=3.0, label="one layer", stop=stop)
+        measured = timing.measure(step, device=device, deadline=3.0, label="one layer", stop=stop)
+        self._measured = shape
+        return measured
 
     def draw(self, values: Values) -> Drawing:
         """Return tokens per second over the batch, the plan's table, and what limits it."""
@@ -219,7 +224,8 @@ class InferencePlanner(Instrument):
         evidence, notes = [chosen.evidence], [*roofs.notes]
         measured: Measurement | None = self.results.get("measure")
         points = []
-        if measured is not None and values["device"] == _HERE and not super()._stale("measure"):
+        fits = self._measured == chosen.model and not super()._stale("measure")
+        if measured is not None and values["device"] == _HERE and fits:
             seconds = measured.median_seconds * chosen.model.layers
             table.append(("products of all layers in a step, measured", format_seconds(seconds)))
             points.append((chosen.batch, chosen.batch / seconds, measured.evidence))
@@ -237,7 +243,8 @@ class InferencePlanner(Instrument):
     def code_for(self, values: Values) -> str:
         """Return the plan's call and the figure."""
         shape = self._models[values["model"]]
-        model = f"gl.models.{shape}" if shape.name not in LANGUAGE_MODELS else f'"{shape.name}"'
+        known = LANGUAGE_MODELS.get(shape.name) == shape
+        model = f'"{shape.name}"' if known else f"gl.models.{shape}"
         device = [] if values["device"] == _HERE else [values["device"]]
         formats = f'weights="{values["weights"]}", cache="{values["cache"]}"'
         return cell(
