@@ -15,7 +15,7 @@ import math
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, Union
 
 import numpy as np
@@ -192,6 +192,10 @@ class Result:
     """The parent of every frozen result dataclass: JSON both ways, and a table in the notebook."""
 
     schema_version: ClassVar[int] = 1
+    # The table, declared: each heading (a format string of the result) with the text of its cell,
+    # a function of one item of the field ``rows_from``, or without it, of the result itself.
+    columns: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    rows_from: ClassVar[str] = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON values, with its schema's name and version inside."""
@@ -247,11 +251,22 @@ class Result:
             ) from error
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the headers and the rows that the notebook shows; classes with a better table
-        override this.
+        """Return the headers and the rows that the notebook shows, with the notes last.
+
+        Without ``columns`` there is one row for each field; a class whose table is of another form
+        overrides this.
         """
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return ("", ""), [(field.name, str(getattr(self, field.name))) for field in fields]
+        shown = {heading.format(self): show for heading, show in self.columns.items()}
+        if self.rows_from:
+            headers: Sequence[str] = tuple(shown)
+            items = getattr(self, self.rows_from)
+            rows = [tuple(str(show(item)) for show in shown.values()) for item in items]
+        elif shown:
+            headers, rows = ("", ""), [(name, str(show(self))) for name, show in shown.items()]
+        else:
+            fields = dataclasses.fields(self)  # type: ignore[arg-type]
+            return ("", ""), [(field.name, str(getattr(self, field.name))) for field in fields]
+        return headers, rows + note_rows(getattr(self, "notes", ()), len(headers))
 
     def caption(self) -> str:
         """Return the line under the table: the badge and where the numbers came from."""
@@ -283,6 +298,11 @@ _BADGE_SHAPE = (
     "display:inline-block;padding:0 "
     "0.45em;border-radius:0.3em;font-size:0.85em;font-weight:600;letter-spacing:0.04em"
 )
+
+
+def note_rows(notes: Iterable[Any], columns: int) -> list[tuple[str, ...]]:
+    """Return one row for each note, as wide as a table of so many columns."""
+    return [(f"{_NOTE}{note.code}", note.sentence, *[""] * (columns - 2)) for note in notes]
 
 
 def html_badge(badge: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
@@ -208,30 +208,20 @@ class BreakEven(Result):
     evidence: Evidence
     host_evidence: Evidence | None = None
 
+    rows_from = "rows"
+    # The CPU's side is always measured; the badge of the result is the accelerator's.
+    columns: ClassVar = {
+        "n": lambda row: row.n,
+        "CPU (MEASURED)": lambda row: format_seconds(row.host_seconds),
+        "accelerator with copies ({0.evidence.badge})": lambda row: format_seconds(
+            row.device_seconds
+        ),
+        "copied": lambda row: format_bytes(row.copied_bytes),
+        "speed-up": lambda row: format_ratio(row.speedup),
+    }
+
     def __repr__(self) -> str:
         return f"<break-even of {self.label}: {self.sentence}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per size, and the notes."""
-        rows = [
-            (
-                f"{r.n}",
-                format_seconds(r.host_seconds),
-                format_seconds(r.device_seconds),
-                format_bytes(r.copied_bytes),
-                format_ratio(r.speedup),
-            )
-            for r in self.rows
-        ]
-        rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
-        # The CPU's side is always measured; the badge of the result is the accelerator's.
-        return (
-            "n",
-            "CPU (MEASURED)",
-            f"accelerator with copies ({self.evidence.badge})",
-            "copied",
-            "speed-up",
-        ), rows
 
     def caption(self) -> str:
         """Return the badge and the answer, then the evidence for the accelerator's side and the
