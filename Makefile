@@ -6,7 +6,7 @@ BIN := .venv/bin
 BOOT := $(shell for p in python3 python3.13 python3.12 python3.11 python; do "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab html wheelhouse check test test-newest colab-check bench gpu-check soak env env-tests
+.PHONY: help lab html wheelhouse check test test-newest colab-check bench peer-suite gpu-check soak env env-tests
 
 help: ## list the commands
 	@echo "gpulab: a laboratory for GPU acceleration of deep learning inside JupyterLab"
@@ -36,6 +36,9 @@ colab-check: env ## gpulab beside the versions that Google Colab has: nothing th
 
 bench: env-tests ## the benchmarks behind docs/measurements.md (ARGS=--quick for a short look)
 	@$(BIN)/python tools/run_benchmarks.py $(ARGS)
+
+peer-suite: env-tests ## numba-cuda's own test suite on Numba's simulator and on gpulab.kernels.simulate (10 min; ARGS="warp_ops": only these)
+	@$(BIN)/python tools/peer_suite.py --out .gpulab/peer-suite $(ARGS)
 
 gpu-check: ## on a GPU machine: the gpu tests, the notebooks, and counters, occupancy and matmul against hardware (PYTHON=python3 uses that Python as it is)
 ifdef PYTHON

@@ -1,0 +1,348 @@
+"""Run numba-cuda's own test suite on Numba's simulator and on the microscope, and compare.
+
+    python tools/peer_suite.py --out FOLDER           run both, print a table, write both as JSON
+    python tools/peer_suite.py --out FOLDER warp_ops  only the tests with this in their name
+    ... --fresh                                       measure Numba's simulator again as well
+
+The suite is that of the installed numba-cuda; nothing of it is copied. Each test runs in a worker
+process, which is ended and replaced where a test takes longer than a minute. ``peer_suite.toml``
+beside this file names the tests that no simulator of kernels can pass, each with its reason.
+
+Not a part of the tests: what it measures is how much of the language of numba.cuda the microscope
+speaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib
+import importlib.metadata
+import io
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+import tomllib
+import traceback
+import types
+import unittest
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve()
+SUITE = "numba.cuda.tests"
+FOLDERS = ("cudapy", "doc_examples")
+SECONDS_FOR_A_TEST = 60
+SECONDS_TO_START = 300
+NUMBA, OURS = "numba", "gpulab"
+# Imported by the suite's support module for tests of the compiler's output, which are excused.
+NOT_NEEDED = {
+    "filecheck.matcher": ("Matcher",),
+    "filecheck.options": ("Options",),
+    "filecheck.parser": ("Parser", "pattern_for_opts"),
+    "filecheck.finput": ("FInput",),
+    "pytest_benchmark": (),
+}
+
+
+# -------------------------------------------------------------------------------------------------
+# The worker: reads the name of a test from each line of its input, and answers with a line of JSON.
+
+
+class Launches:
+    """The launches of one test, and why those that the microscope refused were refused."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.refusals: list[str] = []
+        self.findings: list[str] = []
+
+
+def stand_in_for_missing_modules() -> None:
+    """Put empty classes where the suite imports a library that is not installed."""
+    for name, members in NOT_NEEDED.items():
+        parent = name.partition(".")[0]
+        try:
+            importlib.import_module(parent)
+        except ImportError:
+            sys.modules.setdefault(parent, types.ModuleType(parent))
+        if not hasattr(sys.modules[parent], "__file__"):
+            module = sys.modules[name] = types.ModuleType(name)
+            for member in members:
+                setattr(module, member, type(member, (), {}))
+
+
+def send_launches(launches: Launches, who: str) -> None:
+    """Count the launches on Numba's simulator, and send them to the microscope if that is asked."""
+    from numba.cuda import testing
+    from numba.cuda.simulator import kernel as simulator
+
+    numba_call = simulator.FakeCUDAKernel.__call__
+
+    @functools.wraps(numba_call)
+    def call(self: Any, *args: Any) -> Any:
+        if self._device or simulator._get_kernel_context():
+            return numba_call(self, *args)
+        launches.count += 1
+        if who == NUMBA:
+            return numba_call(self, *args)
+        return simulated_launch(self, args, launches)
+
+    simulator.FakeCUDAKernel.__call__ = call
+    if who == OURS:
+        testing.skip_on_cudasim = lambda reason: lambda test: test
+
+
+def simulated_launch(kernel: Any, args: tuple[Any, ...], launches: Launches) -> None:
+    """Launch a kernel of Numba's simulator on the microscope instead."""
+    from numba.cuda.args import ArgHint
+    from numba.cuda.errors import normalize_kernel_dimensions
+
+    from gpulab.errors import GpulabError
+    from gpulab.kernels import simulate
+
+    grid, block = normalize_kernel_dimensions(kernel.grid_dim, kernel.block_dim)
+    for extension in kernel.extensions:
+        args = tuple(extension.prepare_args(None, arg, stream=0, retr=[])[1] for arg in args)
+    plain = [arg.value if isinstance(arg, ArgHint) else arg for arg in args]
+    try:
+        simulation = simulate(
+            kernel.fn,
+            grid,
+            block,
+            *(getattr(arg, "_ary", arg) for arg in plain),
+            dynamic_shared_bytes=kernel.dynshared_size,
+        )
+    except GpulabError as error:
+        launches.refusals.append(str(error))
+        raise
+    launches.findings += map(str, simulation.findings)
+
+
+def module_names() -> list[str]:
+    """Return the modules of the suite."""
+    tests = Path(importlib.import_module(SUITE).__file__ or "").parent
+    return [
+        f"{SUITE}.{folder}.{path.stem}"
+        for folder in FOLDERS
+        for path in sorted((tests / folder).glob("test_*.py"))
+    ]
+
+
+def tests_of_suite() -> dict[str, unittest.TestCase]:
+    """Return all tests by name, without the part of the name that all share."""
+    found: dict[str, unittest.TestCase] = {}
+
+    def add(part: Any) -> None:
+        if isinstance(part, unittest.TestSuite):
+            for inner in part:
+                add(inner)
+        else:
+            found[part.id().removeprefix(SUITE + ".")] = part
+
+    for name in module_names():
+        # a module may need a compiler, and says so where it is imported
+        with contextlib.suppress(unittest.SkipTest, ImportError):
+            add(unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(name)))
+    return found
+
+
+def outcome(result: unittest.TestResult, launches: Launches, who: str) -> tuple[str, str]:
+    """Return how a test ended, and why."""
+    if result.skipped:
+        return "skipped", result.skipped[0][1]
+    failed = [*result.failures, *result.errors]
+    if not failed and not result.unexpectedSuccesses:
+        return "passed", ""
+    text = failed[0][1] if failed else "it was expected to fail"
+    last = text.strip().splitlines()[-1] if text.strip() else ""
+    if launches.refusals:
+        return "refused", launches.refusals[0]
+    in_ours = who == OURS and re.search(r'File ".*/gpulab/kernels/[^"]*", line \d+', text)
+    if in_ours or (result.errors and who == OURS):
+        places = re.findall(r'File "([^"]*)", line (\d+)', text)
+        place = ":".join(places[-1]) if places else ""
+        return ("crashed" if in_ours else "error"), f"{last} ({place})"
+    return "wrong", last
+
+
+def work(who: str) -> None:
+    """Run the tests that are asked for, one after the other."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    stand_in_for_missing_modules()
+    launches = Launches()
+    send_launches(launches, who)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        tests = tests_of_suite()
+    print(json.dumps(sorted(tests)), file=answers, flush=True)
+    for line in sys.stdin:
+        launches.__init__()  # type: ignore[misc]
+        result = unittest.TestResult()
+        started = time.perf_counter()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            try:
+                unittest.TestSuite([tests[line.strip()]])(result)
+            except BaseException:  # SystemExit of a test: it counts as that test's error
+                result.errors.append((None, traceback.format_exc()))  # type: ignore[arg-type]
+        how, why = outcome(result, launches, who)
+        answer = {
+            "outcome": how,
+            "why": why[:400],
+            "launches": launches.count,
+            "findings": launches.findings[:8],
+            "seconds": round(time.perf_counter() - started, 3),
+        }
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+# -------------------------------------------------------------------------------------------------
+# The parent: hands out the tests, ends a worker whose test hangs, and compares.
+
+
+class Worker:
+    """One worker process, started when it is needed."""
+
+    def __init__(self, who: str) -> None:
+        self.who = who
+        self.process: subprocess.Popen[str] | None = None
+        self.names: list[str] = []
+
+    def start(self) -> None:
+        """Start the process and read the names of the tests."""
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE), "--work", self.who],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        names = self._answer(SECONDS_TO_START)
+        if not isinstance(names, list):
+            raise SystemExit(
+                f"peer_suite: the worker for {self.who} did not start ({names}); expected the "
+                f"names of the tests. Run python tools/peer_suite.py --work {self.who}."
+            )
+        self.names = names
+
+    def _answer(self, seconds: float) -> Any:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], seconds)
+        line = self.process.stdout.readline() if ready else ""
+        return json.loads(line) if line else ("ended" if ready else "hung")
+
+    def run(self, name: str) -> dict[str, Any]:
+        """Run one test."""
+        if self.process is None:
+            self.start()
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(name + "\n")
+        self.process.stdin.flush()
+        answer = self._answer(SECONDS_FOR_A_TEST)
+        if isinstance(answer, dict):
+            return answer
+        self.end()
+        how = "hung" if answer == "hung" else "crashed"
+        return {"outcome": how, "why": "the process ended", "launches": 1, "findings": []}
+
+    def end(self) -> None:
+        """End the process; the next test starts another."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def run_suite(who: str, part: str) -> dict[str, dict[str, Any]]:
+    """Return what each test gave."""
+    worker = Worker(who)
+    worker.start()
+    try:
+        return {name: worker.run(name) for name in worker.names if part in name}
+    finally:
+        worker.end()
+
+
+def compare(
+    numba: dict[str, dict[str, Any]], ours: dict[str, dict[str, Any]], excused: dict[str, str]
+) -> dict[str, Counter[str]]:
+    """Return how the tests end on the microscope that launch a kernel: those that pass on Numba's
+    simulator, and those that it skips.
+    """
+    groups: dict[str, Counter[str]] = {"passed": Counter(), "skipped": Counter()}
+    for name, test in ours.items():
+        on_numba = numba.get(name, {"outcome": "", "launches": 0})
+        group = groups.get(on_numba["outcome"])
+        if group is None or not max(test["launches"], on_numba["launches"]):
+            continue
+        is_excused = test["outcome"] != "passed" and reason_for(name, excused)
+        group["excused" if is_excused else test["outcome"]] += 1
+    return groups
+
+
+def reason_for(name: str, excused: dict[str, str]) -> str | None:
+    """Return why a test is excused, alone or with its class or file; None if it is not."""
+    return next((why for key, why in excused.items() if f"{name}.".startswith(f"{key}.")), None)
+
+
+def reasons(ours: dict[str, dict[str, Any]], excused: dict[str, str]) -> str:
+    """Return why tests do not pass, the most frequent reason first, each with its tests."""
+    found: dict[str, list[str]] = {}
+    for name, test in ours.items():
+        if test["outcome"] in ("passed", "skipped") or not test["launches"]:
+            continue
+        if not reason_for(name, excused):
+            # without the kernel's name, the line and its text, equal reasons look equal
+            why = re.sub(r"^[^`]*line \d+ `[^`]*`: ", "", test["why"])
+            why = re.sub(r"\d+", "N", why)[:160]
+            found.setdefault(f"{test['outcome']}: {why}", []).append(name)
+    rows = []
+    for why, names in sorted(found.items(), key=lambda item: -len(item[1])):
+        rows.append(f"{len(names):4} {why}")
+        rows += [f"       {name}: {ours[name]['why'][:240]}" for name in names]
+    return "\n".join(rows) + "\n"
+
+
+def main() -> int:
+    """Run the suite both ways and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("part", nargs="?", default="", help="only tests with this in their name")
+    parser.add_argument("--out", type=Path, help="the folder for the results")
+    parser.add_argument("--fresh", action="store_true", help="run Numba's simulator again")
+    parser.add_argument("--work", choices=(NUMBA, OURS), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(arguments.work)
+        return 0
+    if arguments.out is None:
+        parser.error("expected --out FOLDER for the results")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    version = importlib.metadata.version("numba-cuda")
+    excused = tomllib.loads(HERE.with_suffix(".toml").read_text(encoding="utf-8"))["excused"]
+    results = {}
+    for who in (NUMBA, OURS):
+        file = (
+            arguments.out / f"{who}-{version}{'-' + arguments.part if arguments.part else ''}.json"
+        )
+        if who == OURS or arguments.fresh or not file.exists():
+            file.write_text(json.dumps(run_suite(who, arguments.part), indent=1), encoding="utf-8")
+        results[who] = json.loads(file.read_text(encoding="utf-8"))
+    (arguments.out / "reasons.txt").write_text(reasons(results[OURS], excused), encoding="utf-8")
+    print(f"numba-cuda {version}: tests that launch a kernel, run by gpulab.kernels.simulate")
+    for group, counts in compare(results[NUMBA], results[OURS], excused).items():
+        rest = ", ".join(f"{count} {how}" for how, count in counts.most_common())
+        print(f"  {group} on Numba's simulator: {counts.total()} ({rest})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
