@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpulab.devices import disturbance
+from gpulab.devices import Figure, MemoryLevel, disturbance
 from gpulab.devices.conditions import GpuReadings, Readings
 from gpulab.evidence import Note
 from gpulab.timing import Measurement, measure, plausibility
-from gpulab.timing.plausibility import Ceiling, Level
 
 DEADLINE = 2.0
 CALL_SECONDS = 1e-3
@@ -269,10 +268,11 @@ def clean(seed: int) -> Measurement:
     return w.measured()
 
 
-CEILING = Ceiling(
-    1e12,
-    (Level("L2", 2**20, 4e11), Level("L3", 2**25, 2e11), Level("DRAM", 2**35, 4e10)),
-    "scripted",
+PEAK = Figure(1e12, "scripted")
+LEVELS = (
+    MemoryLevel("L2", 2**20, 4e11, "scripted"),
+    MemoryLevel("L3", 2**25, 2e11, "scripted"),
+    MemoryLevel("DRAM", 2**35, 4e10, "scripted"),
 )
 
 
@@ -283,19 +283,21 @@ def too_fast(seed: int) -> list[Note]:
     rng = np.random.default_rng(seed)
     above = plausibility.ALLOWANCE * (1 + size(rng))
     if seed % 2:
-        return plausibility.check(1.0, 1e12 * above, None, None, CEILING)
+        return plausibility.check(1.0, 1e12 * above, None, None, PEAK, LEVELS)
     working_set = float(2 ** rng.uniform(10, 34))
-    top = plausibility.fastest_rate(working_set, CEILING.levels) or 0.0
-    return plausibility.check(working_set / (top * above), None, working_set, working_set, CEILING)
+    top = plausibility.fastest_rate(working_set, LEVELS) or 0.0
+    return plausibility.check(
+        working_set / (top * above), None, working_set, working_set, PEAK, LEVELS
+    )
 
 
 def cached(seed: int) -> list[Note]:
     """A working set that fits a cache, faster than main memory by 5 % or more."""
     rng = np.random.default_rng(seed)
     working_set = float(2 ** rng.uniform(10, 25))
-    top = plausibility.fastest_rate(working_set, CEILING.levels) or 0.0
+    top = plausibility.fastest_rate(working_set, LEVELS) or 0.0
     rate = min(4e10 * plausibility.ALLOWANCE * (1 + size(rng)), top)
-    return plausibility.check(working_set / rate, None, working_set, working_set, CEILING)
+    return plausibility.check(working_set / rate, None, working_set, working_set, PEAK, LEVELS)
 
 
 def possible(seed: int) -> list[Note]:
@@ -304,7 +306,7 @@ def possible(seed: int) -> list[Note]:
     working_set = float(2 ** rng.uniform(26, 34))
     seconds = working_set / (4e10 * rng.uniform(0.2, 0.95))
     return plausibility.check(
-        seconds, 1e12 * rng.uniform(0.2, 0.95) * seconds, working_set, working_set, CEILING
+        seconds, 1e12 * rng.uniform(0.2, 0.95) * seconds, working_set, working_set, PEAK, LEVELS
     )
 
 

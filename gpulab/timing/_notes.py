@@ -14,7 +14,6 @@ own.
 
 from __future__ import annotations
 
-import inspect
 import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -25,14 +24,11 @@ from gpulab.devices import Device, disturbance
 from gpulab.devices.conditions import Readings
 from gpulab.devices.disturbance import SHARE, Window, percent
 from gpulab.evidence import Note
-from gpulab.timing import _work, plausibility
-from gpulab.timing._lock import Turn
-from gpulab.timing.sampling import Sampled
+from gpulab.timing.sampling import Limits, Sampled
 from gpulab.units import format_seconds, plural
-from gpulab.workloads import Workload
 
 if TYPE_CHECKING:
-    from gpulab.timing.measuring import Job, Limits
+    from gpulab.timing.measuring import Job
 
 # What makes a figure wrong comes before what makes it less precise, and that before what is merely
 # good to know.
@@ -99,6 +95,7 @@ def of_sampling(
     Not ``alone``, others were called between the samples.
     """
     samples, calls = sampled.samples_seconds, sampled.calls_per_sample
+    median, starts = float(np.median(samples)), sampled.sample_starts_seconds
     notes, window = [], None
     if before is not None and after is not None:
         notes = disturbance.from_readings(before, after)
@@ -107,28 +104,41 @@ def of_sampling(
     # The time between samples that the samples themselves do not fill; where they were thinned out,
     # what is unusual in it. Where turns are taken, what lies between two samples is another row's
     # call: one that waits is no stop of this row's.
-    gaps, starts = np.zeros(0), sampled.sample_starts_seconds
+    gaps = np.zeros(0)
     if alone and len(samples) > 1:
         thinned = 3.0 * np.median(np.diff(starts))
         filled = (samples[:-1] + sampled.overhead_seconds) * calls
         gaps = np.maximum(np.diff(starts) - (filled if sampled.kept_every == 1 else thinned), 0.0)
-    elapsed = float(np.ptp(starts) + walls[-1] * calls)
-    rules = (
-        (collections and collected(collections, elapsed)) or stalled(walls * calls, gaps, window),
-        unstable(samples, limits.relative_width),
-        slow_first_call(job.first_seconds, float(np.median(samples))),
-        _interval(sampled, limits),
-    )
-    notes += [note for note in rules if note is not None]
-    if calls > 1:
-        notes.append(
-            Note(
-                "too-short",
-                f"one call is too short for the clock, so each sample is the mean of {calls} "
-                "calls; the interval is that of the mean. Do more work per call to time single "
-                "calls.",
-            )
+    elapsed, collected = float(np.ptp(starts) + walls[-1] * calls), sum(collections)
+    if collected and collected >= max(SHARE * elapsed, _LEAST_STOP_SECONDS):
+        sentence = (
+            "another thread's garbage collection stopped this one "
+            f"{plural(len(collections), 'time')}, the longest {format_seconds(max(collections))}, "
+            f"{percent(collected / elapsed)} of the time in total. That thread makes objects, "
+            "perhaps in cycles; end it, and measure again."
         )
+        notes.append(Note("stalled", sentence))
+    else:
+        notes += _stalled(walls * calls, gaps, window)
+    notes += _unstable(samples, limits.relative_width)
+    extra = job.first_seconds - median
+    if job.first_seconds >= _FIRST_CALL_RATIO * median and extra >= _FIRST_CALL_EXTRA_SECONDS:
+        ratio = ""
+        if median > 0:
+            ratio = f", {job.first_seconds / median:.0f} times as much as the later ones"
+        sentence = (
+            f"the first call took {format_seconds(job.first_seconds)}{ratio} (compiling, loading, "
+            "allocating). It is not in the median; count it if you call the function only once."
+        )
+        notes.append(Note("slow-first-call", sentence))
+    notes += _interval(sampled, limits)
+    if calls > 1:
+        sentence = (
+            f"one call is too short for the clock, so each sample is the mean of {calls} "
+            "calls; the interval is that of the mean. Do more work per call to time single "
+            "calls."
+        )
+        notes.append(Note("too-short", sentence))
     return notes
 
 
@@ -141,64 +151,46 @@ def no_interval(reason: str) -> Note:
     )
 
 
-def _interval(sampled: Sampled, limits: Limits) -> Note | None:
+def _interval(sampled: Sampled, limits: Limits) -> list[Note]:
     if sampled.stopped_by == "stopped":
-        return Note(
-            "stopped",
+        sentence = (
             f"sampling was stopped after {plural(len(sampled.samples_seconds), 'sample')}; the "
-            "figures are based on these. Run it again for more.",
+            "figures are based on these. Run it again for more."
         )
+        return [Note("stopped", sentence)]
     if sampled.interval_seconds is None:
-        return no_interval(sampled.no_interval_reason or "the samples do not determine an interval")
-    if sampled.stopped_by != "deadline":
-        return None
+        reason = sampled.no_interval_reason or "the samples do not determine an interval"
+        return [no_interval(reason)]
     low, high = sampled.interval_seconds
     width = (high - low) / float(np.median(sampled.samples_seconds))
     # too few samples to end before the deadline, or another row of a comparison was not there yet
-    if width <= limits.relative_width:
-        return None
-    return Note(
-        "deadline",
+    if sampled.stopped_by != "deadline" or width <= limits.relative_width:
+        return []
+    sentence = (
         f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % wide, "
         f"{100 * limits.relative_width:.1f} % was requested. Pass a longer deadline, or a larger "
-        "relative_width.",
+        "relative_width."
     )
+    return [Note("deadline", sentence)]
 
 
 def copies_stopped(count: int) -> Note:
     """Return the note that the time with both copies was stopped, after so many samples of it."""
-    if not count:
-        return Note(
-            "stopped",
-            "stopped before the call with both copies was timed, so that time is missing. Run it "
-            "again to get it.",
+    sentence = (
+        "stopped before the call with both copies was timed, so that time is missing. Run it "
+        "again to get it."
+    )
+    if count:
+        sentence = (
+            f"the call with both copies was stopped after {plural(count, 'sample')}; its time is "
+            "based on these. Run it again for more."
         )
-    return Note(
-        "stopped",
-        f"the call with both copies was stopped after {plural(count, 'sample')}; its time is based "
-        "on these. Run it again for more.",
-    )
+    return Note("stopped", sentence)
 
 
-def collected(collections: list[float], elapsed_seconds: float) -> Note | None:
-    """Return the note that garbage of other threads was collected meanwhile: the seconds of each
-    collection, and of all sampling.
-    """
-    total = sum(collections)
-    if total < max(SHARE * elapsed_seconds, _LEAST_STOP_SECONDS):
-        return None
-    return Note(
-        "stalled",
-        f"another thread's garbage collection stopped this one {plural(len(collections), 'time')}, "
-        f"the longest {format_seconds(max(collections))}, {percent(total / elapsed_seconds)} of "
-        "the time in total. That thread makes objects, perhaps in cycles; end it, and measure "
-        "again.",
-    )
-
-
-def stalled(
-    sample_seconds: np.ndarray, gaps_seconds: np.ndarray, window: Window | None = None
-) -> Note | None:
+def _stalled(
+    sample_seconds: np.ndarray, gaps_seconds: np.ndarray, window: Window | None
+) -> list[Note]:
     """Return the note that the process was stopped: a few samples, or the time between two, took
     far too long.
 
@@ -208,12 +200,10 @@ def stalled(
         The wall time of each sample (not per call).
     gaps_seconds : ndarray, shape (n - 1,)
         The time between the end of a sample and the start of the next.
-    window : Window, optional
+    window : Window or None
         The machine's account of the same time: delays that another process or a quota explains are
         left to those notes, and a gap between samples counts only if the process did nothing in it.
     """
-    if len(sample_seconds) == 0:
-        return None
     middle = float(np.median(sample_seconds))
     excess = sample_seconds - middle
     few = len(sample_seconds) < _FEW
@@ -222,28 +212,23 @@ def stalled(
     idle = gaps_seconds[gaps_seconds >= _LEAST_STOP_SECONDS]
     # The process must have been blocked for as long as the stops say, and for no other reason (such
     # as waiting in every call).
-    stopped = float(stops.sum() + idle.sum())
-    blocked = window.blocked * window.seconds if window and window.blocked is not None else 0.0
+    stopped, waited, blocked = float(stops.sum() + idle.sum()), 0.0, 0.0
+    if window is not None:
+        blocked = (window.blocked or 0.0) * window.seconds
+        waited = max(window.delay or 0.0, window.process_delay or 0.0)
+        waited = (waited + (window.throttled or 0.0) + (window.stolen or 0.0)) * window.seconds
     if not 0.8 * stopped <= blocked <= 1.25 * stopped:
         idle = stops[:0]
     stops = np.concatenate([stops, idle])
-    stopped, count, longest = float(stops.sum()), len(stops), float(stops.max(initial=0.0))
-    total = float(sample_seconds.sum() + idle.sum())
-    if count == 0 or stopped < SHARE * total:
-        return None
-    waited = 0.0 if window is None else max(window.delay or 0.0, window.process_delay or 0.0)
-    if (
-        window is not None
-        and stopped - (waited + (window.throttled or 0.0) + (window.stolen or 0.0)) * window.seconds
-        < SHARE * total
-    ):
-        return None
-    return Note(
-        "stalled",
-        f"the process stood still {count} time{'s' if count != 1 else ''}, the longest "
-        f"{format_seconds(longest)}, {percent(stopped / total)} of the time in total (it was "
-        "stopped, or lost its core). Those samples do not show the work; measure again.",
+    stopped, total = float(stops.sum()), float(sample_seconds.sum() + idle.sum())
+    if len(stops) == 0 or stopped - waited < SHARE * total:
+        return []
+    sentence = (
+        f"the process stood still {plural(len(stops), 'time')}, the longest "
+        f"{format_seconds(float(stops.max()))}, {percent(stopped / total)} of the time in total "
+        "(it was stopped, or lost its core). Those samples do not show the work; measure again."
     )
+    return [Note("stalled", sentence)]
 
 
 def _spread(values: np.ndarray) -> float:
@@ -252,54 +237,31 @@ def _spread(values: np.ndarray) -> float:
     return float(high - low) / 2
 
 
-def unstable(samples_seconds: np.ndarray, relative_width: float) -> Note | None:
+def _unstable(samples_seconds: np.ndarray, relative_width: float) -> list[Note]:
     """Return the note that the samples do not belong to one level: they shifted, or jump between
     two.
     """
     least = max(0.03, relative_width)
-    advice = (
-        "No single figure describes it; look at the raw samples, close other programs, and "
-        "measure again."
-    )
-    shift = level_shift(samples_seconds, least)
-    if shift is not None:
-        return Note(
-            "unstable", f"the time per call changed by {percent(shift)} while measuring. {advice}"
-        )
-    levels = two_heaps(samples_seconds, least)
-    if levels is not None:
+    if (shift := _level_shift(samples_seconds, least)) is not None:
+        what = f"changed by {percent(shift)} while measuring"
+    elif (levels := _two_heaps(samples_seconds, least)) is not None:
         low, high = levels
-        return Note(
-            "unstable",
-            f"the time per call jumps between two levels, {format_seconds(low)} and "
-            f"{format_seconds(high)} ({percent(high / low - 1)} apart). {advice}",
+        what = (
+            f"jumps between two levels, {format_seconds(low)} and {format_seconds(high)} "
+            f"({percent(high / low - 1)} apart)"
         )
-    swing = wander(samples_seconds, least)
-    if swing is not None:
-        return Note(
-            "unstable", f"the time per call wandered by {percent(swing)} while measuring. {advice}"
-        )
-    return None
-
-
-def slow_first_call(first_seconds: float, median_seconds: float) -> Note | None:
-    """Return the note that the first call cost far more than the later ones."""
-    extra = first_seconds - median_seconds
-    if first_seconds < _FIRST_CALL_RATIO * median_seconds or extra < _FIRST_CALL_EXTRA_SECONDS:
-        return None
-    times = (
-        f", {first_seconds / median_seconds:.0f} times as much as the later ones"
-        if median_seconds > 0
-        else ""
+    elif (swing := _wander(samples_seconds, least)) is not None:
+        what = f"wandered by {percent(swing)} while measuring"
+    else:
+        return []
+    sentence = (
+        f"the time per call {what}. No single figure describes it; look at the raw samples, close "
+        "other programs, and measure again."
     )
-    return Note(
-        "slow-first-call",
-        f"the first call took {format_seconds(first_seconds)}{times} (compiling, loading, "
-        "allocating). It is not in the median; count it if you call the function only once.",
-    )
+    return [Note("unstable", sentence)]
 
 
-def level_shift(samples: np.ndarray, least: float) -> float | None:
+def _level_shift(samples: np.ndarray, least: float) -> float | None:
     """Return the relative size of the clearest shift or drift, or None where the scatter explains
     it or it is below ``least``.
 
@@ -380,7 +342,7 @@ def _effect(one: float, other: float, rest: np.ndarray, reach: float) -> tuple[f
     return abs(one - other) / lower, abs(one - other) / (spread * reach)
 
 
-def wander(samples: np.ndarray, least: float) -> float | None:
+def _wander(samples: np.ndarray, least: float) -> float | None:
     """Return how far the level wanders, relative to its median, or None where the scatter explains
     it.
 
@@ -407,7 +369,7 @@ def wander(samples: np.ndarray, least: float) -> float | None:
     return reach / middle if _spread(points) > _WANDER_SPREADS * expected else None
 
 
-def two_heaps(samples: np.ndarray, least: float) -> tuple[float, float] | None:
+def _two_heaps(samples: np.ndarray, least: float) -> tuple[float, float] | None:
     """Return the two levels between which the samples jump, or None where they form one cluster.
 
     The sorted samples are cut where the two parts differ most from each other (Otsu 1979); the
@@ -430,62 +392,6 @@ def two_heaps(samples: np.ndarray, least: float) -> tuple[float, float] | None:
     if bottom <= 0 or top - bottom < least * bottom or top - bottom < _LEVEL_GAP_SPREADS * spread:
         return None
     return bottom, top
-
-
-def of_physics(job: Job, seconds: float, cold: bool = False) -> list[Note]:
-    """Return the notes ``implausible`` and ``warm-cache``; the device's ceilings are asked for only
-    where a count is known.
-    """
-    if (not job.flops and not job.nbytes) or seconds <= 0:
-        return []
-    first = None if cold else job.first_seconds
-    return plausibility.check_on_device(
-        job.device, _formats(job), seconds, job.flops, job.nbytes, working_set(job), first
-    )
-
-
-def _formats(job: Job) -> tuple[str, ...]:
-    """Return the formats in which the arithmetic may be done: those of the arguments, and what
-    autocast may make of them.
-    """
-    given = _work.dtypes_in(job.args)
-    catalogue = inspect.ismethod(job.fn) and isinstance(job.fn.__self__, Workload)
-    # A function of the caller's own may enter autocast where nobody sees it. It casts no float64
-    # (PyTorch, torch.amp, "Op Eligibility").
-    return given if catalogue or "float32" not in given else (*given, "bfloat16", "float16")
-
-
-def working_set(job: Job) -> float | None:
-    """Return the distinct bytes of one call: the arrays' if they are fewer than the traffic, for
-    some bytes move twice.
-    """
-    if job.working_set_bytes is not None:
-        return job.working_set_bytes
-    if not job.nbytes:
-        return None
-    arrays = _work.array_bytes(job.args, _work.held_by(job.fn)) + job.result_bytes
-    return min(float(arrays), float(job.nbytes)) if arrays else float(job.nbytes)
-
-
-def of_turn(turn: Turn, device: str) -> Note:
-    """Return the note that this measurement waited for another one, or could not."""
-    if turn.problem is not None:
-        return Note(
-            "turn-taking",
-            f"no lock could be taken on {device} ({turn.problem}); make sure that no other process "
-            "measures at the same time.",
-        )
-    if not turn.taken:
-        return Note(
-            "turn-taking",
-            f"another gpulab measurement held {device} for more than {turn.waited_seconds:.0f} s, "
-            "so this one ran at the same time. Measure again when it is done.",
-        )
-    return Note(
-        "turn-taking",
-        f"waited {format_seconds(turn.waited_seconds)} for another gpulab measurement on {device}; "
-        "they did not overlap.",
-    )
 
 
 def not_on_device(device: Device) -> Note:
@@ -530,18 +436,15 @@ NO_ACCELERATOR = Note(
 
 def disagree(names: list[str], difference: float, tolerance: float) -> Note:
     """Return the note that results differ by more than their tolerance."""
-    if not math.isfinite(difference):
-        return Note(
-            "disagree",
-            f"{', '.join(names)}: the result differs from the reference in shape or type, or has "
-            "an overflow or nan where the reference has a number, so no speed-up is reported. "
-            "Find out why before you compare times.",
-        )
+    how = (
+        f"by {difference:.1e} of its largest value ({tolerance:.1e} is allowed)"
+        if math.isfinite(difference)
+        else "in shape or type, or has an overflow or nan where the reference has a number"
+    )
     return Note(
         "disagree",
-        f"{', '.join(names)}: the result differs from the reference by {difference:.1e} of its "
-        f"largest value ({tolerance:.1e} is allowed), so no speed-up is reported. Find out why "
-        "before you compare times.",
+        f"{', '.join(names)}: the result differs from the reference {how}, so no speed-up is "
+        "reported. Find out why before you compare times.",
     )
 
 

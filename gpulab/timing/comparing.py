@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpulab import _given, workloads
 from gpulab import devices as _devices
@@ -18,9 +17,9 @@ from gpulab.devices.conditions import Readings
 from gpulab.errors import InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import _notes, _work, agreement
-from gpulab.timing.measuring import Job, Limits, in_turns
+from gpulab.timing.measuring import How, Job, checked_limits, counters_of, in_turns
 from gpulab.timing.results import Comparison, ComparisonRow, Measurement
-from gpulab.timing.sampling import FEWEST_SAMPLES, Progress, Stop
+from gpulab.timing.sampling import Limits, Progress, Stop
 from gpulab.timing.statistics import ratio_interval
 from gpulab.units import plural
 from gpulab.workloads import Workload
@@ -95,7 +94,7 @@ def compare(
     >>> [row.name for row in c.rows]
     ['method', 'function']
     """
-    limits = Limits.given("compare", relative_width, deadline, progress, stop)
+    limits = checked_limits("compare", relative_width, deadline, progress, stop)
     if tolerance is not None and (not _given.is_finite(tolerance) or tolerance <= 0):
         raise InputError(
             f"compare: tolerance={shown(tolerance)}; expected a finite number above 0. Leave it "
@@ -127,44 +126,38 @@ def compare_within(
     clock: Callable[[], float] | None = None,
     conditions: Callable[[], Readings] | None = None,
     params: Mapping[str, Any] | None = None,
-    fewest: int = FEWEST_SAMPLES,
-    patience: float = 0.0,
 ) -> Comparison:
-    """Compare within limits that were checked; past their deadline ``fewest`` samples of each may
-    take ``patience`` seconds each.
-    """
+    """Compare within limits that were checked."""
     if limits.stop():
         raise StoppedError(
             "compare: stopped before anything ran; there is nothing to report. Run it again."
         )
     limits.say(0.0, "making inputs")
-    field = gather(
-        work,
-        args,
-        devices,
-        _given.clock("compare", clock) or time.perf_counter,
-        {"dtype": dtype, **(params or {})},
-    )
-    scripted = _given.callback("compare", "conditions", conditions)
-    jobs, notes = [contender.job for contender in field.contenders], list[Note]()
+    read = _given.clock("compare", clock) or time.perf_counter
+    field = _gather(work, args, devices, read, {"dtype": dtype, **(params or {})})
+    jobs, notes, agreement_notes = list(field.jobs.values()), list[Note](), list[Note]()
     differences: list[float | None] = []
+    how = How(
+        transfer=transfer,
+        cold=False,
+        counters=counters_of("compare", clock, conditions),
+        is_live=clock is None,
+        ended_early="compare: stopped before every row had a sample; there is nothing to compare. "
+        "Run it again.",
+    )
 
     def first_calls() -> None:
         """Make every first call and hold its result against the reference."""
         nonlocal tolerance
-        workload = field.workload
-        if workload is not None:
-            tolerance = workload.tolerance if tolerance is None else tolerance
-            for contender in field.contenders:
-                limits.say(0.02, f"first call on {contender.name}")
-                with contender.job as job:
-                    differences.append(workload.difference(job.first_call(), job.args))
+        if field.workload is not None:
+            tolerance = field.workload.tolerance if tolerance is None else tolerance
+            for name, job in field.jobs.items():
+                limits.say(0.02, f"first call on {name}")
+                result = job.attempt(job.first_call)
+                differences.append(job.attempt(field.workload.difference, result, job.args))
             return
         precise = agreement.precise_copy(jobs[0].args)
-        results = []
-        for job in jobs:
-            with job:
-                results.append(job.first_call())
+        results = [job.attempt(job.first_call) for job in jobs]
         # what the function costs on a CPU
         seconds = min((job.first_seconds for job in jobs if job.device.is_cpu), default=math.inf)
         reference = agreement.of_function(jobs[0].fn, jobs[0].args, precise, results[0], seconds)
@@ -173,24 +166,11 @@ def compare_within(
         differences.extend(None if check is None else check(result) for result in results)
         agreement_notes.extend(reference.notes)
 
-    agreement_notes: list[Note] = []
-    measurements = in_turns(
-        jobs,
-        limits,
-        first_calls,
-        notes,
-        "compare: stopped before every row had a sample; there is nothing to compare. Run it "
-        "again.",
-        transfer=transfer,
-        live=clock is None,
-        read=None if scripted is None else lambda device, before: scripted(),
-        fewest=fewest,
-        patience=patience,
-    )
+    measurements = in_turns(jobs, limits, how, first_calls, notes)
     count = plural(len(measurements[0].samples_seconds), "sample")
     limits.say(1.0, f"{field.label}: {count} of each")
     notes += agreement_notes
-    if len(jobs) == 1 and devices is None and not field.methods:
+    if len(jobs) == 1 and devices is None and not isinstance(work, Mapping):
         notes.append(_notes.NO_ACCELERATOR)
     return _judged(field, measurements, differences, tolerance, notes)
 
@@ -220,54 +200,41 @@ def _speedup(
 
 
 def _judged(
-    field: Field,
+    field: _Field,
     measurements: list[Measurement],
     differences: list[float | None],
     tolerance: float | None,
     notes: list[Note],
 ) -> Comparison:
     """Return the comparison: speed-ups only where results agree and no time is impossible."""
-    agrees = [
-        difference is None or tolerance is None or difference <= tolerance
-        for difference in differences
+    bad = [
+        name
+        for name, difference in zip(field.jobs, differences, strict=True)
+        if None not in (difference, tolerance) and not difference <= tolerance  # type: ignore[operator]
     ]
-    names = [contender.name for contender in field.contenders]
-    baseline = measurements[0]
-    rows = []
-    for name, m, difference, agreed in zip(names, measurements, differences, agrees, strict=True):
-        honest = (
-            m is not baseline
-            and agreed
-            and agrees[0]
-            and not m.has_note("implausible")
-            and not baseline.has_note("implausible")
-        )
-        speedup, interval = _speedup(baseline, m) if honest else (None, None)
-        rows.append(ComparisonRow(name, m, speedup, interval, difference))
-    bad = [name for name, agreed in zip(names, agrees, strict=True) if not agreed]
-    if bad:
-        notes.append(
-            _notes.disagree(bad, max(d for d in differences if d is not None), tolerance or 0.0)
-        )
     impossible = [
-        name for name, m in zip(names, measurements, strict=True) if m.has_note("implausible")
+        name for name, m in zip(field.jobs, measurements, strict=True) if m.has_note("implausible")
     ]
+    doubtful, baseline = {*bad, *impossible}, measurements[0]
+    rows: list[ComparisonRow] = []
+    for name, m, difference in zip(field.jobs, measurements, differences, strict=True):
+        is_reported = rows and not doubtful & {rows[0].name, name}
+        speedup, interval = _speedup(baseline, m) if is_reported else (None, None)
+        rows.append(ComparisonRow(name, m, speedup, interval, difference))
+    known = [difference for difference in differences if difference is not None]
+    if bad:
+        notes.append(_notes.disagree(bad, max(known), tolerance or 0.0))
     if impossible and len(rows) > 1:
         notes.append(_notes.no_speedup_of_impossible(impossible))
-    others = [row for row in rows[1:] if row.speedup is not None]
-    best = (
-        min(others, key=lambda row: row.measurement.median_seconds, default=None)
-        if not bad
-        else None
-    )
+    others = [row for row in rows if row.speedup is not None and not bad]
+    best = min(others, key=lambda row: row.measurement.median_seconds, default=None)
     if best is not None and best.speedup_interval is None:
         notes.append(_notes.no_interval("the samples do not determine an interval for the ratio"))
-    known = [difference for difference in differences if difference is not None]
     return Comparison(
         label=field.label,
         rows=tuple(rows),
-        speedup=best.speedup if best is not None else None,
-        speedup_interval=best.speedup_interval if best is not None else None,
+        speedup=best.speedup if best else None,
+        speedup_interval=best.speedup_interval if best else None,
         max_relative_difference=max(known, default=None),
         tolerance=tolerance,
         notes=_notes.ordered(notes),
@@ -280,32 +247,22 @@ def _judged(
     )
 
 
-@dataclass
-class Contender:
-    """One row of a comparison before it is measured."""
-
-    name: str
-    job: Job
-
-
-@dataclass(frozen=True)
-class Field:
-    """All contenders, and what the whole is called."""
+class _Field(NamedTuple):
+    """What is compared: the name of the whole, and the job of each row by the row's name."""
 
     label: str
-    contenders: list[Contender]
+    jobs: dict[str, Job]
     workload: Workload | None = None
-    methods: bool = False
 
 
-def gather(
+def _gather(
     work: str | Workload | Callable[..., Any] | Functions,
     args: tuple[Any, ...],
     devices: Any,
     clock: Callable[[], float],
     params: dict[str, Any],
-) -> Field:
-    """Return who is compared.
+) -> _Field:
+    """Return what is compared.
 
     Raises
     ------
@@ -331,101 +288,75 @@ def gather(
             f"({', '.join(workloads.names()[:3])}, ...), a function, "
             'or a mapping of labels to functions. Write gl.compare("matmul") or gl.compare(f, x).'
         )
-    return _of_function(work, args, _places(devices), clock)
+    places = _places(devices)
+    host, label, jobs = _work.on_host(args), _work.label_of(work), {}
+    for name, place in places.items():
+        with _devices.guard(f"compare: copying the inputs of {label} to {place}"):
+            placed = host if place.is_cpu else _work.to_device_like(args, place)(host)
+        jobs[name] = Job(work, placed, place, True, label, clock)
+    return _Field(label, jobs)
 
 
-def _places(devices: Any) -> tuple[Device, ...]:
+def _places(devices: Any) -> dict[str, Device]:
+    """Return the devices by the names of their rows."""
     if devices is None:
-        return _devices.available()
-    several = (
-        [devices]
-        if isinstance(devices, (str, Device)) or not isinstance(devices, Iterable)
-        else _given.items("compare", "devices", devices)
-    )
-    if not several:
-        raise InputError(
-            "compare: devices is empty; expected at least one device. Leave it out to use all "
-            "devices of this machine."
-        )
-    places = tuple(_devices.find(device) for device in several)
+        places = _devices.available()
+    else:
+        is_one = isinstance(devices, (str, Device)) or not isinstance(devices, Iterable)
+        several = [devices] if is_one else _given.items("compare", "devices", devices)
+        if not several:
+            raise InputError(
+                "compare: devices is empty; expected at least one device. Leave it out to use all "
+                "devices of this machine."
+            )
+        places = tuple(_devices.find(device) for device in several)
     if len(set(places)) < len(places):
         raise InputError(
             f"compare: devices {', '.join(map(str, places))} contain a device twice; expected "
             "different devices. Remove the repetition."
         )
-    return places
-
-
-def _names(places: tuple[Device, ...]) -> list[str]:
     names = [place.name for place in places]
-    return [
-        f"{name} ({place})" if names.count(name) > 1 else name
+    return {
+        f"{name} ({place})" if names.count(name) > 1 else name: place
         for name, place in zip(names, places, strict=True)
-    ]
+    }
 
 
 def _of_workload(
     work: str | Workload,
     args: tuple[Any, ...],
-    places: tuple[Device, ...],
+    places: dict[str, Device],
     clock: Callable[[], float],
     params: dict[str, Any],
-) -> Field:
+) -> _Field:
     if args:
         raise InputError(
             f"compare: {work if isinstance(work, str) else work.label} makes its own inputs; "
             "expected only its size and dtype. Pass n=..., dtype=..."
         )
     w = work if isinstance(work, Workload) else workloads.get(work)(**params)
-    for place in places:
+    for place in places.values():
         w.check(place)
-    contenders = []
-    for name, place in zip(_names(places), places, strict=True):
-        job = Job(
+    jobs = {
+        name: Job(
             fn=w.run,
             args=w.inputs(place),
             device=place,
-            given=True,
+            is_named=True,
             label=w.label,
             clock=clock,
             flops=w.flops,
             nbytes=w.nbytes,
             working_set_bytes=w.working_set_bytes,
         )
-        contenders.append(Contender(name, job))
-    return Field(w.label, contenders, w)
-
-
-def _of_function(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    places: tuple[Device, ...],
-    clock: Callable[[], float],
-) -> Field:
-    host, label = _work.on_host(args), _work.label_of(fn)
-    contenders = []
-    for name, place in zip(_names(places), places, strict=True):
-        with _devices.guard(f"compare: copying the inputs of {label} to {place}"):
-            placed = host if place.is_cpu else _work.to_device_like(args, place)(host)
-        contenders.append(
-            Contender(
-                name,
-                Job(
-                    fn=fn,
-                    args=placed,
-                    device=place,
-                    given=True,
-                    label=label,
-                    clock=clock,
-                ),
-            )
-        )
-    return Field(label, contenders)
+        for name, place in places.items()
+    }
+    return _Field(w.label, jobs, w)
 
 
 def _of_methods(
     functions: Functions, args: tuple[Any, ...], devices: Any, clock: Callable[[], float]
-) -> Field:
+) -> _Field:
     wrong = [
         label if isinstance(label, str) else shown(label)
         for label, fn in functions.items()
@@ -437,26 +368,14 @@ def _of_methods(
             f"compare: {what} functions under a label; expected a mapping such as {{'numpy': f, "
             f"'torch': g}}."
         )
-    places = _places(devices) if devices is not None else ()
+    places = [*_places(devices).values()] if devices is not None else []
     if len(places) > 1:
         raise InputError(
             f"compare: {len(places)} devices for a mapping of functions; expected at most one. "
             "Compare the functions on one device at a time."
         )
-    contenders = []
+    jobs = {}
     for label, fn in functions.items():
         place = places[0] if places else _work.device_of(fn, args) or Device("cpu")
-        contenders.append(
-            Contender(
-                label,
-                Job(
-                    fn=fn,
-                    args=args,
-                    device=place,
-                    given=bool(places),
-                    label=label,
-                    clock=clock,
-                ),
-            )
-        )
-    return Field(" against ".join(functions), contenders, methods=True)
+        jobs[label] = Job(fn, args, place, bool(places), label, clock)
+    return _Field(" against ".join(functions), jobs)

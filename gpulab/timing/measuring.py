@@ -12,11 +12,10 @@ import math
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -35,11 +34,10 @@ from gpulab.errors import (
     shown,
 )
 from gpulab.evidence import Evidence, Note
-from gpulab.timing import _lock, _notes, _work
+from gpulab.timing import _notes, _work, plausibility, turns
 from gpulab.timing.results import Measurement
 from gpulab.timing.sampling import (
-    FEWEST_SAMPLES,
-    Loops,
+    Limits,
     Progress,
     Run,
     Sampled,
@@ -50,6 +48,7 @@ from gpulab.timing.sampling import (
 )
 from gpulab.units import format_seconds, plural
 
+T = TypeVar("T")
 # Warm-up after the first call: enough for caches, allocators and branch predictors; a GPU also
 # needs time to raise its clock.
 _WARM_SECONDS = {True: 0.02, False: 0.1}  # CPU?, of a deadline long enough
@@ -57,6 +56,8 @@ _WARM_SHARE = 0.05
 _WARM_MOST_CALLS = 50
 # The copies get their own sampling, a part of the deadline.
 _TRANSFER_SHARE = 0.5
+# The operations of float32 for which PyTorch has a switch for TF32.
+_SWITCHES = {"matmul": "matrix products", "convolution": "convolutions"}
 
 
 def measure(
@@ -151,7 +152,7 @@ def measure(
             f"measure: got {kind_of(fn)}; expected a function and its arguments. Write "
             "gl.measure(f, x), not gl.measure(f(x))."
         )
-    limits = Limits.given("measure", relative_width, deadline, progress, stop)
+    limits = checked_limits("measure", relative_width, deadline, progress, stop)
     for name, value in (("flops", flops), ("nbytes", nbytes)):
         if value is not None and (not _given.is_finite(value) or value < 0):
             raise InputError(
@@ -163,18 +164,24 @@ def measure(
             f"measure: label={shown(label)}; expected text. Leave it out to use the function's "
             "name."
         )
-    transfer = _given.flag("measure", "transfer", transfer)
-    cold = _given.flag("measure", "cold", cold)
     where = _devices.find(device) if device is not None else _work.device_of(fn, args)
     job = Job(
         fn=fn,
         args=args,
         device=where or Device("cpu"),
-        given=device is not None,
+        is_named=device is not None,
         label=label or _work.label_of(fn),
         clock=_given.clock("measure", clock) or time.perf_counter,
         flops=flops,
         nbytes=nbytes,
+    )
+    how = How(
+        transfer=_given.flag("measure", "transfer", transfer),
+        cold=_given.flag("measure", "cold", cold),
+        counters=counters_of("measure", clock, conditions),
+        is_live=clock is None,
+        ended_early=f"measure: stopped before {job.label} had one sample; there is nothing to "
+        "report. Run it again.",
     )
     if limits.stop():
         raise StoppedError(
@@ -184,86 +191,93 @@ def measure(
 
     def first_call() -> None:
         limits.say(0.0, f"first call of {job.label}")
-        with job:
-            job.first_call()
+        job.attempt(job.first_call)
 
-    scripted = _given.callback("measure", "conditions", conditions)
-    (m,) = in_turns(
-        [job],
-        limits,
-        first_call,
-        job.notes,
-        f"measure: stopped before {job.label} had one sample; there is nothing to report. Run it "
-        "again.",
-        transfer=transfer,
-        cold=cold,
-        live=clock is None,
-        read=None if scripted is None else lambda device, before: scripted(),
-    )
+    (m,) = in_turns([job], limits, how, first_call, job.notes)
     limits.say(1.0, f"{job.label}: {plural(len(m.samples_seconds), 'sample')}")
     return m
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How long and how precisely to sample, and who may end it."""
+def checked_limits(
+    function: str,
+    relative_width: float,
+    deadline: float,
+    progress: Progress | None,
+    stop: Stop | None,
+) -> Limits:
+    """Return the limits that a caller requested.
 
-    relative_width: float
-    deadline: float
-    progress: Progress | None
-    stop: Stop
-
-    @classmethod
-    def given(
-        cls,
-        function: str,
-        relative_width: float,
-        deadline: float,
-        progress: Progress | None,
-        stop: Stop | None,
-    ) -> Limits:
-        """Return the limits that a caller requested.
-
-        Raises
-        ------
-        InputError
-            If a number is not positive, the width more than the whole, the deadline more than a
-            day, or a callback is no function or raises.
-        """
-        for name, value in (("relative_width", relative_width), ("deadline", deadline)):
-            if not _given.is_finite(value) or value <= 0:
-                raise InputError(
-                    f"{function}: {name}={shown(value)}; expected a finite number above 0. Leave "
-                    "it out to use the default."
-                )
-        if relative_width > 1:
+    Raises
+    ------
+    InputError
+        If a number is not positive, the width more than the whole, the deadline more than a day,
+        or a callback is no function or raises.
+    """
+    for name, value in (("relative_width", relative_width), ("deadline", deadline)):
+        if not _given.is_finite(value) or value <= 0:
             raise InputError(
-                f"{function}: relative_width={shown(relative_width)}; expected a share of the "
-                "median, up to 1. Pass 0.02 for an interval of 2 %."
+                f"{function}: {name}={shown(value)}; expected a finite number above 0. Leave it "
+                "out to use the default."
             )
-        report = _given.callback(function, "progress", progress)
-        ask = _given.callback(function, "stop", stop) or (lambda: False)
-        return cls(float(relative_width), _given.deadline(function, deadline), report, ask)
+    if relative_width > 1:
+        raise InputError(
+            f"{function}: relative_width={shown(relative_width)}; expected a share of the "
+            "median, up to 1. Pass 0.02 for an interval of 2 %."
+        )
+    say = _given.callback(function, "progress", progress)
+    ask = _given.callback(function, "stop", stop)
+    limits = Limits(float(relative_width), _given.deadline(function, deadline))
+    return limits._replace(say=say or limits.say, stop=ask or limits.stop)
 
-    def say(self, fraction: float, text: str) -> None:
-        """Report progress, if anyone listens."""
-        if self.progress is not None:
-            self.progress(fraction, text)
+
+# Reads the counters of a device's machine; the second argument is the reading before.
+Counters = Callable[[Device, Readings | None], Readings]
+
+
+def counters_of(
+    function: str, clock: Callable[[], float] | None, scripted: Callable[[], Readings] | None
+) -> Counters | None:
+    """Return what reads the machine's counters, or those of a test; None with a clock of its own.
+
+    Raises
+    ------
+    InputError
+        If ``scripted`` is not callable.
+    """
+    read = _given.callback(function, "conditions", scripted)
+    if read is not None:
+        return lambda device, before: read()
+    return conditions.read if clock is None else None
+
+
+class How(NamedTuple):
+    """What is measured besides the time, and how.
+
+    Attributes
+    ----------
+    transfer, cold : bool
+        As in ``measure``.
+    counters : callable or None
+        Reads the machine's counters before and after.
+    is_live : bool
+        Whether turns are taken with other processes.
+    ended_early : str
+        The error's sentence where it is stopped before every job has a sample.
+    """
+
+    transfer: bool
+    cold: bool
+    counters: Counters | None
+    is_live: bool
+    ended_early: str
 
 
 def in_turns(
     jobs: list[Job],
     limits: Limits,
+    how: How,
     first_calls: Callable[[], None],
     turn_notes: list[Note],
-    nothing_yet: str,
-    *,
-    transfer: bool,
-    cold: bool = False,
-    live: bool,
-    read: Callable[[Device, Readings | None], Readings] | None,
-    fewest: int = FEWEST_SAMPLES,
-    patience: float = 0.0,
 ) -> list[Measurement]:
     """Measure jobs, call by call in turn, from the turn on their devices to the notes.
 
@@ -271,100 +285,61 @@ def in_turns(
     ----------
     jobs : list of Job
     limits : Limits
-        Its deadline is that of each job.
+        The deadline and the patience are those of each job.
+    how : How
     first_calls : callable
         Makes the first call of every job, once their devices' turns are held.
     turn_notes : list of Note
         Gets those on waiting for the turns.
-    nothing_yet : str
-        The error's sentence where it is stopped before every job has a sample.
-    transfer, cold : bool
-        As in ``measure``.
-    live : bool
-        Take turns with other processes, and read the machine's counters.
-    read : callable, optional
-        Reads counters in place of ``conditions.read``.
-    fewest, patience
-        As in ``sample_in_turns``, the seconds for each job.
     """
-    clock = jobs[0].clock
-    named = {job.device for job in jobs}
+    clock, share, read = jobs[0].clock, len(jobs), how.counters
+    together = limits._replace(deadline=share * limits.deadline, patience=share * limits.patience)
     with ExitStack() as stack:
         collections = stack.enter_context(calm_collector(clock))
-        if live:
-            stack.enter_context(_turns(named, limits, turn_notes))
-        with_copies = []
-        for job in jobs if transfer else ():
-            with job:  # the inputs go to the device
-                with_copies.append(job.with_copies())
+
+        def take_turns() -> None:
+            if how.is_live:
+                places = {job.device for job in jobs}
+                turns.take(places, stack, turn_notes, limits.stop, limits.say)
+
+        take_turns()
+        copies = [job.attempt(job.with_copies) for job in jobs if how.transfer]
         first_calls()
-        if live:  # first results may have shown other devices: their turns are needed too
-            others = {job.device for job in jobs} - named
-            stack.enter_context(_turns(others, limits, turn_notes))
-        if live and read is None:
-            read = conditions.read
-        before = [None if read is None else read(job.device, None) for job in jobs]
-        loops = []
+        take_turns()  # first results may have shown other devices
+        before = [read and read(job.device, None) for job in jobs]
+        runs, empties = [], []
         for job in jobs:
-            with job:
-                loops.append(job.loops())
-                job.warm_up(loops[-1].work, limits)
-                if cold:
-                    loops[-1] = job.cold_loops()
+            run, empty = job.attempt(job.loops, limits, how.cold)
+            runs.append(job.counted(run))
+            empties.append(empty)
         collections.clear()
-
-        def sampled(
-            runs: list[Run], empties: list[Run | None], share: float, start: float, end: float
-        ) -> list[Sampled]:
-            """Sample with a share of the deadline, the progress being a part of the whole."""
-            return sample_in_turns(
-                runs,
-                clock,
-                empties,
-                [job.warm_seconds for job in jobs],
-                relative_width=limits.relative_width,
-                deadline=share * limits.deadline * len(jobs),
-                fewest=fewest,
-                patience=patience * len(jobs),
-                progress=lambda done, text: limits.say(start + (end - start) * done, text),
-                stop=limits.stop,
-            )
-
-        runs = [job.reported(loop.work) for job, loop in zip(jobs, loops, strict=True)]
-        empties = [None if cold else loop.empty for loop in loops]
-        samples = sampled(runs, empties, 1.0, 0.05, 0.7 if transfer else 0.99)
+        end = 0.7 if how.transfer else 0.99
+        warm = [job.warm_seconds for job in jobs]
+        samples = sample_in_turns(runs, clock, empties, warm, together.part(0.05, end))
         if any(len(one.samples_seconds) == 0 for one in samples):
-            raise StoppedError(nothing_yet)
-        after = [
-            None if read is None else read(job.device, first)
-            for job, first in zip(jobs, before, strict=True)
-        ]
-        for job, one, first, last in zip(jobs, samples, before, after, strict=True):
+            raise StoppedError(how.ended_early)
+        for job, one, first in zip(jobs, samples, before, strict=True):
+            last = read and read(job.device, first)
             job.notes += _notes.of_sampling(
-                job, one, limits, first, last, collections, alone=len(jobs) == 1
+                job, one, limits, first, last, collections, alone=share == 1
             )
-            job.notes += _notes.of_physics(job, float(np.median(one.samples_seconds)), cold)
-        copied: list[float | None] = [None] * len(jobs)
-        if transfer:
-            copied = _copied_seconds(jobs, with_copies, sampled, limits)
+            median = float(np.median(one.samples_seconds))
+            job.notes += plausibility.of_job(job, median, how.cold)
+        copied = _copied_seconds(jobs, copies, together) if how.transfer else [None] * len(jobs)
     return [
-        _measurement(job, one, seconds, cold)
+        _measurement(job, one, seconds, how.cold)
         for job, one, seconds in zip(jobs, samples, copied, strict=True)
     ]
 
 
-def _copied_seconds(
-    jobs: list[Job], runs: list[Run], sampled: Callable[..., list[Sampled]], limits: Limits
-) -> list[float | None]:
+def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[float | None]:
     """Return the median seconds of each call with both copies; None if stopped before a sample."""
-    if limits.stop():
-        samples: list[np.ndarray] = [np.zeros(0)] * len(jobs)
-        stopped = True
-    else:
-        runs = [job.reported(run, keep=False) for job, run in zip(jobs, runs, strict=True)]
-        for job, run in zip(jobs, runs, strict=True):
-            job.warm_seconds = run(1)[1]
-        found = sampled(runs, [None] * len(jobs), _TRANSFER_SHARE, 0.7, 0.99)
+    samples, stopped = [np.zeros(0)] * len(jobs), limits.stop()
+    if not stopped:
+        runs = [job.counted(run, keep=False) for job, run in zip(jobs, copies, strict=True)]
+        warm = [run(1)[1] for run in runs]
+        limits = limits._replace(deadline=_TRANSFER_SHARE * limits.deadline).part(0.7, 0.99)
+        found = sample_in_turns(runs, jobs[0].clock, [None] * len(jobs), warm, limits)
         samples = [one.samples_seconds for one in found]
         stopped = found[0].stopped_by == "stopped"
     for job, taken in zip(jobs, samples, strict=True):
@@ -376,25 +351,20 @@ def _copied_seconds(
 
 @dataclass
 class Job:
-    """One running measurement: the work, how to wait for it, and the samples so far.
-
-    In a ``with`` block of it, an error of the measured function becomes one of gpulab's that says
-    which call it was; its cause is kept, and so are the samples.
-    """
+    """One running measurement: the work, how to wait for it, and the samples so far."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     device: Device
-    given: bool
+    is_named: bool  # whether the caller named the device
     label: str
     clock: Callable[[], float]
     flops: float | None = None
     nbytes: float | None = None
-    working_set_bytes: float | None = None
+    working_set_bytes: float | None = None  # known after the first call, where ``nbytes`` are
     calls: int = 0
     first_seconds: float = math.nan
     warm_seconds: float = math.inf  # the fastest call of the warm-up
-    result_bytes: int = 0
     # waits for a result, where waiting for the device is not enough
     finish: Callable[[Any], Any] | None = None
     elsewhere: Device | None = None  # an accelerator that was not named and has the arrays
@@ -407,15 +377,12 @@ class Job:
         """Return what waits for the device, and for the one that does the work where another was
         named.
         """
-        waits = [
-            device.synchronize
-            for device in (self.device, self.elsewhere)
-            if device is not None and not device.is_cpu
-        ]
+        places = (self.device, self.elsewhere)
+        waits = [place.synchronize for place in places if place is not None and not place.is_cpu]
         if len(waits) == 1:
             return waits[0]
 
-        def every() -> None:
+        def every() -> None:  # nothing on a CPU: there the work is done when the call returns
             for wait in waits:
                 wait()
 
@@ -437,24 +404,24 @@ class Job:
             self.notes.append(_notes.NOTHING_TO_WAIT_FOR)
         self.wait()()
         self.first_seconds = self.clock() - start
-        if not self.given and self.device.is_cpu:
-            hidden = _work.device_of_values((result,)) or _work.newly_used(before)
-            if hidden is not None and not hidden.is_cpu:
-                self.device = hidden
-                self.wait()()
-                self.first_seconds = self.clock() - start
-        elif self.given and not self.device.is_cpu and self._host_only(result, before):
-            self.notes.append(_notes.not_on_device(self.device))
-        if self.given:
+        working = self.device
+        if self.is_named:
             self.elsewhere = self._other_accelerator(result)
-        if self.elsewhere is not None:
+            if not working.is_cpu and self._host_only(result, before):
+                self.notes.append(_notes.not_on_device(working))
+            if self.elsewhere is not None:
+                self.notes.append(_notes.elsewhere(self.elsewhere, working))
+        elif working.is_cpu:
+            self.device = _work.device_of_values((result,)) or _work.newly_used(before) or working
+        if self.elsewhere is not None or self.device != working:
             self.wait()()
             self.first_seconds = self.clock() - start
-            self.notes.append(_notes.elsewhere(self.elsewhere, self.device))
-        if self.nbytes:  # an array that was worked on in place, or written into, is there once
-            self.result_bytes = _work.array_bytes(
-                result, beside=(self.args, _work.held_by(self.fn))
-            )
+        if self.nbytes and self.working_set_bytes is None:
+            # Some bytes move twice, so those of the arrays may be fewer than the traffic; an array
+            # that was worked on in place, or written into, is there once.
+            held = (self.args, _work.held_by(self.fn))
+            arrays = _work.array_bytes(*held) + _work.array_bytes(result, beside=held)
+            self.working_set_bytes = float(min(arrays or self.nbytes, self.nbytes))
         return result
 
     def _other_accelerator(self, result: Any) -> Device | None:
@@ -477,30 +444,27 @@ class Job:
         # a function that copies there and back by itself did work there
         return on_host and _work.newly_used(before) != self.device
 
-    def warm_up(self, run: Run, limits: Limits) -> None:
-        """Call until caches and clocks have settled; never for long."""
+    def loops(self, limits: Limits, cold: bool) -> tuple[Run, Run | None]:
+        """Return the loops that the sampler runs, around the work and around nothing, after calls
+        in which caches and clocks settle; ``cold``, the loop that finds the caches empty.
+        """
+        if self.finish is None:
+            loops = make_loops(self.fn, self.args, self.wait(), self.clock)
+        else:
+            loops = make_single_call_loops(self.fn, self.args, self.wait(), self.clock, self.finish)
         most = min(_WARM_SECONDS[self.device.is_cpu], _WARM_SHARE * limits.deadline)
-        run = self.reported(run)
-        begin, done = self.clock(), 0
-        while done < _WARM_MOST_CALLS and not (done and self.clock() - begin >= most):
-            if limits.stop():
+        run, begin = self.counted(loops.work), self.clock()
+        for done in range(_WARM_MOST_CALLS):
+            if (done and self.clock() - begin >= most) or limits.stop():
                 break
             self.warm_seconds = min(self.warm_seconds, run(1)[1])
-            done += 1
         del self.readings[:]  # should a call raise until here, these are what was measured
-
-    def loops(self) -> Loops:
-        """Return the loops that the sampler runs, known after the first call."""
-        if self.finish is None:
-            return make_loops(self.fn, self.args, self.wait(), self.clock)
-        return make_single_call_loops(self.fn, self.args, self.wait(), self.clock, self.finish)
-
-    def cold_loops(self) -> Loops:
-        """Return the loops that find the caches empty at each call."""
+        if not cold:
+            return loops
         flush = _work.cache_flusher(self.device)
         return make_single_call_loops(
             self.fn, self.args, self.wait(), self.clock, self.finish, flush
-        )
+        ).work, None
 
     def with_copies(self) -> Run:
         """Return the call with both copies, and put the job's arguments on the device; a result
@@ -527,7 +491,7 @@ class Job:
 
         return run
 
-    def reported(self, run: Run, keep: bool = True) -> Run:
+    def counted(self, run: Run, keep: bool = True) -> Run:
         """Return the run, its calls counted and its times kept, so that an error can say which call
         and lose nothing.
 
@@ -537,8 +501,7 @@ class Job:
 
         def counted(calls: int) -> tuple[float, float]:
             self.calls += calls
-            with self:
-                times = run(calls)
+            times = self.attempt(run, calls)
             if keep:
                 self.readings.extend((calls, *times))
             return times
@@ -553,75 +516,58 @@ class Job:
         same = calls == calls[-1]
         return int(calls[-1]), launched[same] / calls[-1], finished[same] / calls[-1]
 
-    def __enter__(self) -> Job:
-        """Begin a block whose errors are reported."""
-        return self
-
-    # No ``contextmanager``: that would let the StopIteration of an iterator that ran out pass in
-    # place of ours, for ours is a RuntimeError with it as the cause, as Python's own is (PEP 479).
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Raise ours in place of the function's own; what is ours already, and an interrupt,
-        passes.
+    def attempt(self, work: Callable[..., T], *args: Any) -> T:
+        """Return what ``work(*args)`` gives. An error of the measured function becomes one of
+        gpulab's that says which call it was; its cause is kept, and so are the samples. What is
+        gpulab's already, and an interrupt, passes.
         """
-        if not isinstance(error, Exception) or isinstance(error, GpulabError):
-            return
-        which = f"in call {self.calls}" if self.calls else "before the first call"
-        ours = _devices.translate(error, f"measure: {self.label} on {self.device} failed {which}")
-        if ours is not None:
-            raise ours from error
+        try:
+            return work(*args)
+        except GpulabError:
+            raise
+        except Exception as error:
+            which = f"in call {self.calls}" if self.calls else "before the first call"
+            doing = f"measure: {self.label} on {self.device} failed {which}"
+            raise _devices.translate(error, doing) or self._failure(error, which) from error
+
+    def _failure(self, error: Exception, which: str) -> MeasurementError:
+        """Return the error that says in which call the function raised, with what was measured
+        before.
+        """
         partial, kept = None, "no sample was completed before"
         if self.readings:
             calls, launches, samples = self.of_last_size()
+            count = plural(len(samples), "sample")
             reason = (
-                f"the function raised after {plural(len(samples), 'sample')}, "
-                f"{format_seconds(float(samples.sum()))} in all"
+                f"the function raised after {count}, {format_seconds(float(samples.sum()))} in all"
             )
             starts = np.zeros(len(samples))
             sampled = Sampled(samples, launches, starts, None, calls, "stopped", reason, 0.0)
             self.notes.append(_notes.no_interval(reason))
             partial = _measurement(self, sampled, None, cold=False)
-            kept = (
-                f"{plural(len(samples), 'sample')} taken before "
-                f"{'is' if len(samples) == 1 else 'are'} in .partial"
-            )
-        raise MeasurementError(
+            kept = f"{count} taken before {'is' if len(samples) == 1 else 'are'} in .partial"
+        return MeasurementError(
             f"measure: {self.label} raised {type(error).__name__} ({message_of(error)}) {which}; "
             f"expected every call to return. Fix the function and measure again; {kept}.",
             partial,
-        ) from error
-
-
-# The operations of float32 for which PyTorch has a switch for TF32.
-_SWITCHES = {"matmul": "matrix products", "convolution": "convolutions"}
-
-
-def _precision(job: Job) -> str | None:
-    """Return what float32 means on a GPU that has TF32, under PyTorch's settings; None where the
-    work has no float32.
-    """
-    if not job.device.has_tf32 or "float32" not in _work.dtypes_in(job.args, _work.held_by(job.fn)):
-        return None
-    allowed = [
-        words
-        for operation, words in _SWITCHES.items()
-        if "tf32" in _devices.arithmetic("float32", job.device.kind, operation)
-    ]
-    return (
-        f"float32 with TF32 allowed for {' and '.join(allowed)}"
-        if allowed
-        else "float32, TF32 not allowed"
-    )
+        )
 
 
 def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) -> Measurement:
     """Return the finished result of a job."""
     environment = _devices.environment(job.device)
     samples = np.asarray(sampled.samples_seconds, dtype=np.float64)
+    precision = None  # what float32 means, on a GPU that has TF32
+    if job.device.kind == "cuda" and job.device.has_tf32:
+        allowed = [
+            words
+            for operation, words in _SWITCHES.items()
+            if "tf32" in _devices.arithmetic("float32", "cuda", operation)
+        ]
+        if "float32" in _work.dtypes_in(job.args, _work.held_by(job.fn)):
+            precision = "float32, TF32 not allowed"
+            if allowed:
+                precision = f"float32 with TF32 allowed for {' and '.join(allowed)}"
     return Measurement(
         label=f"{job.label} (cold cache)" if cold else job.label,
         device=str(job.device),
@@ -635,27 +581,9 @@ def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) ->
         flops=None if job.flops is None else float(job.flops),
         nbytes=None if job.nbytes is None else float(job.nbytes),
         notes=_notes.ordered(job.notes),
-        evidence=Evidence.measured(
-            environment.device, len(samples), environment.date, _precision(job)
-        ),
+        evidence=Evidence.measured(environment.device, len(samples), environment.date, precision),
         environment=environment,
     )
-
-
-@contextmanager
-def _turns(where: Iterable[Device], limits: Limits, notes: list[Note]) -> Iterator[None]:
-    """Hold the turn on each device, always in the same order, and note another process for which
-    this one waited.
-    """
-    with ExitStack() as stack:
-        for key, name in sorted({_lock.key(device): str(device) for device in where}.items()):
-            waiting: Any = lambda seconds, name=name: limits.say(  # noqa: E731
-                0.0, f"waiting {seconds:.0f} s for a turn on {name}"
-            )
-            turn = stack.enter_context(_lock.turn(key, stop=limits.stop, waiting=waiting))
-            if turn.waited_seconds > 0 or not turn.taken:
-                notes.append(_notes.of_turn(turn, name))
-        yield
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -54,8 +53,43 @@ EMPTY_AT_ONCE, EMPTY_EVERY = 101, 16
 PROGRESS_SECONDS = 0.05
 
 
-@dataclass(frozen=True)
-class Sampled:
+class Limits(NamedTuple):
+    """How long and how precisely to sample, who is told, and who may end it.
+
+    Attributes
+    ----------
+    relative_width : float
+        Width of the interval, relative to the median, to stop at.
+    deadline : float
+        Seconds, for all functions together. The call in flight is finished.
+    say : callable
+        Gets a fraction 0-1 and a short text, about twenty times a second of the clock.
+    stop : callable
+        Called before each turn; True ends the sampling and keeps the samples taken so far, possibly
+        none.
+    fewest : int
+        Samples of each that are taken past the deadline too, for up to ``patience`` seconds from
+        the beginning, as long as another turn fits into them. Only the number of samples decides,
+        never their values.
+    patience : float
+        Seconds, for all functions together.
+    """
+
+    relative_width: float = 0.02
+    deadline: float = 2.0
+    say: Progress = lambda fraction, text: None
+    stop: Stop = lambda: False
+    fewest: int = FEWEST_SAMPLES
+    patience: float = 0.0
+
+    def part(self, start: float, end: float) -> Limits:
+        """Return the limits of a part of the work, whose progress goes from ``start`` to ``end``
+        of the whole's.
+        """
+        return self._replace(say=lambda done, text: self.say(start + (end - start) * done, text))
+
+
+class Sampled(NamedTuple):
     """What the sampler saw, in the order taken.
 
     Attributes
@@ -139,9 +173,9 @@ def sample(
     -----
     Exceptions from ``run`` pass through unchanged, including KeyboardInterrupt.
     """
-    return sample_in_turns(
-        [run], clock, [empty], [call_seconds], relative_width=relative_width, deadline=deadline
-    )[0]
+    return sample_in_turns([run], clock, [empty], [call_seconds], Limits(relative_width, deadline))[
+        0
+    ]
 
 
 def sample_in_turns(
@@ -149,13 +183,7 @@ def sample_in_turns(
     clock: Clock,
     empties: Sequence[Run | None],
     call_seconds: Sequence[float],
-    *,
-    relative_width: float,
-    deadline: float,
-    fewest: int = FEWEST_SAMPLES,
-    patience: float = 0.0,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
+    limits: Limits,
 ) -> list[Sampled]:
     """Sample several functions, one sample of each in turn, until all intervals are narrow enough
     or the deadline has come.
@@ -167,54 +195,51 @@ def sample_in_turns(
     ----------
     runs, empties, call_seconds : sequence
         Those of ``sample``, for each function.
-    clock, relative_width
+    clock : callable
         As in ``sample``.
-    deadline : float
-        Seconds, for all of them together.
-    fewest : int
-        Samples of each that are taken past the deadline too, for up to ``patience`` seconds from
-        the beginning, as long as another turn fits into them. Only the number of samples decides,
-        never their values.
-    patience : float
-        Seconds, for all of them together.
-    progress : callable, optional
-        ``progress(fraction, text)``, about twenty times a second of the clock.
-    stop : callable, optional
-        Called before each turn; True ends the sampling and keeps the samples taken so far, possibly
-        none.
+    limits : Limits
 
     Returns
     -------
     list of Sampled
         One for each of ``runs``, with the same ``stopped_by``.
     """
+    deadline = limits.deadline
     begin = last = clock()
-    shortest_step, tick = _steps(clock)
-    columns = [_Column(run, empty, clock, tick) for run, empty in zip(runs, empties, strict=True)]
-    # a sample is so long that neither readings nor ticks of the clock matter, while there is time
-    # for enough of them
-    long_enough, ticks = READINGS_PER_SAMPLE * shortest_step, TICKS_PER_WIDTH / relative_width
-    longest = deadline / len(runs) / FEWEST_BEFORE_PRECISION
+    steps = _steps(clock)
+    columns = [
+        _Column(
+            run,
+            empty,
+            clock,
+            steps,
+            TICKS_PER_WIDTH / limits.relative_width,
+            deadline / len(runs) / FEWEST_BEFORE_PRECISION,
+        )
+        for run, empty in zip(runs, empties, strict=True)
+    ]
     began_anew = False
     fastest_round, next_look, next_progress = math.inf, FIRST_LOOK * deadline, 0.0
     while True:
-        if stop is not None and stop():
+        if limits.stop():
             stopped_by = "stopped"
             break
         for column in columns:
-            if column.calls == 0:
-                column.begin(long_enough, longest, ticks)
-            else:
-                column.take()
+            column.take()
         now, count = clock(), len(columns[0].finished)
         elapsed, fastest_round, last = now - begin, min(fastest_round, now - last), now
-        if progress is not None and elapsed >= next_progress:
+        if elapsed >= next_progress:
             next_progress = elapsed + PROGRESS_SECONDS
-            progress(min(1.0, elapsed / deadline), plural(count, "sample"))
+            limits.say(min(1.0, elapsed / deadline), plural(count, "sample"))
         looks = elapsed >= next_look
         if (count == SAMPLES_FOR_TICK or looks) and not began_anew and elapsed < deadline:
-            began_anew = _begin_anew(columns, longest, ticks)
+            # A clock that stands still while it is read shows its tick in the samples only. Where
+            # they were too short for it, those of all are dropped.
+            too_short = [column.is_too_short() for column in columns]
+            began_anew = any(too_short)
             if began_anew:
+                for column in columns:
+                    column.forget()
                 continue
         if elapsed >= deadline:
             # What has passed may be one stop of the machine, and it must not stay the only sample:
@@ -225,37 +250,34 @@ def sample_in_turns(
             )
             pace = min(fastest_round, known)
             too_few = count < FEWEST_SAMPLES and (count + 1) * pace < FEWEST_SAMPLES * deadline
-            if not too_few and not (count < fewest and elapsed + pace < patience):
+            if not too_few and not (count < limits.fewest and elapsed + pace < limits.patience):
                 stopped_by = "deadline"
                 break
         elif looks and count >= FEWEST_BEFORE_PRECISION:
             next_look = LOOK_GROWTH * elapsed
-            if all(column.is_precise(relative_width) for column in columns):
+            if all(column.is_precise(limits.relative_width) for column in columns):
                 stopped_by = "precision"
                 break
     return [column.result(stopped_by) for column in columns]
 
 
-def _begin_anew(columns: list[_Column], longest: float, ticks: float) -> bool:
-    """Return whether samples were too short for the clock's tick; then those of all are dropped.
-
-    A clock that stands still while it is read shows its tick in the samples only.
-    """
-    too_coarse = False
-    for column in columns:
-        column.tick = column.tick_per_call() * column.calls
-        least = min(ticks * column.tick, longest)
-        too_coarse = too_coarse or float(np.median(column.finished)) < least
-    for column in columns if too_coarse else ():
-        column.forget()
-    return too_coarse
-
-
 class _Column:
     """The samples of one function as they come."""
 
-    def __init__(self, run: Run, empty: Run | None, clock: Clock, tick: float) -> None:
-        self._run, self._empty, self._clock, self.tick = run, empty, clock, tick
+    def __init__(
+        self,
+        run: Run,
+        empty: Run | None,
+        clock: Clock,
+        steps: tuple[float, float],
+        ticks: float,
+        longest: float,
+    ) -> None:
+        self._run, self._empty, self._clock = run, empty, clock
+        # A sample is so long that neither readings nor ticks of the clock matter, while there is
+        # time for enough of them.
+        self._shortest_step, self._tick = steps
+        self._ticks, self._longest = ticks, longest
         self.forget()
 
     def forget(self) -> None:
@@ -270,11 +292,12 @@ class _Column:
         self._empty_launched: list[float] = []
         self._empty_finished: list[float] = []
 
-    def begin(self, long_enough: float, longest: float, ticks: float) -> None:
-        """Find how many calls make a sample that is long enough, and take the first one; where one
-        call is, it is the first sample.
+    def _begin(self) -> tuple[float, float, float] | None:
+        """Find how many calls make a sample that is long enough; where one call is, return it as
+        the first sample.
         """
-        wanted, calls = min(max(long_enough, ticks * self.tick), longest), 1
+        long_enough = max(READINGS_PER_SAMPLE * self._shortest_step, self._ticks * self._tick)
+        wanted, calls = min(long_enough, self._longest), 1
         start = self._clock()
         launched, finished = self._run(calls)
         while calls < MOST_CALLS_PER_SAMPLE and not 0 < wanted <= finished:
@@ -282,8 +305,8 @@ class _Column:
                 if calls == 1:
                     break
                 # the clock ticks more rarely than it is read: this is its tick
-                self.tick = finished
-                wanted = min(max(READINGS_PER_SAMPLE, ticks) * finished, longest)
+                self._tick = finished
+                wanted = min(max(READINGS_PER_SAMPLE, self._ticks) * finished, self._longest)
                 continue
             growth = 1.2 * wanted / finished if finished > 0 and wanted > 0 else 2.0
             calls = min(math.ceil(calls * min(growth, 16.0)), MOST_CALLS_PER_SAMPLE)
@@ -295,11 +318,12 @@ class _Column:
                 "grow while the work runs. Pass time.perf_counter, or give the call more to do."
             )
         self.calls = calls
-        self.take((start, launched, finished) if calls == 1 else None)
+        return (start, launched, finished) if calls == 1 else None
 
-    def take(self, reading: tuple[float, float, float] | None = None) -> None:
-        """Take a sample, or keep a reading (start, launched, finished) as one."""
-        start, launched, finished = reading or (self._clock(), *self._run(self.calls))
+    def take(self) -> None:
+        """Take a sample, and one of the empty loop where there are few."""
+        first = self._begin() if self.calls == 0 else None
+        start, launched, finished = first or (self._clock(), *self._run(self.calls))
         self._taken += 1
         if self._taken == self._next_kept:
             self._starts.append(start)
@@ -320,6 +344,11 @@ class _Column:
             self._empty_launched.append(launched)
             self._empty_finished.append(finished)
 
+    def is_too_short(self) -> bool:
+        """Return whether the samples are too short for the clock's tick, as they show it."""
+        self._tick = self.tick_per_call() * self.calls
+        return float(np.median(self.finished)) < min(self._ticks * self._tick, self._longest)
+
     def is_precise(self, relative_width: float) -> bool:
         """Return whether the interval is narrow enough to end, the clock's tick included."""
         samples = self._per_call(self.finished, self._empty_finished)
@@ -336,11 +365,11 @@ class _Column:
         rounding = 8 * float(np.spacing(self._starts[-1] + self.finished[-1]))
         steps = np.diff(readings)[np.diff(readings) > rounding]
         if len(steps) == 0:
-            return self.tick / self.calls
+            return self._tick / self.calls
         ticks = readings / steps.min()
         whole = np.abs(ticks - np.round(ticks)) <= 0.01 + ticks * rounding / steps.min()
         seen = float(steps.min()) if whole.all() and ticks[0] > 0.5 else 0.0
-        return max(self.tick, seen) / self.calls
+        return max(self._tick, seen) / self.calls
 
     def result(self, stopped_by: str) -> Sampled:
         """Return what was seen."""

@@ -25,7 +25,7 @@ from gpulab.errors import GpulabError, InputError, StoppedError, message_of, sho
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result, html_table
 from gpulab.timing.comparing import compare_within
-from gpulab.timing.measuring import Limits
+from gpulab.timing.measuring import checked_limits
 from gpulab.timing.statistics import FEWEST_SAMPLES
 from gpulab.training import backend_switches
 from gpulab.training._evaluate import Answers, accuracy_of, answers_of, difference_over_seeds
@@ -205,13 +205,12 @@ def _in_turns(
     """
     longest = max(one.seconds(data) for one in both)
     turns = min(deadline, longer * max(_LEAST_SECONDS, _CALLS * longest))
+    limits = checked_limits("compare_scripts", _WIDTH, turns, None, asked)
     return compare_within(
-        Limits.given("compare_scripts", _WIDTH, turns, None, asked),
+        limits._replace(fewest=FEWEST_SAMPLES, patience=deadline),
         {one.name: one.timed(data) for one in both},
         (),
         devices=[str(where)],
-        fewest=FEWEST_SAMPLES,
-        patience=deadline,
     )
 
 

@@ -1,0 +1,168 @@
+"""Turns: measurements of one device run one at a time, across all processes of the machine.
+
+An advisory lock on a small file per device, taken with ``flock`` (``msvcrt`` on Windows), so the
+system itself frees it when a process dies. It never deadlocks: waiting has a time limit, after
+which the measurement goes on with a note. The lock works between gpulab's measurements only, in
+threads and processes alike; other programs are found by machine readings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gpulab._files import open_regular, try_lock
+from gpulab._given import expanded
+from gpulab.devices import Device, guard
+from gpulab.errors import StoppedError
+from gpulab.evidence import Note
+from gpulab.units import format_seconds
+
+# Long enough for the measurements of a few neighbors (two seconds each), short enough for a
+# learner who waits.
+_TIMEOUT_SECONDS = 30.0
+_PAUSE_SECONDS = 0.01
+_FOLDER_VARIABLE = "GPULAB_LOCK_DIR"
+
+# The lock file of each turn that a thread of this process has, by thread and name of the device.
+_held: dict[tuple[int, str], int] = {}
+
+
+def _forget() -> None:
+    """After a fork the child holds nothing: close its copies, or they keep the parent's locks."""
+    while _held:
+        os.close(_held.popitem()[1])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def take(
+    devices: Iterable[Device],
+    stack: contextlib.ExitStack,
+    notes: list[Note],
+    stop: Callable[[], bool],
+    say: Callable[[float, str], None],
+) -> None:
+    """Take the turn on each device, always in the same order, and hold it until ``stack`` closes;
+    one that this thread has already is taken at once.
+
+    Parameters
+    ----------
+    devices : iterable of Device
+    stack : ExitStack
+    notes : list of Note
+        Gets one where this waited for another measurement, or could not.
+    stop : callable
+        Looked at while waiting.
+    say : callable
+        Gets 0.0 and a text while waiting.
+
+    Raises
+    ------
+    StoppedError
+        If ``stop`` said so while waiting.
+    """
+    for name, device in sorted({_name(device): str(device) for device in devices}.items()):
+        holder = (threading.get_ident(), name)
+        if holder in _held:
+            continue
+        stack.callback(_release, holder)
+        began, waited = time.monotonic(), 0.0
+        try:
+            _held[holder] = file = _open(name)
+            while not try_lock(file) and waited < _TIMEOUT_SECONDS:
+                if stop():
+                    raise StoppedError(
+                        f"measure: stopped while waiting {waited:.1f} s for a turn on {name}; "
+                        "expected to wait until the other measurement ended. Run it again."
+                    )
+                say(0.0, f"waiting {waited:.0f} s for a turn on {device}")
+                time.sleep(_PAUSE_SECONDS)
+                waited = time.monotonic() - began
+        except OSError as error:
+            sentence = (
+                f"no lock could be taken on {device} ({error}); make sure that no other process "
+                "measures at the same time."
+            )
+        else:
+            if waited == 0.0:
+                continue
+            sentence = (
+                f"waited {format_seconds(waited)} for another gpulab measurement on {device}; they "
+                "did not overlap."
+            )
+            if waited >= _TIMEOUT_SECONDS:
+                sentence = (
+                    f"another gpulab measurement held {device} for more than {waited:.0f} s, so "
+                    "this one ran at the same time. Measure again when it is done."
+                )
+        notes.append(Note("turn-taking", sentence))
+
+
+def _release(holder: tuple[int, str]) -> None:
+    file = _held.pop(holder, None)
+    if file is not None:
+        os.close(file)  # closing frees the lock
+
+
+def _name(device: Device) -> str:
+    """Return the name of a device that every process on the machine gives it, whatever
+    CUDA_VISIBLE_DEVICES says.
+    """
+    if device.is_cpu:
+        return "cpu"
+    identity = ""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if device.torch_type == "cuda":
+        with guard(f"asking {device} for its identity"):
+            if torch is not None:
+                properties: Any = torch.cuda.get_device_properties(device.index)
+                identity = str(getattr(properties, "uuid", ""))
+            elif cupy is not None:
+                properties = cupy.cuda.runtime.getDeviceProperties(device.index)
+                identity = bytes(properties.get("uuid", b""))[:16].hex()
+    letters = "".join(c for c in identity.lower() if c.isalnum())
+    return f"{device.torch_type}-{letters or device.index}"
+
+
+def _open(name: str) -> int:
+    """Open the lock file, which is the same for every user: never through a link, readable by all,
+    so that any user can lock it; never waiting, whatever lies there.
+    """
+    given = os.environ.get(_FOLDER_VARIABLE)  # set for containers that share a GPU
+    if given:
+        where = expanded(_FOLDER_VARIABLE, given)
+    elif sys.platform == "win32":
+        where = pathlib.Path(os.environ.get("PROGRAMDATA", r"C:\ProgramData"), "gpulab", "turns")
+    else:  # not tempfile.gettempdir(): that differs between users where TMPDIR does
+        where = pathlib.Path("/tmp/gpulab-turns")
+    if not where.is_dir():
+        where.mkdir(parents=True, exist_ok=True)
+        # another user made it a moment ago: its mode is set by them
+        with contextlib.suppress(OSError):
+            where.chmod(0o1777)
+    path = where / f"{name}.lock"
+    # flock needs no right to write; msvcrt does
+    flags = os.O_RDWR if sys.platform == "win32" else os.O_RDONLY | os.O_NOFOLLOW
+    try:
+        return open_regular(path, flags)
+    except FileNotFoundError:
+        # Created apart from opened: Linux refuses O_CREAT on another user's file in a sticky folder
+        # (fs.protected_regular).
+        with contextlib.suppress(FileExistsError):
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            if sys.platform != "win32":
+                with contextlib.suppress(OSError):  # a file system without such modes
+                    # whatever the umask: where it is 077, as on many servers, nobody else could
+                    # open it
+                    os.fchmod(made, 0o644)
+            os.close(made)
+        return open_regular(path, flags)
