@@ -42,9 +42,17 @@ class StandIn:
 
     def jit(self, function: Any = None, **options: Any) -> Any:
         """Return the function itself: it is read by ``simulate``, and compiled only where
-        numba-cuda is installed.
+        numba-cuda is installed. Types that it is declared with are kept in its ``signatures``.
         """
-        return function if callable(function) else lambda plain: plain
+        if callable(function):
+            return function
+
+        def declare(plain: Any) -> Any:
+            if function is not None:
+                plain.signatures = function if isinstance(function, list) else [function]
+            return plain
+
+        return declare
 
     def is_available(self) -> bool:
         """Return False: without numba-cuda no kernel in Python runs on a GPU."""

@@ -27,13 +27,7 @@ from gpulab.kernels.simulation._functions import (
 )
 from gpulab.kernels.simulation._geometry import Mask
 from gpulab.kernels.simulation._memory import Slice, View, constant_view, index_of, load, part_of
-from gpulab.kernels.simulation.source import (
-    Intrinsic,
-    Source,
-    dtype_of,
-    known_object,
-    plain_function,
-)
+from gpulab.kernels.simulation.source import Callee, Intrinsic, Source, dtype_of, known_object
 from gpulab.units import plural
 
 if TYPE_CHECKING:
@@ -344,9 +338,14 @@ class Translator:
         parts = [self.expression(part) for part in node.elts]
         return lambda frame, mask: tuple(part(frame, mask) for part in parts)
 
-    def operator(self, op: ast.operator, node: ast.AST) -> Callable[[Any, Any], Any]:
+    def operator(
+        self, op: ast.operator, right: ast.expr, node: ast.AST
+    ) -> Callable[[Any, Any], Any]:
         """Return an arithmetic operation that names the line where its operands do not fit."""
         apply = ARITHMETIC.get(type(op))
+        exponent = self.number(right) if isinstance(op, ast.Pow) else None
+        if type(exponent) is int and abs(exponent) <= _MOST_MULTIPLIED:
+            apply = lambda base, _: power_of_constant(base, exponent)  # noqa: E731
         if apply is None:
             raise self.fail(f"the operator {type(op).__name__} is not supported in a kernel", node)
 
@@ -365,23 +364,8 @@ class Translator:
         left, right, apply = (
             self.expression(node.left),
             self.expression(node.right),
-            self.operator(node.op, node),
+            self.operator(node.op, node.right, node),
         )
-        if (
-            isinstance(node.op, ast.Pow)
-            and isinstance(node.right, ast.Constant)
-            and isinstance(node.right.value, int)
-        ):
-            exponent = node.right.value  # numba multiplies: the type stays that of the base
-            if 0 <= exponent <= 64:
-
-                def run(frame: Frame, mask: Mask) -> Any:
-                    base = left(frame, mask)
-                    if not isinstance(base, (np.ndarray, np.generic)):
-                        raise self.fail(not_numbers(base, np.int64(exponent)), node)
-                    return power_of_constant(base, exponent)
-
-                return run
         return lambda frame, mask: apply(left(frame, mask), right(frame, mask))
 
     def _unaryop(self, node: ast.UnaryOp) -> Expression:
@@ -604,7 +588,7 @@ class Translator:
         if found is _UNKNOWN or isinstance(found, Intrinsic):
             return found
         dtype = dtype_of(found)
-        return dtype if dtype is not None else plain_function(found)
+        return dtype if dtype is not None else found
 
     def call(self, node: ast.Call, unused: bool = False) -> Expression:
         """Return the closure of a call; ``unused`` where nobody looks at what it returns."""
@@ -640,7 +624,7 @@ class Translator:
             # Python's own int and float leave narrower types as they are
             keeps = {"int": "iu", "float": "f"}.get(words, "")
             return lambda frame, mask: self._cast(value(frame, mask), found, node, keeps)
-        if found is _UNKNOWN or not callable(found) or not hasattr(found, "__code__"):
+        if not isinstance(found, Callee):
             raise self.fail(
                 f"`{words}` is not supported in a kernel; expected a function of cuda, math, or a "
                 "Python function of yours",
@@ -689,6 +673,7 @@ class _Unknown:
 
 
 _UNKNOWN = _Unknown()
+_MOST_MULTIPLIED = 0x10000  # numba's own limit for a power that it multiplies out
 _NUMBERS = (int, float, np.integer, np.floating)
 _PLAIN: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,

@@ -164,9 +164,18 @@ UNARY: dict[type, Callable[[Any], Any]] = {
 
 
 def power_of_constant(base: Any, exponent: int) -> Any:
-    """Return a power with an exponent that is written as a number."""
+    """Return a power with an exponent that is written as a number: numba multiplies, so that the
+    type stays that of the base.
+    """
     dtype = base.dtype if base.dtype.kind in "fc" else _types.INT
-    return np.power(_types.cast(base, dtype), dtype.type(exponent))
+    square, found, left = _types.cast(base, dtype), dtype.type(1), abs(exponent)
+    while left:
+        if left & 1:
+            found = found * square
+        square, left = square * square, left >> 1
+    if exponent >= 0:
+        return found
+    return _types.inverse(found) if dtype.kind == "i" else dtype.type(1) / found
 
 
 def written_number(node: ast.expr) -> Any:
@@ -178,7 +187,7 @@ def written_number(node: ast.expr) -> Any:
     """
     parts = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
     numbers = [part.value for part in parts if isinstance(part, ast.Constant)]
-    if any(type(number) not in (int, float, complex) for number in numbers):
+    if any(type(number) not in (bool, int, float, complex) for number in numbers):
         return None
     if not all(isinstance(part, (ast.Constant, ast.BinOp, ast.UnaryOp)) for part in parts):
         return None

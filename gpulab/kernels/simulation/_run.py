@@ -25,6 +25,7 @@ from gpulab.kernels._arguments import (
     same_memory,
 )
 from gpulab.kernels.simulation import _types
+from gpulab.kernels.simulation._expressions import type_of
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask
 from gpulab.kernels.simulation._hazards import BYTES_OF_A_WORD, Fences, Tracker
 from gpulab.kernels.simulation._machine import Counters, Launch, Machine
@@ -33,10 +34,13 @@ from gpulab.kernels.simulation._translate import Frame, StatementTranslator
 from gpulab.kernels.simulation._types import Join, notes_of, reaching_definitions
 from gpulab.kernels.simulation.report import ArrayAccess, Counts, Simulation
 from gpulab.kernels.simulation.source import (
+    Callee,
+    Signature,
     Source,
     inert,
     plain_function,
     read_source,
+    signatures_of,
     written_names,
 )
 
@@ -54,8 +58,10 @@ _OTHER_FILE = 1_000_000  # the numbers of the lines of a second file begin there
 class Function:
     """A translated kernel or device function."""
 
-    def __init__(self, source: Source, program: Program) -> None:
-        self.source = source
+    def __init__(
+        self, source: Source, program: Program, signatures: tuple[Signature, ...] = ()
+    ) -> None:
+        self.source, self.signatures = source, signatures
         ways = reaching_definitions(source.tree)
         program.joins |= ways.joins
         joined = {node for _, _, given in ways.joins for node in given}
@@ -68,6 +74,12 @@ class Function:
         self, machine: Machine, arguments: list[Any], mask: Mask, is_kernel: bool = False
     ) -> Any:
         """Run the function in the lanes of a mask and return its value."""
+        declared = self._declared(arguments)
+        if declared is not None:
+            arguments = [
+                _types.cast(value, wanted) if isinstance(wanted, np.dtype) else value
+                for value, wanted in zip(arguments, declared.parameters, strict=True)
+            ]
         frame = Frame(
             machine, dict(zip(self.source.parameters, arguments, strict=True)), mask, is_kernel
         )
@@ -81,7 +93,26 @@ class Function:
                 "from each. Write a `return` with a value at each of its ends",
                 self.source.tree.lineno,
             )
+        if declared is not None and isinstance(declared.returns, np.dtype):
+            return _types.cast(frame.result, declared.returns)
         return frame.result
+
+    def _declared(self, arguments: list[Any]) -> Signature | None:
+        """Return the declaration that arguments have: the one with their types, or else the first
+        to which they can be converted.
+        """
+        if not self.signatures:
+            return None
+        types = [type_of(argument) for argument in arguments]
+        fitting = [one for one in self.signatures if one.takes(types)]
+        if not fitting:
+            words = ", ".join(map(str, types))
+            raise self.source.error(
+                f"{self.source.name} is declared for other types than ({words}); expected those. "
+                "Convert the arguments, or declare it for these as well",
+                self.source.tree.lineno,
+            )
+        return next((one for one in fitting if list(one.parameters) == types), fitting[0])
 
 
 class Program:
@@ -107,7 +138,7 @@ class Program:
         self._functions: dict[weakref.ref[types.FunctionType], Function | None] = {
             weakref.ref(plain_function(function)): None
         }
-        self.kernel = Function(self.source, self)
+        self.kernel = Function(self.source, self, signatures_of(function))
 
     @cached_property
     def written(self) -> frozenset[str]:
@@ -140,9 +171,7 @@ class Program:
                 return False
         return True
 
-    def device_function(
-        self, python_function: types.FunctionType, source: Source, line: int
-    ) -> Function:
+    def device_function(self, callee: Callee, source: Source, line: int) -> Function:
         """Return a device function's translation.
 
         Raises
@@ -150,24 +179,24 @@ class Program:
         KernelError
             If it calls itself, directly or through others.
         """
-        key = weakref.ref(python_function)
+        key = weakref.ref(callee.function)
         if key in self._functions:
             found = self._functions[key]
             if found is None:
                 raise source.error(
-                    f"{python_function.__name__} calls itself; recursion is not supported. Write "
+                    f"{callee.function.__name__} calls itself; recursion is not supported. Write "
                     "it as a loop",
                     line,
                 )
             return found
         self._functions[key] = None
         try:
-            inner = read_source(python_function)
+            inner = read_source(callee.function)
         except KernelError as error:
             raise source.error(str(error).rstrip(".").removeprefix("simulate: "), line) from error
         self._keep_apart(inner)
         self.sources.append(inner)
-        made = Function(inner, self)
+        made = Function(inner, self, callee.signatures)
         self._functions[key] = made
         return made
 
@@ -198,8 +227,7 @@ def _marks(found: Any) -> Any:
         return found.__array_interface__ if found.flags.c_contiguous else object()
     if isinstance(found, tuple):
         return [_marks(part) for part in found]
-    function = plain_function(found)
-    return function.__code__ if isinstance(function, types.FunctionType) else None
+    return found.function.__code__ if isinstance(found, Callee) else None
 
 
 _programs: weakref.WeakKeyDictionary[types.FunctionType, Program] = weakref.WeakKeyDictionary()

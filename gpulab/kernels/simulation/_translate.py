@@ -333,7 +333,7 @@ class StatementTranslator:
 
     def _augassign(self, node: ast.AugAssign) -> Statement:
         line = node.lineno
-        operation = self.expressions.operator(node.op, node)
+        operation = self.expressions.operator(node.op, node.value, node)
         amount = self.expressions.expression(node.value)
         if isinstance(node.target, ast.Name):
             old, target = self.expressions.variable(node.target), self.target(node.target)

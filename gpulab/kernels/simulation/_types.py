@@ -221,17 +221,20 @@ def fma_type(given: tuple[np.dtype, ...]) -> np.dtype:
 def power(left: Value, right: Value) -> Value:
     """Return ``left ** right``."""
     dtype = power_type(left.dtype, right.dtype)
-    if dtype.kind in "iu":
-        base, exponent = cast(left, dtype), cast(right, dtype)
-        negative = exponent < 0
-        if dtype.kind == "i" and np.any(negative):
-            # 1 and -1 are their own inverses
-            found = np.power(base, np.where(negative, exponent & 1, exponent))
-            # numba's, where no error is raised
-            small = np.where(base == 0, np.iinfo(dtype).min, np.where(abs(base) == 1, found, 0))
-            return np.where(negative, small, found)[()]
+    base, exponent = cast(left, dtype), cast(right, dtype)
+    negative = exponent < 0 if dtype.kind == "i" else False
+    if not np.any(negative):
         return np.power(base, exponent)
-    return np.power(cast(left, dtype), cast(right, dtype))
+    # of 0, 1 and -1 it suffices whether the exponent is odd
+    found = np.power(base, np.where(negative, 2 - (exponent & 1), exponent))
+    inverted = np.where((base > 1) | (base < -1), 0, inverse(found))
+    return np.where(negative, inverted, found)[()]
+
+
+def inverse(value: Value) -> Value:
+    """Return 1 divided by signed integers: numba's own for 0, where no error is raised."""
+    least = np.iinfo(value.dtype).min
+    return np.where(value == 0, least, np.where(abs(value) == 1, value, 0))[()]
 
 
 def compare(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:

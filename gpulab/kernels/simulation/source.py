@@ -99,6 +99,82 @@ class Source:
         return now is lines or now == lines
 
 
+@dataclass(frozen=True)
+class Signature:
+    """The types that a function was declared with: of a number its dtype, of an array (dtype,
+    axes), of a tuple those of its parts; None where the declaration leaves it open.
+    """
+
+    parameters: tuple[Any, ...]
+    returns: Any = None
+
+    def takes(self, types: list[Any]) -> bool:
+        """Return whether arguments of these types can be converted to the declared ones."""
+        return len(types) == len(self.parameters) and all(
+            wanted in (None, found)
+            or (isinstance(wanted, np.dtype) and isinstance(found, np.dtype))
+            for found, wanted in zip(types, self.parameters, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Callee:
+    """A Python function that a kernel may call, and what it was declared with."""
+
+    function: types.FunctionType
+    signatures: tuple[Signature, ...] = ()
+
+
+def signatures_of(kernel: Any) -> tuple[Signature, ...]:
+    """Return what a kernel or device function was declared with; empty where arguments decide.
+
+    numba's dispatchers hold what they compiled for it; ``jit`` of ``gpulab.kernels.cuda`` keeps
+    what it was given in ``signatures``.
+    """
+    given = inspect.getattr_static(kernel, "signatures", None)
+    if given is None and inspect.getattr_static(kernel, "_can_compile", True) is False:
+        overloads = inspect.getattr_static(kernel, "overloads", {})
+        given = [getattr(made, "signature", types) for types, made in overloads.items()]
+    return tuple(_signature(each) for each in given or ())
+
+
+def _signature(given: Any) -> Signature:
+    if isinstance(given, str):
+        node = ast.parse(given, mode="eval").body
+        if isinstance(node, ast.Call):
+            return Signature(tuple(map(_written_type, node.args)), _written_type(node.func))
+        return Signature(_written_type(node))
+    if isinstance(given, tuple):
+        return Signature(tuple(map(_type_of_numba, given)))
+    returns = None if given.return_type is None else _type_of_numba(given.return_type)
+    return Signature(tuple(map(_type_of_numba, given.args)), returns)
+
+
+def _written_type(node: ast.expr) -> Any:
+    """Return the type that the text of a signature names, such as ``float32[:, ::1]``."""
+    match node:
+        case ast.Tuple(elts=parts):
+            return tuple(map(_written_type, parts))
+        case ast.Subscript(value=element, slice=ast.Tuple(elts=axes)):
+            return _written_type(element), len(axes)
+        case ast.Subscript(value=element):
+            return _written_type(element), 1
+        case ast.Call(func=ast.Name(id="UniTuple"), args=[part, ast.Constant(value=int(count))]):
+            return (_written_type(part),) * count
+        case ast.Call(args=[ast.Tuple(elts=parts)]):
+            return tuple(map(_written_type, parts))
+    return dtype_of(ast.unparse(node).rpartition(".")[2])
+
+
+def _type_of_numba(found: Any) -> Any:
+    """Return the same for a type of numba's."""
+    if hasattr(found, "ndim"):
+        return _type_of_numba(found.dtype), found.ndim
+    if hasattr(found, "types"):
+        return tuple(map(_type_of_numba, found.types))
+    return dtype_of(found)
+
+
 def plain_function(kernel: Any) -> Any:
     """Return the Python function behind a kernel, which may be wrapped by a compiler's
     decorator.
@@ -383,10 +459,10 @@ def inert(found: Any) -> Any:
     kind, function = type(found), plain_function(found)
     if kind in _PLAIN or id(found) in _stubs(sys.modules.get("numba.cuda")):
         return found
-    if type(function) is types.FunctionType or type.__getattribute__(kind, "__module__").startswith(
-        _OURS
-    ):
-        return function
+    if type(function) is types.FunctionType:
+        return Callee(function, signatures_of(found))
+    if type.__getattribute__(kind, "__module__").startswith(_OURS):
+        return found
     if issubclass(kind, np.ndarray):
         array = np.ndarray.view(found, np.ndarray)
         return (
