@@ -32,7 +32,7 @@ COMES = {"gpulab", "nvidia-cuda-nvdisasm"}
 INSTRUMENTS = """
 from gpulab import widgets
 for name in widgets.__all__:
-    if name != "Instrument":
+    if hasattr(getattr(widgets, name), "draw") and name != "Instrument":
         shown = getattr(widgets, name)()
         states = [(panel.comm, panel.get_state()) for panel in shown.children]
         panels = [(c, state) for c, state in states if state["_model_module"] == "anywidget"]

@@ -33,7 +33,7 @@ _QUIET = ["--log-level=40"]  # the kernel warns of a connection that no other ma
 _VIEW = "application/vnd.jupyter.widget-view+json"
 # After each cell: instruments finish, are pressed once where they are empty, and send their whole
 # state.
-_SETTLE = "__import__('gpulab.widgets._still', fromlist=['settle']).settle()"
+_SETTLE = "__import__('gpulab.widgets._instrument', fromlist=['settle']).settle()"
 _STAMP = (
     "print(__import__('json').dumps(__import__('gpulab').devices.environment("
     "__import__('gpulab').devices.default()).to_dict()))"

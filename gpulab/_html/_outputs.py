@@ -1,7 +1,7 @@
 """The outputs of a cell as self-contained HTML: plots, instruments, tables, text, images.
 
 An instrument is drawn from the widget state that the executed notebook keeps: a box of panels
-(``widgets/_panels``) whose controls become words, and whose picture and table stay what they are. A
+(``widgets/_instrument``) whose controls become words, and whose picture and table stay what they are. A
 widget of another library is not drawn; its name is shown.
 """
 

@@ -47,6 +47,8 @@ class Control:
     views : tuple of str
         The values of the control named ``view`` for which this control is shown; empty means all of
         them.
+    in_panel : bool
+        False for a control that the instrument draws elsewhere than in the panel on top.
     """
 
     kind: ClassVar[str]
@@ -58,14 +60,7 @@ class Control:
     shows_only: bool = False
     for_actions: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
-
-    def on_screen(self, view: str | None) -> bool:
-        """Return whether the control is shown in a view."""
-        return view is None or not self.views or view in self.views
-
-    def decides(self, action: str) -> bool:
-        """Return whether the result of an action depends on this control."""
-        return not self.shows_only and (not self.for_actions or action in self.for_actions)
+    in_panel: bool = True
 
     @property
     def initial(self) -> Any:
@@ -135,33 +130,21 @@ class _Options(Control):
         return ", ".join(named if len(named) <= _MOST_NAMED else [*named[:3], "...", named[-1]])
 
     def read(self, raw: Any) -> Any:
-        """Return the option that the panel sent as index and text; the text decides. An index alone
-        is accepted, too.
+        """Return the option that the panel sent as index and text; the text decides.
 
         Raises
         ------
         GoneError
             If there is no option with that text any more.
-        InputError
-            If there is no such index.
         """
-        options = pairs(self.options)
-        if isinstance(raw, Mapping):
-            index, text = raw.get("index"), raw.get("text")
-            places = [place for place, (_, shown_text) in enumerate(options) if shown_text == text]
-            if not places:
-                raise GoneError(
-                    f"{self.label}: {shown(text)} is not an option any more; expected one of "
-                    f"{self._texts()}. Choose again."
-                )
-            return options[index if index in places else places[0]][0]
-        is_number = isinstance(raw, (int, float)) and not isinstance(raw, bool)
-        if not is_number or not 0 <= raw < len(options):
-            raise InputError(
-                f"{self.label}: choice {shown(raw)} does not exist any more; expected 0 to "
-                f"{len(options) - 1}. Choose again."
-            )
-        return options[int(raw)][0]
+        text = raw.get("text") if isinstance(raw, Mapping) else None
+        for option, known in pairs(self.options):
+            if known == text:
+                return option
+        raise GoneError(
+            f"{self.label}: {shown(text)} is not an option any more; expected one of "
+            f"{self._texts()}. Choose again."
+        )
 
     def raw(self, value: Any) -> int:
         """Return the option's index."""
@@ -218,9 +201,9 @@ class Several(_Options):
         return tuple(option for option, _ in pairs(self.options) if option in chosen)
 
     def read(self, raw: Any) -> tuple[Any, ...]:
-        """Return the options at the indices that the panel sent."""
+        """Return the options that the panel sent."""
         return self.check(
-            [_Options.read(self, index) for index in (raw if isinstance(raw, list) else [raw])]
+            [_Options.read(self, item) for item in (raw if isinstance(raw, list) else [raw])]
         )
 
     def raw(self, value: Any) -> list[int]:  # type: ignore[override]
@@ -271,28 +254,14 @@ class Number(Control):
     unit: str = ""
     suggestions: Sequence[float] = ()
 
-    def _expected(self) -> str:
-        low, high = self.raw(self.minimum), self.raw(self.maximum)
-        bounds = {
-            (True, True): f" from {low} to {high}",
-            (True, False): f" of at least {low}",
-            (False, True): f" of at most {high}",
-            (False, False): "",
-        }[math.isfinite(self.minimum), math.isfinite(self.maximum)]
-        return f"{'a whole number' if self.integer else 'a number'}{bounds}"
-
     def check(self, value: Any) -> float:
         """Return the number; as an int if only whole numbers are accepted."""
-        number: float | None = None
-        if not isinstance(value, bool):
-            try:
-                number = float(str(value).replace(",", "").replace("_", "").strip())
-            except Exception:  # no number, or an object whose own text fails: said below either way
-                number = None
-        fits = (
-            number is not None and math.isfinite(number) and self.minimum <= number <= self.maximum
-        )
-        if number is None or not fits or (self.integer and not number.is_integer()):
+        try:
+            number = float(str(value).replace(",", "").replace("_", "").strip())
+        except Exception:  # no number, or an object whose own text fails: reported below
+            number = math.nan
+        fits = math.isfinite(number) and self.minimum <= number <= self.maximum
+        if not fits or (self.integer and not number.is_integer()):
             # A browser sends what it cannot read as a number, such as "64k" or a comma for a point,
             # as nothing.
             problem = (
@@ -301,7 +270,8 @@ class Number(Control):
                 else f"{shown(value)} will not do"
             )
             raise InputError(
-                f"{self.label}: {problem}; expected {self._expected()}. Type one, such as "
+                f"{self.label}: {problem}; expected a {'whole ' * self.integer}number from "
+                f"{self.raw(self.minimum)} to {self.raw(self.maximum)}. Type one, such as "
                 f"{self.raw(self.default)}."
             )
         return int(number) if self.integer else number

@@ -41,15 +41,20 @@ acknowledged yet.
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import threading
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import anywidget
 import ipywidgets
 import plotly.graph_objects as go
+import traitlets
+from ipywidgets.widgets import widget as registry
 
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.figures import mimebundle
 from gpulab.results import folded
@@ -63,7 +68,6 @@ from gpulab.widgets._controls import (
     Switch,
     pairs,
 )
-from gpulab.widgets._panels import ControlsPanel, ResultsPanel
 from gpulab.widgets._work import Job, Progress, Stop, in_one_sentence, register
 
 # An instrument imports what it is made of from here.
@@ -73,8 +77,10 @@ __all__ = [
     "Code",
     "Control",
     "Drawing",
+    "FollowingInstrument",
     "Instrument",
     "Number",
+    "Panel",
     "Progress",
     "Several",
     "Slider",
@@ -88,6 +94,7 @@ __all__ = [
     "pairs",
     "part_of",
     "rounded",
+    "script",
 ]
 
 Values = Mapping[str, Any]
@@ -203,6 +210,103 @@ def part_of(progress: Progress, number: int, count: int, name: str) -> Progress:
     return lambda fraction, text: progress((number + fraction) / count, f"{name}: {text}")
 
 
+_HERE = pathlib.Path(__file__).parent
+
+
+def script(name: str) -> str:
+    """Return a widget's script with the shared helpers before it."""
+    return (_HERE / "dom.js").read_text(encoding="utf-8") + (_HERE / name).read_text(
+        encoding="utf-8"
+    )
+
+
+class Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
+    """A widget that several threads may write to. It is sent to the browser by ``open_now``, with
+    all that was written until then: a busy browser was seen to lose updates that followed a new
+    panel immediately.
+
+    Traits are sent in one direction only, from the kernel to the browser; the browser sends
+    messages. So a thread that writes progress never conflicts with an incoming change of a trait,
+    and every input is validated at one place in Python.
+    """
+
+    _css = (_HERE / "panel.css").read_text(encoding="utf-8")
+
+    # by which its script finds the whole model, of which it is given a part
+    own_id = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, **traits: Any) -> None:
+        self._writing = threading.RLock()
+        own_id = uuid.uuid4().hex
+        super().__init__(model_id=own_id, own_id=own_id, **traits)
+
+    def open(self) -> None:
+        """Do nothing: a widget calls this when it is made."""
+
+    def open_now(self) -> None:
+        """Send the panel to the browser in its present state."""
+        super().open()
+
+    def write(self, **traits: Any) -> None:
+        """Set traits, one writer at a time, and send them in one message. Values that did not
+        change are not sent again.
+        """
+        with self._writing, self.hold_sync():
+            for name, value in traits.items():
+                if getattr(self, name) != value:
+                    setattr(self, name, value)
+
+
+class ControlsPanel(Panel):
+    """The controls, the buttons, the progress and the error line."""
+
+    _esm = script("controls.js")
+
+    title = traitlets.Unicode().tag(sync=True)
+    summary = traitlets.Unicode().tag(sync=True)
+    spec: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [Control.describe(), ...]
+    values = traitlets.Dict().tag(sync=True)  # name -> raw value
+    # [{"name", "label", "help"}, ...]
+    actions: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    first = traitlets.Unicode().tag(sync=True)  # the action whose button stands out
+    state = traitlets.Unicode("idle").tag(sync=True)  # idle, running, stopping
+    action = traitlets.Unicode().tag(sync=True)  # the action that runs
+    fraction = traitlets.Float(0.0).tag(sync=True)
+    progress = traitlets.Unicode().tag(sync=True)
+    # how many pieces of work are over: so that a second end differs from the first
+    ended = traitlets.Int(0).tag(sync=True)
+    error = traitlets.Unicode().tag(sync=True)
+    error_control = traitlets.Unicode().tag(sync=True)  # the control that the error is about, or ""
+
+    def write_while(self, state: str, **traits: Any) -> None:
+        """Set traits, as ``write`` does, if the state equals ``state``; the state cannot change in
+        between.
+        """
+        with self._writing:
+            if self.state == state:
+                self.write(**traits)
+
+
+class ResultsPanel(Panel):
+    """The caption of the picture, the table, the status line and the code."""
+
+    _esm = script("results.js")
+
+    label = traitlets.Unicode().tag(sync=True)  # names the table for a screen reader
+    caption = traitlets.Unicode().tag(sync=True)
+    # what to do where there is no result yet, or what to know about this one
+    message = traitlets.Unicode().tag(sync=True)
+    headers: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    # rows of texts; {"badge": "MEASURED"} is drawn as a badge
+    rows: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    # [{"badge", "text", "rest"}, ...]; "rest" unfolds
+    evidence: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    notes: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [{"code", "sentence"}, ...]
+    more: traitlets.List[Any] = traitlets.List().tag(sync=True)  # the notes that are folded
+    code = traitlets.Unicode().tag(sync=True)
+    busy = traitlets.Bool(False).tag(sync=True)
+
+
 class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     """The base class of all instruments; the module's docstring explains how to add one.
 
@@ -238,21 +342,15 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         # action -> the values that its result was made with
         self._made: dict[str, dict[str, Any]] = {}
         self._working: dict[str, Any] | None = None  # the values of the work under way
-        # what was there before this work first published
-        self._aside: tuple[Any, ...] | None = None
         # (view, control) -> the number of the newest value that came from there
-        self._taken: dict[tuple[str, str], int] = {}
-        # (view, control) -> the number of a choice that was gone, what was said
-        self._gone: dict[tuple[str, str], tuple[Any, str]] = {}
+        self._taken: dict[tuple[Any, str], int] = {}
         self.controls: dict[str, Control] = {c.name: c for c in self.make_controls()}
         self.values: dict[str, Any] = {name: c.initial for name, c in self.controls.items()}
         buttons = [{"name": a.name, "label": a.label, "help": a.help} for a in self.actions]
-        self._panel = ControlsPanel(
-            later=True, title=self.title, summary=self.summary, actions=buttons
-        )
+        self._panel = ControlsPanel(title=self.title, summary=self.summary, actions=buttons)
         self._picture = ipywidgets.Output()
         self._picture.add_class("gpulab-picture")
-        self._results = ResultsPanel(later=True, label=f"Results of {self.title}")
+        self._results = ResultsPanel(label=f"Results of {self.title}")
         self._panel.on_msg(self._on_message)
         for name in values:
             self._control(name)
@@ -275,13 +373,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         """Return whether a control is shown, given the values of the others; by default its
         ``views`` decide.
         """
-        return control.on_screen(self.values.get("view"))
-
-    def in_panel(self, control: Control) -> bool:
-        """Return whether a control has a field in the panel on top. By default it has; override
-        this for one drawn elsewhere.
-        """
-        return True
+        view = self.values.get("view")
+        return view is None or not control.views or view in control.views
 
     def changed(self, name: str) -> None:
         """React to a changed control, before the redraw."""
@@ -366,13 +459,15 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         if wait:
             self.wait()
 
-    def wait(self) -> None:
+    def wait(self, seconds: float | None = None) -> None:
         """Wait until no work is running, including work started when this work ended; an interrupt
-        of the kernel stops it.
+        of the kernel stops it, and so does the end of ``seconds``, where they are given.
         """
         while (job := self._job) is not None:
             try:
-                job.join()
+                if not job.join(seconds):
+                    self.stop()
+                    job.join()
             except KeyboardInterrupt:
                 self.stop()
                 job.join()
@@ -482,8 +577,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         previous result is shown again.
         """
         with self._lock:
-            if self._working is not None and self._aside is None:
-                self._aside = dict(self.results), dict(self._made), self.latest
             self._keep(action, self.values if self._working is None else self._working, result)
             self._redraw()
 
@@ -515,7 +608,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         spec = [
             {**c.describe(), "hidden": not self.on_screen(c)}
             for c in self.controls.values()
-            if self.in_panel(c)
+            if c.in_panel
         ]
         names = [a.name for a in self.actions]
         # a view's own action, else the first one
@@ -558,20 +651,22 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         value that the control has, so unlike other values that are refused it need not be
         corrected; but what came with it must not be run with another value than was on the screen.
         """
-        order = {name: place for place, name in enumerate(self.controls)}
-        received = [(str(name), raw, seq) for name, raw, seq in values]
-        gone: list[str] = []
-        for name, raw, seq in sorted(received, key=lambda value: order.get(value[0], -1)):
-            place = str(content.get("view")), name
-            if self._is_new(content, name, seq):
-                self._gone.pop(place, None)
-                try:
-                    self._set_from_panel(name, raw)
-                except GoneError as error:
-                    self._gone[place] = seq, str(error)
+        view, order, gone = content.get("view"), list(self.controls), []
+        for name, raw, seq in sorted(values, key=lambda value: order.index(value[0])):
+            newest = self._taken.get((view, name), 0)
+            if seq < newest:
+                continue
+            self._taken[view, name] = seq
             # a button also brings what was refused when it came by itself
-            if place in self._gone and self._gone[place][0] == seq:
-                gone.append(self._gone[place][1])
+            try:
+                value = self.controls[name].read(raw)
+            except GoneError as error:
+                gone.append(str(error))
+            except InputError as error:
+                self._panel.write(error=str(error), error_control=name)
+            else:
+                if seq > newest:
+                    self._apply({name: value})
         if gone:
             refused = self._refused
             self._panel.write(
@@ -579,28 +674,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 error_control=refused,
             )
         return not gone
-
-    def _is_new(self, content: Mapping[str, Any], name: str, seq: Any) -> bool:
-        """Return whether a value is newer than all that its view has set the control to; it is the
-        newest then.
-        """
-        place = str(content.get("view")), name
-        if isinstance(seq, int):
-            if place in self._taken and seq <= self._taken[place]:
-                return False
-            self._taken[place] = seq
-        return True
-
-    def _set_from_panel(self, name: str, raw: Any) -> None:
-        control = self._control(name)
-        try:
-            value = control.read(raw)
-        except GoneError:
-            raise
-        except InputError as error:
-            self._panel.write(error=str(error), error_control=name)
-        else:
-            self._apply({name: value})
 
     def _apply(self, values: Values) -> None:
         """Set controls without waiting for anything: a message is under the lock."""
@@ -611,6 +684,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         if self._panel.error_control:
             return
         values = self._working = dict(self.values)
+        before = dict(self.results), dict(self._made), self.latest
         self._panel.write(
             state="running",
             action=action.name,
@@ -624,7 +698,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             return self.work(action.name, values, progress, stop)
 
         def end(result: Any, sentence: str) -> None:
-            self._end(job, action, values, result, sentence)
+            self._end(job, action, values, before, result, sentence)
 
         job = self._job = Job(work, self._on_progress, end, action.measures)
         job.start()
@@ -636,10 +710,10 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self._panel.write_while("running", fraction=fraction, progress=text)
 
     def _end(
-        self, job: Job, action: Action, values: dict[str, Any], result: Any, sentence: str
+        self, job: Job, action: Action, values: Values, before: Any, result: Any, sentence: str
     ) -> None:
         with self._lock:
-            before, self._working, self._aside = self._aside, None, None
+            self._working = None
             try:
                 if not sentence:
                     self._keep(action.name, values, result)
@@ -647,9 +721,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                     self._send_controls()
                     self._redraw()
                 else:
-                    if before is not None:
-                        self.results, self._made, self.latest = before
-                        self._redraw()
+                    self.results, self._made, self.latest = before  # without what was published
+                    self._redraw()
                     self.failed(action.name)
             except Exception as failure:
                 # a picture that cannot be drawn must not leave the instrument running for ever
@@ -679,7 +752,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         return any(
             made.get(name, self.values[name]) != self.values[name]
             for name, c in self.controls.items()
-            if c.decides(action)
+            if not c.shows_only and (not c.for_actions or action in c.for_actions)
         )
 
     def _redraw(self) -> None:
@@ -730,3 +803,81 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 def _words(evidence: Evidence) -> str:
     """Return the evidence's sentence without the badge, which is drawn apart."""
     return evidence.sentence.removeprefix(evidence.badge.value).strip(" ·").removeprefix("on ")
+
+
+class FollowingInstrument(Instrument):
+    """The base class of instruments with an action that runs by itself when the controls ask for
+    something new.
+    """
+
+    follows: ClassVar[str]  # the action
+    _tried: Any = None  # what it was last started for: a failure is not tried again by itself
+
+    def wanted(self) -> Any:
+        """Return what the controls ask for, in values that can be compared."""
+        raise NotImplementedError
+
+    def is_missing(self) -> bool:
+        """Return whether there is no result yet for what the controls ask for."""
+        return True
+
+    def set(self, **values: Any) -> None:
+        """Set controls by name, as the mouse would; what they ask for is begun at once."""
+        super().set(**values)
+        self.run_if_wanted()
+
+    def run_if_wanted(self) -> None:
+        """Start the action if the controls ask for something new and no work is running."""
+        with self._lock:
+            if not self.running and self.wanted() != self._tried and self.is_missing():
+                Instrument.run(self, self.follows)
+
+    def work_on_newest(self, make: Callable[[Any, Stop], Any], stop: Stop) -> Any:
+        """Return ``make(wanted, stop)`` for what the controls ask for now; when they move
+        meanwhile, leave it and begin again.
+        """
+        while True:
+            with self._lock:
+                wanted = self._tried = self.wanted()
+            try:
+                return make(
+                    wanted,
+                    lambda wanted=wanted: stop() or self.wanted() != wanted,  # type: ignore[misc]
+                )
+            except StoppedError:
+                if stop():
+                    raise
+
+    def _end(self, *args: Any) -> None:
+        with self._lock:
+            super()._end(*args)
+            self.run_if_wanted()  # a control may have moved in the last moment of the work
+
+
+_LONGEST_SECONDS = 30.0  # enough for one run of each instrument of the course on two busy cores
+_settled: set[str] = set()
+
+
+def settle(seconds: float = _LONGEST_SECONDS) -> None:
+    """Bring a notebook's instruments into a state from which a static page can be made.
+
+    ``gpulab html`` calls this in the kernel that runs the notebook. It waits for the instruments
+    made since the last call, presses the first button of those that show nothing without it, and
+    sends the state of each of their parts.
+
+    Parameters
+    ----------
+    seconds : float
+        The time after which work is stopped; the instrument shows what it has by then.
+    """
+    for key, each in list(registry._instances.items()):
+        if key not in _settled and isinstance(each, Instrument):
+            _settled.add(key)
+            each.wait(seconds)
+            if not each._picture.outputs and each.result is None and each.actions:
+                each.run()
+                each.wait(seconds)
+    for each in list(registry._instances.values()):
+        # A message that a thread sent after its cell was done is lost to whoever runs the notebook.
+        # (An Output's msg_id says where prints go; nbclient stumbles over one that was never set.)
+        each.send_state([key for key in each.keys if key != "msg_id"])

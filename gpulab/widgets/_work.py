@@ -14,7 +14,9 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
+
+from IPython import get_ipython
 
 from gpulab.errors import GpulabError, StoppedError
 
@@ -53,12 +55,8 @@ class Job:
         on_end: Callable[[Any, str], None],
         exclusive: bool,
     ) -> None:
-        self._work, self._on_progress, self._on_end, self._exclusive = (
-            work,
-            on_progress,
-            on_end,
-            exclusive,
-        )
+        self._work, self._on_progress, self._on_end = work, on_progress, on_end
+        self._exclusive = exclusive
         self._stop = threading.Event()
         # and not is_alive: an interrupted Thread.join of Python 3.11 calls a running thread ended
         self._over = threading.Event()
@@ -170,50 +168,24 @@ def stop_all(seconds: float = 2.0) -> None:
 atexit.register(stop_all)
 
 
-# The notebook cell that made each instrument.
-
-
-class _Stoppable(Protocol):
-    def stop(self) -> None: ...
-
-
 # Cell id -> (the execution that made them, the instruments made then).
-_MADE: dict[str, tuple[str, list[weakref.ref[Any]]]] = {}
+_MADE: dict[str, tuple[str, weakref.WeakSet[Any]]] = {}
 
 
-def _cell_here() -> tuple[str, str] | None:
-    """Return the ids of the cell and of its execution, or None outside a notebook."""
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return None
-    kernel = getattr(get_ipython(), "kernel", None)
-    if kernel is None:
-        return None
-    parent = kernel.get_parent("shell") or {}
-    cell = parent.get("metadata", {}).get("cellId")
-    return (cell, parent.get("header", {}).get("msg_id", "")) if cell else None
-
-
-def register(instrument: _Stoppable, where: tuple[str, str] | None = None) -> None:
-    """Remember which cell made the instrument; stop those that an earlier run of the same cell
-    made.
-
-    Parameters
-    ----------
-    instrument : Instrument
-    where : (str, str), optional
-        Ids of the cell and of its execution. By default the kernel is asked for them.
+def register(instrument: Any) -> None:
+    """Remember which cell of the notebook made the instrument; stop those that an earlier run of
+    the same cell made.
     """
-    where = where or _cell_here()
-    if where is None:
+    kernel = getattr(get_ipython(), "kernel", None)  # type: ignore[no-untyped-call,unused-ignore]
+    parent = (kernel.get_parent("shell") if kernel is not None else None) or {}
+    cell = parent.get("metadata", {}).get("cellId")
+    if not cell:
         return
-    cell, execution = where
-    before, made = _MADE.get(cell, (execution, []))
+    execution = parent.get("header", {}).get("msg_id", "")
+    before, made = _MADE.get(cell, (execution, weakref.WeakSet()))
     if before != execution:
-        for reference in made:
-            old = reference()
-            if old is not None:
-                old.stop()
-        made = []
-    _MADE[cell] = (execution, [*made, weakref.ref(instrument)])
+        for old in made:
+            old.stop()
+        made = weakref.WeakSet()
+    made.add(instrument)
+    _MADE[cell] = execution, made

@@ -1,13 +1,25 @@
-"""Kernels without a run: the memory access of one warp, and the occupancy of a launch."""
+"""Kernels and their limits: the access of one warp, the occupancy of a launch, the roofline."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
-from gpulab import devices, figures, models
+from gpulab import devices, figures, models, recordings, timing, workloads
 from gpulab.devices import datasheets, device_facts
-from gpulab.errors import DeviceError
-from gpulab.models import ACCESS_KINDS, AccessPattern, Occupancy
+from gpulab.errors import (
+    DeviceError,
+    InputError,
+    MeasurementError,
+    OutOfMemoryError,
+    RecordingError,
+    StoppedError,
+)
+from gpulab.evidence import Badge, Note
+from gpulab.models import ACCESS_KINDS, AccessPattern, Occupancy, Roofline, RooflinePoint
+from gpulab.timing.recorded import measurement
+from gpulab.units import format_seconds
 from gpulab.widgets._instrument import (
     Action,
     Choice,
@@ -15,11 +27,16 @@ from gpulab.widgets._instrument import (
     Drawing,
     Instrument,
     Number,
+    Progress,
+    Several,
     Slider,
+    Stop,
     Values,
     call,
     cell,
+    rounded,
 )
+from gpulab.workloads import Workload
 
 # Every stride up to beyond a row of 32 banks, then the pitches of usual arrays with and without
 # padding.
@@ -247,3 +264,314 @@ def _named(capability: str) -> str:
         if part.compute_capability == capability:
             return f"{capability}, such as {part.name}"
     return capability
+
+
+# The roofline.
+
+_NONE = "none"
+_FIRST = ("matmul", "softmax", "add", "gelu", "fft", "conv2d")
+_SIZES = ((0.0, "smallest"), (0.25, "small"), (0.5, "middle"), (0.75, "large"), (1.0, "largest"))
+_SHEET = "H200 SXM"
+# What one workload may fail with, and the others go on; MPS lacks some operators, which only their
+# first call shows.
+_LEFT_OUT = (InputError, DeviceError, OutOfMemoryError, MeasurementError)
+
+
+class RooflineExplorer(Instrument):
+    """Measure workloads and see which roof limits each of them.
+
+    ``result`` is the ``Roofline`` of the measured device, with its points; ``beside`` is that of
+    the other machine.
+
+    Examples
+    --------
+    >>> r = RooflineExplorer(workloads=["add"], beside="H200 SXM")
+    >>> r.beside.points[0].bound_by
+    'memory'
+    """
+
+    title = "Roofline"
+    summary = (
+        "How fast work of a given arithmetic intensity can be on this machine, and how fast it is."
+    )
+    actions: tuple[Action, ...] = (
+        Action("run", "Run", "Measure the roofs of the device, then each workload."),
+    )
+
+    def __init__(self, **values: Any) -> None:
+        self._recordings = recordings.readable()
+        # what stands beside, by its controls
+        self._known: dict[tuple[Any, ...], tuple[Roofline | None, tuple[Note, ...]]] = {}
+        super().__init__(**values)
+
+    def make_controls(self) -> list[Control]:
+        """Return workloads, number format, size, device, time for each, and the machine beside."""
+        here = [(str(d), d.name) for d in reversed(devices.available())]
+        names = workloads.names()
+        formats = dict.fromkeys(dtype for name in names for dtype in workloads.get(name).dtypes)
+        far = [
+            (name, f"{recording.environment.device} (recorded)")
+            for name, recording in self._recordings.items()
+        ]
+        sheets = [(part.name, f"{part.name} (data sheet)") for part in datasheets.PARTS]
+        seconds = [(s, rounded(format_seconds(s))) for s in (0.2, 0.5, 1.0, 2.0, 5.0)]
+        return [
+            Several(
+                name="workloads",
+                label="Workloads",
+                options=names,
+                default=_FIRST,
+                least=1,
+                help="The workloads to place under the roofs.",
+            ),
+            Choice(
+                name="dtype",
+                label="Number format",
+                options=tuple(formats),
+                default="float32",
+                help="The format of the inputs; it selects the roof.",
+            ),
+            Slider(
+                name="size",
+                label="Size",
+                options=_SIZES,
+                default=0.5,
+                help="Among the usual sizes of each workload.",
+            ),
+            Choice(
+                name="device",
+                label="Measure on",
+                options=here,
+                help="Its roofs are measured first; on an idle machine this takes about a second.",
+            ),
+            Slider(
+                name="deadline",
+                label="Time for each",
+                options=seconds,
+                default=0.5,
+                help="Sampling stops earlier once the 95 % interval is narrower than 2 % of the "
+                "median.",
+            ),
+            Choice(
+                name="beside",
+                label="Beside it",
+                options=[(_NONE, "nothing"), *far, *sheets],
+                default=_SHEET,
+                help="The roofs of another machine, with recorded points or, for a data sheet, "
+                "predicted points.",
+                shows_only=True,
+            ),
+        ]
+
+    # The work.
+
+    def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Roofline:
+        """Measure the roofs, then each workload; the points so far are shown after each of them."""
+        progress(0.0, "measuring the roofs")
+        found = models.roofline(values["device"], stop=stop)
+        # another process disturbed the roofs that this one keeps: try again
+        if found.notes and "run" in self.results:
+            found = models.roofline(values["device"], refresh=True, stop=stop)
+        chosen = values["workloads"]
+        for done, name in enumerate(chosen, start=1):
+            share = done / (len(chosen) + 1)
+            progress(share, name)
+            try:
+                if stop():
+                    raise StoppedError(f"Stopped before {name}.")
+                found = self._one_more(
+                    found,
+                    name,
+                    values,
+                    lambda part, _, name=name, share=share: progress(  # type: ignore[misc]
+                        share + part / (len(chosen) + 1), name
+                    ),
+                    stop,
+                )
+            except StoppedError:  # what was measured before it stays
+                return _noted(found, Note("stopped", f"Stopped before {name}."))
+            self.publish("run", found)
+        return found
+
+    def _one_more(
+        self, found: Roofline, name: str, values: Values, progress: Progress, stop: Stop
+    ) -> Roofline:
+        try:
+            work = _workload(name, values)
+            m = timing.measure(
+                work.run,
+                *work.inputs(values["device"]),
+                device=values["device"],
+                deadline=values["deadline"],
+                flops=work.flops or None,
+                nbytes=work.nbytes,
+                label=work.label,
+                progress=progress,
+                stop=stop,
+            )
+            top = work.arithmetic_on(values["device"])
+            known = any(roof.name == top for roof in found.arithmetic)
+            point = found.place_workload(work, m, arithmetic=top if known else None)
+        except _LEFT_OUT as error:
+            return _noted(found, _skipped(name, error))
+        notes = (Note(note.code, f"{work.label}: {note.sentence}") for note in m.notes)
+        return _noted(found.with_points([*found.points, point]), *notes)
+
+    # The other machine.
+
+    @property
+    def beside(self) -> Roofline | None:
+        """The roofline of the other machine, with its points; None if there is none."""
+        return self._beside(self.values)[0]
+
+    def _beside(self, values: Values) -> tuple[Roofline | None, tuple[Note, ...]]:
+        """Return the other machine with its points, and what was left out; kept, as finding it
+        takes longer than a redraw may.
+        """
+        key = tuple(values[name] for name in ("beside", "workloads", "dtype", "size"))
+        if key not in self._known:
+            self._known[key] = self._find_beside(values)
+        return self._known[key]
+
+    def _find_beside(self, values: Values) -> tuple[Roofline | None, tuple[Note, ...]]:
+        name = values["beside"]
+        if name == _NONE:
+            return None, ()
+        try:
+            roofs = models.roofline(name)
+        except (InputError, DeviceError, RecordingError) as error:
+            # such as a recording without ceilings
+            return None, (Note("skipped", str(error)),)
+        points: list[RooflinePoint] = []
+        notes: list[Note] = []
+        for each in values["workloads"]:
+            try:
+                work = _workload(each, values)
+                point = self._placed(roofs, work, name)
+            except InputError as error:
+                notes.append(_skipped(each, error))
+                continue
+            if point is None:
+                notes.append(Note("skipped", f"{work.label} on {name}: not recorded yet."))
+            else:
+                points.append(point)
+        return roofs.with_points(points), tuple(notes)
+
+    def _placed(self, roofs: Roofline, work: Workload, name: str) -> RooflinePoint | None:
+        """Return a recorded point, None where it was not recorded, or a prediction from a data
+        sheet.
+        """
+        recording = self._recordings.get(name)
+        if recording is None:
+            return roofs.place_workload(work)
+        entry = recording.find("catalogue", workload=work.name, n=work.n, dtype=work.dtype)
+        m = measurement(recording, entry) if entry is not None else None
+        return None if m is None else roofs.place_workload(work, m)
+
+    # What is shown.
+
+    def draw(self, values: Values) -> Drawing:
+        """Return the roofs with their points as figure and table, and what was left out."""
+        live: Roofline | None = self.results.get("run")
+        other, notes = self._beside(values)
+        there = [one for one in (live, other) if one is not None]
+        words = []
+        if live is None:
+            words.append("Press Run to measure on this machine: its roofs, then each workload.")
+        points = [p for one in there for p in one.points]
+        if beyond := dict.fromkeys(p.label for p in points if not p.flops):
+            words.append(f"Not in the figure, since they do no arithmetic: {', '.join(beyond)}.")
+        message = " ".join(words)
+        if not there:
+            return Drawing(notes=notes, message=message)
+        made = self._made.get("run", values) if live else values
+        headers, rows = _table(there)
+        # one of each badge and device: the points of one machine differ only in their samples
+        evidence = [e for one in there for e in (one.evidence, *(p.evidence for p in one.points))]
+        several = {(e.badge, e.device, e.assumptions): e for e in reversed(evidence)}
+        return Drawing(
+            figures.roofline(there[0], there[1:], arithmetic=made["dtype"]),
+            headers,
+            rows,
+            list(several.values())[::-1],
+            [*_pointing(live.notes if live else ()), *notes],
+            message,
+        )
+
+    def code_for(self, values: Values) -> str:
+        """Return the loop over the workloads: measure, place, draw."""
+        where, name = values["device"], values["beside"]
+        sizes = ", ".join(
+            f'"{each}": {_size(each, values["size"])}' for each in values["workloads"]
+        )
+        first = [f'roof = gl.models.roofline("{where}")', "points = []"]
+        loop = [
+            f"for name, n in {{{sizes}}}.items():",
+            f'    work = gl.workloads.get(name)(n=n, dtype="{values["dtype"]}")',
+            f'    m = gl.measure(work.run, *work.inputs("{where}"), device="{where}", '
+            f"deadline={values['deadline']})",
+            "    points.append(roof.place_workload(work, m))",
+        ]
+        beside = ""
+        if name != _NONE:
+            first += [f'far = gl.models.roofline("{name}")', "others = []"]
+            beside = ", [far.with_points(others)]"
+        if name in self._recordings:
+            loop += [
+                f'    seen = gl.timing.recorded.recorded(name, n, work.dtype).get("{name}")',
+                "    others += [far.place_workload(work, seen)] if seen else []",
+            ]
+        elif name != _NONE:
+            loop.append("    others.append(far.place_workload(work))")
+        drawn = f"gl.figures.roofline(roof.with_points(points){beside})"
+        return cell(*first, *loop, drawn)
+
+
+def _noted(roofs: Roofline, *notes: Note) -> Roofline:
+    return dataclasses.replace(roofs, notes=(*roofs.notes, *notes))
+
+
+def _skipped(name: str, error: Exception) -> Note:
+    """Return an error's sentence under the name of its workload, which many begin with already."""
+    words = str(error)
+    return Note("skipped", words if words.startswith(f"{name}:") else f"{name}: {words}")
+
+
+def _pointing(notes: Sequence[Note]) -> list[Note]:
+    """Let the notes name the button here instead of an argument: pressed again, Run measures
+    disturbed roofs afresh.
+    """
+    words = "measure again with refresh=True", "press Run again"
+    return [dataclasses.replace(note, sentence=note.sentence.replace(*words)) for note in notes]
+
+
+def _size(name: str, share: float) -> int:
+    """Return the size at a share of a workload's list of usual ones."""
+    sizes = workloads.get(name).sizes
+    return sizes[round(share * (len(sizes) - 1))]
+
+
+def _workload(name: str, values: Values) -> Workload:
+    return workloads.get(name)(n=_size(name, values["size"]), dtype=values["dtype"])
+
+
+def _table(there: Sequence[Roofline]) -> tuple[list[str], list[list[str | Badge]]]:
+    """Return the points of each machine with their badges; of a machine without points its roofs
+    are in the picture.
+    """
+    headers: list[str] = []
+    rows: list[list[str | Badge]] = []
+    badges = tuple(f"({badge})" for badge in Badge)
+    for one in there:
+        if one.points:
+            (_, *named), body = one.with_points(one.points).table()
+            headers = ["work", "machine", "evidence", *named]
+            for point, (label, *cells) in zip(one.points, body, strict=False):
+                # "matmul n=512" of "matmul n=512 float32": all rows share the format, and the
+                # column that binds names it; the badge in brackets has a column of its own
+                work = " ".join(label.split(" ")[:2])
+                texts = [
+                    text.partition(" (")[0] if text.endswith(badges) else text for text in cells
+                ]
+                rows.append([work, one.device, point.evidence.badge, *texts])
+    return headers, rows

@@ -12,7 +12,7 @@ import traitlets
 
 from gpulab.errors import GpulabError
 from gpulab.lessons import Prediction
-from gpulab.widgets._panels import Panel, script
+from gpulab.widgets._instrument import Panel, script
 from gpulab.widgets._work import in_one_sentence, register
 
 VIEW_MIME = "application/vnd.jupyter.widget-view+json"
@@ -37,7 +37,6 @@ class PredictionPanel(Panel):
         self._prediction = prediction
         p = prediction
         super().__init__(
-            later=True,
             id=p.id,
             question=p.question,
             unit=p.unit,

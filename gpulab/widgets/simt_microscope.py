@@ -1,10 +1,18 @@
-"""A kernel in the SIMT microscope: counts by line, and the steps of one warp by lane."""
+"""A kernel in the SIMT microscope: counts by line, and the steps of one warp by lane.
+
+Which lanes touch which sectors and banks comes from ``gpulab.models``; here they get their words
+and their boxes.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import pathlib
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -13,29 +21,426 @@ import traitlets
 from gpulab import kernels
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.figures import palette
-from gpulab.kernels import Simulation
+from gpulab.kernels import Finding, Simulation
+from gpulab.kernels.simulation.report import Counts, Step, StepAccess
+from gpulab.models import AccessPattern, access_at
+from gpulab.units import plural
 from gpulab.widgets._instrument import (
     Action,
     Choice,
     Control,
     Drawing,
-    Instrument,
+    FollowingInstrument,
     Number,
+    Panel,
     Progress,
     Stop,
     Values,
+    script,
 )
-from gpulab.widgets._panels import Panel, script
 from gpulab.widgets._simt_kernels import EXAMPLES, Launch
-from gpulab.widgets._simt_views import (
-    COLUMNS,
-    LANES,
-    Walk,
-    show_source,
-    table_of,
-    verdict,
-    warps_of,
+
+COLUMNS = (
+    "line",
+    "source",
+    "active lanes",
+    "divergent branches",
+    "sectors / request (ideal)",
+    "bank conflict",
+    "requests",
 )
+_FIRST_VALUES = 8  # of each array
+
+
+def show_source(simulation: Simulation) -> list[dict[str, Any]]:
+    """Return the source's lines with their counts and findings for the panel, in the order of
+    ``COLUMNS``.
+    """
+    return [
+        {
+            "line": number,
+            "text": text,
+            "cells": _cells(simulation.lines.get(number) or Counts()),
+            "findings": [
+                {"kind": finding.kind, "words": _in_words(finding)}
+                for finding in simulation.findings
+                if finding.line == number
+            ],
+        }
+        for number, text in simulation.source.items()
+    ]
+
+
+def _in_words(finding: Finding) -> str:
+    """Return what is wrong and who does it, in one sentence."""
+    who = " and ".join(str(thread) for thread in finding.threads)
+    times = "once" if finding.count == 1 else f"{finding.count:,} times"
+    return f"{finding.message[:1].upper()}{finding.message[1:]} ({who}; {times})."
+
+
+def _cells(counts: Counts) -> list[dict[str, Any]]:
+    """Return the counts of a line as texts, each with whether it is worth a look."""
+    sectors, ideal = counts.sectors_per_request, counts.ideal_sectors_per_request
+    ratio, ways = counts.active_ratio, counts.conflict_ways
+    spaces = ((counts.global_requests, "device"), (counts.shared_requests, "shared"))
+    branches = f"{counts.divergent_branches:,} of {counts.branches:,}" if counts.branches else ""
+    conflict = "" if ways is None else f"{ways:.3g}-way" if ways > 1 else "none"
+    cells = [
+        ("" if ratio is None else f"{ratio:.0%}", False),
+        (branches, counts.divergent_branches > 0),
+        (
+            "" if sectors is None else f"{sectors:.1f} ({ideal:.1f})",
+            counts.global_sectors > counts.ideal_global_sectors,
+        ),
+        (conflict, counts.shared_wavefronts > counts.ideal_shared_wavefronts),
+        ("\n".join(f"{n:,} {space}" for n, space in spaces if n), False),
+    ]
+    return [{"text": text, "look": look} for text, look in cells]
+
+
+def _totals(simulation: Simulation) -> list[tuple[str, str, str]]:
+    """Return the totals as rows of (what, count, what it means)."""
+    t = simulation.totals
+    rows = [
+        (
+            "active lanes",
+            "" if t.active_ratio is None else f"{t.active_ratio:.1%}",
+            f"of 32 in each of {t.executed_warps:,} statements of a warp",
+        ),
+        (
+            "divergent branches",
+            f"{t.divergent_branches:,}",
+            f"of {plural(t.branches, 'test')} by a warp",
+        ),
+    ]
+    if t.global_requests:
+        rows += [
+            (
+                "device memory: sectors",
+                f"{t.global_sectors:,}",
+                f"of 32 bytes, in {plural(t.global_requests, 'request')}; "
+                f"{t.ideal_global_sectors:,} would do",
+            ),
+            (
+                "sectors / request",
+                f"{t.sectors_per_request:.2f}",
+                f"ideal: {t.ideal_sectors_per_request:.2f}",
+            ),
+            ("bytes moved", f"{t.global_bytes_moved:,}", f"{t.global_bytes_requested:,} asked for"),
+        ]
+    if t.shared_requests:
+        rows.append(
+            (
+                "shared memory: wavefronts",
+                f"{t.shared_wavefronts:,}",
+                f"in {plural(t.shared_requests, 'request')}; "
+                f"{t.ideal_shared_wavefronts:,} would do",
+            )
+        )
+    if simulation.shared_bytes:
+        rows.append(("shared memory of a block", f"{simulation.shared_bytes:,}", "bytes"))
+    if t.atomic_requests:
+        rows.append(("atomics", f"{t.atomic_requests:,}", "requests among those"))
+    if t.barriers:
+        rows.append(("barriers", f"{t.barriers:,}", "barriers passed, summed over the blocks"))
+    return rows
+
+
+def table_of(
+    simulation: Simulation, outputs: Mapping[str, np.ndarray]
+) -> Sequence[tuple[str, str, str]]:
+    """Return the findings, the totals and the first values of the arrays afterwards, as rows."""
+    rows = [(f"{f.kind}, line {f.line}", f"{f.count:,}", _in_words(f)) for f in simulation.findings]
+    rows += _totals(simulation)
+    for name, array in outputs.items():
+        values = array.reshape(-1)[:_FIRST_VALUES].tolist()
+        texts = [f"{v:.6g}" if array.dtype.kind == "f" else str(v) for v in values]
+        texts += ["..."] if array.size > _FIRST_VALUES else []
+        shape = f"{array.dtype} {' x '.join(map(str, array.shape))}"
+        rows.append((f"{name} afterwards", shape, ", ".join(texts)))
+    return rows
+
+
+def verdict(s: Simulation) -> str:
+    """Return the findings in one sentence."""
+    where = f"{s.kernel}, grid {s.grid}, block {s.block}"
+    if not s.findings:
+        return f"{where}: no race, no out-of-bounds access and no barrier error was found."
+    places = Counter(f"{f.kind} in line {f.line}" for f in s.findings)
+    found = ", ".join(
+        f"{place} ({count})" if count > 1 else place for place, count in places.items()
+    )
+    return f"{where}: {plural(len(s.findings), 'finding')}: {found}."
+
+
+# The steps of a warp.
+
+LANES = 32
+_SECTOR_BYTES, _WORD_BYTES = 32, 4
+_VERBS = {"load": "load from", "store": "store to", "atomic": "atomic on"}
+_PARTS = {
+    1: ("",),
+    2: ("first half-warp", "second half-warp"),
+    4: tuple(f"{n} quarter-warp" for n in ("first", "second", "third", "fourth")),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """The steps of a traced block, by warp.
+
+    Attributes
+    ----------
+    simulation : Simulation
+        With its trace.
+    """
+
+    simulation: Simulation
+    # warp -> the places of its steps, and its lines
+    _warps: dict[int, tuple[np.ndarray, list[int]]] = field(default_factory=dict, repr=False)
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return warps_of(self.simulation.block)
+
+    def steps(self, warp: int) -> np.ndarray:
+        """Return the places in the trace at which a warp has an active lane, ascending."""
+        return self._of(warp)[0]
+
+    def _of(self, warp: int) -> tuple[np.ndarray, list[int]]:
+        if warp not in self._warps:
+            trace = self.simulation.trace
+            active = np.fromiter((step.active[warp] != 0 for step in trace), bool, len(trace))
+            places = np.flatnonzero(active)
+            self._warps[warp] = places, sorted({trace[place].line for place in places})
+        return self._warps[warp]
+
+    def next_at(self, warp: int, step: int, line: int) -> int | None:
+        """Return the next step, from 1, at which the warp executes a line; the first one after the
+        last, None without any.
+        """
+        trace = self.simulation.trace
+        places = enumerate(self.steps(warp), start=1)
+        there = [k for k, place in places if trace[place].line == line]
+        return next((k for k in there if k > step), there[0] if there else None)
+
+    def show(self, warp: int, step: int) -> dict[str, Any]:
+        """Return a step of a warp for the panel; ``step`` counts from 1."""
+        (places, lines), trace = self._of(warp), self.simulation.trace
+        if not len(places):
+            nothing = {"words": f"Warp {warp} executes nothing.", "step": 0, "steps": 0, "line": 0}
+            return {**nothing, "lanes": [], "accesses": [], "lines": []}
+        now = trace[places[step - 1]]
+        lanes = [bool(now.active[warp] >> lane & 1) for lane in range(LANES)]
+        exist = [warp * LANES + lane < math.prod(self.simulation.block) for lane in range(LANES)]
+        return {
+            "step": step,
+            "steps": len(places),
+            "line": now.line,
+            "words": f"Warp {warp} at line {now.line}: {_lanes_in_words(lanes, exist)}.",
+            "lanes": [
+                {
+                    "state": "on" if on else "off" if there else "none",
+                    "title": _thread(warp * LANES + lane, self.simulation.block),
+                }
+                for lane, (on, there) in enumerate(zip(lanes, exist, strict=True))
+            ],
+            "accesses": self._accesses(now, warp, sum(lanes)),
+            "lines": lines,
+        }
+
+    def _accesses(self, step: Step, warp: int, active: int) -> list[dict[str, Any]]:
+        outside = {(f.line, f.array) for f in self.simulation.findings if f.kind == "bounds"}
+        shown = []
+        for access in step.accesses:
+            if (found := show_access(access, warp)) is None:
+                continue
+            shown.append(found)
+            missing = active - sum(sum(part["lanes"]) for part in found["parts"])
+            if missing and (step.line, access.array) in outside:
+                does = "does" if missing == 1 else "do"
+                found["words"] += (
+                    f"; {missing} active {_lanes(missing)} {does} not take part: see the finding"
+                )
+                found["good"] = False
+        return shown
+
+
+def warps_of(block: Sequence[int]) -> int:
+    """Return the warps of a block."""
+    return -(-math.prod(block) // LANES)
+
+
+def _thread(number: int, block: Sequence[int]) -> str:
+    if number >= math.prod(block):
+        return "no thread: the block ends before this lane"
+    place = [number // math.prod(block[:axis]) % block[axis] for axis in range(3)]
+    while len(place) > 1 and block[len(place) - 1] == 1:
+        place.pop()
+    return f"threadIdx {place[0] if len(place) == 1 else tuple(place)}"
+
+
+def _lanes_in_words(lanes: list[bool], exist: list[bool]) -> str:
+    active, there = sum(lanes), sum(exist)
+    missing = "" if there == LANES else f"; the block has no threads for the other {LANES - there}"
+    if active == there:
+        return f"all {there} {_lanes(there)} active{missing}"
+    which = _ranges([k for k, on in enumerate(lanes) if on])
+    return f"{active} of {there} lanes active ({which}), the others idle{missing}"
+
+
+def _lanes(count: int) -> str:
+    return "lane" if count == 1 else "lanes"
+
+
+def _ranges(numbers: Sequence[int], most: int = 6) -> str:
+    """Return lanes in words: "lanes 0 to 7, 16", "every second lane from 0 to 30"."""
+    steps = {b - a for a, b in itertools.pairwise(numbers)}
+    if len(numbers) > 2 and len(steps) == 1 and (step := steps.pop()) > 1:
+        return f"every {_NTH.get(step, f'{step}th')} lane from {numbers[0]} to {numbers[-1]}"
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    words = [str(a) if a == b else f"{a} to {b}" for a, b in runs]
+    if len(words) > most:
+        words[most - 1 :] = [f"and {len(words) - most + 1} more"]
+    return f"{_lanes(len(numbers))} {', '.join(words)}"
+
+
+_NTH = {2: "second", 3: "third"}  # of three lanes of a warp, the steps between are 15 at most
+
+
+# One access of one warp.
+
+
+def show_access(access: StepAccess, warp: int) -> dict[str, Any] | None:
+    """Return an access of a step for the panel: its words, and the boxes that its lanes touch; None
+    where the warp takes no part.
+    """
+    elements = np.asarray(access.elements[warp * LANES : (warp + 1) * LANES], np.int64)
+    active = elements >= 0
+    if not active.any():
+        return None
+    size = access.element_bytes
+    pattern = access_at(np.where(active, elements * size, 0), size, active)
+    shared = access.space == "shared"
+    words, good = _banks_in_words(pattern) if shared else _sectors_in_words(pattern)
+    together = max(Counter(elements[active].tolist()).values())
+    if access.kind == "atomic" and together > 1:
+        words += f"; up to {together} lanes update the same element, one after the other"
+    space = "shared memory" if shared else "device memory"
+    return {
+        "title": f"{_VERBS[access.kind]} {access.array}, {plural(size, 'byte')} a lane, {space}",
+        "words": words,
+        "good": good,
+        "kind": "banks" if shared else "sectors",
+        "parts": _bank_parts(pattern)
+        if shared
+        else [
+            {
+                "title": "",
+                "lanes": list(pattern.active),
+                "columns": _sector_columns(pattern, elements),
+            }
+        ],
+    }
+
+
+def _sectors_in_words(pattern: AccessPattern) -> tuple[str, bool]:
+    """Return the count in words, and whether fewer sectors could not hold as many bytes (the rule
+    of the simulation's counts).
+    """
+    lanes, sectors = plural(sum(pattern.active), "lane"), plural(pattern.sectors, "sector")
+    ideal = min(pattern.sectors, math.ceil(pattern.bytes_asked / _SECTOR_BYTES))
+    if pattern.sectors == ideal:
+        return f"{lanes}, {sectors}: ideal", True
+    return f"{lanes}, {sectors}, where {ideal} would do", False
+
+
+def _banks_in_words(pattern: AccessPattern) -> tuple[str, bool]:
+    """Return the conflicts in words, and whether there are none."""
+    lanes, ways = sum(pattern.active), pattern.conflict_ways
+    passes = plural(pattern.wavefronts, "wavefront")
+    if ways <= 1:
+        words = {a for a, on in zip(pattern.addresses, pattern.active, strict=True) if on}
+        broadcast = "one word for all, a broadcast, " if lanes > 1 and len(words) == 1 else ""
+        return f"{plural(lanes, 'lane')}, {passes}: {broadcast}no conflict", True
+    worst = {
+        bank
+        for part in range(_parts_of(pattern))
+        for bank, found in pattern.bank_lanes(part).items()
+        if len(found) == ways
+    }
+    also = f" (as in {len(worst) - 1} more)" if len(worst) > 1 else ""
+    conflict = f"bank {min(worst)}{also}: {ways} words, {ways}-way conflict"
+    return f"{conflict}; {passes} instead of {pattern.ideal_wavefronts}", False
+
+
+def _parts_of(pattern: AccessPattern) -> int:
+    return max(1, pattern.element_bytes // _WORD_BYTES)
+
+
+def _sector_columns(pattern: AccessPattern, elements: np.ndarray) -> list[dict[str, Any]]:
+    """Return a column for each sector, ascending; its cells are the elements in it, each with the
+    lanes that touch it.
+    """
+    size = pattern.element_bytes
+    each = _SECTOR_BYTES // size
+    lanes_of: dict[int, list[int]] = {}
+    for lane, element in enumerate(elements.tolist()):
+        if element >= 0:
+            lanes_of.setdefault(element, []).append(lane)
+    sectors = list(pattern.sector_lanes())
+    return [
+        {
+            "label": str(sector * each),
+            "gap": place > 0 and sector != sectors[place - 1] + 1,
+            "cells": [
+                {"label": str(element), "lanes": lanes_of.get(element, [])}
+                for element in range(sector * each, (sector + 1) * each)
+            ],
+            "title": f"sector of elements {sector * each} to {(sector + 1) * each - 1}",
+        }
+        for place, sector in enumerate(sectors)
+    ]
+
+
+def _bank_parts(pattern: AccessPattern) -> list[dict[str, Any]]:
+    """Return 32 columns, one for each bank, for each part of the warp that goes by itself; cells
+    are the words, each with its lanes.
+    """
+    parts = []
+    passes = _parts_of(pattern)
+    for part in range(passes):
+        found = pattern.bank_lanes(part)
+        lanes = [on and lane * passes // LANES == part for lane, on in enumerate(pattern.active)]
+        columns = [
+            {
+                "label": str(bank),
+                "gap": False,
+                "title": f"bank {bank}",
+                "cells": [
+                    {"label": _word_in_words(word, pattern.element_bytes), "lanes": list(who)}
+                    for word, who in found.get(bank, {}).items()
+                ],
+            }
+            for bank in range(LANES)
+        ]
+        if any(lanes):
+            parts.append({"title": _PARTS[passes][part], "lanes": lanes, "columns": columns})
+    return parts
+
+
+def _word_in_words(word: int, size: int) -> str:
+    first, count = word * _WORD_BYTES // size, _WORD_BYTES // size
+    return f"elements {first} to {first + count - 1}" if count > 1 else f"element {first}"
+
+
+# The instrument.
 
 _OWN = "own"
 _RUNS = ("kernel", "block_number")  # the controls that begin another run
@@ -63,7 +468,7 @@ class MicroscopePanel(Panel):
     position = traitlets.Dict().tag(sync=True)  # Walk.show()
 
 
-class SimtMicroscope(Instrument):
+class SimtMicroscope(FollowingInstrument):
     """Run a kernel as warps in lockstep, and look at each line, each step, each lane.
 
     Parameters
@@ -93,6 +498,7 @@ class SimtMicroscope(Instrument):
     '32 wavefronts instead of 1'
     """
 
+    follows = "run"
     title = "SIMT microscope"
     summary = (
         "One kernel, warp by warp: what each line executes and moves, and which lanes, "
@@ -126,7 +532,7 @@ class SimtMicroscope(Instrument):
         elif kernel is not None:
             self._own = Launch(kernel, grid, block, args, dynamic_shared_bytes)
             self._follows = self._own.newest() is self._own
-        self._microscope = MicroscopePanel(later=True)
+        self._microscope = MicroscopePanel()
         self._microscope.on_msg(self._on_message)
         self._examples: dict[str, Launch] = {}
         self._outputs: Mapping[str, np.ndarray] = {}
@@ -135,12 +541,11 @@ class SimtMicroscope(Instrument):
         self._found: tuple[Walk, Mapping[str, np.ndarray]] | None = None
         self._rows: Sequence[Sequence[str]] = ()
         self._again: object = None  # another one with each wish to run the same thing once more
-        self._tried: tuple[Any, ...] | None = None
         step = values.pop("step", None)
         super().__init__(**values)
         self._microscope.open_now()
         self.children = (self._panel, self._microscope, self._results)
-        self._run_if_wanted()
+        self.run_if_wanted()
         if step is not None:
             self.set(step=step)
 
@@ -200,11 +605,8 @@ class SimtMicroscope(Instrument):
             maximum=max(most, 1),
             integer=True,
             shows_only=True,
+            in_panel=False,  # it has its own slider below
         )
-
-    def in_panel(self, control: Control) -> bool:
-        """Return whether a control is in the panel on top; the step has its own slider below it."""
-        return control.name != "step"
 
     def changed(self, name: str) -> None:
         """Adjust the block and the warp to another kernel, and the step to another warp."""
@@ -336,7 +738,6 @@ class SimtMicroscope(Instrument):
 
     def _apply(self, values: Values) -> None:
         super().set(**values)
-        self._run_if_wanted()
 
     def run(self, action: str | None = None, wait: bool = False) -> None:
         """Read the kernel again and run it; a run in progress is restarted."""
@@ -349,15 +750,9 @@ class SimtMicroscope(Instrument):
         if wait:
             self.wait()
 
-    def _wanted(self) -> tuple[Any, ...]:
-        return self.values["kernel"], self.values["block_number"], self._again
-
-    def _run_if_wanted(self) -> None:
-        with self._lock:
-            if not self.running and self._wanted() != self._tried:
-                super().run("run")
-                if self._walk is None:
-                    self._redraw()
+    def wanted(self) -> tuple[Launch, int, object]:
+        """Return the kernel and the block to run."""
+        return self.launch, self.values["block_number"], self._again
 
     def _stale(self, action: str) -> bool:
         """What is on the screen belongs to the controls, or a run is under way."""
@@ -369,20 +764,10 @@ class SimtMicroscope(Instrument):
         """Run ``gl.kernels.simulate`` for the present controls; if they change meanwhile, start
         again.
         """
-        while True:
-            with self._lock:
-                wanted = self._tried = self._wanted()
-                launch, number = self.launch, self.values["block_number"]
-            try:
-                return self._simulate(
-                    launch,
-                    number,
-                    progress,
-                    lambda wanted=wanted: stop() or self._wanted() != wanted,  # type: ignore[misc]
-                )
-            except StoppedError:
-                if stop():
-                    raise
+        result: Simulation = self.work_on_newest(
+            lambda wanted, ends: self._simulate(wanted[0], wanted[1], progress, ends), stop
+        )
+        return result
 
     def _simulate(
         self, launch: Launch, block_number: int, progress: Progress, stop: Stop
@@ -437,11 +822,6 @@ class SimtMicroscope(Instrument):
         self._send_controls()
         self._redraw()
 
-    def _end(self, *args: Any) -> None:
-        with self._lock:
-            super()._end(*args)
-            self._run_if_wanted()  # a control may have moved in the last moment of the work
-
     # What is shown.
 
     _place: int | None = None  # of the step that is shown, in the trace of the block
@@ -451,9 +831,10 @@ class SimtMicroscope(Instrument):
         if self._walk is None:
             self._place = None
             self._microscope.write(source=[], position={})
-            waits = "Nothing to show: choose another kernel, or press Run."
-            running = "The simulation is running."
-            return Drawing(message=waits if self._working is None else running)
+            # a run that is wanted begins once this is drawn
+            if self._working is not None or self.wanted() != self._tried:
+                return Drawing(message="The simulation is running.")
+            return Drawing(message="Nothing to show: choose another kernel, or press Run.")
         s, warp = self._walk.simulation, self._shown_warp
         steps = self._walk.steps(warp)
         step = min(values["step"], max(len(steps), 1))
@@ -462,21 +843,18 @@ class SimtMicroscope(Instrument):
         headers = ("", "count", "meaning")
         return Drawing(None, headers, self._rows, [s.evidence], (), verdict(s))
 
-    def _set_from_panel(self, name: str, raw: Any) -> None:
+    def _take(self, content: Mapping[str, Any], values: Sequence[tuple[Any, Any, Any]]) -> bool:
         """Leave out a step that the browser sent before it heard of a shorter walk: the slider has
         no field that a refusal could mark.
         """
         most = cast("Number", self.controls["step"]).maximum
-        if name != "step" or not isinstance(raw, int) or raw <= most:
-            super()._set_from_panel(name, raw)
+        return super()._take(content, [v for v in values if v[0] != "step" or v[1] <= most])
 
     def _handle(self, content: Any) -> None:
         if content.get("do") != "line":
             super()._handle(content)
-            return
-        newest = self._is_new(content, "step", content.get("seq"))
-        if newest and (step := self._next_at(content.get("line"))) is not None:
-            self._apply({"step": step})
+        elif (step := self._next_at(content.get("line"))) is not None:
+            self._take(content, [("step", step, content.get("seq"))])
 
     def close(self) -> None:
         """Stop the work and close the widgets."""

@@ -10,7 +10,8 @@ from gpulab.evidence import Badge
 
 from texts import figure_text
 
-NAMES = [name for name in widgets.__all__ if name != "Instrument"]
+NAMES = [name for name in widgets.__all__ if hasattr(getattr(widgets, name), "draw")]
+NAMES.remove("Instrument")
 # Settings with which each action takes the least time; and what would be this machine's.
 SMALLEST: dict[str, dict[str, Any]] = {
     "CompareTimings": {"workload": "add", "n": 1024, "deadline": 0.5},

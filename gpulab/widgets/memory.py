@@ -1,18 +1,23 @@
-"""What occupies a device's memory, what a training step needs, and what can be released."""
+"""Memory: what a device holds, what a step needs, and what each of several ranks needs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gpulab import devices, figures, memory, networks
+from gpulab import devices, figures, memory, networks, parallel
+from gpulab.devices import memory_sizes
 from gpulab.errors import OutOfMemoryError, StoppedError
+from gpulab.evidence import Note
 from gpulab.memory import MemoryTrace, Prediction, Released, Snapshot
+from gpulab.parallel import RankMemory, RankStates
 from gpulab.units import format_bytes, plural
 from gpulab.widgets._instrument import (
     Action,
     Choice,
     Control,
     Drawing,
+    FollowingInstrument,
     Instrument,
     Progress,
     Slider,
@@ -22,6 +27,7 @@ from gpulab.widgets._instrument import (
     call,
     cell,
     literal,
+    part_of,
 )
 
 _GIB = 2**30
@@ -33,7 +39,7 @@ _VIEWS = (
     ("release", "memory released"),
 )
 _BARS = 4  # predictions side by side: the newest, and those before it
-_KEPT = 200  # predictions remembered, so that a slider that moves back answers at once
+_KEPT = 300  # predictions remembered, so that a slider that moves back answers at once
 _PRECISIONS = ("float32", "bfloat16", "float16", "pure-bfloat16", "pure-float16")
 _OPTIMIZERS = ("adam", "adamw", "sgd", "sgd-momentum", "rmsprop")
 _CLASSES = 10
@@ -172,7 +178,7 @@ class _Step(NamedTuple):
         return [*lines, f"{function[0]} = gl.memory.{function}({', '.join(words)})"]
 
 
-class MemoryInspector(Instrument):
+class MemoryInspector(FollowingInstrument):
     """Account for a device's bytes, predict and measure the memory of a training step, and release
     what a failed cell left.
 
@@ -188,6 +194,7 @@ class MemoryInspector(Instrument):
     gl.figures.memory_snapshot(s)
     """
 
+    follows = "predict"
     title = "Memory"
     summary = (
         "What occupies a device's memory now, how much a training step needs, and whether another "
@@ -208,10 +215,8 @@ class MemoryInspector(Instrument):
     def __init__(self, **values: Any) -> None:
         self._devices = devices.available()
         self._predictions: dict[_Step, Prediction] = {}  # the last one used at the end
-        # what the last prediction was started for: a failure is not tried again by itself
-        self._tried: _Step | None = None
         super().__init__(**values)
-        self._predict_if_wanted()
+        self.run_if_wanted()
 
     def make_controls(self) -> list[Control]:
         """Return view and device, then model, batch, optimizer, precision and checkpointing of the
@@ -303,26 +308,13 @@ class MemoryInspector(Instrument):
             ),
         ]
 
-    # The prediction starts by itself.
+    def wanted(self) -> _Step:
+        """Return the step that the controls describe."""
+        return _Step.of(self.values)
 
-    def set(self, **values: Any) -> None:
-        """Set controls by name; in the view "predict" the step that they describe is predicted at
-        once.
-        """
-        super().set(**values)
-        self._predict_if_wanted()
-
-    def _predict_if_wanted(self) -> None:
-        with self._lock:
-            wanted = _Step.of(self.values)
-            new = wanted not in self._predictions and wanted != self._tried
-            if self.values["view"] == "predict" and new and not self.running:
-                self.run("predict")
-
-    def _end(self, *args: Any) -> None:
-        with self._lock:
-            super()._end(*args)
-            self._predict_if_wanted()  # a control may have moved in the last moment of the work
+    def is_missing(self) -> bool:
+        """Return whether the view "predict" has no prediction of the step yet."""
+        return self.values["view"] == "predict" and self.wanted() not in self._predictions
 
     def _stale(self, action: str) -> bool:
         """A prediction on the screen belongs to the controls, or another one is under way."""
@@ -339,24 +331,11 @@ class MemoryInspector(Instrument):
         if action == "release":
             return memory.release(values["device"], outputs=values["outputs"])
         if action == "predict":
-            return self._predict_newest(progress, stop)
+            found: Prediction = self.work_on_newest(
+                lambda step, ends: self._predict(step, progress, ends), stop
+            )
+            return found
         return self._trace(_Step.of(values), values["device"], progress, stop)
-
-    def _predict_newest(self, progress: Progress, stop: Stop) -> Prediction:
-        """Predict for the controls as they are now; when they move meanwhile, leave it and begin
-        with the new ones.
-        """
-        while True:
-            step = self._tried = _Step.of(self.values)
-            try:
-                return self._predict(
-                    step,
-                    progress,
-                    lambda step=step: stop() or _Step.of(self.values) != step,  # type: ignore[misc]
-                )
-            except StoppedError:
-                if stop():
-                    raise
 
     def _predict(self, step: _Step, progress: Progress, stop: Stop) -> Prediction:
         found = self._predictions.get(step)
@@ -521,3 +500,342 @@ def _notebook_names() -> dict[str, Any]:
 
     shell = get_ipython()  # type: ignore[no-untyped-call,unused-ignore]
     return dict(shell.user_ns) if shell is not None else {}
+
+
+# Memory of one rank of several.
+
+_ALL = "all"
+_POSITIONS = (64, 128, 256, 512, 1024, 2048)
+_STATES = ("parameters", "gradients", "optimizer")
+_PARTS = (*_STATES, "activations", "communication")
+_HEADERS = ("strategy", "verdict", "needed", *_STATES, "activations", "messages", "the rest")
+
+
+class _Asked(NamedTuple):
+    """One prediction by what decides it."""
+
+    model: str
+    strategy: str
+    ranks: int
+    precision: str
+    optimizer: str
+    batch: int
+    positions: int
+    checkpoint: bool
+
+    @classmethod
+    def of(cls, values: Values, strategy: str) -> _Asked:
+        """Return what the controls ask for with a strategy; no sequence is longer than the model's
+        context.
+        """
+        v = {**values, "strategy": strategy}
+        v["positions"] = min(v["positions"], parallel.gpt_shape(v["model"]).context)
+        return cls(*(v[name] for name in cls._fields))
+
+    @property
+    def rows(self) -> int:
+        """The sequences that a rank's step takes."""
+        return self.batch * (self.ranks if self.strategy.startswith("pipeline") else 1)
+
+    @property
+    def followed(self) -> tuple[int, ...]:
+        """The ranks of which one needs most: rank 0, which no other exceeds by more than a padded
+        share, and a pipeline's last stage.
+
+        The first stage holds the embeddings and, in 1F1B, the most activations; the last one the
+        output layer and its scores.
+        """
+        return (
+            (0, self.ranks - 1) if self.strategy.startswith("pipeline") and self.ranks > 1 else (0,)
+        )
+
+    def predict(self, progress: Progress, stop: Stop) -> RankMemory:
+        """Follow the step of the rank that needs most."""
+        import torch
+
+        x = torch.zeros(self.rows, self.positions, dtype=torch.int64, device="meta")
+        shape, ranks, several = parallel.gpt_shape(self.model), self.followed, []
+        for number, rank in enumerate(ranks):
+            part = part_of(progress, number, len(ranks), f"stage {rank}")
+            several.append(
+                parallel.predict_ranks(
+                    shape.model,
+                    x,
+                    x,
+                    strategy=self.strategy,
+                    ranks=self.ranks,
+                    rank=rank,
+                    precision=self.precision,
+                    optimizer=self.optimizer,
+                    checkpoint=self.checkpoint,
+                    stop=stop,
+                    progress=part if len(ranks) > 1 else progress,
+                )
+            )
+        return max(several, key=RankMemory.needed_bytes)
+
+
+class ShardingExplorer(Instrument):
+    """Choose a model, ranks and a GPU; see how much memory each strategy needs on a rank, and
+    whether it fits.
+
+    The states (parameters, gradients, optimizer) are drawn immediately; "Predict" follows a whole
+    step of the chosen strategies. ``states`` and ``predictions`` hold the results by strategy.
+
+    Examples
+    --------
+    >>> s = ShardingExplorer(model="7B", ranks=64, gpu="H100 SXM")
+    >>> s.states["zero3"].total_bytes < s.states["zero1"].total_bytes < s.states["ddp"].total_bytes
+    True
+    """
+
+    title = "Sharding"
+    summary = (
+        "The memory of one rank under each strategy, and whether it fits on a GPU: states by "
+        "arithmetic, a whole step by prediction."
+    )
+    actions: tuple[Action, ...] = (
+        Action(
+            "predict",
+            "Predict the step",
+            "Follow a training step of one rank with fake tensors; nothing is allocated.",
+            measures=False,
+        ),
+    )
+
+    def __init__(self, **values: Any) -> None:
+        self._found: dict[_Asked, RankMemory] = {}
+        super().__init__(**values)
+
+    def make_controls(self) -> list[Control]:
+        """Return model, ranks, strategy, precision, optimizer, batch, length, checkpointing and
+        GPU.
+        """
+        models = [
+            (
+                n,
+                f"{n}: {(s := parallel.gpt_shape(n)).layers} layers of {s.width}, "
+                f"{s.parameter_count / 1e6:,.1f} million parameters",
+            )
+            for n in parallel.gpt_shapes()
+        ]
+        gpus = [
+            (name, f"{name}, {format_bytes(memory_sizes.memory_bytes(name))}")
+            for name in memory_sizes.gpus()
+        ]
+        return [
+            Choice(
+                name="model",
+                label="Model",
+                options=models,
+                default="1.3B",
+                help="Shapes of published models.",
+            ),
+            Slider(
+                name="ranks",
+                label="Ranks",
+                options=[2**k for k in range(11)],
+                default=8,
+                help="GPUs that train one model together.",
+            ),
+            Choice(
+                name="strategy",
+                label="Predict",
+                options=[*parallel.STATE_STRATEGIES, (_ALL, "all strategies")],
+                default="zero3",
+                help="The strategies to predict; for a large model each takes a minute.",
+            ),
+            Choice(
+                name="precision",
+                label="Precision",
+                options=("float32", "bfloat16"),
+                default="bfloat16",
+                help="bfloat16 computes in bfloat16 and stores the states in float32.",
+            ),
+            Choice(
+                name="optimizer",
+                label="Optimizer",
+                options=("adam", "sgd-momentum", "sgd"),
+                help="Adam stores two numbers for each parameter.",
+            ),
+            Slider(
+                name="batch",
+                label="Sequences",
+                options=[2**k for k in range(7)],
+                default=1,
+                help="Per rank and step; in a pipeline per microbatch, with as many microbatches "
+                "as ranks.",
+            ),
+            Slider(
+                name="positions",
+                label="Length of a sequence",
+                options=_POSITIONS,
+                default=1024,
+                help="Tokens, at most the model's context.",
+            ),
+            Switch(
+                name="checkpoint",
+                label="Checkpointing",
+                help="Recompute activations in the backward pass instead of keeping them.",
+            ),
+            Choice(
+                name="gpu",
+                label="Must fit on",
+                options=gpus,
+                default="H100 SXM",
+                help="Its memory is taken from the data sheet.",
+                shows_only=True,
+            ),
+        ]
+
+    def _possible(self, values: Values) -> tuple[list[str], list[Note]]:
+        """Return the strategies that can split the model over so many ranks, and why the others
+        cannot.
+        """
+        able, notes = [], []
+        for strategy in parallel.STATE_STRATEGIES:
+            shape = parallel.gpt_shape(values["model"])
+            refused = parallel.cannot_split(shape, strategy, values["ranks"])
+            if refused:
+                notes.append(Note("skipped", f"{refused[0].upper()}{refused[1:]}"))
+            else:
+                able.append(strategy)
+        return able, notes
+
+    # The work.
+
+    def work(
+        self, action: str, values: Values, progress: Progress, stop: Stop
+    ) -> dict[str, RankMemory]:
+        """Predict the chosen strategies one after another; each is shown when it is ready."""
+        wanted = [values["strategy"]]
+        if wanted == [_ALL]:
+            wanted, _ = self._possible(values)
+        asked = {strategy: _Asked.of(values, strategy) for strategy in wanted}
+        done: dict[str, RankMemory] = {}
+        for number, (strategy, one) in enumerate(asked.items()):
+            if one not in self._found:
+                try:
+                    found = one.predict(part_of(progress, number, len(asked), strategy), stop)
+                except StoppedError:
+                    if done:  # what was predicted before it stays
+                        return done
+                    raise
+                with self._lock:
+                    self._found[one] = found
+                    while len(self._found) > _KEPT:
+                        self._found.pop(next(iter(self._found)))
+            done[strategy] = self._found[one]
+            self.publish(action, dict(done))
+        return done
+
+    # What is shown.
+
+    @property
+    def states(self) -> dict[str, RankStates]:
+        """The model states of rank 0 by strategy, for the controls."""
+        chosen = {name: self.values[name] for name in ("ranks", "optimizer")}
+        return {
+            strategy: parallel.rank_states(self.values["model"], strategy=strategy, **chosen)
+            for strategy in self._possible(self.values)[0]
+        }
+
+    @property
+    def predictions(self) -> dict[str, RankMemory]:
+        """The predictions for the present controls, by strategy."""
+        asked = {name: _Asked.of(self.values, name) for name in parallel.STATE_STRATEGIES}
+        return {strategy: self._found[one] for strategy, one in asked.items() if one in self._found}
+
+    def _stale(self, action: str) -> bool:
+        """What is on the screen always belongs to the controls: what is not predicted for them is
+        shown as states only.
+        """
+        return False
+
+    def draw(self, values: Values) -> Drawing:
+        """Return the bars with the GPU's capacity as figure and table, and the verdict as a
+        sentence.
+        """
+        gpu, found = values["gpu"], self.predictions
+        capacity = memory_sizes.memory_bytes(gpu)
+        results: list[RankMemory | RankStates] = [
+            found.get(strategy, state) for strategy, state in self.states.items()
+        ]
+        return Drawing(
+            figures.rank_memory(results, capacity, gpu),
+            _HEADERS,
+            [_row(one, capacity) for one in results],
+            list({one.evidence.sentence: one.evidence for one in results}.values()),
+            self._possible(values)[1],
+            _sentence(results, capacity, gpu),
+        )
+
+    def code_for(self, values: Values) -> str:
+        """Return the prediction of the chosen strategy (of zero3 where all are chosen)."""
+        strategy = "zero3" if values["strategy"] == _ALL else values["strategy"]
+        a, gpu = _Asked.of(values, strategy), values["gpu"]
+        extra = ", checkpoint=True" if a.checkpoint else ""
+        first = (
+            f'gl.parallel.predict_ranks(shape.model, x, x, strategy="{strategy}", ranks={a.ranks},'
+        )
+        rest = f'precision="{a.precision}", optimizer="{a.optimizer}"{extra})'
+        if len(a.followed) == 1:
+            predicted = [f"p = {first}", f"{' ' * 30}{rest}"]
+        else:
+            predicted = [
+                f"stages = [{first} rank=rank,",
+                f"{' ' * 36}{rest} for rank in {a.followed}]",
+                "p = max(stages, key=gl.parallel.RankMemory.needed_bytes)",
+            ]
+        return cell(
+            f'shape = gl.parallel.gpt_shape("{a.model}")',
+            f'x = torch.zeros({a.rows}, {a.positions}, dtype=torch.int64, device="meta")',
+            *predicted,
+            f'gl.figures.rank_memory([p], gl.devices.memory_sizes.memory_bytes("{gpu}"), "{gpu}")',
+            imports="import torch\nimport gpulab as gl",
+        )
+
+
+def _row(one: RankMemory | RankStates, capacity: int) -> list[str]:
+    if isinstance(one, RankStates):
+        states = (one.parameters_bytes, one.gradients_bytes, one.optimizer_bytes)
+        over = one.total_bytes - capacity
+        verdict = f"too big: states {format_bytes(over)} over" if over > 0 else "states fit"
+        cells = [f"over {format_bytes(one.total_bytes)}", *map(format_bytes, states)]
+        return [one.strategy, verdict, *cells, *["not yet"] * (len(_HEADERS) - 6)]
+    needed, named = one.needed_bytes(), [one.peak_by_category[c] for c in _PARTS]
+    verdict = (
+        f"fits: {format_bytes(capacity - needed)} free"
+        if needed <= capacity
+        else f"too big: {format_bytes(needed - capacity)} over"
+    )
+    return [one.strategy, verdict, *map(format_bytes, (needed, *named, needed - sum(named)))]
+
+
+def _sentence(results: Sequence[RankMemory | RankStates], capacity: int, gpu: str) -> str:
+    """Return what fits, what does not, and what is not known yet."""
+    verdicts: dict[str, list[str]] = {"fits": [], "does not fit": [], "not predicted yet": []}
+    predicted = []
+    for one in results:
+        if isinstance(one, RankMemory):
+            predicted.append(one)
+            verdict = "fits" if one.needed_bytes() <= capacity else "does not fit"
+        else:
+            verdict = "does not fit" if one.total_bytes > capacity else "not predicted yet"
+        verdicts[verdict].append(one.strategy)
+    words = [f"{verdict}: {', '.join(names)}" for verdict, names in verdicts.items() if names]
+    sentences = [f"On {gpu}: {'; '.join(words)}."]
+    for one in predicted[:2]:
+        whose = one.strategy
+        if whose.startswith("pipeline"):
+            whose += f", whose stage {one.rank} needs most,"
+        sentences.append(
+            f"The peak of {whose} is in its {one.peak_phase} phase, at {one.peak_operator}."
+        )
+    if predicted:
+        sentences.append(
+            "The parts show what is alive at that moment: activations that are no longer needed "
+            "are freed. The rest is temporary tensors, the scratch memory of operators, and a "
+            "margin."
+        )
+    return " ".join(sentences)
