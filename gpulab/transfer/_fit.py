@@ -1,12 +1,11 @@
 """The alpha-beta model of a link: time = latency + bytes / bandwidth, with at most one knee.
 
 Beyond a knee, where a protocol or a cache changes, the slope is another one, or the time jumps.
-Where the knee lies is never certain from twenty noisy points, and an interval that takes the best
-knee for granted is too narrow: over 400 seeded links, choosing one shape by its held-out error
-covers 92 to 94 % in place of 95. So every shape (none, a bend, a jump; each over a grid of places)
-is fitted by weighted least squares, and predictions are mixtures over all of them with weights from
-the Bayesian information criterion: Bayesian model averaging (Hoeting et al., Statistical Science
-14, 1999). Noise is multiplicative, so errors are relative.
+Every shape (a straight line; one that bends, or jumps, at each of many places) is fitted by
+weighted least squares, and the Bayesian information criterion chooses among them (Schwarz, Annals
+of Statistics 6, 1978). Noise is multiplicative, so errors are relative. The held-out error chooses
+the shape anew without each point; where the time jumps it is too high by a third, for the place of
+the jump is not known without its neighbors.
 """
 
 from __future__ import annotations
@@ -31,21 +30,16 @@ LEVEL = 0.95
 MIN_SIZES = 3
 # Bytes and seconds beyond these are slips, and their squares would leave the range of a float.
 _SMALLEST, _LARGEST = 1e-30, 1e30
-# Prior share of each shape, by its number of coefficients: a straight line, one that bends, one
-# that jumps. Within a shape every place of the knee is equally likely.
-_PRIOR = {2: 0.5, 3: 0.25, 4: 0.2}
 _BENDS_PER_OCTAVE = 4
 # Where between two sizes a jump lies is unknown: three places each, which only new sizes can
 # distinguish.
 _JUMP_PLACES = (0.1, 0.5, 0.9)
 _MIN_SEGMENT = 3  # points on each side of a knee: fewer fit anything
 _REWEIGHTINGS = 3  # passes that refine the weights; more change nothing that matters
-_STRAIGHT_CHANCE = 0.05  # as long as a straight line is this likely, no knee is named
+# A knee, whose place is searched for, counts as this many unknowns besides its slope and step. By
+# simulation (benchmarks/transfer_fit.py): counted as one it is found in a fourth of straight lines.
+_KNEE_COUNTS = 3
 _OUTLIER = 4.0  # in standard deviations by the median: beyond it a point counts less
-# Curves kept for predictions: the likeliest that together have this share, and no more than so
-# many.
-_KEPT_SHARE, _KEPT_MOST = 0.999, 60
-_NODES = 61  # quantiles that stand for each curve's Student t
 # A relative error below which points are taken for exact: a clock's or a formula's rounding.
 _EXACT = 1e-6
 
@@ -87,8 +81,7 @@ class AlphaBeta(Result):
     knees_bytes : tuple of float
         Where the slope changes or the time jumps; empty for a straight line.
     segments : tuple of Segment
-        The likeliest shape, for drawing. Predictions average over all shapes that are consistent
-        with the data.
+        The straight pieces between the knees.
     half_bandwidth_bytes : float
         The smallest size that reaches half of the bandwidth (Hockney's n 1/2); without knees
         latency x bandwidth.
@@ -125,7 +118,8 @@ class AlphaBeta(Result):
         InputError
             If a size is negative or not finite.
         """
-        values = self._posterior.mean(_sizes_of("predict_seconds", nbytes))
+        x = _sizes_of("predict_seconds", nbytes)
+        values = _columns(x, self._curve.knee) @ self._curve.coefficients
         return float(values[0]) if np.ndim(nbytes) == 0 else values
 
     def prediction_interval_seconds(self, nbytes: Any, level: float = LEVEL) -> Any:
@@ -145,9 +139,14 @@ class AlphaBeta(Result):
                 f"prediction_interval_seconds: level is {shown(level)}; expected a share between 0 "
                 "and 1. Pass level=0.95."
             )
-        low, high = self._posterior.interval(
-            _sizes_of("prediction_interval_seconds", nbytes), float(level)
+        design = _columns(_sizes_of("prediction_interval_seconds", nbytes), self._curve.knee)
+        expected = design @ self._curve.coefficients
+        spread = np.sqrt(
+            (self._curve.scale * expected) ** 2
+            + ((design @ self._curve.covariance) * design).sum(axis=1)
         )
+        reach = _student(self._curve.freedom, float(level)) * spread
+        low, high = expected - reach, expected + reach
         return (float(low[0]), float(high[0])) if np.ndim(nbytes) == 0 else (low, high)
 
     def predict(self, nbytes: Any) -> Any:
@@ -156,8 +155,8 @@ class AlphaBeta(Result):
         return low, self.predict_seconds(nbytes), high
 
     @property
-    def _posterior(self) -> _Posterior:
-        return _posterior(self.nbytes, self.seconds)
+    def _curve(self) -> _Curve:
+        return _fitted(self.nbytes, self.seconds)
 
     def __repr__(self) -> str:
         return (
@@ -227,40 +226,43 @@ def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBet
 
     Notes
     -----
-    The model is Hockney's (The communication challenge for MPP, Parallel Computing 20, 1994); the
-    averaging over shapes is Bayesian model averaging with BIC weights (Hoeting et al., Statistical
-    Science 14, 1999).
+    The model is Hockney's (The communication challenge for MPP, Parallel Computing 20, 1994).
     """
     x, y = _points(nbytes, seconds)
-    found = _posterior(tuple(x), tuple(y))
-    low, latency, high = found.combination([1.0, 0.0, 0.0, 0.0])
-    steep, slope, shallow = found.combination([0.0, 1.0, 1.0, 0.0])
-    best = found.named()
-    knees = (best.knee,) if len(best.coefficients) > 2 else ()
-    a, b, bend, step = [*best.coefficients.tolist(), 0.0, 0.0][:4]
-    lines = [(a, b), (a - bend * best.knee + step, b + bend)] if knees else [(a, b)]
-    source = evidence or Evidence.modelled(
-        "the points are those given by the caller", "gpulab.transfer.fit"
+    curve = _fitted(tuple(x.tolist()), tuple(y.tolist()))
+    latency, slope, bend, step = curve.coefficients.tolist()
+    ends, lines = [0.0, math.inf], [(latency, slope)]
+    if bend or step:
+        ends.insert(1, curve.knee)
+        lines.append((latency - bend * curve.knee + step, slope + bend))
+    last = slope + bend
+    about_latency, about_slope = (
+        _student(curve.freedom, LEVEL) * math.sqrt(max(0.0, float(row @ curve.covariance @ row)))
+        for row in (np.array([1.0, 0.0, 0.0, 0.0]), np.array([0.0, 1.0, 1.0, 0.0]))
+    )
+    steepest = last - about_slope
+    segments = tuple(
+        Segment(start, end, intercept, 1 / rate)
+        for (start, end), (intercept, rate) in zip(itertools.pairwise(ends), lines, strict=True)
     )
     return AlphaBeta(
         latency_seconds=latency,
-        latency_interval_seconds=(max(low, 0.0), high),
-        bandwidth_bytes_per_second=1 / slope,
-        bandwidth_interval_bytes_per_second=(1 / shallow, 1 / steep if steep > 0 else math.inf),
-        knees_bytes=knees,
-        segments=tuple(
-            Segment(start, end, intercept, 1 / rate)
-            for (start, end), (intercept, rate) in zip(
-                itertools.pairwise([0.0, *knees, math.inf]), lines, strict=True
-            )
+        latency_interval_seconds=(max(latency - about_latency, 0.0), latency + about_latency),
+        bandwidth_bytes_per_second=1 / last,
+        bandwidth_interval_bytes_per_second=(
+            1 / (last + about_slope),
+            1 / steepest if steepest > 0 else math.inf,
         ),
-        half_bandwidth_bytes=_half_bandwidth_bytes(found, slope, latency, x),
-        noise_ratio=math.sqrt(sum(c.weight * c.scale**2 for c in found.curves)),
-        held_out_error=float(np.mean(found.held_out_errors)),
-        nbytes=tuple(float(v) for v in x),
-        seconds=tuple(float(v) for v in y),
-        outliers_bytes=tuple(float(v) for v in x[found.outliers]),
-        evidence=source,
+        knees_bytes=tuple(ends[1:-1]),
+        segments=segments,
+        half_bandwidth_bytes=_half_bandwidth_bytes(segments),
+        noise_ratio=curve.scale,
+        held_out_error=curve.held_out_error,
+        nbytes=tuple(x.tolist()),
+        seconds=tuple(y.tolist()),
+        outliers_bytes=tuple(x[curve.outliers].tolist()),
+        evidence=evidence
+        or Evidence.modelled("the points are those given by the caller", "gpulab.transfer.fit"),
     )
 
 
@@ -313,186 +315,96 @@ def _sizes_of(function: str, nbytes: Any) -> np.ndarray:
     return x
 
 
-def _half_bandwidth_bytes(found: _Posterior, slope: float, latency: float, x: np.ndarray) -> float:
-    """Return the smallest size from which bytes / seconds is at least half of the final
-    bandwidth.
+def _half_bandwidth_bytes(segments: tuple[Segment, ...]) -> float:
+    """Return the smallest size from which bytes / seconds is at least half of the last piece's
+    bandwidth: on a piece, size >= latency / (2 / last bandwidth - 1 / its own bandwidth).
     """
-    if latency <= 0:
-        return 0.0
-    grid = np.geomspace(
-        min(float(x[0]), latency / slope) / 16, max(float(x[-1]), latency / slope) * 16, 400
-    )
-    enough = grid / found.mean(grid) >= 0.5 / slope
-    at = int(np.argmax(enough))
-    if at == 0:
-        return float(grid[0])
-    # Between two grid points bytes / seconds is as good as straight on log scales.
-    before, after = (
-        float(grid[k] / found.mean(grid[k : k + 1])[0] * slope * 2) for k in (at - 1, at)
-    )
-    share = -math.log(before) / (math.log(after) - math.log(before))
-    return float(grid[at - 1] * (grid[at] / grid[at - 1]) ** share)
+    for piece in segments:
+        excess = 2 / segments[-1].bandwidth_bytes_per_second - 1 / piece.bandwidth_bytes_per_second
+        size = piece.latency_seconds / excess if excess > 0 else math.inf
+        if size <= piece.to_bytes:
+            return max(size, piece.from_bytes)
+    return math.inf
 
 
 class _Curve(NamedTuple):
-    """One fitted shape: its first 2 to 4 coefficients of ``_columns`` and their covariance, over
-    ``scale``^2, the relative noise; ``weight`` is its share of all curves.
+    """The fitted shape: the four coefficients of ``_columns``, their covariance, the relative noise
+    and its degrees of freedom; the mean relative error of each point predicted from the others, and
+    which points count less.
     """
 
     knee: float
-    weight: float
     coefficients: np.ndarray
     covariance: np.ndarray
     scale: float
     freedom: int
-
-
-class _Posterior(NamedTuple):
-    """What the points say about the link.
-
-    Attributes
-    ----------
-    curves : list of _Curve
-        By falling weight; the weights sum to 1.
-    held_out_errors : ndarray
-        For each point: |its relative error predicted from the others|.
-    outliers : ndarray of bool
-    """
-
-    curves: list[_Curve]
-    held_out_errors: np.ndarray
-    outliers: np.ndarray
-
-    def named(self) -> _Curve:
-        """Return the curve to name and to draw: the likeliest of the favored shape, but the
-        straight line while it keeps a chance of 1 in 20.
-
-        Predictions average over all shapes either way; a knee that is named must be more than
-        noise.
-        """
-        shares = dict.fromkeys(_PRIOR, 0.0)
-        for curve in self.curves:
-            shares[len(curve.coefficients)] += curve.weight
-        width = 2 if shares[2] >= _STRAIGHT_CHANCE else max(shares, key=lambda width: shares[width])
-        return next(curve for curve in self.curves if len(curve.coefficients) == width)
-
-    def mean(self, x: np.ndarray) -> np.ndarray:
-        """Return the predicted seconds at sizes ``x``."""
-        return np.asarray(sum(c.weight * (_at(c, x) @ c.coefficients) for c in self.curves))
-
-    def interval(self, x: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the interval that a new point at each size falls into with probability
-        ``level``.
-        """
-        designs, expected = [_at(curve, x) for curve in self.curves], self.mean(x)
-        spreads = [
-            c.scale * np.sqrt(expected**2 + ((a @ c.covariance) * a).sum(axis=1))
-            for a, c in zip(designs, self.curves, strict=True)
-        ]
-        centres = [a @ c.coefficients for a, c in zip(designs, self.curves, strict=True)]
-        return self._mixture(np.stack(centres), np.stack(spreads), level)
-
-    def combination(self, factors: Sequence[float]) -> tuple[float, float, float]:
-        """Return low, mean and high of the coefficients times factors, such as the last slope."""
-        rows = [np.array(factors[: len(curve.coefficients)]) for curve in self.curves]
-        centres = [a @ c.coefficients for a, c in zip(rows, self.curves, strict=True)]
-        spreads = [
-            c.scale * math.sqrt(max(float(a @ c.covariance @ a), 0.0))
-            for a, c in zip(rows, self.curves, strict=True)
-        ]
-        low, high = self._mixture(np.array(centres)[:, None], np.array(spreads)[:, None], LEVEL)
-        mean = sum(c.weight * at for c, at in zip(self.curves, centres, strict=True))
-        return float(low[0]), float(mean), float(high[0])
-
-    def _mixture(
-        self, centres: np.ndarray, spreads: np.ndarray, level: float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return quantiles of mixtures of Student's t; shapes (curves, sizes)."""
-        nodes = np.stack([_student_nodes(curve.freedom) for curve in self.curves])
-        values = (centres[:, None, :] + spreads[:, None, :] * nodes[:, :, None]).reshape(
-            nodes.size, centres.shape[1]
-        )
-        weights = np.repeat([curve.weight / _NODES for curve in self.curves], _NODES)
-        order = np.argsort(values, axis=0)
-        below = np.cumsum(weights[order], axis=0) - 0.5 * weights[order]
-        ranked = np.take_along_axis(values, order, axis=0)
-        low, high = (
-            np.array([np.interp(p, below[:, j], ranked[:, j]) for j in range(values.shape[1])])
-            for p in ((1 - level) / 2, (1 + level) / 2)
-        )
-        return low, high
+    held_out_error: float = math.nan
+    outliers: np.ndarray | None = None
 
 
 @functools.cache
-def _student_nodes(freedom: int) -> np.ndarray:
-    """Return the quantiles of Student's t at (i + 1/2) / 61.
+def _student(freedom: int, level: float) -> float:
+    """Return how many standard deviations from zero Student's t stays with probability ``level``.
 
     With t = sqrt(freedom) tan(angle) the density of the angle is cos(angle)^(freedom - 1).
     """
-    angles = np.linspace(-math.pi / 2, math.pi / 2, 100_001)
-    below = np.cumsum(np.cos(angles) ** (freedom - 1))
-    below = (below - 0.5 * np.cos(angles) ** (freedom - 1)) / below[-1]
-    share = (np.arange(_NODES) + 0.5) / _NODES
-    return np.asarray(math.sqrt(freedom) * np.tan(np.interp(share, below, angles)))
+    angles = np.linspace(0, math.pi / 2, 50_001)[:-1]
+    within = np.cumsum(np.cos(angles) ** (freedom - 1))
+    return math.sqrt(freedom) * math.tan(float(np.interp(level, within / within[-1], angles)))
 
 
-def _columns(x: np.ndarray, knees: np.ndarray, width: int) -> np.ndarray:
-    """Return the design matrices of curves with these knees, shape (knees, sizes, width): of the
-    latency, the slope, its change beyond the knee, and the step there.
+def _columns(x: np.ndarray, knees: Any) -> np.ndarray:
+    """Return the design matrix of a curve with this knee, shape (sizes, 4), or of each of several:
+    for the latency, the slope, its change beyond the knee, and the step there.
     """
-    beyond = x - knees[:, None]
+    beyond = x - np.asarray(knees)[..., None]
     columns = (np.ones_like(beyond), x + 0 * beyond, np.maximum(beyond, 0.0), beyond > 0)
-    return np.stack(columns[:width], axis=2).astype(float)
-
-
-def _at(curve: _Curve, x: np.ndarray) -> np.ndarray:
-    """Return the design matrix of one curve."""
-    return np.asarray(_columns(x, np.array([curve.knee]), len(curve.coefficients))[0])
+    return np.stack(columns, axis=-1).astype(float)
 
 
 @functools.lru_cache(maxsize=16)
 def _shapes(sizes: tuple[float, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the knees and the design matrices of each shape that has enough points; sweeps share
-    their sizes.
+    """Return the design matrices and the knees of each shape that has enough points: a line, one
+    that bends, one that jumps. Sweeps share their sizes.
     """
-    x, points = np.array(sizes), len(sizes)
-    knees = {2: [1.0]}  # of a straight line without a meaning
-    first, last = x[min(_MIN_SEGMENT, points) - 1], x[-min(_MIN_SEGMENT, points)]
-    if points >= 2 * _MIN_SEGMENT + 1:
-        count = max(2, round(_BENDS_PER_OCTAVE * math.log2(last / first)) + 1)
-        knees[3] = np.geomspace(first, last, count).tolist()
-    if points >= 2 * _MIN_SEGMENT + 2:
-        gaps = itertools.pairwise(sizes[_MIN_SEGMENT - 1 : points - _MIN_SEGMENT + 1])
-        knees[4] = [a * (b / a) ** share for a, b in gaps for share in _JUMP_PLACES]
-    return [(np.array(k), _columns(x, np.array(k), width)) for width, k in knees.items()]
+    points, inner = len(sizes), sizes[_MIN_SEGMENT - 1 : len(sizes) - _MIN_SEGMENT + 1]
+    knees = [np.array([sizes[0]])]  # of a straight line without a meaning
+    if points > 2 * _MIN_SEGMENT:
+        count = max(2, round(_BENDS_PER_OCTAVE * math.log2(inner[-1] / inner[0])) + 1)
+        knees.append(np.geomspace(inner[0], inner[-1], count))
+    if points > 2 * _MIN_SEGMENT + 1:
+        gaps = itertools.pairwise(inner)
+        knees.append(np.array([a * (b / a) ** share for a, b in gaps for share in _JUMP_PLACES]))
+    x = np.array(sizes)
+    return [(_columns(x, k)[..., : 2 + width], k) for width, k in enumerate(knees)]
 
 
 @functools.lru_cache(maxsize=64)
-def _posterior(nbytes: tuple[float, ...], seconds: tuple[float, ...]) -> _Posterior:
+def _fitted(nbytes: tuple[float, ...], seconds: tuple[float, ...]) -> _Curve:
     """Return what points say about a link, for ascending sizes."""
     x, y = np.array(nbytes), np.array(seconds)
     expected, trust = y, np.ones(len(x))
     for _ in range(_REWEIGHTINGS):
-        curves, expected, held_out = _averaged(x, y, np.sqrt(trust) / expected)
+        curve = _likeliest(x, y, np.sqrt(trust) / expected)
+        expected = _columns(x, curve.knee) @ curve.coefficients
         residual = np.abs(y / expected - 1)
         spread = max(1.4826 * float(np.median(residual)), _EXACT)
         trust = np.minimum(1.0, (_OUTLIER * spread / np.maximum(residual, _EXACT * _EXACT)) ** 2)
-    return _Posterior(curves, np.abs(held_out / y - 1), trust < 1)
+    return curve._replace(outliers=trust < 1)
 
 
-def _averaged(
-    x: np.ndarray, y: np.ndarray, weight: np.ndarray
-) -> tuple[list[_Curve], np.ndarray, np.ndarray]:
-    """Fit every shape with relative errors; return the likeliest curves, the mixture's values and
-    its predictions of each point from the others.
-    """
-    curves: list[_Curve] = []
-    # of each curve: log of prior times likelihood, its values, its predictions of each point from
-    # the others, and log of the density of each point then
-    logs, values, predictions, densities = [], [], [], []
-    for knees, columns in _shapes(tuple(x.tolist())):
-        points, width = columns.shape[1:]
-        a = columns * weight[None, :, None]
+def _likeliest(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
+    """Fit every shape with relative errors, and return the curve that the criterion prefers."""
+    points = len(x)
+    # the best of each shape with its criterion; of every curve for each point, the criterion
+    # without that point, and the point as it is then predicted
+    best: list[tuple[float, _Curve]] = []
+    without, predictions = [], []
+    for columns, knees in _shapes(tuple(x.tolist())):
+        width = columns.shape[2]
+        unknowns = width + (_KNEE_COUNTS if width > 2 else 0)
+        freedom = max(points - unknowns, 1)
+        a = columns * weight[:, None]
         size = np.linalg.norm(a, axis=1, keepdims=True)
         a = a / size
         # The columns have length 1, so this much on the diagonal is rounding; it keeps knees that
@@ -501,57 +413,44 @@ def _averaged(
         projected = a @ inverse
         solution = np.einsum("mip,i->mp", projected, y * weight)
         residual = y * weight - np.einsum("mip,mp->mi", a, solution)
-        leverage = np.sum(projected * a, axis=2)
-        squares = np.sum(residual**2, axis=1) + points * _EXACT**2
+        away = residual / np.maximum(1 - np.sum(projected * a, axis=2), 1e-3)
         coefficients = solution / size[:, 0, :]
         # A link has a positive latency, every further byte costs time, and a jump goes up.
         slopes = np.cumsum(coefficients[:, 1:3], axis=1)
         possible = (coefficients[:, 0] > 0) & (slopes > 0).all(axis=1)
         possible &= (coefficients[:, 3:] > 0).all(axis=1)
-        log = -0.5 * points * np.log(squares) - 0.5 * width * math.log(points)
-        logs.append(np.where(possible, log + math.log(_PRIOR[width] / len(knees)), -np.inf))
-        freedom = max(points - width, 1)
-        away = residual / np.maximum(1 - leverage, 1e-3)
-        without = np.maximum(squares[:, None] - residual * away, points * _EXACT**2)
-        values.append(np.einsum("mip,mp->mi", columns, coefficients))
+        penalty = np.where(possible, unknowns * math.log(points), np.inf)
+        least = points * _EXACT**2
+        squares = np.sum(residual**2, axis=1) + least
+        left = np.maximum(squares[:, None] - residual * away, least)
+        without.append((points - 1) * np.log(left) + penalty[:, None])
         predictions.append(y - away / weight)
-        densities.append(
-            -0.5 * np.log(without)
-            - 0.5 * freedom * np.log1p(np.maximum(residual * away / without, 0.0))
+        scores = points * np.log(squares) + penalty
+        at = int(np.argmin(scores))
+        covariance = inverse[at] / np.outer(size[at], size[at]) * squares[at] / freedom
+        padding = (0, 4 - width)
+        curve = _Curve(
+            knee=float(knees[at]),
+            coefficients=np.pad(coefficients[at], padding),
+            covariance=np.pad(covariance, (padding, padding)),
+            scale=math.sqrt(squares[at] / freedom),
+            freedom=freedom,
         )
-        covariance = inverse / (size[:, 0, :, None] * size[:, 0, None, :])
-        scale = np.sqrt(squares / freedom)
-        curves += [
-            _Curve(float(k), 0.0, coefficients[i], covariance[i], float(scale[i]), freedom)
-            for i, k in enumerate(knees)
-        ]
-    log = np.concatenate(logs)
-    if not np.isfinite(log).any():
+        best.append((float(scores[at]), curve))
+    score, likeliest = min(best, key=lambda one: one[0])
+    if score == math.inf:
         return _through_origin(x, y, weight)
-    shares = np.exp(log - log.max())
-    shares /= shares.sum()
-    # Each point is predicted with the shares that the others give: what it spoke itself is divided
-    # out.
-    others = log[:, None] - np.concatenate(densities)
-    others = np.exp(others - others.max(axis=0))
-    held_out = np.sum(others * np.concatenate(predictions), axis=0) / others.sum(axis=0)
-    ranked = np.argsort(-shares)
-    enough = int(np.searchsorted(np.cumsum(shares[ranked]), _KEPT_SHARE)) + 1
-    kept = ranked[: min(enough, _KEPT_MOST)]
-    total = shares[kept].sum()
-    likeliest = [curves[i]._replace(weight=float(shares[i] / total)) for i in kept]
-    return likeliest, np.asarray(shares @ np.concatenate(values)), held_out
+    chosen = np.argmin(np.concatenate(without), axis=0)
+    held_out = np.concatenate(predictions)[chosen, np.arange(points)]
+    return likeliest._replace(held_out_error=float(np.mean(np.abs(held_out / y - 1))))
 
 
-def _through_origin(
-    x: np.ndarray, y: np.ndarray, weight: np.ndarray
-) -> tuple[list[_Curve], np.ndarray, np.ndarray]:
+def _through_origin(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
     """Return the line without a latency, for sizes so large that none can be seen."""
     a, b = x * weight, y * weight
-    slope = float(a @ b / (a @ a))
-    freedom = max(len(x) - 1, 1)
+    slope, freedom = float(a @ b / (a @ a)), max(len(x) - 1, 1)
     scale = math.sqrt((float(np.sum((b - slope * a) ** 2)) + len(x) * _EXACT**2) / freedom)
-    covariance = np.diag([0.0, 1 / float(a @ a)])
+    covariance = np.diag([0.0, scale**2 / float(a @ a), 0.0, 0.0])
     rest = (a @ b - a * b) / np.maximum(a @ a - a**2, 1e-30)
-    curve = _Curve(1.0, 1.0, np.array([0.0, slope]), covariance, scale, freedom)
-    return [curve], slope * x, rest * x
+    held_out = float(np.mean(np.abs(rest * x / y - 1)))
+    return _Curve(0.0, np.array([0.0, slope, 0.0, 0.0]), covariance, scale, freedom, held_out)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -130,8 +130,8 @@ def overlap(
     with devices.guard(
         f"overlap: copying {size} bytes in {plural(count, 'chunk')} on {where.name}"
     ):
-        trials = _trials(lanes, progress, stop)
-    return _result(where, size, count, trials)
+        turns = _turns(lanes, progress, stop)
+    return _result(where, size, count, turns)
 
 
 def measure_overlap(
@@ -310,65 +310,52 @@ def _notes(timeline: Sequence[Span], chunks: int) -> list[Note]:
     ]
 
 
-@dataclass(frozen=True)
-class _Trials:
-    copy: list[float]
-    compute: list[float]
-    chunked: list[tuple[float, list[Span]]]
+class _Turn(NamedTuple):
+    """Seconds of the three arrangements, each run once, and the timeline of the last."""
 
-    @property
-    def gains(self) -> list[float]:
-        """What each run in chunks took less than the copy and the compute of the same turn,
-        ascending.
-        """
-        return sorted(
-            copy + compute - chunked
-            for copy, compute, (chunked, _) in zip(
-                self.copy, self.compute, self.chunked, strict=True
-            )
-        )
+    copy: float
+    compute: float
+    chunked: float
+    timeline: list[Span]
 
 
-def _trials(lanes: Lanes, progress: Progress | None, stop: Stop | None) -> _Trials:
+def _turns(lanes: Lanes, progress: Progress | None, stop: Stop | None) -> list[_Turn]:
     """Run the arrangements; where that shows the default work to be far from the copy's length,
     give it that length and run them anew.
     """
     say = progress or (lambda fraction, text: None)
-    trials = _repeat(lanes, say, stop)
-    if not trials.chunked:
+    turns = _repeat(lanes, say, stop)
+    if not turns:
         raise StoppedError(
             "overlap: stopped before the first run; expected at least one. Run it again."
         )
-    lengths = statistics.median(trials.copy), statistics.median(trials.compute)
-    if (
-        len(trials.chunked) == _REPEATS
-        and isinstance(lanes.work, Passes)
-        and lanes.work.misfit(*lengths)
-    ):
-        lanes.work.fit(*lengths)
+    lengths = _median(turns, "copy"), _median(turns, "compute")
+    is_far = isinstance(lanes.work, Passes) and lanes.work.misfit(*lengths)
+    if is_far and len(turns) == _REPEATS:
+        lanes.work.fit(*lengths)  # type: ignore[attr-defined]
         reached = (_REPEATS - 1) / _REPEATS
         again = _repeat(
             lanes,
             lambda fraction, text: say(reached + (1 - reached) * fraction, f"{text}, anew"),
             stop,
         )
-        trials = again if again.chunked else trials
+        turns = again or turns
     say(1.0, "done")
-    return trials
+    return turns
 
 
-def _repeat(lanes: Lanes, progress: Progress, stop: Stop | None) -> _Trials:
+def _repeat(lanes: Lanes, progress: Progress, stop: Stop | None) -> list[_Turn]:
     """Run the three arrangements in turn, after one run that is thrown away."""
     lanes.copy(), lanes.compute(), lanes.chunked()
-    trials = _Trials([], [], [])
-    for i in range(_REPEATS):
-        if stop is not None and stop():
-            break
-        progress(i / _REPEATS, f"run {i + 1} of {_REPEATS}")
-        trials.copy.append(lanes.copy())
-        trials.compute.append(lanes.compute())
-        trials.chunked.append(lanes.chunked())
-    return trials
+    turns: list[_Turn] = []
+    while len(turns) < _REPEATS and not (stop is not None and stop()):
+        progress(len(turns) / _REPEATS, f"run {len(turns) + 1} of {_REPEATS}")
+        turns.append(_Turn(lanes.copy(), lanes.compute(), *lanes.chunked()))
+    return turns
+
+
+def _median(turns: Sequence[_Turn], arrangement: str) -> float:
+    return float(statistics.median(getattr(turn, arrangement) for turn in turns))
 
 
 def _doubts(
@@ -407,22 +394,28 @@ def _doubts(
     return notes
 
 
-def _result(device: Device, nbytes: int, chunks: int, trials: _Trials) -> Overlap:
-    seconds, timeline = sorted(trials.chunked, key=lambda trial: trial[0])[len(trials.chunked) // 2]
-    copy, compute = statistics.median(trials.copy), statistics.median(trials.compute)
-    apart = _notes(timeline, chunks)
-    notes = [*_doubts(copy, compute, seconds, trials.gains, overlapped=not apart), *apart]
-    if len(trials.chunked) < _REPEATS:
-        notes.append(
-            Note(
-                "stopped",
-                f"Stopped after {len(trials.chunked)} of {_REPEATS} runs; run it again for a more "
-                "stable figure.",
-            )
+def _result(device: Device, nbytes: int, chunks: int, turns: Sequence[_Turn]) -> Overlap:
+    shown = sorted(turns, key=lambda turn: turn.chunked)[len(turns) // 2]
+    copy, compute = _median(turns, "copy"), _median(turns, "compute")
+    # what each run in chunks took less than the copy and the compute of the same turn
+    gains = sorted(turn.copy + turn.compute - turn.chunked for turn in turns)
+    apart = _notes(shown.timeline, chunks)
+    notes = [*_doubts(copy, compute, shown.chunked, gains, overlapped=not apart), *apart]
+    if len(turns) < _REPEATS:
+        sentence = (
+            f"Stopped after {len(turns)} of {_REPEATS} runs; run it again for a more stable figure."
         )
-    evidence = Evidence.measured(device.name, len(trials.chunked))
+        notes.append(Note("stopped", sentence))
     return Overlap(
-        device.name, nbytes, chunks, copy, compute, seconds, tuple(timeline), tuple(notes), evidence
+        device.name,
+        nbytes,
+        chunks,
+        copy,
+        compute,
+        shown.chunked,
+        tuple(shown.timeline),
+        tuple(notes),
+        Evidence.measured(device.name, len(turns)),
     )
 
 
@@ -448,22 +441,20 @@ class Passes:
 
     def fit(self, copy_seconds: float, compute_seconds: float) -> None:
         """Set the count from a copy and as many passes as it has been until now."""
-        self.count = passes_for(copy_seconds, compute_seconds / self.count)
+        self.count = self._wanted(copy_seconds, compute_seconds)
 
     def misfit(self, copy_seconds: float, compute_seconds: float) -> bool:
         """Return whether copy and compute are so far apart that another count would bring them
         nearer.
         """
         shorter, longer = sorted((copy_seconds, compute_seconds))
-        return (
-            longer > _APART * shorter
-            and passes_for(copy_seconds, compute_seconds / self.count) != self.count
-        )
+        wanted = self._wanted(copy_seconds, compute_seconds)
+        return longer > _APART * shorter and wanted != self.count
 
-
-def passes_for(copy_seconds: float, pass_seconds: float) -> int:
-    """Return how many passes take about as long as the copy."""
-    return max(1, min(_MOST_PASSES, round(copy_seconds / max(pass_seconds, 1e-9))))
+    def _wanted(self, copy_seconds: float, compute_seconds: float) -> int:
+        """Return how many passes take about as long as the copy."""
+        wanted = round(copy_seconds / max(compute_seconds / self.count, 1e-9))
+        return max(1, min(_MOST_PASSES, wanted))
 
 
 @dataclass(frozen=True)

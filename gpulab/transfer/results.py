@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.results import Result
+from gpulab.results import Result, note_rows
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 if TYPE_CHECKING:
@@ -75,6 +75,17 @@ class Sweep(Result):
     evidence: Evidence
     environment: Environment | None
 
+    rows_from = "points"
+    columns: ClassVar = {
+        "direction": lambda p: SERIES_WORDS.get(p.direction, p.direction),
+        "host memory": lambda p: p.memory,
+        "size": lambda p: format_bytes(p.nbytes),
+        "time (median)": lambda p: format_seconds(p.median_seconds),
+        "95 %": lambda p: " to ".join(format_seconds(v) for v in p.interval_seconds or ()),
+        "rate": lambda p: format_bytes_per_second(p.bytes_per_second),
+        "samples": lambda p: p.samples or "modelled",
+    }
+
     @property
     def series(self) -> tuple[tuple[str, str], ...]:
         """The (direction, memory) pairs in the order measured."""
@@ -120,33 +131,6 @@ class Sweep(Result):
             f"<sweep of {self.device}: {kinds}; {plural(len(self.points), 'point')}, "
             f"{self.evidence.badge}>"
         )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per point, and the notes."""
-        rows = [
-            (
-                SERIES_WORDS.get(p.direction, p.direction),
-                p.memory,
-                format_bytes(p.nbytes),
-                format_seconds(p.median_seconds),
-                ""
-                if p.interval_seconds is None
-                else " to ".join(format_seconds(v) for v in p.interval_seconds),
-                format_bytes_per_second(p.bytes_per_second),
-                str(p.samples) if p.samples else "modelled",
-            )
-            for p in self.points
-        ]
-        rows += [(f"note: {note.code}", note.sentence, "", "", "", "", "") for note in self.notes]
-        return (
-            "direction",
-            "host memory",
-            "size",
-            "time (median)",
-            "95 %",
-            "rate",
-            "samples",
-        ), rows
 
 
 @dataclass(frozen=True)
@@ -336,7 +320,7 @@ class Overlap(Result):
             ("ideal (the longer one alone)", format_seconds(self.ideal_seconds)),
             ("share of the ideal gain", self.ratio_text),
             ("both running", format_seconds(self.together_seconds)),
-            *((f"note: {note.code}", note.sentence) for note in self.notes),
+            *note_rows(self.notes, 2),
         ]
         return (f"{format_bytes(self.nbytes)} in {plural(self.chunks, 'chunk')}", ""), rows
 

@@ -61,7 +61,7 @@ def test_predictions_cover_and_know_their_error(fits: list[Any]) -> None:
     by_kind = [np.mean([f.covered for f in fits if f.link.kind == kind]) for kind in KINDS]
     assert 0.89 <= min(by_kind) <= max(by_kind) <= 0.99
     stated = np.mean([f.fit.held_out_error for f in fits])
-    assert stated == pytest.approx(np.mean([f.error for f in fits]), rel=0.15)
+    assert stated == pytest.approx(np.mean([f.error for f in fits]), rel=0.2)
     # The median of 9 calls with 5 % of noise scatters by 5 * 1.253 / 3 = 2.1 %.
     assert np.median([f.fit.noise_ratio for f in fits]) == pytest.approx(0.021, rel=0.2)
 
