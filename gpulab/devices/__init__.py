@@ -15,9 +15,20 @@ from gpulab.devices._device import (
     of_name,
     translate,
 )
-from gpulab.devices._machine import Check, Checkup, Machine, Problem, checkup, diagnose, machine
-from gpulab.devices.cpu_facts import Cache, Processor
-from gpulab.devices.device_facts import Facts, Memory, Torch, gather
+from gpulab.devices.diagnosis import (
+    Check,
+    Checkup,
+    Facts,
+    Machine,
+    Memory,
+    Problem,
+    Torch,
+    checkup,
+    diagnose,
+    gather,
+    machine,
+)
+from gpulab.devices.host_facts import Cache, Processor
 from gpulab.devices.nvml import Accelerator, Driver
 from gpulab.devices.specs import (
     DeviceSpec,

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpulab import _given
-from gpulab.devices import conditions, cpu_facts, disturbance, stream_rates
+from gpulab.devices import conditions, disturbance, host_facts, stream_rates
 from gpulab.devices._device import Device, environment, find, guard, translate
-from gpulab.devices.cpu_facts import Processor
+from gpulab.devices.host_facts import Processor
 from gpulab.devices.specs import MemoryLevel
 from gpulab.devices.stream_rates import Clock
 from gpulab.errors import StoppedError, message_of
@@ -216,7 +216,7 @@ def _measure(device: Device, clock: Clock) -> Ceilings:
     notes: list[Note] = []
     # One thread per core, but no more than PyTorch is set to: the streams and the products then use
     # the same cores.
-    torch, processor = sys.modules.get("torch"), cpu_facts.probe()
+    torch, processor = sys.modules.get("torch"), host_facts.probe()
     limit = math.inf if torch is None else torch.get_num_threads()
     cores = min(processor.usable_cores, processor.quota_cores or math.inf, limit, _MOST_THREADS)
     threads = max(1, math.floor(cores))

@@ -128,11 +128,9 @@ class Device(Result):
         """Whether its Tensor Cores can read float32 as TF32: NVIDIA's from compute capability 8.0
         on.
         """
-        from gpulab.devices import device_facts
+        from gpulab.devices import diagnosis
 
-        capability = (
-            device_facts.accelerator(self).compute_capability if self.kind == "cuda" else None
-        )
+        capability = diagnosis.accelerator(self).compute_capability if self.kind == "cuda" else None
         return (
             int((capability or "0").partition(".")[0]) >= 8
             and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"

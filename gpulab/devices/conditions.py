@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from gpulab.devices import host_facts, nvml
 from gpulab.devices._device import Device
-from gpulab.devices.cpu_facts import core_values
 from gpulab.devices.nvml import GpuReadings
 
 __all__ = ["GpuReadings", "Readings", "read"]
@@ -92,9 +91,9 @@ def read(
     """
     cores = host_facts.usable_core_numbers()
     busy, stolen = _busy_and_stolen(root, cores)
-    clocks = core_values(root, cores, "cpufreq/scaling_cur_freq")
-    base_clocks = core_values(root, cores, "cpufreq/base_frequency")
-    hot = core_values(root, cores, "thermal_throttle/core_throttle_count")
+    clocks = host_facts.core_values(root, cores, "cpufreq/scaling_cur_freq")
+    base_clocks = host_facts.core_values(root, cores, "cpufreq/base_frequency")
+    hot = host_facts.core_values(root, cores, "thermal_throttle/core_throttle_count")
     gpu = None
     if device.kind == "cuda":
         gpu = nvml.read_counters(device.index, since.gpu if since is not None else None)

@@ -7,7 +7,8 @@ does by itself. Both ``devices.ceilings`` and ``timing`` use these rules.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from gpulab.devices.conditions import GpuReadings, Readings
 from gpulab.evidence import Note
@@ -28,8 +29,7 @@ _ADVICE = (
 )
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """What passed between two readings: each field a share of the wall time, or None where it is
     not known.
     """
@@ -80,14 +80,10 @@ def from_readings(before: Readings, after: Readings, advice: str = "") -> list[N
         ``measure``.
     """
     window = Window.between(before, after)
-    notes = [
-        _contended(window, advice),
-        _throttled_by_quota(window),
-        _throttled_by_heat(before, after),
-    ]
+    notes = [*_contended(window, advice), *_throttled(before, after, window)]
     if before.gpu is not None and after.gpu is not None:
-        notes += [_gpu_throttled(before.gpu, after.gpu, window.seconds), _gpu_contended(after.gpu)]
-    return [note for note in notes if note is not None]
+        notes += _on_gpu(before.gpu, after.gpu, window.seconds)
+    return notes
 
 
 def percent(share: float) -> str:
@@ -95,31 +91,33 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %"
 
 
-def _contended(window: Window, advice: str) -> Note | None:
+def _contended(window: Window, advice: str) -> Iterator[Note]:
     if window.stolen is not None and window.stolen >= max(SHARE, window.others_step):
-        return Note(
+        yield Note(
             "contended",
             f"the hypervisor gave {percent(min(window.stolen, 1.0))} of the time on these cores to "
             "other machines (steal time). "
             f"{advice or 'Measure again later, or on a machine that you do not share.'}",
         )
-    lost = _lost_to_others(window)
-    # waits are booked when they end: one that began before the window can make more than the whole
-    # of it
-    if lost is not None:
-        return Note(
+    elif (lost := _lost_to_others(window)) is not None:
+        # waits are booked when they end: one that began before the window can make more than the
+        # whole of it
+        yield Note(
             "contended",
             f"other processes kept this one off its core for {percent(min(lost, 1.0))} of the "
             f"time. {advice or _ADVICE}",
         )
-    if window.delay is None and _crowded(window):
-        return Note(
-            "contended",
-            f"{'the core was' if window.cores == 1 else f'all {window.cores} cores were'} busy, "
-            f"{percent(min((window.others or 0.0) / window.cores, 1.0))} of "
-            f"{'it' if window.cores == 1 else 'them'} with other processes. {advice or _ADVICE}",
-        )
-    return None
+    elif window.delay is None and window.others is not None:
+        # Without run-queue delays (macOS, Windows): every core busy, and others had a part in it.
+        least = max(2 * SHARE * window.cores, window.others_step, window.cores - 1.05)
+        busy, them = f"all {window.cores} cores were busy", "them"
+        if window.cores == 1:
+            busy, them = "the core was busy", "it"
+        if window.others >= least:
+            share = percent(min(window.others / window.cores, 1.0))
+            yield Note(
+                "contended", f"{busy}, {share} of {them} with other processes. {advice or _ADVICE}"
+            )
 
 
 def _lost_to_others(window: Window) -> float | None:
@@ -128,69 +126,38 @@ def _lost_to_others(window: Window) -> float | None:
     """
     if window.delay is None:
         return None
-    # the ticks are fine enough to show how much others ran
-    others_seen = window.others is not None and window.others_step <= SHARE
     quota = window.throttled or 0.0  # a process held back by its quota also waits on the run queue
-    delay = window.delay - quota
-    if delay >= max(SHARE, _LEAST_DELAY_SECONDS / window.seconds) and not (
-        others_seen and (window.others or 0.0) < 0.3 * delay
-    ):
+    delay, others = window.delay - quota, window.others
+    # the ticks are fine enough to show how much others ran
+    is_alone = others is not None and window.others_step <= SHARE and others < 0.3 * delay
+    if delay >= max(SHARE, _LEAST_DELAY_SECONDS / window.seconds) and not is_alone:
         return delay
     spread = ((window.process_delay or 0.0) - quota) / window.cores
-    if (
-        spread >= SHARE
-        and window.others is not None
-        and window.others >= max(2 * SHARE, window.others_step)
-    ):
-        return spread
-    return None
+    is_seen = others is not None and others >= max(2 * SHARE, window.others_step)
+    return spread if spread >= SHARE and is_seen else None
 
 
-def _crowded(window: Window) -> bool:
-    """Without run-queue delays (macOS, Windows): every core busy, and others had a part in it."""
-    return (
-        window.others is not None
-        and window.others >= max(2 * SHARE * window.cores, window.others_step)
-        and window.others >= window.cores - 1.05
-    )
-
-
-def _throttled_by_quota(window: Window) -> Note | None:
-    if window.throttled is None or window.throttled < max(
-        SHARE, _LEAST_DELAY_SECONDS / window.seconds
-    ):
-        return None
-    return Note(
-        "throttled",
-        "the container's CPU quota held this process back for "
-        f"{percent(min(window.throttled, 1.0))} of the time (cpu.stat). Ask for more cores, or "
-        "measure with fewer threads.",
-    )
-
-
-def _throttled_by_heat(before: Readings, after: Readings) -> Note | None:
+def _throttled(before: Readings, after: Readings, window: Window) -> Iterator[Note]:
+    least = max(SHARE, _LEAST_DELAY_SECONDS / window.seconds)
+    if window.throttled is not None and window.throttled >= least:
+        yield Note(
+            "throttled",
+            "the container's CPU quota held this process back for "
+            f"{percent(min(window.throttled, 1.0))} of the time (cpu.stat). Ask for more cores, or "
+            "measure with fewer threads.",
+        )
+    hot = (after.thermal_events or 0) - (before.thermal_events or 0)
+    if None not in (before.thermal_events, after.thermal_events) and hot > 0:
+        what = f"the cores slowed down because of heat {plural(hot, 'time')}"
+    elif (drop := _drop(before.frequency_hertz, after.frequency_hertz)) is not None:
+        clock = f"{(after.frequency_hertz or 0.0) / 1e9:.2f} GHz"
+        what = f"the cores' clock fell by {percent(drop)} to {clock} while measuring"
+    elif (below := _drop(after.base_frequency_hertz, after.frequency_hertz)) is not None:
+        what = f"the cores' clock is {percent(below)} below the manufacturer's base clock"
+    else:
+        return
     cure = "Let it cool down, plug it in, or pick a fixed clock, and measure again."
-    if (
-        before.thermal_events is not None
-        and after.thermal_events is not None
-        and after.thermal_events > before.thermal_events
-    ):
-        times = plural(after.thermal_events - before.thermal_events, "time")
-        return Note("throttled", f"the cores slowed down because of heat {times}. {cure}")
-    drop = _drop(before.frequency_hertz, after.frequency_hertz)
-    if drop is not None:
-        return Note(
-            "throttled",
-            f"the cores' clock fell by {percent(drop)} to "
-            f"{(after.frequency_hertz or 0.0) / 1e9:.2f} GHz while measuring. {cure}",
-        )
-    below = _drop(after.base_frequency_hertz, after.frequency_hertz)
-    if below is not None:
-        return Note(
-            "throttled",
-            f"the cores' clock is {percent(below)} below the manufacturer's base clock. {cure}",
-        )
-    return None
+    yield Note("throttled", f"{what}. {cure}")
 
 
 def _drop(reference: float | None, value: float | None) -> float | None:
@@ -198,50 +165,32 @@ def _drop(reference: float | None, value: float | None) -> float | None:
     return drop if drop >= _CLOCK_DROP else None
 
 
-def _gpu_throttled(before: GpuReadings, after: GpuReadings, seconds: float) -> Note | None:
-    # Seen on an H200: the violation counters also run for half a second after heavy work, beside a
-    # full clock and no reason. So a share counts only where one of these two agrees; else copies
-    # over PCIe would be called throttled.
-    seen = (
-        bool(after.reasons or before.reasons)
-        or _drop(after.top_clock_hertz, after.clock_hertz) is not None
-    )
-    reasons = ", ".join(after.reasons or before.reasons) or "power or heat"
-    cure = (
-        "The figure is valid for this GPU under this load; to compare it with others, cool "
-        "the GPU or lock its clock (nvidia-smi -lgc)."
-    )
+def _on_gpu(before: GpuReadings, after: GpuReadings, seconds: float) -> Iterator[Note]:
+    what, reasons = "", ", ".join(after.reasons or before.reasons)
     if before.slowed_seconds is not None and after.slowed_seconds is not None:
+        # Seen on an H200: the violation counters also run for half a second after heavy work,
+        # beside a full clock and no reason. So a share counts only where one of these two agrees;
+        # else copies over PCIe would be called throttled.
+        is_slow = reasons or _drop(after.top_clock_hertz, after.clock_hertz) is not None
         share = (after.slowed_seconds - before.slowed_seconds) / seconds
-        if share >= SHARE and seen:
-            return Note(
-                "throttled",
-                f"the GPU reduced its clock for {percent(min(share, 1.0))} of the time "
-                f"({reasons}). {cure}",
-            )
-        return None
-    if after.reasons and before.reasons:
-        return Note(
+        if share >= SHARE and is_slow:
+            what = f"the GPU reduced its clock for {percent(min(share, 1.0))} of the time"
+    elif after.reasons and before.reasons:
+        what = "the GPU's clock was reduced before and after the measurement"
+    elif after.reasons and (drop := _drop(before.clock_hertz, after.clock_hertz)) is not None:
+        clock = f"{(after.clock_hertz or 0.0) / 1e6:.0f} MHz"
+        what = f"the GPU's clock fell by {percent(drop)} to {clock}"
+    if what:
+        yield Note(
             "throttled",
-            f"the GPU's clock was reduced before and after the measurement ({reasons}). {cure}",
+            f"{what} ({reasons or 'power or heat'}). The figure is valid for this GPU under this "
+            "load; to compare it with others, cool the GPU or lock its clock (nvidia-smi -lgc).",
         )
-    drop = _drop(before.clock_hertz, after.clock_hertz)
-    if drop is not None and after.reasons:
-        return Note(
-            "throttled",
-            f"the GPU's clock fell by {percent(drop)} to {(after.clock_hertz or 0.0) / 1e6:.0f} "
-            f"MHz ({reasons}). {cure}",
-        )
-    return None
-
-
-def _gpu_contended(after: GpuReadings) -> Note | None:
     busy = after.neighbour_busy_ratio or 0.0
-    if not after.neighbours or busy < _GPU_SHARE:
-        return None
-    many = plural(after.neighbours, "other process", "other processes")
-    return Note(
-        "contended",
-        f"{many} used the GPU, one of them busy up to {percent(busy)} of the time. Measure when no "
-        "other process uses it (nvidia-smi lists them).",
-    )
+    if after.neighbours and busy >= _GPU_SHARE:
+        many = plural(after.neighbours, "other process", "other processes")
+        yield Note(
+            "contended",
+            f"{many} used the GPU, one of them busy up to {percent(busy)} of the time. Measure "
+            "when no other process uses it (nvidia-smi lists them).",
+        )

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpulab.devices import _device, cpu_facts, datasheets, device_facts
+from gpulab.devices import _device, datasheets, diagnosis, host_facts
 from gpulab.devices.nvml import Accelerator
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -142,13 +142,6 @@ class DeviceSpec(Result):
         ]
         return max(allowed, key=lambda figure: figure.value, default=None)
 
-    def level(self, working_set_bytes: float) -> MemoryLevel:
-        """Return the fastest level that holds a working set, in bytes; the last where none does."""
-        return next(
-            (level for level in self.levels if working_set_bytes <= level.capacity_bytes),
-            self.levels[-1],
-        )
-
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per arithmetic and one per memory level, each with its source."""
         rows = [
@@ -232,8 +225,8 @@ def spec(device: _device.Device | str | None = None) -> DeviceSpec:
 @functools.lru_cache(maxsize=64)
 def _spec(device: _device.Device, name: str) -> DeviceSpec:
     if device.is_cpu:
-        return cpu_spec(cpu_facts.probe(), device.memory_bytes or math.inf, name)
-    return gpu_spec(device_facts.accelerator(device), name)
+        return cpu_spec(host_facts.probe(), device.memory_bytes or math.inf, name)
+    return gpu_spec(diagnosis.accelerator(device), name)
 
 
 def gpu_spec(gpu: Accelerator, name: str) -> DeviceSpec:
@@ -317,7 +310,7 @@ def _l2(known: datasheets.Part | None, gpu: Accelerator) -> tuple[MemoryLevel, .
     return (MemoryLevel("L2", float(gpu.l2_bytes), sms * clock * _L2_BYTES_PER_CLOCK, source),)
 
 
-def cpu_spec(processor: cpu_facts.Processor, memory_bytes: float, name: str) -> DeviceSpec:
+def cpu_spec(processor: host_facts.Processor, memory_bytes: float, name: str) -> DeviceSpec:
     """Return upper bounds for a CPU from its cores, instructions and clock.
 
     Parameters

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given, devices, timing
-from gpulab.devices import Device, cpu_facts, device_facts, stream_rates
+from gpulab.devices import Device, diagnosis, host_facts, stream_rates
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError, kind_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.hierarchy import _chains
@@ -134,9 +134,9 @@ def _reported_caches(device: Device) -> tuple[Reported, ...]:
     """
     if device.is_cpu:
         return tuple(
-            Reported(cache.level, float(cache.size_bytes)) for cache in cpu_facts.probe().caches
+            Reported(cache.level, float(cache.size_bytes)) for cache in host_facts.probe().caches
         )
-    l2 = device_facts.accelerator(device).l2_bytes
+    l2 = diagnosis.accelerator(device).l2_bytes
     return (Reported("L2", float(l2)),) if l2 else ()
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from gpulab import _backends
 from gpulab import devices as _devices
 from gpulab.devices import Device
-from gpulab.devices.cpu_facts import probe
+from gpulab.devices.host_facts import probe
 from gpulab.errors import InputError
 
 _DEPTH = 3  # arrays sit in tuples, lists and dictionaries of arguments, hardly ever deeper

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpulab import devices, figures, models, recordings, timing, workloads
-from gpulab.devices import datasheets, device_facts
+from gpulab.devices import datasheets, diagnosis
 from gpulab.errors import (
     DeviceError,
     InputError,
@@ -253,7 +253,7 @@ def _capability_here() -> str | None:
     """Return the compute capability of this machine's first NVIDIA GPU, or None."""
     gpus = [device for device in devices.available() if device.kind == "cuda"]
     try:
-        return device_facts.accelerator(gpus[0]).compute_capability if gpus else None
+        return diagnosis.accelerator(gpus[0]).compute_capability if gpus else None
     except DeviceError:  # it vanished: the capability is only a default
         return None
 

@@ -35,7 +35,6 @@ USABLE = Accelerator("cuda:0", "NVIDIA H200", "cuda", 140 * GIB, 139 * GIB, "9.0
 BARE = Facts(
     "Linux",
     "x86_64",
-    "3.12.1",
     False,
     CPU,
     Memory(64 * GIB, 60 * GIB),
