@@ -21,9 +21,6 @@ from gpulab.kernels import cuda, float32, int32
 class Thing:
     field = 3
 
-def direct(v):
-    return direct(v - 1) if v > 0 else 0
-
 def ping(v):
     return pong(v - 1)
 
@@ -31,9 +28,6 @@ def pong(v):
     return ping(v - 1)
 
 def two(p, q):
-    return p + q
-
-def with_default(p, q=1):
     return p + q
 
 def nothing(p):
@@ -85,12 +79,9 @@ REFUSED: dict[str, str] = {
     "call of such an object": "out[i] = nosy(i)  # HERE",
     "global": "global size  # HERE\nsize = 3",
     "del": "del i  # HERE",
-    "star call": "v = two(*(i, i))  # HERE",
-    "keyword to device function": "v = two(p=i, q=i)  # HERE",
     "device function, too few": "v = two(i)  # HERE",
-    "recursion": "v = direct(i)  # HERE?",
+    "recursion": "v = ping(i)  # HERE?",
     "refused inside a device function": "v = wrong_inside(i)  # HERE?",
-    "default in a device function": "v = with_default(i)  # HERE?",
     "nothing used as a value": "out[i] = nothing(i)  # HERE",
     "undefined name": "out[i] = undefined_name  # HERE",
     "undefined function": "out[i] = undefined_function(i)  # HERE",
@@ -172,30 +163,19 @@ REFUSED: dict[str, str] = {
 # What numba-cuda compiles and the simulator does not know. A row leaves this table when it does.
 NOT_YET: dict[str, str] = {
     "raise": "raise ValueError  # HERE",
-    "lambda": "f = lambda v: v  # HERE",
     "list": "v = [1, 2]  # HERE",
-    "string": "v = 'a'  # HERE",
-    "string outside": "v = text  # HERE",
-    "function inside": "def inner(v):  # HERE\n    return v",
     "match": "match i:  # HERE\n    case 1:\n        pass",
-    "walrus": "v = (w := i)  # HERE",
     "print": "print(i)  # HERE",
     "method of an array": "v = x.sum()  # HERE",
-    "slice with a step": "v = x[::2]  # HERE",
-    "threadIdx as a whole": "v = cuda.threadIdx  # HERE",
     "index of a tuple of arrays": "(x, out)[i % 2][i] = 1  # HERE",
     "for else": "for k in range(3):  # HERE\n    pass\nelse:\n    pass",
-    "in": "v = i in (1, 2)  # HERE",
-    "is": "v = i is None  # HERE",
     "const of an argument": "v = cuda.const.array_like(x)  # HERE",
-    "None": "v = None  # HERE",
     "bare name": "i  # HERE",
     "bare sum": "i + 1  # HERE",
     "array chosen": "v = x if i > 3 else out  # HERE",
     "bits of a float": "v = cuda.popc(1.5)  # HERE",
     "slice written": "x[2 * i:2 * i + 2] = 0  # HERE",
     "one array or another": "v = x\nif i > 3:\n    v = out  # HERE",
-    "star in a tuple": "v = (*(1, 2), 3)  # HERE",
     "value for some threads": "out[i] = half(x[i])  # HERE?",
     "loop over an array": "for v in x:  # HERE\n    pass",
     "float range": "for k in range(0.5):  # HERE\n    pass",
@@ -242,8 +222,7 @@ def test_what_the_errors_say(approved: Any) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        "def kernel(x, *out):", "def kernel(x, *, out):", "def kernel(x, **out):",
-        "def kernel(x, out=None):", "def kernel(x, out, /):", "async def kernel(x, out):",
+        "def kernel(x, *, out):", "def kernel(x, **out):", "async def kernel(x, out):",
         "kernel = lambda x, out:\\",
     ],
 )  # fmt: skip
@@ -272,7 +251,7 @@ LAUNCHES: list[tuple[Any, Any, tuple, dict[str, Any], str]] = [
         (2, 32, (given, OUT), {}, "x")
         for given in (
             np.array([1, None], dtype=object), np.array(["a"]), np.zeros(3, "datetime64[s]"),
-            np.zeros(3, [("a", int)]), np.zeros(64, ">f8"), [1, 2, 3], "text", None, {}, 2**70,
+            np.zeros(3, [("a", int)]), np.zeros(64, ">f8"), [1, 2, 3], "text", {}, 2**70,
         )
     ),
     *((grid, 32, (X, OUT), {}, "grid=") for grid in (0, (2, 0), (1, 1, 1, 1), (), 1.5, True)),

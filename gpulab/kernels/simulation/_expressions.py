@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import enum
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,12 +28,21 @@ from gpulab.kernels.simulation._functions import (
     written_number,
 )
 from gpulab.kernels.simulation._geometry import Mask
-from gpulab.kernels.simulation._memory import Slice, View, constant_view, index_of, load, part_of
+from gpulab.kernels.simulation._machine import RelaunchError
+from gpulab.kernels.simulation._memory import (
+    ATTRIBUTES,
+    Slice,
+    View,
+    constant_view,
+    index_of,
+    load,
+    part_of,
+)
 from gpulab.kernels.simulation.source import Callee, Intrinsic, Source, dtype_of, known_object
 from gpulab.units import plural
 
 if TYPE_CHECKING:
-    from gpulab.kernels.simulation._run import Program
+    from gpulab.kernels.simulation._run import Function, Program
     from gpulab.kernels.simulation._translate import Frame
 
 # -------------------------------------------------------------------------------------------------
@@ -55,6 +66,8 @@ def item_of(
         tell the one that comes out.
     """
     index = places[0]
+    if len(places) == 1 and isinstance(index, Slice):
+        return tuple(items[index.of_tuple()])
     if (
         len(places) != 1
         or not isinstance(index, (np.ndarray, np.generic))
@@ -77,7 +90,8 @@ def item_of(
 
 def _either(here: Any, item: Any, other: Any, fail: Fail) -> Any:
     if isinstance(item, tuple):
-        return tuple(_either(here, *parts, fail) for parts in zip(item, other, strict=True))
+        parts = zip(item, other, strict=True)
+        return tuple_like(item, [_either(here, *part, fail) for part in parts])
     if not isinstance(item, (np.ndarray, np.generic)):
         raise fail(
             "threads take different arrays from the tuple; expected the same one in all threads. "
@@ -103,6 +117,11 @@ def is_constant(node: ast.expr, source: Source, number: Callable[[ast.expr], boo
     return given is not None and is_constant(given, source, number)
 
 
+def tuple_like(pattern: tuple[Any, ...], items: Iterable[Any]) -> tuple[Any, ...]:
+    """Return a tuple of the kind of another one, which may be a named one."""
+    return tuple.__new__(type(pattern), items)
+
+
 def given_once(node: ast.expr, source: Source) -> ast.expr | None:
     """Return the only value that a variable is given, or None."""
     if not isinstance(node, ast.Name) or node.id in source.parameters:
@@ -125,13 +144,26 @@ def given_once(node: ast.expr, source: Source) -> ast.expr | None:
 Expression = Callable[["Frame", Mask], Any]
 
 
+@dataclass(frozen=True)
+class Closure:
+    """A function that was defined inside of a kernel, with the variables around it."""
+
+    function: Function
+    variables: dict[str, Any] = field(compare=False)
+
+
 class Translator:
     """Translates the expressions of one function."""
 
     def __init__(
-        self, source: Source, program: Program, local: set[str], unsure: set[ast.Name]
+        self,
+        source: Source,
+        program: Program,
+        local: set[str],
+        unsure: set[ast.Name],
+        target: Callable[[ast.expr], Callable[[Frame, Mask, Any], None]],
     ) -> None:
-        self.source, self.program, self.local = source, program, local
+        self.source, self.program, self.local, self.target = source, program, local, target
         # reads that may find no value, and the variables read so
         self.unsure, self.followed = unsure, {node.id for node in unsure}
         self._assigned_to: str | None = None
@@ -157,10 +189,9 @@ class Translator:
             owner = self.static(node.value)
             if owner is _UNKNOWN:
                 return _UNKNOWN
-            try:
-                return known_object(owner, node.attr)
-            except AttributeError as error:
-                raise self.fail(str(error), node) from error
+            if type(owner) is np.ndarray and node.attr in ATTRIBUTES:
+                return _UNKNOWN
+            return self._member(owner, node)
         return _UNKNOWN
 
     def number(self, node: ast.expr) -> Any:
@@ -193,6 +224,13 @@ class Translator:
         return (
             found if isinstance(found, (int, float, np.integer, np.floating, tuple)) else _UNKNOWN
         )
+
+    def literal(self, node: ast.expr) -> Any:
+        """Return the number (or tuple) that numba knows when it compiles, that of a variable that
+        is given it alone as well; ``_UNKNOWN`` otherwise.
+        """
+        given = given_once(node, self.source)
+        return self.number(node) if given is None else self.literal(given)
 
     def is_place(self, node: ast.expr) -> bool:
         """Return whether an expression is where a thread is, or a variable that is given that
@@ -247,6 +285,8 @@ class Translator:
         return self._literal(node.value, node)
 
     def _literal(self, number: Any, node: ast.expr) -> Expression:
+        if number is None or isinstance(number, str):
+            return lambda frame, mask: number
         try:
             value = _types.constant(number)
         except TypeError as error:
@@ -285,17 +325,7 @@ class Translator:
 
     def _outer(self, found: Any, node: ast.expr) -> Expression:
         """Return the closure of an object from outside of the kernel."""
-        if isinstance(found, Intrinsic):
-            if f"{found.name}.x" in INTRINSICS:
-                raise self.fail(
-                    f"`{ast.unparse(node)}` has three parts; expected `.x`, `.y` or `.z` of it, "
-                    "written out",
-                    node,
-                )
-            if found.name not in INTRINSICS:
-                raise self.fail(
-                    f"`{ast.unparse(node)}` is not a value; expected a call of it", node
-                )
+        if isinstance(found, Intrinsic) and found.name in INTRINSICS:
             intrinsic = INTRINSICS[found.name]
             return lambda frame, mask: intrinsic(frame.machine)
         if isinstance(found, np.ndarray):
@@ -303,40 +333,55 @@ class Translator:
             return lambda frame, mask: view
         if isinstance(found, tuple):
             parts = [self._outer(part, node) for part in found]
-            return lambda frame, mask: tuple(part(frame, mask) for part in parts)
+            return lambda frame, mask: tuple_like(found, [part(frame, mask) for part in parts])
+        if isinstance(found, (Intrinsic, Callee, np.dtype, enum.Enum, enum.EnumMeta)):
+            return lambda frame, mask: found
         try:
-            value = _types.constant(found)
-        except TypeError:
+            return self._literal(found, node)
+        except KernelError:
             raise self.fail(
                 f"`{ast.unparse(node)}` is not a number, array or tuple that a kernel can use", node
             ) from None
-        return lambda frame, mask: value
 
     def _attribute(self, node: ast.Attribute) -> Expression:
         found = self.static(node)
         if found is not _UNKNOWN:
             return self._outer(found, node)
         value, name = self.expression(node.value), node.attr
+        known: dict[Any, Expression] = {}
 
         def run(frame: Frame, mask: Mask) -> Any:
             owner = value(frame, mask)
-            if isinstance(owner, View):
-                if name == "shape":
-                    return owner.shape
-                if name == "size":
-                    # of a slice it may differ between lanes
-                    return functools.reduce(operator.mul, owner.shape, np.int64(1))
-                if name == "ndim":
-                    return np.int64(owner.ndim)
-            elif isinstance(owner, (np.ndarray, np.generic)) and name in ("real", "imag"):
-                return getattr(owner, name)
-            raise self.fail(f"`.{name}` is not supported in a kernel", node)
+            if isinstance(owner, (Intrinsic, np.dtype, enum.Enum)):
+                if owner not in known:
+                    known[owner] = self._outer(self._member(owner, node), node)
+                return known[owner](frame, mask)
+            read = ATTRIBUTES.get(name)
+            found = None if read is None else read(owner)
+            if found is None and name in getattr(owner, "_fields", ()):
+                return owner[owner._fields.index(name)]
+            if found is None:
+                raise self.fail(f"`.{name}` is not supported in a kernel", node)
+            return found
 
         return run
 
+    def _member(self, owner: Any, node: ast.Attribute) -> Any:
+        try:
+            return known_object(owner, node.attr)
+        except AttributeError as error:
+            raise self.fail(str(error), node) from error
+
     def _tuple(self, node: ast.Tuple) -> Expression:
-        parts = [self.expression(part) for part in node.elts]
-        return lambda frame, mask: tuple(part(frame, mask) for part in parts)
+        if any(isinstance(part, ast.Starred) for part in node.elts):
+            parts = [
+                part.value if isinstance(part, ast.Starred) else ast.Tuple([part], ast.Load())
+                for part in node.elts
+            ]
+            sums = functools.reduce(lambda a, b: ast.BinOp(a, ast.Add(), b), parts)
+            return self.expression(ast.fix_missing_locations(ast.copy_location(sums, node)))
+        items = [self.expression(part) for part in node.elts]
+        return lambda frame, mask: tuple([item(frame, mask) for item in items])
 
     def operator(
         self, op: ast.operator, right: ast.expr, node: ast.AST
@@ -353,6 +398,11 @@ class Translator:
             try:
                 return apply(left, right)
             except (TypeError, AttributeError) as error:
+                if isinstance(left, tuple):
+                    if isinstance(right, tuple) and isinstance(op, ast.Add):
+                        return left + right
+                    if isinstance(right, np.integer) and isinstance(op, ast.Mult):
+                        return left * int(right)
                 raise self.fail(not_numbers(left, right), node) from error
 
         return run
@@ -386,14 +436,20 @@ class Translator:
 
         return run
 
+    def _namedexpr(self, node: ast.NamedExpr) -> Expression:
+        value, store = self.expression(node.value), self.target(node.target)
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            found = value(frame, mask)
+            store(frame, mask, found)
+            return found
+
+        return run
+
     def _compare(self, node: ast.Compare) -> Expression:
         first = self.expression(node.left)
         rest = []
         for op, right in zip(node.ops, node.comparators, strict=True):
-            if type(op) not in COMPARISONS:
-                raise self.fail(
-                    f"the comparison {type(op).__name__} is not supported in a kernel", node
-                )
             rest.append((COMPARISONS[type(op)], self.expression(right), self._is_plain(right)))
 
         def run(frame: Frame, mask: Mask) -> Any:
@@ -406,9 +462,6 @@ class Translator:
                         return result
                     going = yes
                 right = expression(frame, going)
-                # NumPy would call them unequal
-                if isinstance(left, View) or isinstance(right, View):
-                    raise self.fail(not_numbers(left, right), node)
                 try:
                     now = apply(left, right)
                 except (TypeError, AttributeError) as error:
@@ -521,16 +574,12 @@ class Translator:
         return run
 
     def _slice(self, node: ast.Slice) -> Expression:
-        if node.step is not None and not (
-            isinstance(node.step, ast.Constant) and node.step.value in (None, 1)
-        ):
-            raise self.fail("a slice with a step is not supported in a kernel", node)
         nothing: Expression = lambda frame, mask: None  # noqa: E731
-        start, stop = (
+        start, stop, step = (
             nothing if limit is None else self.expression(limit)
-            for limit in (node.lower, node.upper)
+            for limit in (node.lower, node.upper, node.step)
         )
-        return lambda frame, mask: Slice(start(frame, mask), stop(frame, mask))
+        return lambda frame, mask: Slice(start(frame, mask), stop(frame, mask), step(frame, mask))
 
     def _subscript(self, node: ast.Subscript) -> Expression:
         value, index, line, source = (
@@ -582,8 +631,15 @@ class Translator:
 
     def called(self, node: ast.Call) -> Any:
         """Return what a call calls: an ``Intrinsic``, a NumPy type, a Python function, or
-        ``_UNKNOWN``.
+        ``_UNKNOWN``. A method of a value is the intrinsic ".name", whose first argument is the
+        value.
         """
+        if (
+            isinstance(node.func, ast.Attribute)
+            and f".{node.func.attr}" in FUNCTIONS
+            and not isinstance(self.static(node.func.value), Intrinsic)
+        ):
+            return Intrinsic(f".{node.func.attr}")
         found = self.static(node.func)
         if found is _UNKNOWN or isinstance(found, Intrinsic):
             return found
@@ -592,7 +648,31 @@ class Translator:
 
     def call(self, node: ast.Call, unused: bool = False) -> Expression:
         """Return the closure of a call; ``unused`` where nobody looks at what it returns."""
-        found = self.called(node)
+        found, assigned_to = self.called(node), self._assigned_to
+        if found is not _UNKNOWN:
+            return self._call_of(found, node, unused, assigned_to)
+        callee, made = self.expression(node.func), dict[Any, Callable[..., Any]]()
+        self.program.writes[id(node)] = node.args
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            found = callee(frame, mask)
+            if isinstance(found, Closure):
+                if found not in made:
+                    made[found] = self._call_of_function(found.function, node)
+                return made[found](frame, mask, found.variables)
+            if found not in made:
+                made[found] = self._call_of(found, node, unused, assigned_to)
+                raise RelaunchError  # a launch must know before it begins what a function needs
+            return made[found](frame, mask)
+
+        return run
+
+    _call = call
+
+    def _call_of(
+        self, found: Any, node: ast.Call, unused: bool, assigned_to: str | None
+    ) -> Expression:
+        """Return the closure of a call of something that is known."""
         words = ast.unparse(node.func)
         if isinstance(found, Intrinsic):
             make = FUNCTIONS.get(found.name)
@@ -609,43 +689,84 @@ class Translator:
             if found.name.startswith("cuda.syncwarp"):
                 self.program.uses_warp_barriers = True
             if found.name.startswith("cuda.atomic."):
-                self.program.atomics.add(id(node))
-            return make(Call(node, self, found.name, unused, self._assigned_to))
+                self.program.writes[id(node)] = node.args[:1]
+            owner = [node.func.value] if found.name.startswith(".") else []  # type: ignore[attr-defined]
+            return make(Call(node, self, found.name, unused, assigned_to, [*owner, *node.args]))
         if isinstance(found, np.dtype):
-            if len(node.args) != 1 or node.keywords:
-                raise self.fail(f"{words} takes one number", node)
-            if (
-                words == "float"
-                and isinstance(node.args[0], ast.Constant)
-                and isinstance(node.args[0].value, str)
-            ):
-                return self._float_of_text(node.args[0].value, node)
-            value = self.expression(node.args[0])
-            # Python's own int and float leave narrower types as they are
-            keeps = {"int": "iu", "float": "f"}.get(words, "")
-            return lambda frame, mask: self._cast(value(frame, mask), found, node, keeps)
-        if not isinstance(found, Callee):
-            raise self.fail(
-                f"`{words}` is not supported in a kernel; expected a function of cuda, math, or a "
-                "Python function of yours",
-                node,
-            )
-        if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
-            raise self.fail("a device function takes its arguments by position", node)
-        function = self.program.device_function(found, self.source, node.lineno)
-        if len(node.args) != len(function.source.parameters):
-            raise self.fail(
-                f"{words} takes {plural(len(function.source.parameters), 'argument')} and gets "
-                f"{len(node.args)}",
-                node,
-            )
-        self.program.calls[id(node)] = function.source
-        arguments = [self.expression(argument) for argument in node.args]
-        return lambda frame, mask: function.call(
-            frame.machine, [argument(frame, mask) for argument in arguments], mask
+            return self._conversion(found, node, words)
+        if isinstance(found, Callee):
+            function = self.program.device_function(found, self.source, node.lineno)
+            call = self._call_of_function(function, node)
+            if not node.keywords and not any(isinstance(part, ast.Starred) for part in node.args):
+                self.program.calls[id(node)] = function.source
+            return lambda frame, mask: call(frame, mask, {})
+        raise self.fail(
+            f"`{words}` is not supported in a kernel; expected a function of cuda, math, or a "
+            "Python function of yours",
+            node,
         )
 
-    _call = call
+    def _conversion(self, dtype: np.dtype, node: ast.Call, words: str) -> Expression:
+        if len(node.args) != 1 or node.keywords:
+            raise self.fail(f"{words} takes one number", node)
+        if (
+            words == "float"
+            and isinstance(node.args[0], ast.Constant)
+            and isinstance(node.args[0].value, str)
+        ):
+            return self._float_of_text(node.args[0].value, node)
+        value = self.expression(node.args[0])
+        # Python's own int and float leave narrower types as they are
+        keeps = {"int": "iu", "float": "f"}.get(words, "")
+        return lambda frame, mask: self._cast(value(frame, mask), dtype, node, keeps)
+
+    def _call_of_function(self, function: Function, node: ast.Call) -> Callable[..., Any]:
+        """Return the closure of a call of a Python function, which takes the variables around
+        it.
+        """
+        starred = [isinstance(part, ast.Starred) for part in node.args]
+        positional = [
+            self.expression(getattr(part, "value", part) if star else part)
+            for part, star in zip(node.args, starred, strict=True)
+        ]
+        keywords = {part.arg or "**": self.expression(part.value) for part in node.keywords}
+
+        def bound(arguments: list[Any], by_name: dict[str, Any]) -> dict[str, Any]:
+            try:
+                return function.bind(arguments, by_name)
+            except TypeError as error:
+                raise self.fail(str(error), node) from error
+
+        if not any(starred):
+            bound(list(positional), dict(keywords))
+
+        def run(frame: Frame, mask: Mask, captured: dict[str, Any]) -> Any:
+            arguments: list[Any] = []
+            for expression, star in zip(positional, starred, strict=True):
+                value = expression(frame, mask)
+                if star and not isinstance(value, tuple):
+                    raise self.fail("only a tuple can be spread by * in a kernel", node)
+                arguments.extend(value if star else [value])
+            by_name = {name: value(frame, mask) for name, value in keywords.items()}
+            return function.call(frame.machine, captured | bound(arguments, by_name), mask)
+
+        return run
+
+    def _lambda(self, node: ast.Lambda) -> Expression:
+        body = ast.copy_location(ast.Return(value=node.body), node.body)
+        tree = ast.FunctionDef(name="<lambda>", args=node.args, body=[body], decorator_list=[])
+        return self.inner_function(ast.copy_location(tree, node))
+
+    def inner_function(self, tree: ast.FunctionDef) -> Expression:
+        """Return the closure of a function that is defined inside of another one."""
+        defaults = [self.expression(part) for part in tree.args.defaults]
+        function = self.program.inner_function(self.source.part(tree), self.local)
+
+        def run(frame: Frame, mask: Mask) -> Closure:
+            function.defaults = [value(frame, mask) for value in defaults]
+            return Closure(function, frame.variables)
+
+        return run
 
     def _float_of_text(self, text: str, node: ast.Call) -> Expression:
         """Return the number that a text such as "inf" is, as numba has it when it compiles."""
@@ -687,13 +808,11 @@ _WORDS: dict[type, str] = {
     ast.List: "a list",
     ast.Dict: "a dictionary",
     ast.Set: "a set",
-    ast.Lambda: "a lambda",
     ast.JoinedStr: "a formatted string",
     ast.Yield: "yield",
     ast.YieldFrom: "yield",
     ast.Await: "await",
     ast.GeneratorExp: "a generator",
-    ast.NamedExpr: "an assignment inside an expression",
     ast.Starred: "a starred expression",
     ast.Slice: "a slice here",
 }

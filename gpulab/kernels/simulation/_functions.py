@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import enum
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -50,6 +51,7 @@ class Call:
     name: str
     unused: bool
     assigned_to: str | None
+    given: list[ast.expr]  # the arguments by position; of a method its owner is the first one
 
     @property
     def line(self) -> int:
@@ -65,7 +67,7 @@ class Call:
     ) -> list[ast.expr]:
         """Return the argument nodes, those given by name in their place."""
         most = least if most is None else most
-        found = list(self.node.args)
+        found = list(self.given)
         by_name = {k.arg: k.value for k in self.node.keywords}
         for name in names[len(found) :]:
             if name in by_name:
@@ -132,14 +134,60 @@ ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.LShift: _types.shift(np.left_shift),
     ast.RShift: _types.shift(np.right_shift),
 }
+
+
+def _comparison(ufunc: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a comparison of two numbers, tuples or members of an enumeration."""
+    of_numbers = _types.compare(ufunc)
+
+    def apply(left: Any, right: Any) -> Any:
+        if isinstance(left, tuple) and isinstance(right, tuple):
+            found = ufunc(len(left), len(right))
+            for a, b in [*zip(left, right, strict=False)][::-1]:
+                found = np.where(_same(a, b), found, apply(a, b))[()]
+            return found
+        if isinstance(left, View) or isinstance(right, View):
+            raise TypeError  # NumPy would call them unequal
+        if isinstance(left, enum.Enum) and isinstance(right, enum.Enum):
+            return ufunc(left is right, True)
+        return of_numbers(left, right)
+
+    return apply
+
+
+_same = _comparison(np.equal)
+
+
+def _identical(left: Any, right: Any) -> Any:
+    """Return whether two values are one: of numbers whether they are equal, as numba has it."""
+    if not_numeric(left) or not_numeric(right):
+        return np.bool_(left is right)
+    return _same(left, right)
+
+
+def _contained(value: Any, items: Any) -> Any:
+    if not isinstance(items, tuple):
+        raise TypeError
+    return functools.reduce(np.logical_or, [_same(value, item) for item in items], np.bool_(False))
+
+
 COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Lt: _types.compare(np.less),
-    ast.LtE: _types.compare(np.less_equal),
-    ast.Gt: _types.compare(np.greater),
-    ast.GtE: _types.compare(np.greater_equal),
-    ast.Eq: _types.compare(np.equal),
-    ast.NotEq: _types.compare(np.not_equal),
+    ast.Lt: _comparison(np.less),
+    ast.LtE: _comparison(np.less_equal),
+    ast.Gt: _comparison(np.greater),
+    ast.GtE: _comparison(np.greater_equal),
+    ast.Eq: _same,
+    ast.NotEq: _comparison(np.not_equal),
+    ast.Is: _identical,
+    ast.IsNot: lambda left, right: ~_identical(left, right),
+    ast.In: _contained,
+    ast.NotIn: lambda value, items: ~_contained(value, items),
 }
+
+
+def not_numeric(value: Any) -> bool:
+    """Return whether a value is no number."""
+    return not isinstance(value, (np.ndarray, np.generic))
 
 
 def _widened(value: Any) -> Any:

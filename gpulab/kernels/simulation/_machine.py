@@ -226,6 +226,10 @@ _REMEMBERED = 8
 _WORK_OF_A_FINDING = 16
 
 
+class RelaunchError(Exception):
+    """The run showed something that must be known before it: the launch begins again."""
+
+
 @dataclass
 class Launch:
     """What lasts through all batches of a launch."""

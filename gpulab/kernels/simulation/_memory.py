@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -149,6 +151,23 @@ def constant_view(name: str, array: np.ndarray) -> View:
     return View(
         store, START, tuple(np.int64(n) for n in array.shape), contiguous_strides(array.shape)
     )
+
+
+def _of_array(read: Callable[[View], Any]) -> Callable[[Any], Any]:
+    """Return an attribute that arrays alone have."""
+    return lambda owner: read(owner) if isinstance(owner, View) else None
+
+
+# The attributes of values: each gives None where a value has none.
+ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
+    "shape": _of_array(lambda view: view.shape),
+    # of a slice it may differ between lanes
+    "size": _of_array(lambda view: functools.reduce(operator.mul, view.shape, np.int64(1))),
+    "ndim": _of_array(lambda view: np.int64(view.ndim)),
+    "dtype": _of_array(lambda view: view.dtype),
+    "real": lambda owner: getattr(owner, "real", None) if hasattr(owner, "dtype") else None,
+    "imag": lambda owner: getattr(owner, "imag", None) if hasattr(owner, "dtype") else None,
+}
 
 
 def cannot_be_written(view: View) -> str:
@@ -371,12 +390,34 @@ def _of_lane(value: Any, row: int, lane: int) -> Any:
 
 
 class Slice:
-    """A slice in an index: its limits, None where left out."""
+    """A slice in an index: its limits and its step, None where left out."""
 
-    __slots__ = ("start", "stop")
+    __slots__ = ("start", "step", "stop")
 
-    def __init__(self, start: Any, stop: Any) -> None:
-        self.start, self.stop = start, stop
+    def __init__(self, start: Any, stop: Any, step: Any) -> None:
+        self.start, self.stop, self.step = start, stop, step
+
+    def of_tuple(self) -> slice:
+        """Return it as Python's, of limits that are the same in all lanes."""
+        limits = (self.start, self.stop, self.step)
+        return slice(*(None if limit is None else int(limit) for limit in limits))
+
+    def of_axis(self, extent: Any, integer: Callable[[Any], Any]) -> tuple[Any, Any, int]:
+        """Return the first index on an axis, how many there are, and the step between them."""
+        step = 1 if self.step is None else int(integer(self.step).item())
+        least, most = (0, extent) if step > 0 else (-1, extent - 1)
+
+        def limit(given: Any, default: Any) -> Any:
+            if given is None:
+                return default
+            place = integer(given)
+            return np.clip(np.where(place < 0, place + extent, place), least, most)[()]
+
+        start, stop = (
+            limit(self.start, np.int64(least if step > 0 else most)),
+            limit(self.stop, most if step > 0 else np.int64(least)),
+        )
+        return start, np.maximum(-((start - stop) // np.int64(step)), np.int64(0)), step
 
 
 def index_of(view: View, places: tuple[Any, ...], source: Source, line: int) -> tuple[Any, ...]:
@@ -433,13 +474,10 @@ def part_of(
     for axis, place in enumerate(places):
         extent, stride = view.shape[axis], view.strides[axis]
         if isinstance(place, Slice):
-            start, stop = (
-                default if limit is None else _clipped(integer(limit, source, line), extent)
-                for limit, default in ((place.start, np.int64(0)), (place.stop, extent))
-            )
+            start, count, step = place.of_axis(extent, lambda limit: integer(limit, source, line))
             offset = offset + start * np.int64(stride)
-            shape.append(np.maximum(stop - start, np.int64(0)))
-            strides.append(stride)
+            shape.append(count)
+            strides.append(stride * step)
         elif within is not None:
             one = View(view.store, START, (extent,), (1,))
             where, within = locate(
@@ -459,10 +497,6 @@ def part_of(
     elif within is not mask and within.array is not None:
         shape[0] = np.where(within.array, shape[0], np.int64(0))
     return View(view.store, offset, tuple(shape), tuple(strides))
-
-
-def _clipped(limit: Any, extent: Any) -> Any:
-    return np.clip(np.where(limit < 0, limit + extent, limit), 0, extent)[()]
 
 
 # -------------------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import enum
 import math
 import types
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import Any
 
@@ -25,10 +27,10 @@ from gpulab.kernels._arguments import (
     same_memory,
 )
 from gpulab.kernels.simulation import _types
-from gpulab.kernels.simulation._expressions import type_of
+from gpulab.kernels.simulation._expressions import tuple_like, type_of
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask
 from gpulab.kernels.simulation._hazards import BYTES_OF_A_WORD, Fences, Tracker
-from gpulab.kernels.simulation._machine import Counters, Launch, Machine
+from gpulab.kernels.simulation._machine import Counters, Launch, Machine, RelaunchError
 from gpulab.kernels.simulation._memory import View, global_view
 from gpulab.kernels.simulation._translate import Frame, StatementTranslator
 from gpulab.kernels.simulation._types import Join, notes_of, reaching_definitions
@@ -43,6 +45,7 @@ from gpulab.kernels.simulation.source import (
     signatures_of,
     written_names,
 )
+from gpulab.units import plural
 
 # -------------------------------------------------------------------------------------------------
 # A kernel's translation with the device functions that it calls, kept for the next simulation as
@@ -59,30 +62,63 @@ class Function:
     """A translated kernel or device function."""
 
     def __init__(
-        self, source: Source, program: Program, signatures: tuple[Signature, ...] = ()
+        self,
+        source: Source,
+        signatures: tuple[Signature, ...] = (),
+        defaults: Iterable[Any] = (),
     ) -> None:
-        self.source, self.signatures = source, signatures
+        self.source, self.signatures, self.defaults = source, signatures, list(defaults)
+        self.joined_parameters: list[ast.arg] = []
+
+    def translate(self, program: Program, around: Collection[str] = ()) -> Function:
+        """Translate the function; ``around`` are the variables of the one that it is in."""
+        source = self.source
         ways = reaching_definitions(source.tree)
         program.joins |= ways.joins
         joined = {node for _, _, given in ways.joins for node in given}
         self.joined_parameters = [node for node in source.tree.args.args if node in joined]
-        self.body = StatementTranslator(source, program, joined, ways.unsure).block(
+        self.body = StatementTranslator(source, program, joined, ways.unsure, around).block(
             source.tree.body
         )
+        return self
+
+    def bind(self, arguments: list[Any], by_name: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters with their values.
+
+        Raises
+        ------
+        TypeError
+            If arguments are missing, or are more than the function takes.
+        """
+        names, rest = self.source.parameters, self.source.tree.args.vararg
+        defaults = dict(zip(names[len(names) - len(self.defaults) :], self.defaults, strict=True))
+        bound = {**defaults, **by_name, **dict(zip(names, arguments, strict=False))}
+        if rest is not None:
+            bound[rest.arg] = tuple(arguments[len(names) :])
+        known = set(names) if rest is None else {*names, rest.arg}
+        twice = by_name.keys() & set(names[: len(arguments)])
+        if (len(arguments) > len(names) and rest is None) or bound.keys() != known or twice:
+            count = len(arguments) + len(by_name)
+            raise TypeError(
+                f"{self.source.name} takes {plural(len(names), 'argument')} and gets {count}"
+            )
+        return bound
 
     def call(
-        self, machine: Machine, arguments: list[Any], mask: Mask, is_kernel: bool = False
+        self, machine: Machine, variables: dict[str, Any], mask: Mask, is_kernel: bool = False
     ) -> Any:
-        """Run the function in the lanes of a mask and return its value."""
-        declared = self._declared(arguments)
+        """Run the function in the lanes of a mask, with its parameters and the variables around
+        it, and return its value.
+        """
+        declared = self._declared(variables)
         if declared is not None:
-            arguments = [
-                _types.cast(value, wanted) if isinstance(wanted, np.dtype) else value
-                for value, wanted in zip(arguments, declared.parameters, strict=True)
-            ]
-        frame = Frame(
-            machine, dict(zip(self.source.parameters, arguments, strict=True)), mask, is_kernel
-        )
+            wanted = zip(self.source.parameters, declared.parameters, strict=True)
+            variables |= {
+                name: _types.cast(variables[name], dtype)
+                for name, dtype in wanted
+                if isinstance(dtype, np.dtype)
+            }
+        frame = Frame(machine, variables, mask, is_kernel)
         for node in self.joined_parameters:
             machine.launch.integers.note(node, frame.variables[node.arg])
         left = self.body(frame, mask)
@@ -97,13 +133,13 @@ class Function:
             return _types.cast(frame.result, declared.returns)
         return frame.result
 
-    def _declared(self, arguments: list[Any]) -> Signature | None:
+    def _declared(self, variables: dict[str, Any]) -> Signature | None:
         """Return the declaration that arguments have: the one with their types, or else the first
         to which they can be converted.
         """
         if not self.signatures:
             return None
-        types = [type_of(argument) for argument in arguments]
+        types = [type_of(variables[name]) for name in self.source.parameters]
         fitting = [one for one in self.signatures if one.takes(types)]
         if not fitting:
             words = ", ".join(map(str, types))
@@ -130,20 +166,25 @@ class Program:
         self.sources: list[Source] = [self.source]
         # the device function that a call calls, by the id of its node
         self.calls: dict[int, Source] = {}
-        self.atomics: set[int] = set()  # the calls of atomics
+        # the arguments that other calls may write, likewise
+        self.writes: dict[int, list[ast.expr]] = {}
         # names that were looked up, and what they stood for
         self._outside: list[tuple[Source, str, Any, Any]] = []
-        # None while it is being translated. Known weakly: the translation of a kernel must not keep
-        # the kernel itself.
-        self._functions: dict[weakref.ref[types.FunctionType], Function | None] = {
-            weakref.ref(plain_function(function)): None
-        }
-        self.kernel = Function(self.source, self, signatures_of(function))
+        # Known weakly: the translation of a kernel must not keep the kernel itself.
+        self._functions: dict[weakref.ref[types.FunctionType], Function] = {}
+        python_function = plain_function(function)
+        self.kernel = self._function(Callee(python_function, signatures_of(function)), self.source)
+
+    def _function(self, callee: Callee, source: Source) -> Function:
+        defaults = [_value(source.name, one) for one in callee.function.__defaults__ or ()]
+        made = Function(source, callee.signatures, defaults)
+        self._functions[weakref.ref(callee.function)] = made
+        return made.translate(self)
 
     @cached_property
     def written(self) -> frozenset[str]:
         """Return the kernel's parameters (and other names) that it may write to."""
-        return frozenset(written_names(self.source, self.calls, self.atomics))
+        return frozenset(written_names(self.source, self.calls, self.writes))
 
     def outside(self, source: Source, name: str) -> Any:
         """Return what a name that is not local to a function stands for, and remember that.
@@ -172,33 +213,23 @@ class Program:
         return True
 
     def device_function(self, callee: Callee, source: Source, line: int) -> Function:
-        """Return a device function's translation.
-
-        Raises
-        ------
-        KernelError
-            If it calls itself, directly or through others.
+        """Return a device function's translation; while it is made, that of one that calls
+        itself.
         """
-        key = weakref.ref(callee.function)
-        if key in self._functions:
-            found = self._functions[key]
-            if found is None:
-                raise source.error(
-                    f"{callee.function.__name__} calls itself; recursion is not supported. Write "
-                    "it as a loop",
-                    line,
-                )
-            return found
-        self._functions[key] = None
+        known = self._functions.get(weakref.ref(callee.function))
+        if known is not None:
+            return known
         try:
             inner = read_source(callee.function)
         except KernelError as error:
             raise source.error(str(error).rstrip(".").removeprefix("simulate: "), line) from error
         self._keep_apart(inner)
         self.sources.append(inner)
-        made = Function(inner, self, callee.signatures)
-        self._functions[key] = made
-        return made
+        return self._function(callee, inner)
+
+    def inner_function(self, source: Source, around: Collection[str]) -> Function:
+        """Return the translation of a function inside of another one."""
+        return Function(source).translate(self, around)
 
     def _keep_apart(self, inner: Source) -> None:
         """Number the lines of another file so that none is taken for one of the kernel's."""
@@ -369,8 +400,12 @@ def simulate(
         ("trace", 0 if trace is None else trace, 0, math.prod(extents[0]) - 1),
     ):
         check_whole("simulate", name, value, least, most)
-    check_count("simulate", source.name, source.parameters, args)
-    arguments = _arguments(source, args, program.written)
+    try:
+        bound = program.kernel.bind(list(args), {})
+    except TypeError:
+        check_count("simulate", source.name, source.parameters, args)
+        raise
+    arguments = _Arguments(source, bound, program.written)
     launch = Launch(
         source,
         program.sources,
@@ -385,36 +420,58 @@ def simulate(
         traced_block=trace,
         stop=stop,
     )
-    changing = [view for view in arguments if isinstance(view, View) and view.store.writable]
+    changing = [view for view in arguments.views if view.store.writable]
     before = [view.store.data.copy() for view in changing]
     try:
         shared_bytes = _run(program, launch, extents, arguments, progress)
-    except BaseException:  # an interrupt as well: arrays are as they were before
+    except BaseException as error:  # an interrupt as well: arrays are as they were before
         for view, data in zip(changing, before, strict=True):
             view.store.data[...] = data
-        raise
+        if not isinstance(error, RelaunchError):
+            raise
+        return simulate(
+            kernel,
+            grid,
+            block,
+            *args,
+            dynamic_shared_bytes=dynamic_shared_bytes,
+            max_steps=max_steps,
+            trace=trace,
+            stop=stop,
+            progress=progress,
+        )
     return _report(program, launch, extents, shared_bytes)
 
 
-def _arguments(source: Source, args: tuple[Any, ...], written: frozenset[str]) -> list[Any]:
-    """Return the arguments as a kernel sees them: views of arrays, and typed numbers."""
-    found: list[Any] = []
-    arrays: list[tuple[np.ndarray, View]] = []
-    for name, argument in zip(source.parameters, args, strict=True):
+class _Arguments:
+    """The arguments as a kernel sees them: views of arrays, typed numbers, and tuples of them."""
+
+    def __init__(self, source: Source, bound: dict[str, Any], written: frozenset[str]) -> None:
+        self._kernel = source.name
+        self._arrays: list[tuple[np.ndarray, View]] = []
+        self.values = {
+            name: self._value(name, argument, name in written) for name, argument in bound.items()
+        }
+        self.views = [view for _, view in self._arrays]
+
+    def _value(self, name: str, argument: Any, writable: bool) -> Any:
+        if isinstance(argument, tuple):
+            parts = [
+                self._value(f"{name}[{number}]", part, writable)
+                for number, part in enumerate(argument)
+            ]
+            return tuple_like(argument, parts)
         array = _in_numpy(name, argument)
-        if not isinstance(array, np.ndarray) or not array.ndim:
-            found.append(_number(source, name, array))
-            continue
-        writable = name in written
-        check_array("simulate", source.name, name, array, writable)
+        if not isinstance(array, np.ndarray):
+            return _value(name, array)
+        check_array("simulate", self._kernel, name, array, writable)
         view = global_view(name, array, writable)
-        for other, known in arrays:
+        for other, known in self._arrays:
             if same_memory("simulate", name, array, known.store.name, other):
                 known.store.writable |= writable
                 view = View(known.store, view.offset, view.shape, view.strides)
-        arrays.append((array, view))
-        found.append(view)
-    return found
+        self._arrays.append((array, view))
+        return view
 
 
 def _in_numpy(name: str, argument: Any) -> Any:
@@ -434,11 +491,13 @@ def _in_numpy(name: str, argument: Any) -> Any:
     return argument
 
 
-def _number(source: Source, name: str, argument: Any) -> Any:
-    if hasattr(argument, "item") and np.ndim(argument) == 0:
-        argument = np.asarray(argument)[()]
+def _value(name: str, argument: Any) -> Any:
+    """Return an argument that is no array as a kernel sees it."""
+    found = inert(argument)
+    if found is None or isinstance(found, (Callee, np.dtype, enum.Enum)):
+        return found
     try:
-        return _types.constant(argument)
+        return _types.constant(found)
     except TypeError as error:
         raise InputError(
             f"simulate: {name}={shown(argument)} is {error}; expected a NumPy array or a number. "
@@ -450,7 +509,7 @@ def _run(
     program: Program,
     launch: Launch,
     extents: tuple[Extent, Extent],
-    arguments: list[Any],
+    arguments: _Arguments,
     progress: Callable[[float, str], None] | None,
 ) -> int:
     grid, block = extents
@@ -464,8 +523,8 @@ def _run(
             _BYTES_AT_ONCE // max(_bytes_of_arrays(program, launch, width), 1),
         ),
     )
-    for view in arguments:
-        if isinstance(view, View) and view.store.writable and view.store.tracker is None:
+    for view in arguments.views:
+        if view.store.writable and view.store.tracker is None:
             view.store.tracker = Tracker(
                 max(view.store.elements, 1),
                 width,
@@ -480,11 +539,11 @@ def _run(
         for first in range(0, blocks, together):
             batch = Batch(first, min(together, blocks - first), grid, block)
             machine = Machine(launch, batch)
-            for view in arguments:
-                if isinstance(view, View) and view.store.tracker is not None:
+            for view in arguments.views:
+                if view.store.tracker is not None:
                     view.store.tracker.serve(machine.barriers)
             try:
-                program.kernel.call(machine, list(arguments), batch.everyone, is_kernel=True)
+                program.kernel.call(machine, dict(arguments.values), batch.everyone, is_kernel=True)
             except RecursionError as error:
                 raise KernelError(
                     f"{program.source.name}: calls are nested too deeply; expected a few levels. "

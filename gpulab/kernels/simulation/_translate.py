@@ -12,7 +12,7 @@ import numpy as np
 
 from gpulab.errors import KernelError
 from gpulab.kernels.simulation import _types
-from gpulab.kernels.simulation._expressions import Expression, Translator, type_of
+from gpulab.kernels.simulation._expressions import Expression, Translator, tuple_like, type_of
 from gpulab.kernels.simulation._geometry import Mask, union
 from gpulab.kernels.simulation._machine import Machine
 from gpulab.kernels.simulation._memory import View, cannot_be_written, index_of, load, store
@@ -106,7 +106,8 @@ def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], Ke
     if value is old or chosen is None:
         return value
     if isinstance(value, tuple) and isinstance(old, tuple) and len(value) == len(old):
-        return tuple(merged(mask, v, o, name, fail) for v, o in zip(value, old, strict=True))
+        parts = zip(value, old, strict=True)
+        return tuple_like(value, [merged(mask, v, o, name, fail) for v, o in parts])
     if isinstance(value, View) and isinstance(old, View):
         if value.store is old.store and value.strides == old.strides:
             shape = tuple(
@@ -121,6 +122,8 @@ def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], Ke
         )
     if isinstance(value, (np.ndarray, np.generic)) and isinstance(old, (np.ndarray, np.generic)):
         return _types.select(chosen, *_types.alike(value, old))
+    if type(value) is type(old) and value == old:  # a function, a type, a text
+        return value
     raise fail(f"{name} has different kinds of values in different threads; expected one kind")
 
 
@@ -245,9 +248,11 @@ class StatementTranslator:
         program: Program,
         joined: Collection[Definition],
         unsure: set[ast.Name],
+        around: Collection[str] = (),
     ) -> None:
         self.source, self._joined = source, joined
-        self.expressions = Translator(source, program, source.local_names, unsure)
+        local = source.local_names.union(around)
+        self.expressions = Translator(source, program, local, unsure, self.target)
         self._depth = 0
         self._loops = 0
 
@@ -413,6 +418,15 @@ class StatementTranslator:
         if value.dtype.kind == "c" and view.dtype.kind != "c":
             raise self.fail(f"a complex number cannot be stored in an array of {view.dtype}", node)
 
+    def _functiondef(self, node: ast.FunctionDef) -> Statement:
+        made = self.expressions.inner_function(node)
+
+        def run(frame: Frame, mask: Mask) -> Mask:
+            frame.variables[node.name] = made(frame, mask)
+            return mask
+
+        return run
+
     def _if(self, node: ast.If) -> Statement:
         line, test = node.test.lineno, self.expressions.condition(node.test)
         body, orelse = self.block(node.body), self.block(node.orelse) if node.orelse else None
@@ -569,7 +583,6 @@ _WORDS: dict[type, str] = {
     ast.ImportFrom: "an import",
     ast.Try: "try",
     ast.With: "with",
-    ast.FunctionDef: "a function inside it",
     ast.ClassDef: "a class",
     ast.Global: "global",
     ast.Nonlocal: "nonlocal",

@@ -346,8 +346,9 @@ def reaching_definitions(tree: ast.FunctionDef) -> Reaching:
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
     }
     state: State = {name: frozenset([None]) for name in given}
+    parameters = [part for part in ast.walk(tree.args) if isinstance(part, ast.arg)]
     reader.block(
-        tree.body, state | {argument.arg: frozenset([argument]) for argument in tree.args.args}
+        tree.body, state | {argument.arg: frozenset([argument]) for argument in parameters}
     )
     return Reaching(reader.found, reader.unsure)
 
@@ -422,6 +423,8 @@ class _Reader:
         return state
 
     def _statement(self, node: ast.stmt, state: State) -> State | None:
+        if isinstance(node, ast.FunctionDef):  # it has variables of its own
+            return state
         if isinstance(node, ast.If):
             self._read(node.test, state)
             return _joined([self.block(node.body, state), self.block(node.orelse, state)])

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dataclasses
+import enum
 import functools
 import inspect
 import linecache
 import math
 import sys
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,8 +53,8 @@ class Source:
 
     @property
     def parameters(self) -> list[str]:
-        """Return the names of the parameters."""
-        return [a.arg for a in self.tree.args.args]
+        """Return the names of the parameters, without that of ``*rest``."""
+        return [a.arg for a in [*self.tree.args.posonlyargs, *self.tree.args.args]]
 
     @property
     def local_names(self) -> set[str]:
@@ -64,7 +66,17 @@ class Source:
                 for node in self.nodes
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
             ),
+            *(
+                node.name
+                for node in self.nodes
+                if isinstance(node, ast.FunctionDef) and node is not self.tree
+            ),
+            *([self.tree.args.vararg.arg] if self.tree.args.vararg else []),
         }
+
+    def part(self, tree: ast.FunctionDef) -> Source:
+        """Return the source of a function inside of this one."""
+        return dataclasses.replace(self, name=tree.name, tree=tree, nodes=list(ast.walk(tree)))
 
     def text_of(self, line: int) -> str:
         """Return a line without its indentation."""
@@ -245,16 +257,11 @@ def read_source(kernel: Any) -> Source:
         dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)),
         (file, linecache.getlines(file, function.__globals__)),
     )
-    arguments = tree.args
-    if (
-        arguments.vararg
-        or arguments.kwarg
-        or arguments.kwonlyargs
-        or arguments.posonlyargs
-        or arguments.defaults
-    ):
+    if tree.args.kwarg or tree.args.kwonlyargs:
         raise source.error(
-            "expected plain parameters; defaults, * and ** are not supported", tree.lineno
+            "expected parameters that can be given by position; ** and those after * are not "
+            "supported",
+            tree.lineno,
         )
     return source
 
@@ -284,18 +291,19 @@ def _names(node: ast.AST, context: type[ast.expr_context] = ast.Load) -> set[str
 
 
 def written_names(
-    source: Source, calls: Mapping[int, Source], atomics: Collection[int]
+    source: Source, calls: Mapping[int, Source], writes: Mapping[int, list[ast.expr]]
 ) -> set[str]:
     """Return the names of arrays that the function may write, directly, through another name, or in
     a function that it calls.
 
-    ``calls`` has the device function that a call's node calls, ``atomics`` the nodes that call an
-    atomic, both by ``id``: the text alone does not tell, since a function may have several names.
+    ``calls`` has the device function that a call's node calls, ``writes`` the arguments that other
+    calls may write, both by ``id``: the text alone does not tell, since a function may have several
+    names.
     """
     written: set[str] = set()
     aliases: list[tuple[set[str], set[str]]] = []
     for node in source.nodes:
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        if isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store):
             written |= _roots(node)
         elif (
             isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None
@@ -309,13 +317,14 @@ def written_names(
             )
         elif isinstance(node, ast.For):
             aliases.append((_names(node.target, ast.Store), _names(node.iter)))
-        elif id(node) in atomics and isinstance(node, ast.Call):
-            written |= _roots(node.args[0])
         elif id(node) in calls and isinstance(node, ast.Call):
             called = calls[id(node)]
-            inside = written_names(called, calls, atomics)
-            for argument, parameter in zip(node.args, called.parameters, strict=True):
+            others = {number: one for number, one in calls.items() if one is not source}
+            inside = written_names(called, others, writes)
+            for argument, parameter in zip(node.args, called.parameters, strict=False):
                 written |= _roots(argument) if parameter in inside else set()
+        elif id(node) in writes:
+            written |= set().union(*map(_roots, writes[id(node)]))
     changed = True
     while changed:
         changed = False
@@ -356,6 +365,7 @@ _NUMBA_TYPES = {
             "complex128",
         )
     },
+    "bool": "bool",
     "boolean": "bool",
     "bool_": "bool",
     "intp": "int64",
@@ -388,6 +398,7 @@ _PLAIN = {
     types.ModuleType,
     types.BuiltinFunctionType,
     np.ufunc,
+    enum.EnumMeta,
     *np.sctypeDict.values(),
 }
 _MODULES = {
@@ -457,7 +468,11 @@ def inert(found: Any) -> Any:
     it; for most its name alone is left.
     """
     kind, function = type(found), plain_function(found)
-    if kind in _PLAIN or id(found) in _stubs(sys.modules.get("numba.cuda")):
+    if (
+        kind in _PLAIN
+        or kind is enum.EnumMeta
+        or id(found) in _stubs(sys.modules.get("numba.cuda"))
+    ):
         return found
     if type(function) is types.FunctionType:
         return Callee(function, signatures_of(found))
@@ -473,6 +488,8 @@ def inert(found: Any) -> Any:
     for base, plain in _BASES.items():
         if issubclass(kind, base):
             return plain(found)
+    if type(kind) is enum.EnumMeta or found is None:
+        return found
     return types.SimpleNamespace(__name__=type.__getattribute__(kind, "__name__"))
 
 
@@ -488,6 +505,12 @@ def known_object(owner: Any, attribute: str | None = None) -> Any:
         return _meaning_of(owner)
     if isinstance(owner, Intrinsic):
         return _member(owner.name, attribute)
+    if isinstance(owner, np.dtype) and attribute == "type":
+        return owner
+    if isinstance(owner, enum.EnumMeta) and attribute in owner.__members__:
+        return inert(owner.__members__[attribute])
+    if isinstance(owner, enum.Enum) and attribute == "value":
+        return inert(owner._value_)
     if isinstance(owner, np.ndarray) and attribute in ("shape", "size", "ndim"):
         return getattr(owner, attribute)
     is_constant = isinstance(owner, (np.ndarray, tuple, int, float, np.generic))
@@ -524,7 +547,7 @@ def _module_name(module: types.ModuleType) -> str | None:
 
 
 def _member(owner: str, attribute: str) -> Any:
-    if owner == "numba" and attribute in ("cuda", "types"):
+    if owner in ("numba", "cuda") and attribute in ("cuda", "types"):
         return Intrinsic("cuda" if attribute == "cuda" else "numba")
     if owner in ("numba", "np", "cuda") and attribute in _NUMBA_TYPES and _NUMBA_TYPES[attribute]:
         return np.dtype(_NUMBA_TYPES[attribute])
