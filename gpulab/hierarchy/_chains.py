@@ -9,7 +9,7 @@ import gc
 import importlib
 import platform
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -45,19 +45,6 @@ METHOD_WORDS = {
 }
 
 
-class Chain(Protocol):
-    """A cycle of nodes and the positions of its walkers."""
-
-    def start(self, walkers: int) -> None:
-        """Place walkers evenly along the cycle, one by default."""
-
-    def walk(self) -> None:
-        """Make ``HOPS_PER_CALL`` hops, shared evenly by the walkers."""
-
-    def close(self) -> None:
-        """Let go of the nodes."""
-
-
 def methods() -> tuple[str, ...]:
     """Return the chase methods available on this machine's CPU, the most precise first: "numba"
     where it is installed, and "python".
@@ -87,25 +74,6 @@ def visiting_order(nodes: int, seed: int, block: int = BLOCK_BYTES // LINE_BYTES
     place = np.arange(nodes) // block
     rank = rng.permutation(int(place[-1]) + 1)
     return np.lexsort((rng.random(nodes), rank[place]))
-
-
-def cpu_chain(method: str, nbytes: int, seed: int = 0) -> Chain:
-    """Return a chain through ``nbytes`` bytes, with one walker.
-
-    Raises
-    ------
-    MissingLibraryError
-        If numba was requested and is not installed.
-    """
-    nodes = max(1, nbytes // LINE_BYTES)
-    if method == "numba":
-        if _numba() is None:
-            raise MissingLibraryError(
-                "latency: method='numba' needs numba, which is not installed here. Leave method "
-                "out, or install numba."
-            )
-        return _NumbaChain(nodes, seed)
-    return _PythonChain(nodes, seed)
 
 
 # -- Python objects
@@ -143,7 +111,8 @@ def _written(body: str, signature: str) -> Callable[..., Any]:
 class _PythonChain:
     """Objects linked by an attribute; ``n = n.next`` is a load that the next one waits for."""
 
-    def __init__(self, nodes: int, seed: int) -> None:
+    def __init__(self, nbytes: int, seed: int) -> None:
+        nodes = max(1, nbytes // LINE_BYTES)
         collecting = gc.isenabled()
         gc.disable()  # a collection would walk through all nodes, once for every thousand made
         try:
@@ -200,8 +169,13 @@ def _numba_walk(walkers: int) -> Callable[..., Any]:
 class _NumbaChain:
     """Numbers in an array, one a line: each is the place of the next."""
 
-    def __init__(self, nodes: int, seed: int) -> None:
-        self._ring, self._order = laid_out(nodes, seed, LINE_BYTES)
+    def __init__(self, nbytes: int, seed: int) -> None:
+        if _numba() is None:
+            raise MissingLibraryError(
+                "latency: method='numba' needs numba, which is not installed here. Leave method "
+                "out, or install numba."
+            )
+        self._ring, self._order = laid_out(nbytes, seed, LINE_BYTES)
         self.start(1)
 
     def start(self, walkers: int) -> None:
@@ -223,11 +197,11 @@ def spaced(order: np.ndarray, walkers: int) -> np.ndarray:
     return order[[k * len(order) // walkers for k in range(walkers)]].astype(np.uint64)
 
 
-def laid_out(nodes: int, seed: int, line_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a ring as an array of uint64 that begins on a line, and the places of its nodes in the
-    order of a walk.
+def laid_out(nbytes: int, seed: int, line_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a ring of that size as an array of uint64 that begins on a line, and the places of its
+    nodes in the order of a walk.
     """
-    step = line_bytes // _WORD
+    nodes, step = max(1, nbytes // line_bytes), line_bytes // _WORD
     room = np.zeros(nodes * step + step, np.uint64)
     start = (-room.ctypes.data % line_bytes) // _WORD
     ring = room[start : start + nodes * step]
@@ -332,7 +306,7 @@ class CudaChain:
     def __init__(self, device: Device, nbytes: int, seed: int) -> None:
         self._cupy = _cupy("latency")
         self._device = device
-        ring, self._order = laid_out(max(1, nbytes // GPU_LINE_BYTES), seed, GPU_LINE_BYTES)
+        ring, self._order = laid_out(nbytes, seed, GPU_LINE_BYTES)
         with self._cupy.cuda.Device(device.index):
             self._ring = self._cupy.asarray(ring)
         self._kernel = _kernel("latency", device, "chase")
@@ -356,6 +330,24 @@ class CudaChain:
     def close(self) -> None:
         """Let go of the ring."""
         self._ring = self._at = None
+
+
+# A cycle of nodes with walkers on it: ``start`` places them evenly along it, ``walk`` makes
+# ``HOPS_PER_CALL`` hops, shared evenly by them, and ``close`` lets go of the nodes.
+Chain = _PythonChain | _NumbaChain | CudaChain
+
+
+def chain(method: str, device: Device, nbytes: int, seed: int = 0) -> Chain:
+    """Return a chain through ``nbytes`` bytes, with one walker.
+
+    Raises
+    ------
+    MissingLibraryError
+        If the method's library is not installed.
+    """
+    if method == "cupy":
+        return CudaChain(device, nbytes, seed)
+    return (_NumbaChain if method == "numba" else _PythonChain)(nbytes, seed)
 
 
 def reader(device: Device, nbytes: int) -> tuple[Callable[[], Any], int]:

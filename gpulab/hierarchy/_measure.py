@@ -340,7 +340,7 @@ def _timed_chase(
     """Measure the walk along a new chain; ``seconds / HOPS_PER_CALL`` is one hop's."""
     with (
         devices.guard(f"latency: a chain of {format_bytes(nbytes)} on {device.name}"),
-        closing(_chain(device, method, nbytes, seed)) as chain,
+        closing(_chains.chain(method, device, nbytes, seed)) as chain,
     ):
         return _walked(chain, device, nbytes, seconds, **options)
 
@@ -359,13 +359,6 @@ def _walked(
         label=f"{HOPS_PER_CALL} hops in {format_bytes(nbytes)}",
         **options,
     )
-
-
-def _chain(device: Device, method: str, nbytes: int, seed: int = 0) -> Chain:
-    """Return a chain on the device, with one walker."""
-    if device.is_cpu:
-        return _chains.cpu_chain(method, nbytes, seed)
-    return _chains.CudaChain(device, nbytes, seed)
 
 
 def _per_hop(
@@ -463,7 +456,7 @@ def parallel(
     with (
         run,
         devices.guard(f"parallel: a chain of {format_bytes(size)}"),
-        closing(_chain(where, how, size)) as chain,
+        closing(_chains.chain(how, where, size)) as chain,
     ):
         for count in wanted:
             if run.must_stop():

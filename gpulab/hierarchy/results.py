@@ -6,12 +6,13 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.hierarchy._chains import METHOD_WORDS
-from gpulab.results import Result
+from gpulab.results import Result, note_rows
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 # -------------------------------------------------------------------------------------------------
@@ -34,8 +35,7 @@ _LEAST_RISE = 1.20
 _FURTHEST_OCTAVES = 4.0
 
 
-@dataclass(frozen=True)
-class _Rise:
+class _Rise(NamedTuple):
     """One end of a level: indices of the last point before the rise and of the first one after it,
     and the size in between.
     """
@@ -365,6 +365,15 @@ class Latency(Result):
     evidence: Evidence
     environment: Environment | None
 
+    rows_from = "points"
+    columns: ClassVar = {
+        "working set": lambda p: format_bytes(p.nbytes),
+        "one hop (median)": lambda p: format_seconds(p.median_seconds),
+        "95 %": lambda p: _between(format_seconds, p.interval_seconds),
+        "fastest": lambda p: format_seconds(p.least_seconds),
+        "samples, chases": lambda p: f"{p.samples} in {p.chases}",
+    }
+
     def levels(self) -> Levels:
         """Return the levels of memory in the fastest samples, the caches that the system reports,
         and what the samples do not determine.
@@ -405,21 +414,6 @@ class Latency(Result):
         )
         return f"{self.evidence.sentence}{floor}"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per point."""
-        rows = [
-            (
-                format_bytes(p.nbytes),
-                format_seconds(p.median_seconds),
-                _between(format_seconds, p.interval_seconds),
-                format_seconds(p.least_seconds),
-                f"{p.samples} in {p.chases}",
-            )
-            for p in self.points
-        ]
-        rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
-        return ("working set", "one hop (median)", "95 %", "fastest", "samples, chases"), rows
-
 
 @dataclass(frozen=True, repr=False)
 class Bandwidth(Result):
@@ -449,6 +443,14 @@ class Bandwidth(Result):
     evidence: Evidence
     environment: Environment | None
 
+    rows_from = "points"
+    columns: ClassVar = {
+        "working set": lambda p: format_bytes(p.nbytes),
+        "{0.operation} (median)": lambda p: format_bytes_per_second(p.bytes_per_second),
+        "95 %": lambda p: _between(format_bytes_per_second, p.interval_bytes_per_second),
+        "samples": lambda p: p.samples,
+    }
+
     def levels(self) -> Levels:
         """Return the levels of memory in the fastest samples, the caches that the system reports,
         and what the samples do not determine.
@@ -471,20 +473,6 @@ class Bandwidth(Result):
             f"<bandwidth of {self.device}, {self.operation}: {' to '.join(ends)}, "
             f"{self.evidence.badge}>"
         )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per point."""
-        rows = [
-            (
-                format_bytes(p.nbytes),
-                format_bytes_per_second(p.bytes_per_second),
-                _between(format_bytes_per_second, p.interval_bytes_per_second),
-                str(p.samples),
-            )
-            for p in self.points
-        ]
-        rows += [(f"note: {note.code}", note.sentence, "", "") for note in self.notes]
-        return ("working set", f"{self.operation} (median)", "95 %", "samples"), rows
 
 
 # -------------------------------------------------------------------------------------------------
@@ -574,5 +562,5 @@ class ParallelChains(Result):
             )
             for p in self.points
         ]
-        rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
-        return ("parallel chains", "one hop (median)", "95 %", "fastest", "loads in flight"), rows
+        headers = ("parallel chains", "one hop (median)", "95 %", "fastest", "loads in flight")
+        return headers, rows + note_rows(self.notes, len(headers))

@@ -229,10 +229,6 @@ def refuse_promise(label: str, result: Any) -> None:
     )
 
 
-def nothing() -> None:
-    """Wait for nothing: on a CPU the work is done when the call returns."""
-
-
 def promised(args: tuple[Any, ...], fn: Callable[..., Any], result: Any) -> bool:
     """Return whether work of JAX went in and none of its arrays came out: then nothing tells when
     it is done.
@@ -330,7 +326,7 @@ def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
 
     change: Change = {"cupy": to_cupy, "torch": to_torch}.get(target, to_immutable)
     if device.is_cpu:
-        change = _host_copy
+        change = lambda array, library: _backends.backend(library).copy(array)  # noqa: E731
     return lambda host: mapped(host, change)
 
 
@@ -342,21 +338,11 @@ def back_to_host(result: Any) -> Any:
     def change(array: Any, library: str) -> Any:
         if library == "torch":
             return array.detach().cpu() if array.device.type != "cpu" else array.detach().clone()
-        return (
-            array.get()
-            if library == "cupy"
-            else np.array(_backends.backend(library).to_host(array), copy=True)
-        )
+        if library == "cupy":
+            return array.get()
+        return np.array(_backends.backend(library).to_host(array), copy=True)
 
     return mapped(result, change)
-
-
-def _host_copy(array: Any, library: str) -> Any:
-    if library == "torch":
-        return array.detach().clone().requires_grad_(array.requires_grad)
-    return (
-        np.array(array, copy=True) if library == "numpy" else _backends.backend(library).copy(array)
-    )
 
 
 def cache_flusher(device: Device) -> Callable[[], None]:

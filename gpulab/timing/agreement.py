@@ -11,8 +11,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,11 +40,19 @@ _SAMPLED_ROWS = 64
 _LONGEST_CHECK_SECONDS = 5.0
 _FLOAT64_COST = 3.0
 
+# What the libraries call the product of two matrices.
+_PRODUCTS = {
+    "numpy": ("matmul", "dot"),
+    "torch": ("matmul", "mm"),
+    "cupy": ("matmul", "dot"),
+    "jax.numpy": ("matmul", "dot"),
+    "tensorflow": ("matmul",),
+}
+
 Difference = Callable[[Any], float]
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """What the results are held against.
 
     Attributes
@@ -203,17 +210,11 @@ def _is_product(fn: Any, args: tuple[Any, ...]) -> bool:
     """
     if len(args) != 2 or any(getattr(array, "ndim", 0) != 2 or _is_sparse(array) for array in args):
         return False  # of a sparse one PyTorch takes no rows
-    known = [operator.matmul]
-    for name, words in (
-        ("numpy", ("matmul", "dot")),
-        ("torch", ("matmul", "mm")),
-        ("cupy", ("matmul", "dot")),
-        ("jax.numpy", ("matmul", "dot")),
-        ("tensorflow", ("matmul",)),
-    ):
-        module = sys.modules.get(name)
-        known += [getattr(module, word) for word in words] if module is not None else []
-    return any(fn is product for product in known)
+    return fn is operator.matmul or any(
+        fn is getattr(sys.modules.get(library), word, None)
+        for library, words in _PRODUCTS.items()
+        for word in words
+    )
 
 
 def _rows_of(matrix: Any, chosen: np.ndarray) -> Any:

@@ -17,7 +17,7 @@ from gpulab.devices.conditions import Readings
 from gpulab.errors import InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import _notes, _work, agreement
-from gpulab.timing.measuring import How, Job, checked_limits, counters_of, in_turns
+from gpulab.timing.measuring import Job, checked_limits, counters_of, in_turns
 from gpulab.timing.results import Comparison, ComparisonRow, Measurement
 from gpulab.timing.sampling import Limits, Progress, Stop
 from gpulab.timing.statistics import ratio_interval
@@ -137,14 +137,6 @@ def compare_within(
     field = _gather(work, args, devices, read, {"dtype": dtype, **(params or {})})
     jobs, notes, agreement_notes = list(field.jobs.values()), list[Note](), list[Note]()
     differences: list[float | None] = []
-    how = How(
-        transfer=transfer,
-        cold=False,
-        counters=counters_of("compare", clock, conditions),
-        is_live=clock is None,
-        ended_early="compare: stopped before every row had a sample; there is nothing to compare. "
-        "Run it again.",
-    )
 
     def first_calls() -> None:
         """Make every first call and hold its result against the reference."""
@@ -166,7 +158,17 @@ def compare_within(
         differences.extend(None if check is None else check(result) for result in results)
         agreement_notes.extend(reference.notes)
 
-    measurements = in_turns(jobs, limits, how, first_calls, notes)
+    measurements = in_turns(
+        jobs,
+        limits,
+        first_calls,
+        notes,
+        "compare: stopped before every row had a sample; there is nothing to compare. Run it "
+        "again.",
+        transfer=transfer,
+        is_live=clock is None,
+        read=counters_of("compare", clock, conditions),
+    )
     count = plural(len(measurements[0].samples_seconds), "sample")
     limits.say(1.0, f"{field.label}: {count} of each")
     notes += agreement_notes

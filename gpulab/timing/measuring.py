@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -175,14 +175,9 @@ def measure(
         flops=flops,
         nbytes=nbytes,
     )
-    how = How(
-        transfer=_given.flag("measure", "transfer", transfer),
-        cold=_given.flag("measure", "cold", cold),
-        counters=counters_of("measure", clock, conditions),
-        is_live=clock is None,
-        ended_early=f"measure: stopped before {job.label} had one sample; there is nothing to "
-        "report. Run it again.",
-    )
+    transfer = _given.flag("measure", "transfer", transfer)
+    cold = _given.flag("measure", "cold", cold)
+    counters = counters_of("measure", clock, conditions)
     if limits.stop():
         raise StoppedError(
             f"measure: stopped before {job.label} was called; there is nothing to report. Run it "
@@ -193,7 +188,18 @@ def measure(
         limits.say(0.0, f"first call of {job.label}")
         job.attempt(job.first_call)
 
-    (m,) = in_turns([job], limits, how, first_call, job.notes)
+    (m,) = in_turns(
+        [job],
+        limits,
+        first_call,
+        job.notes,
+        f"measure: stopped before {job.label} had one sample; there is nothing to report. Run it "
+        "again.",
+        transfer=transfer,
+        cold=cold,
+        is_live=clock is None,
+        read=counters,
+    )
     limits.say(1.0, f"{job.label}: {plural(len(m.samples_seconds), 'sample')}")
     return m
 
@@ -250,34 +256,17 @@ def counters_of(
     return conditions.read if clock is None else None
 
 
-class How(NamedTuple):
-    """What is measured besides the time, and how.
-
-    Attributes
-    ----------
-    transfer, cold : bool
-        As in ``measure``.
-    counters : callable or None
-        Reads the machine's counters before and after.
-    is_live : bool
-        Whether turns are taken with other processes.
-    ended_early : str
-        The error's sentence where it is stopped before every job has a sample.
-    """
-
-    transfer: bool
-    cold: bool
-    counters: Counters | None
-    is_live: bool
-    ended_early: str
-
-
 def in_turns(
     jobs: list[Job],
     limits: Limits,
-    how: How,
     first_calls: Callable[[], None],
     turn_notes: list[Note],
+    nothing_yet: str,
+    *,
+    transfer: bool,
+    cold: bool = False,
+    is_live: bool,
+    read: Counters | None,
 ) -> list[Measurement]:
     """Measure jobs, call by call in turn, from the turn on their devices to the notes.
 
@@ -286,48 +275,55 @@ def in_turns(
     jobs : list of Job
     limits : Limits
         The deadline and the patience are those of each job.
-    how : How
     first_calls : callable
         Makes the first call of every job, once their devices' turns are held.
     turn_notes : list of Note
         Gets those on waiting for the turns.
+    nothing_yet : str
+        The error's sentence where it is stopped before every job has a sample.
+    transfer, cold : bool
+        As in ``measure``.
+    is_live : bool
+        Whether turns are taken with other processes.
+    read : callable or None
+        Reads the machine's counters.
     """
-    clock, share, read = jobs[0].clock, len(jobs), how.counters
+    clock, share = jobs[0].clock, len(jobs)
     together = limits._replace(deadline=share * limits.deadline, patience=share * limits.patience)
     with ExitStack() as stack:
         collections = stack.enter_context(calm_collector(clock))
 
         def take_turns() -> None:
-            if how.is_live:
+            if is_live:
                 places = {job.device for job in jobs}
                 turns.take(places, stack, turn_notes, limits.stop, limits.say)
 
         take_turns()
-        copies = [job.attempt(job.with_copies) for job in jobs if how.transfer]
+        copies = [job.attempt(job.with_copies) for job in jobs if transfer]
         first_calls()
         take_turns()  # first results may have shown other devices
         before = [read and read(job.device, None) for job in jobs]
         runs, empties = [], []
         for job in jobs:
-            run, empty = job.attempt(job.loops, limits, how.cold)
+            run, empty = job.attempt(job.loops, limits, cold)
             runs.append(job.counted(run))
             empties.append(empty)
         collections.clear()
-        end = 0.7 if how.transfer else 0.99
+        end = 0.7 if transfer else 0.99
         warm = [job.warm_seconds for job in jobs]
         samples = sample_in_turns(runs, clock, empties, warm, together.part(0.05, end))
         if any(len(one.samples_seconds) == 0 for one in samples):
-            raise StoppedError(how.ended_early)
+            raise StoppedError(nothing_yet)
         for job, one, first in zip(jobs, samples, before, strict=True):
             last = read and read(job.device, first)
             job.notes += _notes.of_sampling(
                 job, one, limits, first, last, collections, alone=share == 1
             )
             median = float(np.median(one.samples_seconds))
-            job.notes += plausibility.of_job(job, median, how.cold)
-        copied = _copied_seconds(jobs, copies, together) if how.transfer else [None] * len(jobs)
+            job.notes += plausibility.of_job(job, median, cold)
+        copied = _copied_seconds(jobs, copies, together) if transfer else [None] * len(jobs)
     return [
-        _measurement(job, one, seconds, how.cold)
+        _measurement(job, one, seconds, cold)
         for job, one, seconds in zip(jobs, samples, copied, strict=True)
     ]
 
@@ -386,7 +382,7 @@ class Job:
             for wait in waits:
                 wait()
 
-        return every if waits else _work.nothing
+        return every
 
     def first_call(self) -> Any:
         """Make the first call, apart from all others, and learn from its result which device works;

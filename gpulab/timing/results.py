@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.results import Result
+from gpulab.results import Result, note_rows
 from gpulab.units import (
     format_bytes_per_second,
     format_flops_per_second,
@@ -137,8 +137,7 @@ class Measurement(Result):
                 f"call{'s' if self.calls_per_sample != 1 else ''} each",
             )
         )
-        rows.extend((f"note: {note.code}", note.sentence) for note in self.notes)
-        return (self.label, ""), rows
+        return (self.label, ""), rows + note_rows(self.notes, 2)
 
 
 @dataclass(frozen=True)
@@ -240,8 +239,7 @@ class Comparison(Result):
                     ", ".join(note.code for note in m.notes) or "none",
                 )
             )
-        rows += [(f"note: {note.code}", note.sentence, "", "", "", "", "") for note in self.notes]
-        return headers, rows
+        return headers, rows + note_rows(self.notes, len(headers))
 
 
 def format_interval(interval: tuple[float, float] | None) -> str:
