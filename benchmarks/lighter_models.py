@@ -13,7 +13,7 @@ import argparse
 import torch
 
 from gpulab import compression, training
-from gpulab.compression import Recipe, _modules, integer_layers
+from gpulab.compression import Recipe, compressed_layers
 from gpulab.units import format_flops
 
 RECIPES = (
@@ -45,15 +45,15 @@ def overflow() -> None:
     with torch.no_grad():
         exact = layer(x)
         for bits in (8, 7):
-            small = _modules.Integer(
-                layer, integer_layers.Scheme("per-channel", 8, "dynamic", bits)
+            small = compressed_layers.Integer(
+                layer, compressed_layers.Scheme("per-channel", 8, "dynamic", bits)
             )
             error = float((small(x) - exact).abs().max() / exact.abs().max())
             print(
                 f"8-bit kernel, inputs of {bits} bits: largest error {error:.2%} of the largest "
                 "output"
             )
-    print(f"this CPU: inputs get {integer_layers.activation_bits()} bits")
+    print(f"this CPU: inputs get {compressed_layers.activation_bits()} bits")
 
 
 def main() -> None:

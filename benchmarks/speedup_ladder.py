@@ -14,7 +14,7 @@ import argparse
 import multiprocessing
 import time
 
-from gpulab import training
+from gpulab import devices, training
 from gpulab.units import format_ratio
 
 SAMPLES = 6400
@@ -26,7 +26,11 @@ def ladders(times: int) -> None:
         begin = time.perf_counter()
         found = training.ladder(
             "digits-cnn",
-            leave_out=("compile",) if training.Run("digits-cnn").device.is_cpu else (),
+            [
+                one
+                for one in training.techniques()
+                if one.name != "compile" or not devices.default().is_cpu
+            ],
             samples=SAMPLES,
         )
         seconds = time.perf_counter() - begin

@@ -1,4 +1,5 @@
-"""A recipe from a trained network to a light one, and a comparison of several recipes.
+"""A recipe from a trained network to a light one, a comparison of several recipes, and what a
+device can do with a lighter model.
 
 The order keeps accuracy: remove channels, fine-tune; set weights to zero, fine-tune; then share or
 quantize what is left, with training that knows of it where there are few bits. Trained networks are
@@ -9,18 +10,21 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from gpulab import _given, devices, networks, training
-from gpulab.compression import _targets
-from gpulab.compression._prune import prune
+from gpulab.compression import compressed_layers
+from gpulab.compression._prune import prune, to_sparse
 from gpulab.compression._quantize import quantize, quantize_aware, share_weights
 from gpulab.compression._weigh import Progress, part, weigh
 from gpulab.compression.results import Weighing
-from gpulab.compression.sparse_layers import to_sparse
-from gpulab.errors import InputError, StoppedError, shown
+from gpulab.errors import GpulabError, InputError, StoppedError, message_of, shown
+from gpulab.evidence import Evidence
+from gpulab.results import Result
 from gpulab.training import backend_switches
 from gpulab.training.data_tasks import check_seed
 
@@ -78,7 +82,7 @@ class Recipe:
         _given.word("Recipe", "network", self.network, NETWORKS)
         _given.word("Recipe", "compute", self.compute, COMPUTE)
         for name in ("channels", "zeros"):
-            _targets.share("Recipe", name, getattr(self, name))
+            compressed_layers.share("Recipe", name, getattr(self, name))
         if not _given.is_finite(self.fine_tune) or not 0 <= self.fine_tune <= 10:
             raise InputError(
                 f"Recipe: fine_tune={shown(self.fine_tune)}; expected a share of the task's "
@@ -88,7 +92,7 @@ class Recipe:
             given = getattr(self, name)
             as_it_is = _given.is_whole(given) and given == left
             object.__setattr__(
-                self, name, left if as_it_is else _targets.whole("Recipe", name, given, low, high)
+                self, name, left if as_it_is else _given.whole("Recipe", name, given, low, high)
             )
         if self.values and self.bits != 32:
             raise InputError(
@@ -145,7 +149,6 @@ def diet(
     device: Any = None,
     batch_size: int = 64,
     deadline: float = 0.5,
-    threads: int | None = 1,
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Weighing:
@@ -162,10 +165,6 @@ def diet(
         Where the models are trained and timed; None takes the best there is.
     batch_size, deadline, progress, stop
         As for ``weigh``.
-    threads : int, optional
-        PyTorch's threads while the models are trained on a CPU; they are timed with the current
-        number. Small steps on several threads wait for each other whenever another process takes a
-        core. None leaves the number as it is.
 
     Returns
     -------
@@ -187,7 +186,6 @@ def diet(
             f"diet: {f'{shown(wrong[0])} is not a Recipe' if wrong else 'there are no recipes'}; "
             "expected at least one. Pass for example [compression.Recipe(zeros=0.9)]."
         )
-    threads = backend_switches.check_threads("diet", threads)
     numbers = [check_seed("diet", seed) for seed in _given.items("diet", "seeds", seeds)]
     if not numbers:
         raise InputError("diet: there are no seeds; expected at least one. Pass seeds=(0, 1, 2).")
@@ -209,7 +207,6 @@ def diet(
                 job,
                 seed,
                 device=device,
-                threads=threads,
                 stop=asked,
                 progress=part(report, 0.7 * number / steps, 0.7 * (number + 1) / steps, said),
             )
@@ -231,7 +228,6 @@ def cook(
     seed: int = 0,
     *,
     device: Any = None,
-    threads: int | None = 1,
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Any:
@@ -244,8 +240,6 @@ def cook(
     seed : int
     device, progress, stop : optional
         As for ``training.fit``.
-    threads : int, optional
-        As for ``diet``.
 
     Returns
     -------
@@ -261,12 +255,8 @@ def cook(
         If ``stop`` returned True before the end.
     """
     job, seed, where = training.task(task), check_seed("cook", seed), devices.find(device)
-    report, asked, threads = (
-        progress or (lambda fraction, text: None),
-        stop or (lambda: False),
-        backend_switches.check_threads("cook", threads),
-    )
-    with backend_switches.threads(threads, where):
+    report, asked = progress or (lambda fraction, text: None), stop or (lambda: False)
+    with backend_switches.threads(1, where):
         return _cooked(recipe, job, seed, where, report, asked)
 
 
@@ -333,8 +323,6 @@ def _trained(
 
 
 def _built(job: Any, network: str, seed: int) -> Any:
-    import torch
-
     if network == "as it is":
         return job.make_model(seed)
     sample = job.test[slice(0, 1)][0]
@@ -368,3 +356,167 @@ def _train(
             f"diet: training {job.name} ended early ({result.ended}), so there is nothing to "
             "weigh. Run it again."
         )
+
+
+@dataclass(frozen=True)
+class Ability(Result):
+    """One form of a lighter model on one device.
+
+    Attributes
+    ----------
+    name : str
+    works : bool
+    sentence : str
+        Its advantage, or why it cannot run and what to use instead.
+    """
+
+    name: str
+    works: bool
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Support(Result):
+    """What a device can do.
+
+    Attributes
+    ----------
+    device : str
+    abilities : tuple of Ability
+    evidence : Evidence
+        MEASURED: each was tried.
+    """
+
+    device: str
+    abilities: tuple[Ability, ...]
+    evidence: Evidence
+
+    def __getitem__(self, name: str) -> Ability:
+        """Return the ability of that name.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        names = [each.name for each in self.abilities]
+        return self.abilities[names.index(_given.word("Support", "name", name, names))]
+
+    def __repr__(self) -> str:
+        return f"<{self.device}: {', '.join(each.name for each in self.abilities if each.works)}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a form."""
+        return (self.device, "runs here", ""), [
+            (each.name, "yes" if each.works else "no", each.sentence) for each in self.abilities
+        ]
+
+
+def support(device: Any = None) -> Support:
+    """Try each form of a lighter model on a device.
+
+    Parameters
+    ----------
+    device : optional
+        None takes the best there is.
+
+    Raises
+    ------
+    DeviceError
+        If the machine has no such device.
+    """
+    where = devices.find(device) if device is not None else devices.default()
+    place = str(where)
+    abilities = (
+        _tried(
+            "zeros in CSR",
+            "Multiplies only what is not zero; pays off when nearly all weights are zero.",
+            place,
+            lambda model: to_sparse(prune(model, 0.9)),
+        ),
+        _two_four(place),
+        _tried(
+            "8-bit weights, float32 arithmetic",
+            "A quarter of the bytes; every call converts the weights to float32.",
+            place,
+            quantize,
+        ),
+        _integers(place, False),
+        _integers(place, True),
+        _tried(
+            "torchao, 8-bit weights",
+            "Linear layers; a quarter of the bytes.",
+            place,
+            lambda model: _torchao(model, None),
+        ),
+        _tried(
+            "torchao, 8-bit weights and inputs",
+            "Linear layers; integer products.",
+            place,
+            lambda model: _torchao(model, "dynamic"),
+        ),
+    )
+    return Support(where.name, abilities, Evidence.measured(where.name))
+
+
+def _tried(
+    name: str, good: str, place: str, change: Callable[[Any], Any], dtype: str = "float32"
+) -> Ability:
+    """Try a change of a layer whose sizes suit every kernel: multiples of 32 with more than 16
+    rows.
+    """
+    try:
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64)).to(place, getattr(torch, dtype))
+        with torch.no_grad():  # the sum waits for the device: a kernel that fails does so here
+            float(
+                change(model)(torch.ones(32, 64, dtype=getattr(torch, dtype), device=place))
+                .float()
+                .sum()
+            )
+    except GpulabError as error:
+        return Ability(name, False, message_of(error) + ".")
+    except Exception as error:  # a library's refusal to run on this device is what is asked for
+        return Ability(
+            name,
+            False,
+            f"{type(error).__name__}: {message_of(error)}. Use 8-bit weights with float32 "
+            "arithmetic.",
+        )
+    return Ability(name, True, good)
+
+
+def _torchao(model: Any, activations: str | None) -> Any:
+    return quantize(model, "per-channel", activations, arithmetic="torchao")
+
+
+def _two_four(place: str) -> Ability:
+    name = "2:4 zeros"
+    refused = compressed_layers.two_four_refusal(place)
+    if refused:
+        return Ability(
+            name,
+            False,
+            f"{refused} The zeros still reduce the file to little more than half its size.",
+        )
+    good = "Half of the products, in half precision, where the pattern is two zeros in four."
+
+    return _tried(
+        name, good, place, lambda model: to_sparse(prune(model, pattern="2:4"), "2:4"), "float16"
+    )
+
+
+def _integers(place: str, convolution: bool) -> Ability:
+    name = f"8-bit kernels, {'convolutions' if convolution else 'linear layers'}"
+    refused = compressed_layers.refusal(place, convolution)
+    if refused:
+        return Ability(name, False, f"{refused[0].upper()}{refused[1:]}")
+    bits = compressed_layers.activation_bits()
+    exact = (
+        "Inputs have 8 bits."
+        if bits == 8
+        else (
+            "Inputs have 7 bits: PyTorch reports no AVX-512 VNNI on this CPU, and without it "
+            "16-bit sums of 8-bit inputs would overflow."
+        )
+    )
+    return Ability(name, True, f"Integer products. {exact}")

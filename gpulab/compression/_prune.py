@@ -1,4 +1,5 @@
-"""Pruning: set the smallest weights to zero, or remove whole channels.
+"""Pruning: set the smallest weights to zero, or remove whole channels; and sparse formats, which
+store and multiply only what is not zero, where a device has kernels for it.
 
 Importance is the magnitude of a weight (Han et al., "Learning both Weights and Connections",
 NeurIPS 2015), for a channel the norm of its filter as the batch norm after it scales it (after Li
@@ -13,14 +14,21 @@ in linear or convolutional layers, whose weights for that channel go too. A sum 
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import fx, nn
+from torch.nn.utils import parametrize
+
 from gpulab import _given
-from gpulab.compression import _targets
-from gpulab.errors import InputError
+from gpulab.compression import compressed_layers
+from gpulab.compression.compressed_layers import Codebook, Mask, Sparse, finish
+from gpulab.errors import DeviceError, InputError
 
 # Of four neighbors in a row of the weight matrix two stay: the pattern that NVIDIA's sparse Tensor
 # Cores take (Mishra et al., "Accelerating Sparse Deep Neural Networks", arXiv:2104.08378, section
@@ -36,10 +44,7 @@ def prune(
     *,
     structured: bool = False,
     pattern: str | None = None,
-    scope: str = "global",
-    layers: Iterable[str] | None = None,
     skip: Iterable[str] = (),
-    multiple: int = 1,
 ) -> Any:
     """Return a pruned copy of a model, ready to be fine-tuned: what was pruned stays zero in
     training, and channels are gone.
@@ -50,20 +55,15 @@ def prune(
         It is not changed. A pruned model can be pruned further: ``amount`` includes the weights
         that are zero already.
     amount : float
-        The share of weights to set to zero, or of channels to remove from each layer, 0 to 1.
+        The share of weights to set to zero, the smallest of all layers together, or of channels to
+        remove from each layer, 0 to 1.
     structured : bool
         Remove whole channels and the weights that read them, instead of setting single weights to
         zero.
     pattern : str, optional
         "2:4" keeps the two largest of every four neighbors in a row; ``amount`` must then be 0.5.
-    scope : str
-        "global" compares the weights of all layers with each other, "layer" prunes the same share
-        of each.
-    layers, skip : iterable of str, optional
-        Names of the layers to prune (all linear and convolutional ones), and of those to leave out.
-    multiple : int
-        Keep channels in multiples of this, as Tensor Cores prefer; at least this many channels
-        stay.
+    skip : iterable of str, optional
+        Names of linear and convolutional layers to leave out.
 
     Returns
     -------
@@ -85,19 +85,16 @@ def prune(
     >>> float((small[0].weight == 0).double().mean())
     0.75
     """
-    copied = _targets.duplicate("prune", model)
-    amount = _targets.share("prune", "amount", amount)
-    _given.word("prune", "scope", scope, ("global", "layer"))
+    copied = compressed_layers.duplicate("prune", model)
+    amount = compressed_layers.share("prune", "amount", amount)
     if _given.flag("prune", "structured", structured):
         if pattern is not None:
             raise InputError(
                 f"prune: pattern={pattern!r} with structured=True; expected one of the two. Leave "
                 "pattern out."
             )
-        found = _targets.chosen("prune", copied, layers, skip)
-        multiple = _targets.whole("prune", "multiple", multiple, 1, 1024)
-        return _remove_channels(copied, found, amount, multiple)
-    found = _targets.chosen("prune", copied, layers, skip)
+        return _remove_channels(copied, compressed_layers.chosen("prune", copied, skip), amount)
+    found = compressed_layers.chosen("prune", copied, skip)
     for name, layer in found.items():
         if not bool(layer.weight.detach().isfinite().all()):
             raise InputError(
@@ -113,47 +110,30 @@ def prune(
             )
         masks = {name: two_of_four(layer.weight.detach()) for name, layer in found.items()}
     else:
-        masks = _smallest(found, amount, scope)
+        masks = _smallest(found, amount)
     for name, mask in masks.items():
         _put(found[name], mask)
     return copied
 
 
-def _smallest(found: Mapping[str, Any], amount: float, scope: str) -> dict[str, Any]:
-    """Return the masks that keep the largest weights; ties are broken by position, so that the
-    count is exact.
+def _smallest(found: Mapping[str, Any], amount: float) -> dict[str, Any]:
+    """Return the masks that keep the largest weights of all layers; ``round(amount * n)`` are zero,
+    and ties are broken by position, so that the count is exact.
     """
-    import torch
-
-    sizes = {name: layer.weight.detach().abs() for name, layer in found.items()}
-    if scope == "layer":
-        return {
-            name: _keep_largest(size.flatten(), amount).view_as(size)
-            for name, size in sizes.items()
-        }
-    kept = _keep_largest(torch.cat([size.flatten() for size in sizes.values()]), amount)
-    parts = kept.split([size.numel() for size in sizes.values()])
-    return {
-        name: part.view_as(size) for (name, size), part in zip(sizes.items(), parts, strict=True)
-    }
-
-
-def _keep_largest(sizes: Any, amount: float) -> Any:
-    """Return ones at the largest values; ``round(amount * n)`` are zero."""
-    import torch
-
-    gone = round(amount * sizes.numel())
+    weights = [layer.weight.detach() for layer in found.values()]
+    sizes = torch.cat([weight.abs().flatten() for weight in weights])
     mask = torch.ones_like(sizes)
-    mask[torch.argsort(sizes, stable=True)[:gone]] = 0
-    return mask
+    mask[torch.argsort(sizes, stable=True)[: round(amount * sizes.numel())]] = 0
+    parts = mask.split([weight.numel() for weight in weights])
+    return {
+        name: part.view_as(weight) for name, part, weight in zip(found, parts, weights, strict=True)
+    }
 
 
 def two_of_four(weight: Any) -> Any:
     """Return the mask that keeps the two largest of every four neighbors in a row of the weight
     matrix; a rest of a row is kept.
     """
-    import torch
-
     rows = weight.detach().abs().flatten(1)
     whole = rows.shape[1] // _GROUP * _GROUP
     groups = rows[:, :whole].reshape(-1, _GROUP)
@@ -166,10 +146,6 @@ def _put(layer: Any, mask: Any) -> None:
     """Give a layer a mask; what one that it has already keeps at zero stays there, whatever the new
     one says.
     """
-    from torch.nn.utils import parametrize
-
-    from gpulab.compression._modules import Codebook, Mask
-
     if parametrize.is_parametrized(layer, "weight"):
         for each in layer.parametrizations.weight:
             if isinstance(each, Mask):
@@ -203,7 +179,7 @@ class _Chain:
     consumers: list[str] = field(default_factory=list)
 
 
-def _remove_channels(model: Any, wanted: Mapping[str, Any], amount: float, multiple: int) -> Any:
+def _remove_channels(model: Any, wanted: Mapping[str, Any], amount: float) -> Any:
     """Remove the least important channels of each layer in place and return the model.
 
     Raises
@@ -211,8 +187,6 @@ def _remove_channels(model: Any, wanted: Mapping[str, Any], amount: float, multi
     InputError
         If the model has masks or codebooks, or none of the layers can lose a channel.
     """
-    from torch.nn.utils import parametrize
-
     if any(parametrize.is_parametrized(m) for m in model.modules()):
         raise InputError(
             "prune: the model has masked or shared weights and structured=True; expected plain "
@@ -225,7 +199,7 @@ def _remove_channels(model: Any, wanted: Mapping[str, Any], amount: float, multi
             "output only known layers read. Prune single weights instead (structured=False)."
         )
     for chain in found:
-        _shrink(model, chain, amount, multiple)
+        _shrink(model, chain, amount)
     return model
 
 
@@ -237,8 +211,6 @@ def _chains(model: Any) -> list[_Chain]:
     InputError
         If ``torch.fx`` cannot follow the model's code.
     """
-    import torch
-
     nodes = _traced(model)
     modules = dict(model.named_modules())
     owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
@@ -268,8 +240,6 @@ def _chains(model: Any) -> list[_Chain]:
 
 def _traced(model: Any) -> list[Any]:
     import inspect
-
-    from torch import fx
 
     class Tracer(fx.Tracer):
         def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
@@ -311,8 +281,6 @@ class _Walk:
         layer = self.modules.get(user.target) if user.op == "call_module" else None
         if layer is None or self.uses[user.target] > 1:
             return False
-        from torch import nn
-
         if isinstance(layer, nn.Conv2d):
             return self._reads_image(user, layer)
         if isinstance(layer, nn.Linear):
@@ -349,13 +317,10 @@ class _Walk:
         return bool(fits and self.owners[id(layer.weight)] == 1)
 
 
-def _shrink(model: Any, chain: _Chain, amount: float, multiple: int) -> None:
-    import torch
-
+def _shrink(model: Any, chain: _Chain, amount: float) -> None:
     layer = model.get_submodule(chain.producer)
     channels = layer.weight.shape[0]
-    kept = channels - int(amount * channels + 1e-9)
-    kept = min(channels, max(1, -(-kept // multiple) * multiple))
+    kept = max(1, channels - int(amount * channels + 1e-9))
     order = torch.argsort(_importance(model, chain), descending=True, stable=True)
     keep = order[:kept].sort().values
     _cut_outputs(layer, keep)
@@ -375,8 +340,6 @@ def _importance(model: Any, chain: _Chain) -> Any:
     """Return one value a channel: the norm of its filter, as the first batch norm behind it scales
     it.
     """
-    import torch
-
     size = model.get_submodule(chain.producer).weight.detach().flatten(1).norm(dim=1)
     for name in chain.followers:
         follower = model.get_submodule(name)
@@ -391,8 +354,6 @@ def _importance(model: Any, chain: _Chain) -> Any:
 
 def _select(layer: Any, index: Any, *names: str) -> None:
     """Keep a part of each of these tensors of a layer, in place; those that it lacks stay None."""
-    import torch
-
     for name in names:
         old = getattr(layer, name)
         if old is not None:
@@ -411,9 +372,99 @@ def _cut_inputs(layer: Any, keep: Any, channels: int) -> None:
     """Drop what reads the removed channels; a linear layer behind a flattened image reads several
     values of each.
     """
-    import torch
-
     each = layer.weight.shape[1] // channels
     columns = (keep[:, None] * each + torch.arange(each, device=keep.device)).flatten()
     _select(layer, (slice(None), columns), "weight")
     setattr(layer, "in_channels" if hasattr(layer, "in_channels") else "in_features", len(columns))
+
+
+# Half of a row of the weight matrix is stored, in tiles: the least multiples of rows and columns
+# that PyTorch's 2:4 kernels take in half precision (torch/sparse/semi_structured.py).
+_ROWS, _COLUMNS = 32, 64
+
+
+def to_sparse(
+    model: Any,
+    format: str = "csr",
+    *,
+    skip: Iterable[str] = (),
+) -> Any:
+    """Return a finished copy whose layers store and multiply only the weights that are not zero.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Usually pruned; it is not changed.
+    format : str
+        "csr" on any device (compressed sparse rows; each value with its column's index), or "2:4"
+        on an NVIDIA GPU of compute capability 8.0 or newer (linear layers in half precision, pruned
+        with ``pattern="2:4"``).
+    skip : iterable of str, optional
+        Names of layers to leave out, of all that fit the format.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or a layer does not have the format's pattern.
+    DeviceError
+        If the device has no kernels for the format; the message says what to use instead.
+    """
+    _given.word("to_sparse", "format", format, ("csr", "2:4"))
+    done = finish(model)
+    found = compressed_layers.chosen("to_sparse", done, skip)
+    if format == "2:4":
+        return _semi_structured(done, found)
+    for name, layer in found.items():
+        if layer.weight.device.type == "mps":
+            raise DeviceError(
+                "to_sparse: PyTorch has no CSR products on Apple's GPU; expected a CPU or CUDA "
+                "device. Use model.cpu() first."
+            )
+        if isinstance(layer, torch.nn.Conv2d) and layer.groups != 1:
+            continue  # a grouped convolution stays dense
+        with _quiet():
+            done = compressed_layers.replace(done, name, Sparse(layer).eval())
+    return done
+
+
+def _semi_structured(model: Any, found: dict[str, Any]) -> Any:
+    fits = {name: layer for name, layer in found.items() if isinstance(layer, torch.nn.Linear)}
+    if not fits:
+        raise InputError(
+            "to_sparse: format='2:4' and no linear layer; expected at least one. Use format='csr'."
+        )
+    for name, layer in fits.items():
+        weight = layer.weight.detach()
+        reason = compressed_layers.two_four_refusal(weight.device)
+        if reason:
+            raise DeviceError(f"to_sparse: {reason} Use format='csr', or keep the dense weights.")
+        if (
+            weight.dtype not in (torch.float16, torch.bfloat16)
+            or weight.shape[0] % _ROWS
+            or weight.shape[1] % _COLUMNS
+        ):
+            raise InputError(
+                f"to_sparse: {name} is {weight.dtype} of shape {tuple(weight.shape)}; expected "
+                f"float16 or bfloat16 with multiples of {_ROWS} rows and {_COLUMNS} columns. "
+                "Convert with model.half(), or skip this layer."
+            )
+        if not torch.equal(weight * two_of_four(weight).to(weight.dtype), weight):
+            raise InputError(
+                f"to_sparse: {name} has more than two of four neighbors that are not zero. Prune "
+                "with pattern='2:4' first."
+            )
+        with _quiet():
+            layer.weight = torch.nn.Parameter(
+                torch.sparse.to_sparse_semi_structured(weight), requires_grad=False
+            )
+    return model
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out PyTorch's note that its sparse formats are in beta: it would stand once a process,
+    in the middle of a lesson.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is in (beta|prototype).*")
+        yield

@@ -20,17 +20,27 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+from torch.nn.utils import parametrize
+
 from gpulab import _given
-from gpulab.compression import _targets, integer_layers
-from gpulab.compression._targets import finish
-from gpulab.compression.integer_layers import Scheme
+from gpulab.compression import compressed_layers
+from gpulab.compression.compressed_layers import (
+    Aware,
+    Codebook,
+    Integer,
+    Mask,
+    Quantized,
+    Scheme,
+    check_padding,
+    finish,
+)
 from gpulab.errors import (
     DeviceError,
     InputError,
     MissingLibraryError,
     message_of,
     pip_command,
-    shown,
 )
 
 WEIGHTS = ("per-channel", "per-tensor")
@@ -51,9 +61,7 @@ def quantize(
     bits: int = 8,
     calibration: Any = None,
     arithmetic: str = "float",
-    layers: Iterable[str] | None = None,
     skip: Iterable[str] = (),
-    percentile: float = 100.0,
 ) -> Any:
     """Return a finished copy whose layers keep integers and scales in place of their weights.
 
@@ -75,11 +83,8 @@ def quantize(
         "float": float32 on the rounded values, on any device; saves memory, not time. "integer":
         PyTorch's 8-bit CPU kernels (needs activations="dynamic" and bits=8). "torchao": PyTorch's
         library for it, linear layers, 8 bits, per channel.
-    layers, skip : iterable of str, optional
-        Names of layers to quantize (all), and of those to leave in float32.
-    percentile : float
-        For "static": the range ends at this percentile of a batch's calibration values and begins
-        at 100 minus it; 100 takes the largest and the smallest value.
+    skip : iterable of str, optional
+        Names of layers to leave in float32.
 
     Returns
     -------
@@ -109,19 +114,17 @@ def quantize(
             "calibration=x with activations='static'."
         )
     done = finish(model)
-    found = _targets.chosen("quantize", done, layers, skip)
+    found = compressed_layers.chosen("quantize", done, skip)
     if arithmetic == "torchao":
         return _with_torchao(done, found, scheme)
     if arithmetic == "integer":
         return _with_integers(done, found, scheme)
-    from gpulab.compression._modules import Quantized
-
     ranges: dict[str, Any] = {}
     if activations == "static":
-        ranges = observe(done, found, calibration, percentile)
+        ranges = observe(done, found, calibration)
     for name, layer in found.items():
         low, high = ranges.get(name, (None, None))
-        done = _targets.replace(done, name, Quantized(layer, scheme, low, high).eval())
+        done = compressed_layers.replace(done, name, Quantized(layer, scheme, low, high).eval())
     return done
 
 
@@ -131,7 +134,6 @@ def quantize_aware(
     activations: str | None = None,
     *,
     bits: int = 8,
-    layers: Iterable[str] | None = None,
     skip: Iterable[str] = (),
 ) -> Any:
     """Return a copy for quantization-aware training: it rounds in the forward pass only. ``finish``
@@ -141,7 +143,7 @@ def quantize_aware(
     ----------
     model : torch.nn.Module
         Usually trained already; masks of a pruned model are kept.
-    weights, activations, bits, layers, skip
+    weights, activations, bits, skip
         As for ``quantize``; the range of "static" inputs is followed while the model trains and
         frozen in evaluation.
 
@@ -150,14 +152,12 @@ def quantize_aware(
     InputError
         If an argument is invalid, or a finished layer does not support a convolution's padding.
     """
-    from gpulab.compression._modules import Aware, check_padding
-
     scheme = _scheme("quantize_aware", weights, activations, bits)
-    copied = _targets.duplicate("quantize_aware", model)
-    for name, layer in _targets.chosen("quantize_aware", copied, layers, skip).items():
+    copied = compressed_layers.duplicate("quantize_aware", model)
+    for name, layer in compressed_layers.chosen("quantize_aware", copied, skip).items():
         check_padding(layer)  # before the training and not after it, when ``finish`` would refuse
         new = Aware(layer, scheme, _MOMENTUM)
-        copied = _targets.replace(copied, name, new.train(layer.training))
+        copied = compressed_layers.replace(copied, name, new.train(layer.training))
     return copied
 
 
@@ -165,33 +165,29 @@ def _scheme(function: str, weights: Any, activations: Any, bits: Any) -> Scheme:
     _given.word(function, "weights", weights, WEIGHTS)
     if activations is not None:
         _given.word(function, "activations", activations, ("dynamic", "static"))
-    return Scheme(weights, _targets.whole(function, "bits", bits, 2, 8), activations, 8)
+    return Scheme(weights, _given.whole(function, "bits", bits, 2, 8), activations, 8)
 
 
 def _with_integers(done: Any, found: dict[str, Any], scheme: Scheme) -> Any:
-    from gpulab.compression._modules import Integer, Quantized
-
     if scheme.activations != "dynamic" or scheme.bits != 8:
         raise InputError(
             f"quantize: arithmetic='integer' with activations={scheme.activations!r} and "
             f"bits={scheme.bits}; expected 'dynamic' and bits=8, for which PyTorch has CPU "
             "kernels. Pass these, or arithmetic='float'."
         )
-    integer_layers.check(next(iter(found.values())).weight.device)
-    refused = integer_layers.refusal("cpu", convolution=True)
-    integers = Scheme(scheme.weights, 8, "dynamic", integer_layers.activation_bits())
+    compressed_layers.check(next(iter(found.values())).weight.device)
+    refused = compressed_layers.refusal("cpu", convolution=True)
+    integers = Scheme(scheme.weights, 8, "dynamic", compressed_layers.activation_bits())
     for name, layer in found.items():
         # a convolution without such a kernel keeps its integers and computes in float32
         stays = refused and hasattr(layer, "groups")
-        done = _targets.replace(
+        done = compressed_layers.replace(
             done, name, (Quantized(layer, scheme) if stays else Integer(layer, integers)).eval()
         )
     return done
 
 
-def observe(
-    model: Any, found: dict[str, Any], calibration: Any, percentile: float = 100.0
-) -> dict[str, tuple[Any, Any]]:
+def observe(model: Any, found: dict[str, Any], calibration: Any) -> dict[str, tuple[Any, Any]]:
     """Return the smallest and largest input of each layer, as 0-dimensional tensors, over the
     calibration inputs.
 
@@ -200,13 +196,6 @@ def observe(
     InputError
         If there is no input, one is not finite, or the model raises on it.
     """
-    import torch
-
-    if not _given.is_finite(percentile) or not 50 < percentile <= 100:
-        raise InputError(
-            f"quantize: percentile={shown(percentile)}; expected a number over 50, up to 100. "
-            "Leave it out for 100."
-        )
     batches = (
         [calibration]
         if isinstance(calibration, torch.Tensor)
@@ -221,7 +210,7 @@ def observe(
 
     def watch(name: str) -> Callable[..., None]:
         def look(_: Any, inputs: tuple[Any, ...]) -> None:
-            seen[name].append(_ends(inputs[0].detach(), percentile))
+            seen[name].append(torch.aminmax(inputs[0].detach()))
 
         return look
 
@@ -258,20 +247,7 @@ def observe(
     return found_ranges
 
 
-def _ends(x: Any, percentile: float) -> tuple[Any, Any]:
-    import torch
-
-    if percentile == 100:
-        low, high = torch.aminmax(x)
-        return low, high
-    flat, beyond = x.flatten().float().sort().values, (100 - percentile) / 100
-    first = int(beyond * (flat.numel() - 1))
-    return flat[first], flat[flat.numel() - 1 - first]
-
-
-def share_weights(
-    model: Any, clusters: int = 16, *, layers: Iterable[str] | None = None, skip: Iterable[str] = ()
-) -> Any:
+def share_weights(model: Any, clusters: int = 16, *, skip: Iterable[str] = ()) -> Any:
     """Return a copy whose layers each have only ``clusters`` different weights, ready to be
     fine-tuned: the codebooks are what is trained.
 
@@ -282,8 +258,8 @@ def share_weights(
     clusters : int
         Entries of each layer's codebook, 2 to 256; an index takes log2 of that many bits, rounded
         up.
-    layers, skip : iterable of str, optional
-        Names of layers to share (all linear and convolutional ones), and of those to leave out.
+    skip : iterable of str, optional
+        Names of linear and convolutional layers to leave out.
 
     Raises
     ------
@@ -297,19 +273,14 @@ def share_weights(
     >>> len(shared.layers[1].weight.unique())
     4
     """
-    copied = _targets.duplicate("share_weights", model)
-    clusters = _targets.whole("share_weights", "clusters", clusters, 2, 256)
-    for layer in _targets.chosen("share_weights", copied, layers, skip).values():
+    copied = compressed_layers.duplicate("share_weights", model)
+    clusters = _given.whole("share_weights", "clusters", clusters, 2, 256)
+    for layer in compressed_layers.chosen("share_weights", copied, skip).values():
         _share(layer, clusters)
     return copied
 
 
 def _share(layer: Any, clusters: int) -> None:
-    import torch
-    from torch.nn.utils import parametrize
-
-    from gpulab.compression._modules import Codebook, Mask
-
     kept = None
     if parametrize.is_parametrized(layer, "weight"):
         if any(not isinstance(each, Mask) for each in layer.parametrizations.weight):
@@ -318,7 +289,7 @@ def _share(layer: Any, clusters: int) -> None:
                 "ones. Begin with the plain model."
             )
         kept = layer.parametrizations.weight[0].mask != 0
-        _targets.plain(layer)
+        compressed_layers.plain(layer)
     weight = layer.weight.detach()
     kept = torch.ones_like(weight, dtype=torch.bool) if kept is None else kept
     # On the CPU: not every accelerator has the float64 in which the means are taken.
@@ -336,8 +307,6 @@ def k_means(values: Any, clusters: int) -> tuple[Any, Any]:
 
     With no more different values than clusters the codebook is those values.
     """
-    import torch
-
     distinct, inverse = torch.unique(values, return_inverse=True)
     if len(distinct) <= clusters:
         return distinct, inverse
@@ -372,8 +341,6 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
     DeviceError
         If torchao refuses this device.
     """
-    import torch
-
     if scheme.weights != "per-channel" or scheme.bits != 8 or scheme.activations == "static":
         raise InputError(
             f"quantize: arithmetic='torchao' with weights={scheme.weights!r}, bits={scheme.bits}, "

@@ -26,10 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from gpulab import _files
-from gpulab.compression import _targets
-from gpulab.compression._targets import finish
+from gpulab.compression import compressed_layers
+from gpulab.compression._quantize import quiet_torchao
+from gpulab.compression.compressed_layers import finish
 from gpulab.errors import (
     CheckpointError,
     GpulabError,
@@ -108,7 +110,7 @@ def size_on_disk(model: Any) -> int:
 
 def packed(model: Any) -> bytes:
     """Return the file's content."""
-    _targets.module("save", model)
+    compressed_layers.module("save", model)
     header: dict[str, Any] = {}
     body = io.BytesIO()
     seen: dict[Any, str] = {}
@@ -133,8 +135,6 @@ def _identity(tensor: Any) -> Any:
     """Return what two names of one tensor have in common; None where there is no plain storage to
     tell by.
     """
-    import torch
-
     if (
         type(tensor) not in (torch.Tensor, torch.nn.Parameter)
         or tensor.layout is not torch.strided
@@ -146,8 +146,6 @@ def _identity(tensor: Any) -> Any:
 
 def _smallest(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
     """Return the header's entry and the bytes of the smallest form."""
-    import torch
-
     name = str(tensor.dtype).removeprefix("torch.")
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or name not in _DTYPES:
         return _foreign(tensor)
@@ -176,8 +174,6 @@ def _smallest(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
 
 def _as_numpy(tensor: Any) -> np.ndarray:
     """Return a flat array; bfloat16, which numpy does not have, as its 16 bits."""
-    import torch
-
     view = (
         tensor.flatten().view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor.flatten()
     )
@@ -207,8 +203,6 @@ def _unpack_bits(content: bytes, bits: int, count: int) -> np.ndarray:
 
 def _foreign(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
     """Return a tensor of a library's own kind, in PyTorch's own file format."""
-    import torch
-
     file = io.BytesIO()
     torch.save(tensor, file)
     return {"form": "torch", "shape": list(tensor.shape)}, [file.getvalue()]
@@ -265,8 +259,6 @@ def _entries(content: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def _restored(entry: dict[str, Any], parts: list[bytes]) -> Any:
-    import torch
-
     if entry["form"] == "torch":
         return _load_foreign(parts[0])
     shape = entry["shape"]
@@ -297,10 +289,6 @@ def _values(entry: dict[str, Any], parts: list[bytes], plain: np.dtype, count: i
 
 
 def _load_foreign(content: bytes) -> Any:
-    import torch
-
-    from gpulab.compression._quantize import quiet_torchao
-
     if b"torchao" in content:
         try:
             with quiet_torchao():

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gpulab import _given
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result, html_more_notes
 from gpulab.timing.results import format_interval
+from gpulab.timing.statistics import t_quantile
 from gpulab.training import Accuracy
 from gpulab.units import format_bytes, format_flops, format_ratio, format_seconds, plural
 
@@ -210,8 +212,6 @@ class WeighedModel(Result):
             return None
         if len(self.accuracies) == 1:
             return self.accuracies[0].interval
-        from gpulab.timing.statistics import t_quantile
-
         n = len(self.accuracies)
         spread = math.sqrt(
             sum((each.ratio - self.accuracy) ** 2 for each in self.accuracies) / (n - 1)
@@ -267,8 +267,6 @@ class Weighing(Result):
 
     def __getitem__(self, label: str) -> WeighedModel:
         """Return the model with that label."""
-        from gpulab import _given
-
         return self.models[
             [each.label for each in self.models].index(
                 _given.word("Weighing", "label", label, [m.label for m in self.models])

@@ -1,7 +1,15 @@
 """What holds a device's memory, what a training step needs, and how to free memory."""
 
-from gpulab.memory._release import Released, release
-from gpulab.memory._snapshot import CellMemory, DeviceUse, HeldTensor, Snapshot, Watch, snapshot
+from gpulab.memory._snapshot import (
+    CellMemory,
+    DeviceUse,
+    HeldTensor,
+    Released,
+    Snapshot,
+    Watch,
+    release,
+    snapshot,
+)
 from gpulab.memory._traffic import OperatorTraffic, Traffic, traffic
 from gpulab.memory.predictions import largest_batch, predict, trace
 from gpulab.memory.results import CATEGORIES, LiveTensor, MemoryTrace, Prediction, Timeline

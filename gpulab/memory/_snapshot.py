@@ -1,26 +1,35 @@
 """What holds a device's memory now, where every byte has an owner and the parts sum to the whole;
-and what one cell does to it: its peak, what it keeps, what it frees.
+what one cell does to it (its peak, what it keeps, what it frees); and how to free what a failed
+cell left behind.
+
+When a cell raises, Python keeps the last traceback for the debugger; its frames keep every local
+variable of the functions that failed, so after an out-of-memory error the memory stays full
+(pytorch/pytorch#27600, ipython/ipython#11572).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import sys
+import traceback
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
-from gpulab import devices
+from gpulab import _given, devices
 from gpulab.devices import host_facts, nvml
 from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Evidence, Note
+from gpulab.memory.tracker import StorageTracker, living, shape_of
 from gpulab.results import Result
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 # Names are looked for inside lists, tuples and mappings down to this depth, and among this many of
 # their items: deeper or longer nests are data structures of a library, whose places mean nothing to
@@ -224,9 +233,6 @@ def _device_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tu
 
 def torch_bytes(where: devices.Device) -> tuple[int, int]:
     """Return (held by tensors, taken from the driver) of PyTorch's allocator on an accelerator."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return 0, 0
     if where.kind == "mps":
         held, taken = torch.mps.current_allocated_memory, torch.mps.driver_allocated_memory
         return int(held()), int(taken())
@@ -308,8 +314,7 @@ def _found(
     for node, name in graphs.items():
         for path, array in _kept_by(node, name):
             take(path, array)
-    torch = sys.modules.get("torch")
-    kinds: list[type] = [] if torch is None else [torch.Tensor]
+    kinds: list[type] = [torch.Tensor]
     for kind in kinds:  # grows: all classes derived from PyTorch's tensor
         kinds += type.__subclasses__(kind)
     for item in living(kinds):
@@ -340,38 +345,16 @@ def _node(array: Any) -> Any:
         return None
 
 
-def living(kinds: Iterable[type]) -> list[Any]:
-    """Return all objects of exactly these types that Python's collector knows; it knows a million
-    others, so no line runs for each.
-    """
-    wanted, objects = set(map(id, kinds)), gc.get_objects()
-    return [
-        item
-        for item, kind in zip(objects, map(id, map(type, objects)), strict=True)
-        if kind in wanted
-    ]
-
-
 def _is_tensor(item: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and issubclass(type(item), torch.Tensor)
-
-
-def shape_of(array: Any) -> tuple[int, ...]:
-    """Return an array's shape; of a nested tensor, which has none, how many elements it holds."""
-    return (
-        (int(array.numel()),)
-        if getattr(array, "is_nested", False)
-        else tuple(int(n) for n in array.shape)
-    )
+    return issubclass(type(item), torch.Tensor)  # a mock's __class__ is not asked
 
 
 def storage_of(array: Any, where: devices.Device) -> tuple[str, int, int] | None:
     """Return (library, storage, bytes) of an array on the device, or None for one that holds no
     memory there.
     """
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None and _is_tensor(array):
+    cupy = sys.modules.get("cupy")
+    if _is_tensor(array):
         # a lazy layer's parameter has no memory yet
         is_dense = not torch.nn.parameter.is_lazy(array) and array.layout is torch.strided
         place = array.device.type, array.device.index or 0
@@ -412,15 +395,15 @@ def _life(array: Any) -> Callable[[], Any]:
 
 def arrays_in(path: str, value: Any, depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
     """Yield the arrays that a value holds, each with the path that leads to it."""
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    cupy = sys.modules.get("cupy")
     if isinstance(value, np.ndarray) or (cupy is not None and isinstance(value, cupy.ndarray)):
         yield path, value
     elif _is_tensor(value):
         yield from _with_gradient(path, value)
-    elif torch is not None and isinstance(value, torch.nn.Module):
+    elif isinstance(value, torch.nn.Module):
         for name, tensor in [*value.named_parameters(), *value.named_buffers()]:
             yield from _with_gradient(f"{path}.{name}", tensor)
-    elif torch is not None and isinstance(value, torch.optim.Optimizer):
+    elif isinstance(value, torch.optim.Optimizer):
         for number, state in enumerate(value.state.values()):
             kept = [(name, tensor) for name, tensor in state.items() if _is_tensor(tensor)]
             yield from ((f"{path}.state[{number}].{name}", tensor) for name, tensor in kept)
@@ -527,8 +510,6 @@ class Watch:
         self.names, self.failed = names, False
 
     def __enter__(self) -> Watch:
-        from gpulab.memory.tracker import StorageTracker
-
         self._devices = devices.available()
         self._before = {
             where: {key: _life(entries[0][1]) for key, entries in _found(where, self.names).items()}
@@ -582,9 +563,207 @@ def _peak(where: devices.Device, reset: bool = False) -> int:
     """Return PyTorch's peak since the last reset, or 0 where its allocator keeps none (MPS)."""
     if where.torch_type not in ("cuda", "xpu"):
         return 0
-    import torch
-
     where.synchronize()
     allocator = getattr(torch, where.torch_type)
     ask = allocator.reset_peak_memory_stats if reset else allocator.max_memory_allocated
     return int(ask(where.index) or 0)
+
+
+@dataclass(frozen=True)
+class Released(Result):
+    """The memory that was freed, measured before and after.
+
+    Attributes
+    ----------
+    device : str
+    device_free_before_bytes, device_free_after_bytes : int or None
+        Free memory of the device; None where it is not reported.
+    host_resident_before_bytes, host_resident_after_bytes : int
+        Physical memory of this process.
+    what : tuple of str
+        What was done, and what is still held, in sentences.
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    device: str
+    device_free_before_bytes: int | None
+    device_free_after_bytes: int | None
+    host_resident_before_bytes: int
+    host_resident_after_bytes: int
+    what: tuple[str, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    @property
+    def freed_host_bytes(self) -> int:
+        """How many bytes this process shrank by; negative if it grew."""
+        return self.host_resident_before_bytes - self.host_resident_after_bytes
+
+    @property
+    def freed_device_bytes(self) -> int:
+        """How many bytes were freed on the device; on a CPU, how many bytes this process shrank
+        by.
+        """
+        if self.device == "cpu":
+            return self.freed_host_bytes
+        if self.device_free_before_bytes is None or self.device_free_after_bytes is None:
+            return 0
+        return self.device_free_after_bytes - self.device_free_before_bytes
+
+    def __repr__(self) -> str:
+        return (
+            f"<{format_bytes(self.freed_device_bytes)} freed on {self.device}, "
+            f"{format_bytes(self.freed_host_bytes)} in this process>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the bytes that were freed, then what was done."""
+        rows = [(f"freed on {self.device}", format_bytes(self.freed_device_bytes))]
+        if self.device != "cpu":
+            rows.append(("this process shrank by", format_bytes(self.freed_host_bytes)))
+        rows += [("", sentence) for sentence in self.what]
+        rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
+        return ("released", ""), rows
+
+
+def release(device: Any = None, outputs: bool = False) -> Released:
+    """Free what the last failure holds and what allocators keep, and report how many bytes were
+    freed.
+
+    Clears the local variables in the frames of the last traceback (its text stays; ``%debug`` can
+    no longer look into them), collects garbage, and empties the caches of torch, CuPy and, on
+    Linux, the C library. Your variables are never touched.
+
+    Parameters
+    ----------
+    device : None, str or Device
+        Whose free memory is compared; None takes the best one available. Caches of all devices are
+        emptied.
+    outputs : bool
+        Also drop arrays from IPython's output cache (``Out``, ``_``, ``_3``, ...). False only
+        reports them.
+
+    Returns
+    -------
+    Released
+
+    Raises
+    ------
+    DeviceError
+        If the machine has no such device, or it vanished.
+    InputError
+        If ``outputs`` is neither True nor False.
+
+    Examples
+    --------
+    >>> from gpulab import memory
+    >>> memory.release("cpu").device
+    'cpu'
+    """
+    outputs = _given.flag("release", "outputs", outputs)
+    where = devices.find(device)
+    if not where.is_cpu:
+        where.synchronize()  # work in flight still holds its tensors
+    free, resident = where.free_bytes, host_facts.resident_bytes()
+    what = [_clear_tracebacks(), *_outputs(where, drop=outputs)]
+    what.append(f"Collected garbage ({gc.collect()} unreachable objects).")
+    with devices.guard(f"release: emptying the caches of {where}"):
+        what += _empty_caches()
+    # glibc's call gives free pages back to the system; other C libraries have none
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+    return Released(
+        device=str(where),
+        device_free_before_bytes=free,
+        device_free_after_bytes=where.free_bytes,
+        host_resident_before_bytes=resident,
+        host_resident_after_bytes=host_facts.resident_bytes(),
+        what=tuple(what),
+        notes=(),
+        evidence=Evidence.measured(where.name),
+    )
+
+
+def _failures() -> Iterator[BaseException]:
+    """Yield the last errors that Python and IPython keep, with their causes and contexts."""
+    waiting = [getattr(sys, "last_exc", None), getattr(sys, "last_value", None), sys.exc_info()[1]]
+    seen: set[int] = set()
+    while waiting:
+        error = waiting.pop()
+        if isinstance(error, BaseException) and id(error) not in seen:
+            seen.add(id(error))
+            yield error
+            waiting += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
+
+
+def _clear_tracebacks() -> str:
+    frames = 0
+    kept = [getattr(sys, "last_traceback", None), *(each.__traceback__ for each in _failures())]
+    for held in {id(each): each for each in kept if each is not None}.values():
+        traceback.clear_frames(held)
+        for frame, _ in traceback.walk_tb(held):
+            frames += 1
+            # Up to Python 3.12 a frame keeps the dictionary that it once showed to a debugger or to
+            # IPython, and clear() leaves that alone; reading f_locals again brings it up to date,
+            # which empties it.
+            _ = frame.f_locals
+    if not frames:
+        return "No failed cell's traceback was kept."
+    return f"Cleared the local variables in {plural(frames, 'frame')} of the last traceback."
+
+
+def _outputs(where: devices.Device, drop: bool) -> list[str]:
+    module = sys.modules.get("IPython.core.getipython")  # found without importing IPython
+    shell = module.get_ipython() if module is not None else None
+    if shell is None:
+        return []
+    cache = shell.user_ns.get("_oh", {})
+    holding: dict[Any, int] = {}
+    for number, value in list(cache.items()):
+        keys = [storage_of(array, where) for _, array in arrays_in("", value)]
+        nbytes = sum({key[:2]: key[2] for key in keys if key is not None}.values())
+        if nbytes:
+            holding[number] = nbytes
+    if not holding:
+        return []
+    listed = ", ".join(
+        f"Out[{number}] {format_bytes(nbytes)}"
+        for number, nbytes in sorted(holding.items(), key=lambda item: -item[1])[:5]
+    )
+    if not drop:
+        return [
+            f"IPython's output cache still holds arrays on {where}: {listed}. Call "
+            "gl.memory.release(outputs=True) to drop them."
+        ]
+    dropped = [cache.pop(number) for number in holding]
+    # IPython keeps the names in both
+    for namespace in (shell.user_ns, getattr(shell, "user_ns_hidden", {})):
+        for name, kept in list(namespace.items()):
+            if name.startswith("_") and any(kept is value for value in dropped):
+                namespace[name] = ""
+    hook = shell.displayhook
+    for name in ("_", "__", "___"):
+        if any(getattr(hook, name, None) is value for value in dropped):
+            setattr(hook, name, "")
+    return [f"Dropped from IPython's output cache: {listed}."]
+
+
+def _empty_caches() -> list[str]:
+    done, cupy, accelerators = [], sys.modules.get("cupy"), devices.available()[1:]
+    torch.clear_autocast_cache()
+    if accelerators:
+        before = sum(torch_bytes(each)[1] for each in accelerators)
+        if torch.cuda.is_initialized() and hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
+            torch._C._cuda_clearCublasWorkspaces()
+        getattr(torch, accelerators[0].torch_type).empty_cache()
+        after = sum(torch_bytes(each)[1] for each in accelerators)
+        done.append(f"PyTorch's cache released {format_bytes(before - after)}.")
+    if cupy is not None and cupy.cuda.is_available():
+        pool = cupy.get_default_memory_pool()
+        before = pool.total_bytes()
+        pool.free_all_blocks()
+        cupy.get_default_pinned_memory_pool().free_all_blocks()
+        done.append(f"CuPy's pool released {format_bytes(before - pool.total_bytes())}.")
+    return done

@@ -11,6 +11,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules import transformer
+from torch.utils._pytree import tree_leaves
+
 from gpulab import _given, devices
 from gpulab.errors import (
     DeviceError,
@@ -23,6 +28,7 @@ from gpulab.errors import (
     shown,
 )
 from gpulab.evidence import Evidence, Note
+from gpulab.memory import kernel_memory, training_step
 from gpulab.memory.results import (
     CATEGORIES,
     MemoryTrace,
@@ -30,6 +36,8 @@ from gpulab.memory.results import (
     free_bytes_of,
     largest_that_fits,
 )
+from gpulab.memory.tracker import Stopped, StorageTracker
+from gpulab.memory.training_step import optimizer_seen
 from gpulab.units import plural
 
 _SOURCE = (
@@ -137,12 +145,6 @@ def predict(
     >>> p.peak_by_category["parameters"], p.peak_by_category["gradients"]
     (4004000, 4004000)
     """
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    from gpulab.memory import kernel_memory, sandbox, training_step
-    from gpulab.memory.tracker import StorageTracker
-
     progress = _given.callback("predict", "progress", progress)
     stop = _given.callback("predict", "stop", stop)
     checkpoint = _given.flag("predict", "checkpoint", checkpoint)
@@ -162,7 +164,7 @@ def predict(
     ends: list[int] = []
     no_checkpoints: contextlib.AbstractContextManager[list[str]] = contextlib.nullcontext([])
     with (
-        sandbox.undisturbed(kind),
+        training_step.undisturbed(kind),
         _square_masks_causal(),
         fake_errors_unlogged(),
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -180,7 +182,9 @@ def predict(
         ) as step,
     ):
         for module in [
-            each for root in (step.model, *sandbox.modules_in(loss)) for each in root.modules()
+            each
+            for root in (step.model, *training_step.modules_in(loss))
+            for each in root.modules()
         ]:
             if isinstance(module, torch.nn.RNNBase):
                 forward = functools.partial(kernel_memory.in_small, tracker, module.forward)
@@ -223,9 +227,6 @@ def predict(
 @contextlib.contextmanager
 def _following(tracker: Any) -> Iterator[None]:
     """Follow what runs in the block; a stop ends it early."""
-    from gpulab.memory.tracker import Stopped
-    from gpulab.memory.training_step import optimizer_seen
-
     try:
         with contextlib.suppress(Stopped), optimizer_seen(tracker), tracker:
             yield
@@ -327,8 +328,6 @@ def largest_batch(
 
 
 def _device_type(model: Any, device: Any) -> str:
-    import torch
-
     if device is None:
         own = (
             model.parameters()
@@ -409,19 +408,10 @@ def trace(
     >>> t.peak_by_category["parameters"], t.peak_by_category["gradients"]
     (4004000, 4004000)
     """
-    import torch
-
-    from gpulab.memory import sandbox, training_step
-    from gpulab.memory.tracker import StorageTracker
-
     progress = _given.callback("trace", "progress", progress)
     stop = _given.callback("trace", "stop", stop)
     checkpoint = _given.flag("trace", "checkpoint", checkpoint)
-    if not _given.is_whole(steps) or not 1 <= steps <= _MOST_STEPS:
-        raise InputError(
-            f"trace: steps is {shown(steps)}; expected a whole number from 1 to {_MOST_STEPS}. "
-            "Pass steps=2."
-        )
+    steps = _given.whole("trace", "steps", steps, 1, _MOST_STEPS)
     training_step.check_precision("trace", precision)
     is_model = isinstance(model_or_fn, torch.nn.Module)
     if not is_model and not callable(model_or_fn):
@@ -436,7 +426,7 @@ def trace(
         label = type(model_or_fn).__name__
         _, factory = training_step.optimizer_factory("trace", optimizer)
         with (
-            sandbox.undisturbed(where.torch_type),
+            training_step.undisturbed(where.torch_type),
             training_step.on_substitutes(
                 "trace",
                 tracker,
@@ -492,11 +482,6 @@ def trace(
 
 
 def _device_of(model_or_fn: Any, inputs: Any) -> devices.Device:
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    from gpulab.memory import training_step
-
     try:
         parameters = (
             list(model_or_fn.parameters()) if isinstance(model_or_fn, torch.nn.Module) else []
@@ -548,8 +533,6 @@ def _square_masks_causal() -> Iterator[None]:
     """Let ``nn.Transformer`` take a square mask for the causal one: it would look at the values,
     which a fake has not.
     """
-    from torch.nn.modules import transformer
-
     name = "_detect_is_causal_mask"
     original = getattr(transformer, name)
 
@@ -567,8 +550,6 @@ def _square_masks_causal() -> Iterator[None]:
 
 def model_made_by(factory: Any, device_type: str) -> Any:
     """Return the model that a factory makes with fake tensors on a kind of device."""
-    import torch
-
     if not callable(factory):
         raise InputError(
             f"predict: model is {kind_of(factory)}; expected a torch.nn.Module or a function that "

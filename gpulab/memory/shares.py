@@ -19,8 +19,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
+
 from gpulab import _backends, _given, devices
 from gpulab.errors import DeviceError, InputError, shown
+from gpulab.memory.tracker import Cap
 from gpulab.units import format_bytes, parse_bytes
 
 VARIABLE = "GPULAB_GPU_MEMORY"
@@ -94,8 +97,6 @@ class Limit:
 
     def _enter_cap(self) -> None:
         if self._cap is None:
-            from gpulab.memory.tracker import Cap
-
             self._cap = Cap(self.device.torch_type, self.nbytes, self._on_top)
         if not self._on_top:
             self._cap.watch_living()
@@ -119,8 +120,6 @@ class Limit:
 
 
 def _memory_of(device: devices.Device) -> Any:
-    import torch
-
     return getattr(torch, device.torch_type)
 
 
@@ -213,8 +212,6 @@ def apply_share(environment: Any = None) -> str:
     wanted = (os.environ if environment is None else environment).get(VARIABLE, "").strip()
     if not wanted:
         return ""
-    import torch
-
     if not torch.cuda.is_available():
         return ""
     _backends.leave_memory()

@@ -5,14 +5,13 @@ backward pass makes. Views share one storage and count once; a storage dies when
 (PyTorch keeps one Python object per storage alive as long as the storage, so a weak reference to it
 shows this). What an operator allocates inside and frees before it returns is not seen here:
 ``_scratch`` estimates that apart.
-
-Imported only inside functions: the class needs torch when it is defined.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from gpulab.memory._snapshot import living, shape_of
 from gpulab.memory.results import CATEGORIES, LiveTensor, Timeline
 from gpulab.units import format_bytes
 
@@ -337,6 +335,27 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             LiveTensor(r.name, r.category or "temporary", r.nbytes, r.shape, r.dtype, r.operator)
             for r in alive
         ]
+
+
+def living(kinds: Iterable[type]) -> list[Any]:
+    """Return all objects of exactly these types that Python's collector knows; it knows a million
+    others, so no line runs for each.
+    """
+    wanted, objects = set(map(id, kinds)), gc.get_objects()
+    return [
+        item
+        for item, kind in zip(objects, map(id, map(type, objects)), strict=True)
+        if kind in wanted
+    ]
+
+
+def shape_of(array: Any) -> tuple[int, ...]:
+    """Return an array's shape; of a nested tensor, which has none, how many elements it holds."""
+    return (
+        (int(array.numel()),)
+        if getattr(array, "is_nested", False)
+        else tuple(int(n) for n in array.shape)
+    )
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:

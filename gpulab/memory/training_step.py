@@ -1,16 +1,286 @@
-"""One training step, the same for a trace (real) and for a prediction (fake)."""
+"""One training step, the same for a trace (real) and for a prediction (fake), on substitutes of the
+model's tensors.
+
+``trace`` uses clones, ``predict`` uses fake tensors. The caller's own tensors are never touched;
+the modules' attributes and the random generators are restored afterwards, even after an error.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import random
+import threading
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils._pytree import tree_map_only
+from torch.utils.checkpoint import checkpoint
+
 from gpulab import _given
 from gpulab.devices import translate
-from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown
-from gpulab.memory import sandbox
+from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown, with_article
+from gpulab.memory.tracker import Stopped
+
+# One at a time: two threads that lend tensors to the same model would put back each other's.
+_ONE_AT_A_TIME = threading.RLock()
+# Fake integers and masks up to this many (a batch's lengths) keep their values: what is computed
+# from them alone is known.
+_VALUES = 4096
+
+
+class Lender:
+    """Make and remember the stand-in of each tensor, so that tied weights and views stay tied.
+
+    Parameters
+    ----------
+    new_storage : callable
+        From a tensor to an untyped storage of the same size: a clone, or a fake.
+    device : str or None
+        Where stand-ins live; None: each where its original does.
+    dtype : torch.dtype, optional
+        What floating-point tensors are converted to.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        new_storage: Callable[[Any], Any],
+        device: str | None,
+        dtype: Any = None,
+    ) -> None:
+        self.function, self.new_storage = function, new_storage
+        self.device, self.dtype = device, dtype
+        self._tensors: dict[int, tuple[Any, Any]] = {}
+        self._storages: dict[int, tuple[Any, Any]] = {}
+
+    def tensor(self, original: Any) -> Any:
+        """Return the stand-in of a tensor: same shape, strides, dtype and class, another
+        storage.
+        """
+        if id(original) not in self._tensors:
+            with torch.no_grad():
+                self._tensors[id(original)] = (original, self._make(original))
+        return self._tensors[id(original)][1]
+
+    def _make(self, original: Any) -> Any:
+        kind = type(original)
+        if isinstance(original, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)):
+            raise InputError(
+                f"{self.function}: the model has a lazy parameter without a shape; expected every "
+                "shape to be known. Call the model once on a small input first."
+            )
+        plain = (
+            kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
+            or kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        )
+        if (
+            original.layout is not torch.strided
+            or original.is_quantized
+            or original.is_nested
+            or not plain
+        ):
+            way = ".to_padded_tensor(0)" if original.is_nested else ".to_dense() or .dequantize()"
+            raise InputError(
+                f"{self.function}: {with_article(kind.__name__)} ({original.layout}, "
+                f"{original.dtype}) has no plain storage to trace; expected ordinary dense "
+                f"tensors. Convert it with {way} first."
+            )
+        source = original.detach()
+        storage = source.untyped_storage()
+        if storage._cdata not in self._storages:
+            self._storages[storage._cdata] = (storage, self.new_storage(source))
+        lent: Any = torch.empty(0, dtype=source.dtype, device=self.device or source.device)
+        place = source.storage_offset(), source.shape, source.stride()
+        lent.set_(self._storages[storage._cdata][1], *place)
+        if self.dtype is not None and source.is_floating_point():
+            lent = lent.to(self.dtype)
+        if source.is_conj():
+            lent = torch.conj(lent)
+        if source.is_neg():
+            lent = torch._neg_view(lent)
+        if isinstance(original, torch.nn.Parameter):
+            parameter = torch.nn.Parameter(lent, requires_grad=original.requires_grad)
+            parameter.__dict__.update(original.__dict__)
+            return parameter
+        lent.requires_grad_(original.requires_grad)
+        known = (
+            isinstance(lent, FakeTensor)
+            and kind is torch.Tensor
+            and original.is_cpu
+            and lent.numel() <= _VALUES
+        )
+        if known and not lent.is_floating_point():
+            with unset_fake_temporarily():
+                lent.constant = original.detach().clone()
+            lent.fake_mode.fake_tensor_converter.add_constant_storage_mapping(lent)
+        return lent
+
+    def everything(self, value: Any) -> Any:
+        """Return a nest of lists, tuples and mappings with each tensor replaced by its stand-in."""
+        try:
+            return tree_map_only(torch.Tensor, self.tensor, value)
+        except RecursionError as error:
+            raise InputError(
+                f"{self.function}: {kind_of(value)} in the inputs or the model contains itself; "
+                "expected lists, tuples and mappings of finite depth. Remove it."
+            ) from error
+
+
+def unwrapped(function: str, model: Any) -> Any:
+    """Return the plain module inside compiled and data-parallel wrappers; refuse what cannot be
+    followed.
+    """
+    parallel = torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
+    while isinstance(model, parallel) or hasattr(model, "_orig_mod"):
+        model = model.module if isinstance(model, parallel) else model._orig_mod
+    for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise InputError(
+                f"{function}: {type(module).__name__} is compiled TorchScript; expected a Python "
+                "module. Pass the original."
+            )
+    return model
+
+
+def modules_in(value: Any) -> list[Any]:
+    """Return the modules that a loss holds: itself, its closure, its defaults, and the globals that
+    it names.
+    """
+    if isinstance(value, torch.nn.Module):
+        return [value]
+    if isinstance(value, functools.partial):
+        held: list[Any] = [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, types.MethodType):
+        held = [value.__self__]
+    elif isinstance(value, types.FunctionType):
+        cells = value.__closure__ or ()
+        held = [cell.cell_contents for cell in cells if _is_filled(cell)]
+        held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        held += [
+            value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__
+        ]
+        held = [
+            item
+            for item in held
+            if isinstance(item, (torch.nn.Module, functools.partial, types.MethodType))
+        ]
+    else:
+        held = []
+    return [module for item in held for module in modules_in(item)]
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # a variable of the enclosing function that has no value yet
+        return False
+
+
+@contextlib.contextmanager
+def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
+    """Within the block, every tensor of the modules is its stand-in; afterwards all attributes are
+    as before.
+    """
+    modules = list({id(m): m for root in roots for m in root.modules()}.values())
+    with _ONE_AT_A_TIME:
+        kept = []
+        for module in modules:
+            attributes = dict(module.__dict__)
+            containers = [v for v in attributes.values() if isinstance(v, (dict, list, set))]
+            kept.append((module, attributes, [(each, each.copy()) for each in containers]))
+        try:
+            for module in modules:
+                _lend(lender, module)
+            yield
+        finally:
+            try:
+                _put_back(kept)
+            except KeyboardInterrupt:
+                # raised only once all is restored: else the rest of the model would keep the
+                # stand-ins
+                _put_back(kept)
+                raise
+
+
+def _put_back(kept: list[tuple[Any, dict[str, Any], list[tuple[Any, Any]]]]) -> None:
+    for module, attributes, containers in kept:
+        module.__dict__.clear()
+        module.__dict__.update(attributes)
+        for container, content in containers:
+            container.clear()
+            (container.extend if isinstance(container, list) else container.update)(content)
+
+
+def _lend(lender: Lender, module: Any) -> None:
+    attributes = module.__dict__
+    for group in ("_parameters", "_buffers"):
+        attributes[group] = {
+            name: None if t is None else lender.tensor(t) for name, t in attributes[group].items()
+        }
+    for name, value in list(attributes.items()):
+        if name in ("_parameters", "_buffers", "_modules") or name.endswith("_hooks"):
+            continue
+        attributes[name] = lender.everything(value)
+    if attributes.get("_compiled_call_impl") is not None:
+        attributes["_compiled_call_impl"] = None
+
+
+@contextlib.contextmanager
+def autocast_off(device_type: str) -> Iterator[None]:
+    """Suspend an autocast block of the caller's, and its depth, so that an inner block ends as an
+    outermost one does.
+    """
+    if not torch.is_autocast_enabled(device_type):
+        yield
+        return
+    depth = torch.autocast_increment_nesting() - 1
+    for _ in range(depth + 1):
+        torch.autocast_decrement_nesting()
+    torch.clear_autocast_cache()
+    torch.set_autocast_enabled(device_type, False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(device_type, True)
+        for _ in range(depth):
+            torch.autocast_increment_nesting()
+
+
+@contextlib.contextmanager
+def undisturbed(device_type: str) -> Iterator[None]:
+    """Suspend the caller's modes (no_grad, inference, autocast) in the block, and put the random
+    generators back after it.
+    """
+    with (
+        generators_kept(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        autocast_off(device_type),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def generators_kept() -> Iterator[None]:
+    """Put the random generators of Python, NumPy and torch back after the block."""
+    python, legacy = random.getstate(), np.random.get_state()
+    in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    try:
+        with torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
+
 
 # Name -> (dtype of autocast or None, dtype of the parameters or None, whether the loss is scaled).
 PRECISIONS: Mapping[str, tuple[str | None, str | None, bool]] = {
@@ -27,6 +297,18 @@ def check_precision(function: str, precision: str) -> tuple[str | None, str | No
     return PRECISIONS[_given.word(function, "precision", precision, PRECISIONS)]
 
 
+def optimizer_kinds() -> dict[str, Any]:
+    """Return PyTorch's optimizers by name in lower case, without those that need a closure."""
+    kinds: list[Any] = [getattr(torch.optim, name) for name in torch.optim.__all__]
+    return {
+        kind.__name__.lower(): kind
+        for kind in kinds
+        if isinstance(kind, type)
+        and issubclass(kind, torch.optim.Optimizer)
+        and kind not in (torch.optim.Optimizer, torch.optim.LBFGS)
+    }
+
+
 def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any], Any] | None]:
     """Return (name, callable from parameters to an optimizer) of a name, a factory or None.
 
@@ -36,8 +318,6 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
         If the name is not one of ``torch.optim``'s, or an optimizer was given instead of a way to
         make one.
     """
-    import torch
-
     if optimizer is None:
         return "no optimizer", None
     if isinstance(optimizer, torch.optim.Optimizer):
@@ -47,14 +327,7 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
             f"torch.optim.{type(optimizer).__name__}(parameters, lr=...)."
         )
     if isinstance(optimizer, str):
-        kinds: list[Any] = [getattr(torch.optim, name) for name in torch.optim.__all__]
-        known = {
-            kind.__name__.lower(): kind
-            for kind in kinds
-            if isinstance(kind, type)
-            and issubclass(kind, torch.optim.Optimizer)
-            and kind not in (torch.optim.Optimizer, torch.optim.LBFGS)
-        }
+        known = optimizer_kinds()
         if optimizer.lower() == "sgd-momentum":
             return "SGD with momentum", functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
         if optimizer.lower() not in known:
@@ -63,7 +336,7 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
                 f"{function}: optimizer {shown(optimizer)} is unknown; expected one of {names}, or "
                 "a factory. Pass 'adam'."
             )
-        kind: Any = known[optimizer.lower()]
+        kind = known[optimizer.lower()]
         return kind.__name__, functools.partial(kind, lr=1e-3)
     if not callable(optimizer):
         raise InputError(
@@ -85,8 +358,6 @@ def loss_of(function: str, value: Any) -> Any:
     InputError
         If there is no scalar tensor that depends on a parameter.
     """
-    import torch
-
     if isinstance(value, Mapping) and "loss" in value:
         value = value["loss"]
     elif not isinstance(value, torch.Tensor) and hasattr(value, "loss"):
@@ -115,8 +386,6 @@ class FakeScaler:
     """
 
     def __init__(self, device: str) -> None:
-        import torch
-
         self.scale_value = torch.full((), 65536.0, dtype=torch.float32, device=device)
         self.growth = torch.full((), 0, dtype=torch.int32, device=device)
 
@@ -126,8 +395,6 @@ class FakeScaler:
 
     def step(self, optimizer: Any) -> None:
         """Unscale the gradients in place, then take the optimizer's step."""
-        import torch
-
         inverse = self.scale_value.double().reciprocal().float()
         found = torch.full((), 0.0, dtype=torch.float32, device=inverse.device)
         gradients = [
@@ -203,8 +470,6 @@ class Step:
             self._guard("optimizer", self.optimizer.step)
 
     def _forward(self) -> Any:
-        import torch
-
         dtype = getattr(torch, self.autocast_dtype) if self.autocast_dtype else None
         with torch.autocast(self.device, dtype=dtype, enabled=dtype is not None):
             targets = () if self.targets is None else (self.targets,)
@@ -216,8 +481,6 @@ class Step:
         return loss_of(self.function, value)
 
     def _guard(self, part: str, call: Callable[[], Any]) -> Any:
-        from gpulab.memory.tracker import Stopped
-
         try:
             return call()
         except (GpulabError, Stopped):
@@ -246,15 +509,13 @@ def on_substitutes(
     Parameters
     ----------
     new_storage, device
-        As for ``sandbox.Lender``.
+        As for ``Lender``.
     """
-    import torch
-
-    model = sandbox.unwrapped(function, model)
+    model = unwrapped(function, model)
     half = PRECISIONS[precision][1]
-    lender = sandbox.Lender(function, new_storage, device, getattr(torch, half) if half else None)
-    roots = [model, *sandbox.modules_in(loss)]
-    with sandbox.lent(lender, roots):
+    lender = Lender(function, new_storage, device, getattr(torch, half) if half else None)
+    roots = [model, *modules_in(loss)]
+    with lent(lender, roots):
         batch, goals = lender.everything(inputs), lender.everything(targets)
         tracker.watch_modules(roots)
         tracker.watch_inputs((batch, goals))
@@ -297,9 +558,6 @@ def checkpointed(model: Any) -> Iterator[list[str]]:
 
     Gives a list that grows by one entry for each call of a child.
     """
-    import torch
-    from torch.utils.checkpoint import checkpoint
-
     calls: list[str] = []
 
     def recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -325,7 +583,6 @@ def checkpointed(model: Any) -> Iterator[list[str]]:
 @contextlib.contextmanager
 def optimizer_seen(tracker: Any) -> Iterator[None]:
     """Tell the tracker while any optimizer's ``step`` runs."""
-    from torch.optim import optimizer as module
 
     def enter(optimizer: Any, args: Any, kwargs: Any) -> None:
         for group in optimizer.param_groups:
@@ -339,8 +596,8 @@ def optimizer_seen(tracker: Any) -> Iterator[None]:
         tracker.in_optimizer = False
 
     handles = [
-        module.register_optimizer_step_pre_hook(enter),
-        module.register_optimizer_step_post_hook(leave),
+        register_optimizer_step_pre_hook(enter),
+        register_optimizer_step_post_hook(leave),
     ]
     try:
         yield

@@ -615,7 +615,7 @@ def _world(rank: int, ranks: int) -> Iterator[None]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from gpulab.memory.predictions import fake_errors_unlogged
-    from gpulab.memory.sandbox import autocast_off, generators_kept
+    from gpulab.memory.training_step import autocast_off, generators_kept
     from gpulab.parallel._rank_tracker import fake_rank
 
     with (

@@ -2,8 +2,17 @@
 
 from gpulab.precision._autocast import AutocastPolicy, AutocastRow, autocast_policy
 from gpulab.precision._formats import Format, format, formats
-from gpulab.precision._number import Number, nearby, number, number_from_bits
-from gpulab.precision._rounding import decode, encode, neighbours, round_to, spacing
+from gpulab.precision._rounding import (
+    Number,
+    decode,
+    encode,
+    nearby,
+    neighbours,
+    number,
+    number_from_bits,
+    round_to,
+    spacing,
+)
 from gpulab.precision._sums import (
     ProductError,
     ProductRow,

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 from gpulab import _given
-from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Evidence
 from gpulab.results import Result
 
@@ -327,22 +326,3 @@ def overflow_rule(function: str, one: Format, overflow: str | None) -> Overflow:
     ]
     _given.word(function, f"overflow of {one.name}", overflow, possible)
     return overflow  # type: ignore[return-value]
-
-
-def several(function: str, name: str, values: object) -> list[object]:
-    """Return what an iterable of names gives.
-
-    Raises
-    ------
-    InputError
-        If it is no iterable, or it raises.
-    """
-    try:
-        return _given.items(function, name, values)
-    except GpulabError:
-        raise
-    except Exception as error:  # whatever the caller's own iterable raises
-        raise InputError(
-            f"{function}: {name} raised {type(error).__name__}; expected several names. Pass a "
-            "list of them."
-        ) from error

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
-from gpulab import _given
+from gpulab import _given, devices
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.precision import _rounding
-from gpulab.precision._formats import Format, find, several
+from gpulab.precision._formats import Format, find
 from gpulab.precision._rounding import as_float64, generator, rounded
 from gpulab.results import Result
 from gpulab.units import plural
@@ -193,7 +194,7 @@ def sum_error(
 
 
 def _narrow(function: str, formats: Iterable[str]) -> list[Format]:
-    wanted = several(function, "formats", formats)
+    wanted = _given.items(function, "formats", formats)
     if not wanted:
         raise InputError(
             f"{function}: formats is empty; expected at least one of: {', '.join(_NARROW)}. Pass "
@@ -414,10 +415,6 @@ def _on_device(
     left: np.ndarray, right: np.ndarray, tried: Sequence[Format], exact: np.ndarray, device: Any
 ) -> tuple[list[ProductRow], Evidence]:
     """Multiply with PyTorch on a device, in each format that it multiplies plainly."""
-    import torch
-
-    from gpulab import devices
-
     where = devices.find(device)
     rows = []
     for one in tried:

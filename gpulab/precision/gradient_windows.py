@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from gpulab import _given, devices
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
+from gpulab.memory import training_step
 from gpulab.precision._formats import Format, find
 from gpulab.precision._rounding import as_float64
 from gpulab.results import Result
@@ -220,10 +222,6 @@ def gradients(
     """
     import copy
 
-    import torch
-
-    from gpulab.memory import training_step
-
     if not isinstance(model, torch.nn.Module):
         raise InputError(
             f"gradients: got {shown(model)}; expected a torch.nn.Module. Pass the model, then its "
@@ -262,8 +260,6 @@ def _generators(model: Any) -> list[int]:
 
 
 def _backward(model: Any, step: Any) -> dict[str, list[np.ndarray]]:
-    import torch
-
     found: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
 
     def keep(gradient: Any) -> None:

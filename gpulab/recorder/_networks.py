@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from gpulab import compression, networks, training
-from gpulab.compression import integer_layers, sparse_layers
+from gpulab.compression import compressed_layers
 from gpulab.devices import Device
 from gpulab.errors import GpulabError, InputError
 from gpulab.recorder._experiments import (
@@ -31,8 +31,8 @@ from gpulab.recorder._experiments import (
     refuse_long,
     timed,
 )
-from gpulab.training import Data, Task, Technique, jpeg_images, pipelines
-from gpulab.training.ladder_recordings import ALONE, EXPERIMENT, START, UP_TO, WITHOUT
+from gpulab.training import Data, Task, Technique, pipelines
+from gpulab.training.ladder_recordings import ALONE, EXPERIMENT, SCRIPT, UP_TO, WITHOUT
 
 # Where a call is long, such as ten steps, a case gets more of the budget: an interval needs twenty
 # calls.
@@ -97,10 +97,10 @@ def layers(device: Device) -> Iterable[Case]:
     yield linear("csr", "float32", _pruned(0.9), 0.9, THIRD, rows=1)
     if not device.is_cpu:
         yield linear("dense", "float32", dense, rank=THIRD)
-        if not sparse_layers.two_four_refusal(device):
+        if not compressed_layers.two_four_refusal(device):
             yield linear("2:4", "float16", _two_four, 0.5)
     yield linear("8-bit weights in float", "float32", compression.quantize, rank=THIRD)
-    if device.is_cpu and not integer_layers.refusal(device):
+    if device.is_cpu and not compressed_layers.refusal(device):
         yield linear("8-bit kernels", "float32", _quantized("dynamic", "integer"))
     if importlib.util.find_spec("torchao") is not None:
         floats = "float32" if device.is_cpu else "bfloat16"
@@ -215,8 +215,8 @@ def _loop(device: Device, reads: bool) -> Work:
     return Work(run, f"{_LOOP_STEPS} steps, {'reading' if reads else 'keeping'} the loss")
 
 
-def _batches() -> jpeg_images.BatchSet:
-    return jpeg_images.BatchSet(jpeg_images.jpegs(), _JPEG_BATCH, _JPEG_SIZE, _ENDLESS)
+def _batches() -> pipelines.BatchSet:
+    return pipelines.BatchSet(pipelines.jpegs(), _JPEG_BATCH, _JPEG_SIZE, _ENDLESS)
 
 
 def _decode() -> Work:
@@ -378,7 +378,7 @@ def speedup_ladder(device: Device) -> Iterable[Case]:
     if device.is_cpu:
         return
     case, here = functools.partial(_form, device), [one for one in _ladder() if _has(device, one)]
-    yield case(START, "", [], SECOND)
+    yield case(SCRIPT, "", [], SECOND)
     for number, one in enumerate(here, 1):
         yield case(UP_TO, one.name, here[:number], SECOND if number == len(here) else THIRD)
         yield case(ALONE, one.name, [one], THIRD)

@@ -1,24 +1,31 @@
 """Real training runs that the later notebooks share: small tasks, one configurable loop."""
 
-from gpulab.training._evaluate import evaluate, evaluate_models
 from gpulab.training._fit import fit, over_seeds
-from gpulab.training._hidden import HiddenWaits, WaitSite, hidden_waits
 from gpulab.training._ladder import ladder
-from gpulab.training._pipeline_results import PipelineResult, StepSpan, model_pipeline, replay
-from gpulab.training._profile import OperatorCost, Profile, ProfileSpan, profile
+from gpulab.training._profile import (
+    HiddenWaits,
+    OperatorCost,
+    Profile,
+    ProfileSpan,
+    WaitSite,
+    hidden_waits,
+    profile,
+)
 from gpulab.training._run import Run
 from gpulab.training._scripts import compare_scripts, speedup_report
-from gpulab.training._techniques import START, Technique, techniques
-from gpulab.training.data_tasks import Data, Task, task, tasks
+from gpulab.training.data_tasks import Data, Task, evaluate, evaluate_models, task, tasks
 from gpulab.training.ladder_recordings import (
+    START,
     RecordedLadder,
     RecordedRung,
     RecordedStep,
     RecordedSteps,
+    Technique,
     recorded_ladder,
     recorded_steps,
+    techniques,
 )
-from gpulab.training.pipelines import pipeline
+from gpulab.training.pipelines import PipelineResult, StepSpan, model_pipeline, pipeline, replay
 from gpulab.training.results import (
     PHASES,
     Accuracy,

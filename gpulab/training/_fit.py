@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from gpulab import _given, _interrupts, devices
-from gpulab.errors import InputError, StoppedError, message_of, shown
+from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.training import _checkpoint, backend_switches
-from gpulab.training._evaluate import Answers, accuracy_of, answers_of
+from gpulab.training import backend_switches
 from gpulab.training._run import Run
-from gpulab.training.data_tasks import Task, check_seed
+from gpulab.training.data_tasks import Answers, Task, accuracy_of, answers_of, check_seed
 from gpulab.training.data_tasks import task as find_task
 from gpulab.training.results import FitResult, SeedsResult
 
@@ -27,32 +24,10 @@ def fit(
     *,
     model: Any = None,
     device: Any = None,
-    precision: str = "float32",
-    batch_size: int | None = None,
-    epochs: int | None = None,
-    steps: int | None = None,
-    learning_rate: float | None = None,
-    optimizer: Any = "adam",
-    accumulate: int = 1,
-    checkpoint: bool = False,
-    compile: bool = False,
-    channels_last: bool = False,
-    fused: bool | None = None,
-    workers: int = 0,
-    prefetch: int = 0,
-    pinned: bool = False,
-    cuda_graph: bool = False,
-    loss_scale: Any = None,
-    clip: float | None = None,
-    loading: str = "batches",
-    read_loss: bool = False,
-    autotune: bool = False,
-    seed: int = 0,
-    save: Any = None,
-    resume: Any = None,
     progress: Callable[[float, str], None] | None = None,
     stop: Callable[[], bool] | None = None,
     clock: Callable[[], float] | None = None,
+    **options: Any,
 ) -> FitResult:
     """Train a task and return what it learned, how fast, in which memory, and how it ended.
 
@@ -120,9 +95,6 @@ def fit(
     seed : int
         Of the weights and the order of the batches. The same seed and options give the same losses,
         bit for bit, on the same machine.
-    save, resume : path, optional
-        Where to write a checkpoint (atomically), and from which one to continue, with losses equal
-        to those of one long run.
     progress : callable, optional
         ``progress(fraction, text)`` as the run goes on.
     stop : callable, optional
@@ -142,8 +114,6 @@ def fit(
         If an argument cannot be used, or a step of the model raises.
     OutOfMemoryError, DeviceError
         If a step does not fit into memory, or there is no such device.
-    CheckpointError
-        If the file to resume from is missing, damaged, or of another run.
     StoppedError
         If ``stop`` returned True before the first step.
     KeyboardInterrupt
@@ -160,39 +130,11 @@ def fit(
     """
     report = _given.callback("fit", "progress", progress)
     asked = _given.callback("fit", "stop", stop)
-    target = None if save is None else _checkpoint.path_of("fit", "save", save)
-    run = Run(
-        task,
-        model=model,
-        device=device,
-        precision=precision,
-        batch_size=batch_size,
-        epochs=epochs,
-        steps=steps,
-        learning_rate=learning_rate,
-        optimizer=optimizer,
-        accumulate=accumulate,
-        checkpoint=checkpoint,
-        compile=compile,
-        channels_last=channels_last,
-        fused=fused,
-        workers=workers,
-        prefetch=prefetch,
-        pinned=pinned,
-        cuda_graph=cuda_graph,
-        loss_scale=loss_scale,
-        clip=clip,
-        loading=loading,
-        read_loss=read_loss,
-        autotune=autotune,
-        seed=seed,
-        resume=resume,
-        clock=clock,
-    )
+    run = Run(task, model=model, device=device, clock=clock, **options)
     try:
         # the test too: an interrupt in its midst would lose the run
         with _interrupts.deferred() as interrupt:
-            return _driven(run, report, asked, target, interrupt)
+            return _driven(run, report, asked, interrupt)
     finally:
         run.close()
 
@@ -201,7 +143,6 @@ def _driven(
     run: Run,
     report: Callable[[float, str], None] | None,
     stop: Callable[[], bool] | None,
-    target: Path | None,
     interrupt: _interrupts.Interrupted,
 ) -> FitResult:
     """Drive a run to its end, or to where the learner ends it; return what was reached."""
@@ -212,7 +153,6 @@ def _driven(
     while not run.is_over:
         if interrupt.asked or (stop is not None and stop()):
             ended = "interrupted" if interrupt.asked else "stopped"
-            _save(run, target, notes)
             break
         reached = len(run.losses)
         try:
@@ -224,8 +164,6 @@ def _driven(
         now = len(run.losses)
         if report is not None:
             report(now / options.steps, f"step {now} of {options.steps}: loss {run.losses[-1]:.4g}")
-        if now % an_epoch == 0 or run.is_over:
-            _save(run, target, notes)
     if ended is not None:
         if not run.losses:
             if ended == "interrupted":
@@ -240,23 +178,6 @@ def _driven(
         notes.append(Note(ended, sentence))
     result = run.result(ended)
     return dataclasses.replace(result, notes=(*result.notes, *notes))
-
-
-def _save(run: Run, target: Path | None, notes: list[Note]) -> None:
-    """Write the checkpoint; a disk that takes none costs the checkpoint, never the run. A run that
-    has no step or has diverged keeps the last good one.
-    """
-    if target is None or not run.losses or run.first_bad_step is not None:
-        return
-    try:
-        run.save(target)
-    except OSError as error:
-        sentence = (
-            f"no checkpoint was written to {str(target)!r} ({message_of(error, 100)}). Free some "
-            "space, or save elsewhere."
-        )
-        if all(note.sentence != sentence for note in notes):
-            notes.append(Note("skipped", sentence))
 
 
 def over_seeds(
@@ -277,7 +198,7 @@ def over_seeds(
     progress, stop : callable, optional
         As in ``fit``; a stop or an interrupt keeps the complete runs.
     **options
-        As in ``fit``, except ``model``, ``seed``, ``save`` and ``resume``: each seed has its own.
+        As in ``fit``, except ``model`` and ``seed``: each seed has its own.
 
     Returns
     -------
@@ -304,13 +225,7 @@ def over_seeds(
     job, chosen = find_task(task), _seeds(seeds)
     report = _given.callback("over_seeds", "progress", progress)
     asked = _given.callback("over_seeds", "stop", stop)
-    own = sorted({"model", "seed", "save", "resume"} & set(options))
-    unknown = sorted(set(options) - set(inspect.signature(fit).parameters))
-    if unknown:
-        raise InputError(
-            f"over_seeds: got {', '.join(unknown)}; expected options of fit. See gl.training.fit? "
-            "for their names."
-        )
+    own = sorted({"model", "seed"} & set(options))
     if own:
         raise InputError(
             f"over_seeds: {', '.join(own)} was given; expected options that all seeds share. Leave "

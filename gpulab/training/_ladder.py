@@ -8,7 +8,6 @@ number of samples under the same seeds, and tested.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,19 +16,18 @@ import numpy as np
 
 from gpulab import _given, devices
 from gpulab.devices import Device
-from gpulab.errors import GpulabError, InputError, StoppedError, kind_of, shown
+from gpulab.errors import GpulabError, InputError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing.measuring import calm_collector
 from gpulab.timing.statistics import FEWEST_SAMPLES, median_interval, median_ratio, ratio_interval
 from gpulab.training import backend_switches
-from gpulab.training._evaluate import Answers, accuracy_of, difference_over_seeds
-from gpulab.training._fit import fit
 from gpulab.training._run import Run
-from gpulab.training._techniques import START, Technique, techniques
-from gpulab.training.data_tasks import Task
+from gpulab.training._step import DEFAULTS
+from gpulab.training.data_tasks import Answers, Task, accuracy_of, difference_over_seeds
 from gpulab.training.data_tasks import task as find_task
-from gpulab.training.ladder_recordings import recorded_gains
+from gpulab.training.ladder_recordings import START, Technique, recorded_gains, techniques
 from gpulab.training.results import (
+    TOLERANCE,
     Gain,
     LadderForm,
     LadderResult,
@@ -42,14 +40,12 @@ from gpulab.training.results import (
 from gpulab.units import plural
 
 Names = tuple[str, ...]
-# arguments of ``fit`` that are the same for all forms
-_NOT_OF_A_FORM = {"task", "device", "clock", "save", "progress", "stop"}
 _STEPS = 1_000_000  # no form ends by itself while turns are taken
 # compiling, a graph's recording, the optimizer's state, the step whose memory is followed
 _WARM_STEPS = {"cpu": 6, "accelerator": 6}
 # waiting after each step of an accelerator would time the waiting
 _STEPS_A_TURN = {"cpu": 2, "accelerator": 10}
-_MOST_TURNS = 100_000
+_MOST_TURNS, _MOST_SAMPLES = 100_000, 10**9
 # Times as long for a sample, in its first steps, alone or upon those before it: such a technique is
 # not for this device, and with it inside no combination would say anything of the others. (bfloat16
 # without instructions, depthwise layers in it: 3 to 100 times.)
@@ -68,20 +64,18 @@ def ladder(
     chosen: Iterable[str | Technique] | None = None,
     *,
     start: Mapping[str, Any] | None = None,
-    leave_out: Mapping[str, str] | Iterable[str] = (),
     device: Any = None,
     samples: int | None = None,
     seeds: int = 3,
     turns: int = 24,
-    tolerance: float = 0.02,
     deadline: float = 60.0,
-    threads: int | None = 1,
-    progress: Callable[[float, str], None] | None = None,
-    stop: Callable[[], bool] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> LadderResult:
     """Apply techniques to a beginner's training one by one, and measure the gain of each at its
     place, alone, and at the end.
+
+    On a CPU PyTorch computes with one thread: small steps on several threads wait for each other
+    whenever another process takes a core.
 
     Parameters
     ----------
@@ -93,8 +87,6 @@ def ladder(
     start : mapping, optional
         Options of ``fit`` that make the beginner's script; by default small batches of items loaded
         one by one, and each loss read.
-    leave_out : iterable of str, or mapping of str to str
-        Names to leave out; a mapping also gives the reasons.
     device : optional
         None takes the best there is.
     samples : int, optional
@@ -104,16 +96,10 @@ def ladder(
         Number of seeds with which each rung is trained to the end; 0 leaves accuracy out.
     turns : int
         Number of turns of each form. An interval needs 20.
-    tolerance : float
-        The largest loss of accuracy, as a ratio, that counts as none.
     deadline : float
         Seconds of turns; afterwards no turn begins, except the first 20.
-    threads : int, optional
-        PyTorch's threads on a CPU. Small steps on several threads wait for each other whenever
-        another process takes a core; None leaves their number as it is.
-    progress, stop, clock : callable, optional
-        As in ``fit``; a stop after every form had a turn keeps the result so far, without accuracy
-        if that was not measured yet.
+    clock : callable, optional
+        As in ``fit``.
 
     Returns
     -------
@@ -128,8 +114,6 @@ def ladder(
         cannot be trained.
     DeviceError, OutOfMemoryError
         As ``fit``.
-    StoppedError
-        If ``stop`` returned True before every form had a turn.
 
     Notes
     -----
@@ -147,35 +131,17 @@ def ladder(
     """
     job, where = find_task(task), devices.find(device)
     wanted = _wanted(chosen)
-    reasons = _reasons(leave_out, wanted)
     base = _script(start, wanted)
-    for name, value, least, most in (("seeds", seeds, 0, 1000), ("turns", turns, 1, _MOST_TURNS)):
-        if not _given.is_whole(value) or not least <= value <= most:
-            raise InputError(
-                f"ladder: {name} is {shown(value)}; expected a whole number from {least} to "
-                f"{most:,}. Pass {name}={least + 1}."
-            )
-    if not _given.is_finite(tolerance) or tolerance < 0:
-        raise InputError(
-            f"ladder: tolerance is {shown(tolerance)}; expected a number of at least 0. Leave it "
-            "out."
-        )
+    seeds = _given.whole("ladder", "seeds", seeds, 0, 1000)
+    turns = _given.whole("ladder", "turns", turns, 1, _MOST_TURNS)
+    length = job.epochs * len(job.train)
+    if samples is not None:
+        length = _given.whole("ladder", "samples", samples, 1, _MOST_SAMPLES)
     deadline = _given.deadline("ladder", deadline)
-    if samples is not None and (not _given.is_whole(samples) or samples < 1):
-        raise InputError(
-            f"ladder: samples is {shown(samples)}; expected a whole number of at least 1. Leave it "
-            "out."
-        )
-    threads = backend_switches.check_threads("ladder", threads)
     climb = _Climb(job, where, base, _given.clock("ladder", clock))
-    climb.report = _given.callback("ladder", "progress", progress)
-    climb.stop = _given.callback("ladder", "stop", stop)
     try:
-        with backend_switches.threads(threads, where):
-            length = int(samples or job.epochs * len(job.train))
-            return climb.result(
-                wanted, reasons, length, int(seeds), int(turns), float(tolerance), deadline
-            )
+        with backend_switches.threads(1, where):
+            return climb.result(wanted, length, seeds, turns, deadline)
     finally:
         for run in climb.runs.values():
             run.close()
@@ -203,16 +169,15 @@ def _script(start: Any, wanted: list[Technique]) -> dict[str, Any]:
             f"{{'batch_size': 16}}."
         )
     base = dict(START if start is None else start)
-    known = set(inspect.signature(fit).parameters) - _NOT_OF_A_FORM
     for what, options in (
         ("start", base),
         *((technique.title, technique.options) for technique in wanted),
     ):
-        unknown = [name for name in options if name not in known]
+        unknown = [name for name in options if name not in (*DEFAULTS, "model")]
         if unknown:
             raise InputError(
                 f"ladder: {what} has {shown(unknown[0])}; expected some of "
-                f"{', '.join(sorted(known))}. Pass these names."
+                f"{', '.join(sorted(DEFAULTS))}. Pass these names."
             )
         if options.get("model") is not None:
             raise InputError(
@@ -223,29 +188,10 @@ def _script(start: Any, wanted: list[Technique]) -> dict[str, Any]:
     return base
 
 
-def _reasons(leave_out: Any, wanted: list[Technique]) -> dict[str, str]:
-    if not isinstance(leave_out, Mapping):
-        leave_out = dict.fromkeys(
-            _given.items("ladder", "leave_out", leave_out), "Left out on request."
-        )
-    reasons = {name: str(reason) for name, reason in leave_out.items()}
-    names = [technique.name for technique in wanted]
-    wrong = [name for name in reasons if name not in names]
-    if wrong:
-        raise InputError(
-            f"ladder: leave_out has {shown(wrong[0])}; expected some of {', '.join(names)}. Pass "
-            "these names."
-        )
-    return reasons
-
-
 class _Climb:
     """A ladder that is being measured: the forms, each a run of its own, and the seconds a sample
     of each turn.
     """
-
-    report: Callable[[float, str], None] | None = None
-    stop: Callable[[], bool] | None = None
 
     def __init__(self, job: Task, where: Device, base: dict[str, Any], clock: Any) -> None:
         self.job, self.where, self.base, self.clock = job, where, base, clock
@@ -255,7 +201,6 @@ class _Climb:
         self.seconds: dict[Names, list[float]] = {}
         self.notes: list[Note] = []
         self.too_slow: list[Names] = []
-        self.stopped = False
 
     # -- forms -------------------------------------------------------------------------------------
 
@@ -282,7 +227,6 @@ class _Climb:
         another warms up no longer.
         """
         if names not in self.runs:
-            self._ask(0.0, f"warming up: {self._words(names)}")
             run = self.runs[names] = self._run(names, steps=_STEPS)
             for _ in range(_WARM_STEPS[self.kind]):
                 run.advance(1)
@@ -301,14 +245,6 @@ class _Climb:
                 if names
                 else "ladder: the script itself diverges. Pass a smaller learning_rate in start."
             )
-
-    def _ask(self, fraction: float, text: str) -> None:
-        if self.stop is not None and self.stop():
-            raise StoppedError(
-                "ladder: stopped before every form had a turn; expected them to run. Call it again."
-            )
-        if self.report is not None:
-            self.report(fraction, text)
 
     def _lacking(self, technique: Technique, below: Names) -> str | None:
         """Return why a technique cannot be climbed here upon those below; None where both its forms
@@ -387,29 +323,11 @@ class _Climb:
                     )
                     self.notes.append(Note("deadline", sentence))
                     return turn
-                try:
-                    self._ask(0.3 + 0.3 * turn / turns, f"turn {turn + 1} of {turns}")
-                except StoppedError:
-                    if not turn:
-                        raise
-                    self._end_here(f"after {turn} of {turns} turns")
-                    return turn
                 begin = turn % len(forms)
                 order = forms[begin:] + forms[:begin]
                 for names in order if turn % 2 == 0 else reversed(order):
                     self._turn(names)
         return turns
-
-    def _end_here(self, when: str) -> None:
-        """Note that the learner stopped it: what the turns have shown is kept, and nothing more is
-        begun.
-        """
-        self.stopped = True
-        sentence = (
-            f"The ladder was stopped {when}; the result shows what was measured until then. Run it "
-            "again for the rest."
-        )
-        self.notes.append(Note("stopped", sentence))
 
     def _turn(self, names: Names) -> None:
         run = self.runs[names]
@@ -456,8 +374,6 @@ class _Climb:
                     found.append(_scripts[key])
                     continue
                 while not run.is_over:
-                    at = f"step {len(run.losses)} of {run.options.steps}"
-                    self._ask(0.6, f"training {self._words(names)}, seed {seed}: {at}")
                     run.advance(50)
                 self._check_learning(names, run)
                 run.evaluate()
@@ -470,37 +386,32 @@ class _Climb:
         return found
 
     def _learned(
-        self, rungs: list[Names], samples: int, seeds: int, tolerance: float
+        self, rungs: list[Names], samples: int, seeds: int
     ) -> tuple[SeedsAccuracy | None, list[Learned | None]]:
         """Return the script's accuracy, and what each rung learned beside it; nothing where it was
-        not asked for, or a stop came before the end.
+        not asked for.
         """
-        nothing: list[Learned | None] = [None] * len(rungs)
-        if not seeds or self.stopped:
-            return None, nothing
+        if not seeds:
+            return None, [None] * len(rungs)
         found: list[Learned | None] = []
         last: Names = ()
-        try:
-            script = before = self._trained((), samples, seeds)
-            for names in rungs:
-                run, size = self.runs[names], self.runs[names].options.batch_size
-                same = _is_same_training(self.runs[last], run)
-                answers = before if same else self._trained(names, samples, seeds)
-                difference, interval = difference_over_seeds(script, answers)
-                found.append(
-                    Learned(
-                        accuracy_of(answers),
-                        difference,
-                        interval,
-                        max(1, samples // size),
-                        same,
-                        verdict_of(interval, tolerance),
-                    )
+        script = before = self._trained((), samples, seeds)
+        for names in rungs:
+            run, size = self.runs[names], self.runs[names].options.batch_size
+            same = _is_same_training(self.runs[last], run)
+            answers = before if same else self._trained(names, samples, seeds)
+            difference, interval = difference_over_seeds(script, answers)
+            found.append(
+                Learned(
+                    accuracy_of(answers),
+                    difference,
+                    interval,
+                    max(1, samples // size),
+                    same,
+                    verdict_of(interval, TOLERANCE),
                 )
-                last, before = names, answers
-        except StoppedError:
-            self._end_here("before every form was trained to the end, so there is no accuracy")
-            return None, nothing
+            )
+            last, before = names, answers
         return accuracy_of(script), found
 
     # -- the whole ---------------------------------------------------------------------------------
@@ -508,19 +419,16 @@ class _Climb:
     def result(
         self,
         wanted: list[Technique],
-        reasons: dict[str, str],
         samples: int,
         seeds: int,
         turns: int,
-        tolerance: float,
         deadline: float,
     ) -> LadderResult:
         """Climb, and return what was found."""
         here: list[Technique] = []
         out: list[tuple[Technique, str]] = []
         for one in wanted:
-            below = tuple(other.name for other in here)
-            reason = reasons.get(one.name) or self._lacking(one, below)
+            reason = self._lacking(one, tuple(other.name for other in here))
             if reason is None:
                 here.append(one)
             else:
@@ -541,21 +449,19 @@ class _Climb:
             self.runs.pop(form).close()
         taken = self._take_turns(forms, turns, deadline)
         self._note_what_was_skipped(forms)
-        accuracy, learned = self._learned(rungs, samples, seeds, tolerance)
+        accuracy, learned = self._learned(rungs, samples, seeds)
         product, overstated = self._multiplied(names)
         if taken < FEWEST_SAMPLES:
             few = f"{plural(taken, 'turn')} {'are' if taken != 1 else 'is'} too few for an interval"
             sentence = f"{few}; expected {FEWEST_SAMPLES}. Pass turns=24."
             self.notes.append(Note("no-interval", sentence))
         recorded = {one.name: recorded_gains(one.name) for one, _ in out}
-        if self.report is not None:
-            self.report(1.0, "done")
         return LadderResult(
             task=self.job.name,
             device=str(self.where),
             samples=samples,
-            seeds=tuple(range(0 if accuracy is None else seeds)),
-            tolerance=tolerance,
+            seeds=tuple(range(seeds)),
+            tolerance=TOLERANCE,
             start=self._described(()),
             start_accuracy=accuracy,
             rungs=tuple(

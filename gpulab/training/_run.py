@@ -9,30 +9,27 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from gpulab import _given, devices
 from gpulab.devices import Device
 from gpulab.errors import (
-    CheckpointError,
     GpulabError,
     InputError,
-    OutOfMemoryError,
-    advice,
     kind_of,
-    message_of,
     shown,
 )
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.results import CATEGORIES
+from gpulab.memory.tracker import StorageTracker
+from gpulab.memory.training_step import optimizer_seen
 from gpulab.timing.statistics import median_interval
-from gpulab.training import _checkpoint, backend_switches
-from gpulab.training._evaluate import Answers, answers_of
-from gpulab.training._options import SCALED, settle
-from gpulab.training.data_tasks import Task
+from gpulab.training import backend_switches
+from gpulab.training._step import SCALED, GraphedStep, Step, explain, settle
+from gpulab.training.data_tasks import Answers, Task, answers_of
 from gpulab.training.data_tasks import task as find_task
 from gpulab.training.feeding import Feed, Order
 from gpulab.training.results import PHASES, Accuracy, FitResult, Options
@@ -41,18 +38,6 @@ from gpulab.training.results import PHASES, Accuracy, FitResult, Options
 _FOLLOWED_STEP = 1
 # on an accelerator one stretch of so many is timed part by part, the first among them
 _PARTED_EVERY = 4
-# What may change between a checkpoint and the run that goes on from it: how long, and who prepares
-# the batches.
-_MAY_CHANGE = (
-    "steps",
-    "workers",
-    "prefetch",
-    "pinned",
-    "checkpoint",
-    "loading",
-    "read_loss",
-    "autotune",
-)
 # times the loss at the beginning (or that of guessing): no noise of batches does that
 _SHOT_UP = 4.0
 # whose steps do not grow with the gradients, so clipping those helps little
@@ -155,9 +140,6 @@ class Meter:
             with self._asking_the_allocator():
                 yield
             return
-        from gpulab.memory.tracker import StorageTracker
-        from gpulab.memory.training_step import optimizer_seen
-
         tracker = StorageTracker(self.device.torch_type)
         tracker.watch_modules([model])
         for state in optimizer.state.values():
@@ -182,8 +164,6 @@ class Meter:
     @contextlib.contextmanager
     def _asking_the_allocator(self) -> Iterator[None]:
         """Take the peak from CUDA's allocator, which knows it; a CPU's does not."""
-        import torch
-
         if self.device.torch_type != "cuda":
             yield
             return
@@ -237,7 +217,7 @@ class Run:
 
     Raises
     ------
-    InputError, DeviceError, OutOfMemoryError, CheckpointError
+    InputError, DeviceError, OutOfMemoryError
         As ``training.fit``.
 
     Examples
@@ -255,14 +235,9 @@ class Run:
         *,
         model: Any = None,
         device: Any = None,
-        resume: Any = None,
         clock: Callable[[], float] | None = None,
         **options: Any,
     ) -> None:
-        import torch
-
-        from gpulab.training._step import GraphedStep, Step
-
         self.task = find_task(task)
         read_clock = _given.clock("fit", clock) or time.perf_counter
         if model is not None and not isinstance(model, torch.nn.Module):
@@ -270,17 +245,9 @@ class Run:
                 f"fit: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "
                 "task.make_model(seed)."
             )
-        settled = settle(self.task, device=device, **options)
-        path = None if resume is None else _checkpoint.path_of("fit", "resume", resume)
-        content = None if path is None else _checkpoint.read(path)
+        settled = settle(self.task, device, options)
         self.options, self.device, _, self.notes = settled
-        # A checkpoint keeps the precision that was asked for: the same call goes on from it on a
-        # device with TF32 and on one without.
-        asked = options.get("precision", self.options.precision)
-        self._asked = dataclasses.replace(self.options, precision=asked)
         self._own_optimizer = callable(options.get("optimizer"))
-        if path is not None and content is not None:
-            self._compare(path, content)
         made = self.task.make_model(self.options.seed) if model is None else model
         self._step = Step(self.task, settled, made)
         self._graph = GraphedStep(self._step) if self.options.cuda_graph else None
@@ -294,9 +261,7 @@ class Run:
             bool(torch.isfinite(parameter).all()) for parameter in self._step.parameters
         )
         self.parts_every = _PARTED_EVERY
-        self._stretches = self._began_at = self._skipped_before = 0
-        if path is not None and content is not None:
-            self._restore(path, content)
+        self._stretches = 0
 
     @property
     def model(self) -> Any:
@@ -317,7 +282,7 @@ class Run:
     def skipped_steps(self) -> int:
         """Steps that dynamic loss scaling skipped; reading it waits for the device."""
         scaler = self._step.scaler
-        return self._skipped_before + (0 if scaler is None else scaler.skipped_steps)
+        return 0 if scaler is None else scaler.skipped_steps
 
     def advance(self, steps: int = 1) -> list[float]:
         """Take this many steps (fewer if the run ends before), wait for the device, and return
@@ -346,10 +311,9 @@ class Run:
     def _stretch(self, steps: int) -> None:
         """Take up to so many steps between two waits for the device."""
         reached = len(self.losses)
-        taken, left = reached - self._began_at, self.options.steps - reached
-        first = taken == 0
-        followed = taken == _FOLLOWED_STEP or (first and left == 1)
-        steps = 1 if first or taken == _FOLLOWED_STEP else min(steps, left)
+        first, left = reached == 0, self.options.steps - reached
+        followed = reached == _FOLLOWED_STEP or (first and left == 1)
+        steps = 1 if first or followed else min(steps, left)
         counts = not (first or followed)
         losses: list[Any] = []
         try:
@@ -433,85 +397,8 @@ class Run:
             self._feed.close()
             self._feed = None
 
-    def _settings(self) -> dict[str, Any]:
-        values = dataclasses.asdict(self._asked)
-        return {
-            "task": self.task.name,
-            **{name: value for name, value in values.items() if name not in _MAY_CHANGE},
-        }
-
-    def save(self, path: Any) -> None:
-        """Write a checkpoint atomically.
-
-        Raises
-        ------
-        InputError
-            If there is nothing to save (no step was taken, or the loss is no longer a number), or
-            the path is invalid.
-        OSError
-            If the disk cannot be written to; an older file is then unchanged.
-        """
-        where = _checkpoint.path_of("save", "path", path)
-        if not self.losses or self.first_bad_step is not None:
-            what = (
-                "no step was taken"
-                if not self.losses
-                else f"the loss of step {self.first_bad_step} is not finite"
-            )
-            raise InputError(
-                f"save: {what}, so there is nothing to resume from; expected a run with finite "
-                "losses. Save before that."
-            )
-        scaler = self._step.scaler
-        _checkpoint.write(
-            where,
-            {
-                "settings": self._settings(),
-                "step": len(self.losses),
-                "losses": self.losses,
-                "skipped_steps": self.skipped_steps,
-                "model": dict(self.model.state_dict()),
-                "optimizer": self._step.optimizer.state_dict(),
-                "scaler": scaler.state_dict() if scaler is not None else {},
-                "generators": self._generators.states,
-            },
-        )
-
-    def _compare(self, path: Path, content: dict[str, Any]) -> None:
-        mine, its = self._settings(), content["settings"]
-        other = [
-            f"{name}={its.get(name)!r} (here {value!r})"
-            for name, value in mine.items()
-            if its.get(name) != value
-        ]
-        if other:
-            raise CheckpointError(
-                f"resume: {str(path)!r} was saved with {message_of(', '.join(other))}; expected "
-                "the same run. Pass these values, or begin anew."
-            )
-        if content["step"] > self.options.steps:
-            raise CheckpointError(
-                f"resume: {str(path)!r} is at step {content['step']}, the run ends at "
-                f"{self.options.steps}; expected a longer run. Pass for example "
-                f"steps={content['step'] + 100}."
-            )
-
-    def _restore(self, path: Path, content: dict[str, Any]) -> None:
-        try:
-            self._generators.restore(content["generators"])
-        except (RuntimeError, TypeError, IndexError) as error:
-            raise CheckpointError(
-                f"resume: {str(path)!r} holds an invalid state of a random generator ({error}). "
-                "Take an earlier one."
-            ) from error
-        _checkpoint.restore(path, content, self.model, self._step.optimizer, self._step.scaler)
-        self.losses = list(content["losses"])
-        self._began_at, self._skipped_before = content["step"], content["skipped_steps"]
-
     def _non_finite_items(self, number: int) -> int:
         """How many items of a step's batch are not finite numbers in the run's precision."""
-        import torch
-
         o = self.options
         inputs, _ = self.task.train[
             torch.from_numpy(
@@ -604,36 +491,6 @@ class Run:
         guessing = 0.0 if targets is None else math.log(max(2, int(targets.max()) + 1))
         found.append(rising_note(self.options, self.losses, guessing, self._own_optimizer))
         return [note for note in found if note is not None]
-
-
-def explain(doing: str, error: Exception, options: Options | None = None) -> GpulabError:
-    """Return one sentence for an error from inside a step; with the options, what of them would
-    take less memory.
-    """
-    ours = devices.translate(error, doing)
-    if isinstance(ours, OutOfMemoryError) and options is not None:
-        smaller = f"batch_size={max(1, options.batch_size // 2)}"
-        ways = [smaller, f"accumulate={2 * options.accumulate}"]
-        ways += [] if options.checkpoint else ["checkpoint=True"]
-        return OutOfMemoryError(
-            f"{doing}: the memory that is free does not hold it; expected it to fit. Pass "
-            f"{', '.join(ways[:-1])} or {ways[-1]}, or call gl.memory.release() to give back what "
-            "earlier cells hold."
-        )
-    if ours is not None:
-        return ours
-    text = message_of(error)
-    # an error of a worker carries its whole traceback
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if "DataLoader worker" in text and len(lines) > 1:
-        text = f"{message_of(lines[-1], 150)} (in a worker)"
-    return InputError(
-        f"{doing} raised {type(error).__name__}: {text or 'no message'}; expected a step that "
-        "runs. "
-        + advice(
-            str(error), "Try the model on one batch by hand: task.loss(model, task.train[:8])."
-        )
-    )
 
 
 def diverged_note(

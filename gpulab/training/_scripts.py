@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import html
 import threading
 import time
 import weakref
@@ -18,21 +17,28 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gpulab import _files, _given, devices, timing
-from gpulab._given import expanded
 from gpulab.devices import Device
-from gpulab.errors import GpulabError, InputError, StoppedError, message_of, shown
+from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.results import Result, html_table
+from gpulab.results import Result
 from gpulab.timing.comparing import compare_within
 from gpulab.timing.measuring import checked_limits
 from gpulab.timing.statistics import FEWEST_SAMPLES
 from gpulab.training import backend_switches
-from gpulab.training._evaluate import Answers, accuracy_of, answers_of, difference_over_seeds
-from gpulab.training.backend_switches import Generators, check_threads
-from gpulab.training.data_tasks import Data, Task
+from gpulab.training.backend_switches import Generators
+from gpulab.training.data_tasks import (
+    Answers,
+    Data,
+    Task,
+    accuracy_of,
+    answers_of,
+    difference_over_seeds,
+)
 from gpulab.training.data_tasks import task as find_task
-from gpulab.training.results import LEAST_EFFECT, Gain, LadderResult, ScriptsResult
+from gpulab.training.results import LEAST_EFFECT, TOLERANCE, Gain, LadderResult, ScriptsResult
 
 Script = Callable[[Any, Data], Any]
 _CALLS = 1.25 * FEWEST_SAMPLES  # of each script, while they take turns
@@ -44,19 +50,12 @@ _WATCHED_SECONDS = 0.2  # in which a script that has returned would show that it
 _THREAD_SECONDS = 10.0
 
 _USUAL = ("deadline", "slow-first-call")  # the interval beside the figure says what of that matters
-_KINDS = (".md", ".html")
 _READING = (
     "A ratio is a speed-up: the median of turns that the forms took one after the other; in "
     f"brackets its 95 % interval. Unless all of the interval lies more than {100 * LEAST_EFFECT:g} "
     "% above or below 1, no difference was shown. Accuracy is compared on the same number of "
     "samples under the same seeds."
 )
-_STYLE = (
-    "body{font-family:system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 "
-    "1em}td,th{border-bottom:1px solid #ccc}"
-)
-# what a part of the page is, and its text or table
-Part = tuple[str, str | tuple[Sequence[str], Sequence[Sequence[str]]]]
 
 
 def compare_scripts(
@@ -66,12 +65,8 @@ def compare_scripts(
     *,
     items: int = 128,
     seeds: int = 3,
-    tolerance: float = 0.02,
     device: Any = None,
     deadline: float = _MOST_SECONDS,
-    threads: int | None = 1,
-    progress: Callable[[float, str], None] | None = None,
-    stop: Callable[[], bool] | None = None,
 ) -> ScriptsResult:
     """Time two training scripts in turns, and check that the second does the same work as the
     first.
@@ -88,16 +83,10 @@ def compare_scripts(
         Number of training items on which the scripts are timed.
     seeds : int
         Number of seeds with which each is trained on all of the training data, and tested.
-    tolerance : float
-        The largest loss of accuracy, as a ratio, that counts as none.
     device : optional
         The device to wait for after each call; None takes the best there is.
     deadline : float
         The limit on the seconds of turns, for each script.
-    threads : int, optional
-        Of PyTorch on a CPU, as in ``ladder``.
-    progress, stop : callable, optional
-        As in ``fit``.
 
     Returns
     -------
@@ -109,8 +98,6 @@ def compare_scripts(
     InputError
         If one is not a function, raises, passes no sample through the model, or returns while it is
         still training.
-    StoppedError
-        If ``stop`` returned True before the end.
 
     Notes
     -----
@@ -124,47 +111,15 @@ def compare_scripts(
                 "data. Pass the function itself."
             )
     job, where = find_task(task), devices.find(device)
-    if not _given.is_whole(items) or not 1 <= items <= len(job.train):
-        raise InputError(
-            f"compare_scripts: items is {shown(items)}; expected from 1 to {len(job.train):,}. "
-            "Leave it out."
-        )
-    if not _given.is_whole(seeds) or not 1 <= seeds <= 1000:
-        raise InputError(
-            f"compare_scripts: seeds is {shown(seeds)}; expected from 1 to 1000. Pass seeds=3."
-        )
-    if not _given.is_finite(tolerance) or tolerance < 0:
-        raise InputError(
-            f"compare_scripts: tolerance is {shown(tolerance)}; expected a number of at least 0. "
-            "Leave it out."
-        )
+    items = _given.whole("compare_scripts", "items", items, 1, len(job.train))
+    seeds = _given.whole("compare_scripts", "seeds", seeds, 1, 1000)
     deadline = _given.deadline("compare_scripts", deadline)
-    report = _given.callback("compare_scripts", "progress", progress)
-    asked = _given.callback("compare_scripts", "stop", stop)
-
-    def step(fraction: float, text: str) -> None:
-        if asked is not None and asked():
-            raise StoppedError(
-                "compare_scripts: stopped before both were measured; expected them to run. Call it "
-                "again."
-            )
-        if report is not None:
-            report(fraction, text)
-
-    threads = check_threads("compare_scripts", threads)
     both = _pair(before, after, job, where)
-    little = Data(*job.train[slice(0, int(items))])
-    answers: list[list[Answers]] = [[], []]
-    with backend_switches.threads(threads, where):
-        step(0.0, "counting samples")
+    little = Data(*job.train[slice(0, items)])
+    with backend_switches.threads(1, where):
         samples = [one.counted(little) for one in both]
-        step(0.1, "taking turns")
-        compared = _in_turns(both, little, where, 1, deadline, asked)
-        for number, one in enumerate(both):
-            for seed in range(int(seeds)):
-                done = 0.4 + 0.3 * number + 0.3 * seed / seeds
-                step(done, f"training {one.name}, seed {seed}")
-                answers[number].append(one.trained(seed))
+        compared = _in_turns(both, little, where, 1, deadline)
+        answers = [[one.trained(seed) for seed in range(seeds)] for one in both]
         difference, interval = difference_over_seeds(answers[0], answers[1])
     first, second = (row.measurement for row in compared.rows)
     notes = [
@@ -178,14 +133,14 @@ def compare_scripts(
         task=job.name,
         device=str(where),
         names=(both[0].name, both[1].name),
-        timed_items=int(items),
+        timed_items=items,
         seconds=(first.median_seconds, second.median_seconds),
         gain=_gain(compared),
         samples=(samples[0], samples[1]),
         accuracy=(accuracy_of(answers[0]), accuracy_of(answers[1])),
         accuracy_difference=difference,
         accuracy_interval=interval,
-        tolerance=float(tolerance),
+        tolerance=TOLERANCE,
         notes=tuple(dict.fromkeys(notes)),
         evidence=Evidence.measured(where.name, samples=taken),
         environment=devices.environment(where),
@@ -198,14 +153,13 @@ def _in_turns(
     where: Device,
     longer: float,
     deadline: float,
-    asked: Callable[[], bool] | None = None,
 ) -> timing.Comparison:
     """Let both take turns, for ``longer`` times the seconds of a usual series; the fewest for an
     interval may take all of the deadline.
     """
     longest = max(one.seconds(data) for one in both)
     turns = min(deadline, longer * max(_LEAST_SECONDS, _CALLS * longest))
-    limits = checked_limits("compare_scripts", _WIDTH, turns, None, asked)
+    limits = checked_limits("compare_scripts", _WIDTH, turns, None, None)
     return compare_within(
         limits._replace(fewest=FEWEST_SAMPLES, patience=deadline),
         {one.name: one.timed(data) for one in both},
@@ -358,8 +312,6 @@ def _counting(model: Any) -> Iterator[list[int]]:
     ``torch.cuda.make_graphed_callables`` refuses a module that has hooks. It puts a ``forward`` of
     its own before the class's, so that its replays are counted once.
     """
-    import torch
-
     seen, capturing = [0], list[int]()
     captured: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
     graph: Any = torch.cuda.CUDAGraph
@@ -409,7 +361,7 @@ def speedup_report(
     Parameters
     ----------
     path : path
-        Ends in ``.md`` or ``.html``.
+        Ends in ``.md``.
     *results : LadderResult or ScriptsResult
         In the order of the page.
     title : str
@@ -425,10 +377,10 @@ def speedup_report(
         If there is no result, one is of another kind, or the path has another suffix or cannot be
         written.
     """
-    if not isinstance(path, (str, Path)) or Path(path).suffix.lower() not in _KINDS:
+    if not isinstance(path, (str, Path)) or Path(path).suffix.lower() != ".md":
         raise InputError(
-            f"speedup_report: path is {shown(path)}; expected a file that ends in .md or .html. "
-            "Pass 'my_speedup.md'."
+            f"speedup_report: path is {shown(path)}; expected a file that ends in .md. Pass "
+            "'my_speedup.md'."
         )
     wrong = [result for result in results if not isinstance(result, (LadderResult, ScriptsResult))]
     if wrong or not results:
@@ -443,17 +395,16 @@ def speedup_report(
     machine: Environment = results[0].environment  # type: ignore[attr-defined]
     libraries = ", ".join(f"{name} {version}" for name, version in machine.libraries.items())
     driver = f", driver {machine.driver}" if machine.driver else ""
-    parts: list[Part] = [
-        ("heading", title.strip()),
-        ("text", f"{machine.device}{driver}; {machine.date[:10]}; {libraries}."),
-        ("text", _READING),
+    parts = [
+        f"# {title.strip()}",
+        f"{machine.device}{driver}; {machine.date[:10]}; {libraries}.",
+        _READING,
     ]
     for result in results:
         parts += _of_ladder(result) if isinstance(result, LadderResult) else _of_scripts(result)  # type: ignore[arg-type]
-    where = expanded("speedup_report", path)
-    page = _markdown(parts) if where.suffix.lower() == ".md" else _html(title, parts)
+    where = _given.expanded("speedup_report", path)
     try:
-        _files.write_atomically(where, page.encode())
+        _files.write_atomically(where, ("\n\n".join(parts) + "\n").encode())
     except OSError as error:
         raise InputError(
             f"speedup_report: {str(where)!r} could not be written ({message_of(error, 100)}); "
@@ -462,57 +413,38 @@ def speedup_report(
     return where
 
 
-def _of_ladder(result: LadderResult) -> list[Part]:
+def _of_ladder(result: LadderResult) -> list[str]:
     headers, rows = result.table()
     here = [row for row in rows if not row[0].startswith("left out")]
     trained = f"Each form learned from {result.samples:,} samples under {len(result.seeds)} seeds."
     untrained = "No form was trained to the end, so there is no accuracy."
-    parts: list[Part] = [
-        ("section", f"Techniques, one by one ({result.task})"),
-        ("text", result.sentence),
-        ("table", (headers, here)),
-        ("badge", result.evidence.sentence),
-        ("badge", result.product_evidence.sentence),
-        ("text", trained if result.seeds else untrained),
+    parts = [
+        f"## Techniques, one by one ({result.task})",
+        result.sentence,
+        _table(headers, here),
+        f"> {result.evidence.sentence}",
+        f"> {result.product_evidence.sentence}",
+        trained if result.seeds else untrained,
     ]
     if result.left_out:
-        parts += [("section", "Not on this device"), ("table", result.left_out_table())]
-        parts += [("badge", each.sentence) for each in result.recorded_evidence]
+        parts += ["## Not on this device", _table(*result.left_out_table())]
+        parts += [f"> {each.sentence}" for each in result.recorded_evidence]
     return parts
 
 
-def _of_scripts(result: ScriptsResult) -> list[Part]:
+def _of_scripts(result: ScriptsResult) -> list[str]:
     return [
-        ("section", f"{result.names[0]} and {result.names[1]} ({result.task})"),
-        ("text", result.sentence),
-        ("table", result.table()),
-        ("badge", result.evidence.sentence),
+        f"## {result.names[0]} and {result.names[1]} ({result.task})",
+        result.sentence,
+        _table(*result.table()),
+        f"> {result.evidence.sentence}",
     ]
 
 
-def _markdown(parts: list[Part]) -> str:
-    marks = {"heading": "# ", "section": "## ", "text": "", "badge": "> "}
-    blocks = []
-    for kind, content in parts:
-        if isinstance(content, str):
-            blocks.append(f"{marks[kind]}{content}")
-            continue
-        headers, rows = content
-        cells = (
-            [str(cell).replace("|", "\\|").replace("\n", " ") for cell in line]
-            for line in (headers, ["---"] * len(headers), *rows)
-        )
-        blocks.append("\n".join(f"| {' | '.join(line)} |" for line in cells))
-    return "\n\n".join(blocks) + "\n"
-
-
-def _html(title: str, parts: list[Part]) -> str:
-    tags = {"heading": "h1", "section": "h2", "text": "p", "badge": "p"}
-    body = "".join(
-        f"<{tags[kind]}>{html.escape(content)}</{tags[kind]}>"
-        if isinstance(content, str)
-        else html_table(*content)
-        for kind, content in parts
-    )
-    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{_STYLE}</style>'
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [
+        [str(cell).replace("|", "\\|").replace("\n", " ") for cell in line]
+        for line in (headers, ["---"] * len(headers), *rows)
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,25 +1,325 @@
-"""One step of training: forward, backward, optimizer, with the options that change what runs inside
-it: loss scaling, compilation, recomputed activations, and a CUDA graph that replays the step.
-
-This module imports PyTorch, so a run imports it only where it begins.
+"""One step of training: the options of a run checked against what the device has, then forward,
+backward and optimizer with what they change: loss scaling, compilation, recomputed activations, and
+a CUDA graph that replays the step.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+import inspect
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
 
-from gpulab.errors import InputError, message_of, shown
+from gpulab import _given, devices
+from gpulab.errors import GpulabError, InputError, OutOfMemoryError, advice, message_of, shown
 from gpulab.evidence import Note
-from gpulab.memory.training_step import checkpointed
+from gpulab.memory.training_step import checkpointed, optimizer_kinds
 from gpulab.training import backend_switches
-from gpulab.training._options import PRECISIONS, Settled
-from gpulab.training._run import explain
-from gpulab.training.data_tasks import Task
+from gpulab.training.data_tasks import Task, check_seed
+from gpulab.training.results import Options
+
+# Name -> (dtype of autocast or None, dtype of the parameters or None). "float16" and "pure-float16"
+# need loss scaling.
+PRECISIONS: Mapping[str, tuple[str | None, str | None]] = {
+    "float32": (None, None),
+    "tf32": (None, None),
+    "bfloat16": ("bfloat16", None),
+    "float16": ("float16", None),
+    "pure-bfloat16": (None, "bfloat16"),
+    "pure-float16": (None, "float16"),
+}
+SCALED = ("float16", "pure-float16")
+LOADINGS = ("items", "batches", "resident")
+_OTHER_NAMES = {
+    "fp32": "float32",
+    "float": "float32",
+    "float64": "float32",
+    "double": "float32",
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "pure-fp16": "pure-float16",
+    "pure-bf16": "pure-bfloat16",
+    **{name: name for name in PRECISIONS},
+}
+_MOST_STEPS = 1_000_000
+_MOST_WORKERS = 64
+
+
+# What ``fit`` takes beside the task, the model and the device, and what None or nothing stands for.
+DEFAULTS: Mapping[str, Any] = {
+    "precision": "float32",
+    "batch_size": None,
+    "epochs": None,
+    "steps": None,
+    "learning_rate": None,
+    "optimizer": "adam",
+    "accumulate": 1,
+    "checkpoint": False,
+    "compile": False,
+    "channels_last": False,
+    "fused": None,
+    "workers": 0,
+    "prefetch": 0,
+    "pinned": False,
+    "cuda_graph": False,
+    "loss_scale": None,
+    "clip": None,
+    "loading": "batches",
+    "read_loss": False,
+    "autotune": False,
+    "seed": 0,
+}
+_FLAGS = (
+    "checkpoint",
+    "compile",
+    "channels_last",
+    "fused",
+    "pinned",
+    "cuda_graph",
+    "read_loss",
+    "autotune",
+)
+
+
+class Settled(NamedTuple):
+    """Options that this device can follow, with a note on each that it cannot."""
+
+    options: Options
+    device: devices.Device
+    make_optimizer: Callable[[Any], Any]
+    notes: list[Note]
+
+
+def _positive(name: str, value: Any, example: str) -> float:
+    if not _given.is_finite(value) or not value > 0:
+        raise InputError(
+            f"fit: {name} is {shown(value)}; expected a finite number above 0. Pass "
+            f"{name}={example}."
+        )
+    return float(value)
+
+
+def _check_precision(precision: Any) -> None:
+    """Refuse what is no precision; a format that nothing trains in is explained, with the next
+    best.
+    """
+    word = precision.lower() if isinstance(precision, str) else ""
+    expected = f"expected one of: {', '.join(PRECISIONS)}"
+    if word.startswith(("float8", "fp8", "float4", "fp4")):
+        raise InputError(
+            f"fit: precision is {shown(precision)}; {expected}. PyTorch multiplies so few bits "
+            "only on some GPUs (8 bits from compute capability 8.9 on), with a scale for each "
+            "tensor that another library keeps. Pass 'bfloat16', the next best; "
+            "gl.precision.matmul_error shows what 8 bits lose."
+        )
+    if word.startswith(("int", "uint")):
+        raise InputError(
+            f"fit: precision is {shown(precision)}; {expected}. Integers have no gradients. Pass "
+            "model=gl.compression."
+            "quantize_aware(model), which rounds the weights to few bits while it trains."
+        )
+    if word in _OTHER_NAMES and precision not in PRECISIONS:
+        raise InputError(
+            f"fit: precision is {shown(precision)}; {expected}. Pass {_OTHER_NAMES[word]!r}."
+        )
+    _given.word("fit", "precision", precision, PRECISIONS)
+
+
+def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
+    """Return the options that a run will follow, of those that were asked for.
+
+    Raises
+    ------
+    InputError
+        If there is no such option, or no device supports a value.
+    DeviceError
+        If this machine has no such device.
+    """
+    unknown = [name for name in asked if name not in DEFAULTS]
+    if unknown:
+        raise InputError(
+            f"fit: there is no option {shown(unknown[0])}; expected some of {', '.join(DEFAULTS)}. "
+            "See gl.training.fit? for what they do."
+        )
+    values: dict[str, Any] = {**DEFAULTS, **asked}
+    _check_precision(values["precision"])
+    where, items = devices.find(device), len(job.train)
+    for name in _FLAGS:
+        if name != "fused" or values[name] is not None:
+            values[name] = _given.flag("fit", name, values[name])
+    epochs, learning_rate = values.pop("epochs"), values["learning_rate"]
+    if epochs is not None and values["steps"] is not None:
+        raise InputError(
+            f"fit: both epochs={shown(epochs)} and steps={shown(values['steps'])} were given; "
+            "expected one of them. Leave one out."
+        )
+    if values["batch_size"] is None:
+        values["batch_size"] = job.batch_size
+    size = _given.whole("fit", "batch_size", values["batch_size"], 1, items)
+    an_epoch = items // size
+    if values["steps"] is None:
+        most = _MOST_STEPS // an_epoch
+        wanted = job.epochs if epochs is None else _given.whole("fit", "epochs", epochs, 1, most)
+        values["steps"] = an_epoch * wanted
+    limits = {
+        "steps": (1, _MOST_STEPS),
+        "accumulate": (1, size),
+        "workers": (0, _MOST_WORKERS),
+        "prefetch": (0, 1000),
+    }
+    values |= {
+        name: _given.whole("fit", name, values[name], *ends) for name, ends in limits.items()
+    }
+    values["learning_rate"] = (
+        job.learning_rate
+        if learning_rate is None
+        else _positive("learning_rate", learning_rate, "1e-3")
+    )
+    if values["clip"] is not None:
+        values["clip"] = _positive("clip", values["clip"], "1.0")
+    values["loss_scale"] = _scale(values["loss_scale"], values["precision"])
+    _given.word("fit", "loading", values["loading"], LOADINGS)
+    values["seed"] = check_seed("fit", values["seed"])
+    notes = _without_what_is_missing(values, where, job)
+    values["optimizer"], make = _optimizer(values["optimizer"], learning_rate, values, notes)
+    return Settled(Options(**values), where, make, notes)
+
+
+def _scale(scale: Any, precision: str) -> str | float | None:
+    if scale is None:
+        return "dynamic" if precision in SCALED else None
+    if isinstance(scale, str):
+        return _given.word("fit", "loss_scale", scale, ("dynamic",))
+    value = _positive("loss_scale", scale, "1024")
+    return None if value == 1 else value
+
+
+def _without_what_is_missing(
+    values: dict[str, Any], where: devices.Device, job: Task
+) -> list[Note]:
+    """Take out what this device does not have; return notes that say what runs in its place."""
+    is_cuda, is_resident = where.kind == "cuda", values["loading"] == "resident"
+    has_compiler = (
+        not where.is_cpu
+        or os.environ.get("CXX")
+        or any(map(shutil.which, ("g++", "clang++", "cl")))
+    )
+    # option, what takes its place, whether it is missing here, what the note says
+    missing: tuple[tuple[str, Any, bool, str], ...] = (
+        (
+            "precision",
+            "float32",
+            values["precision"] == "tf32" and not where.has_tf32,
+            f"{where.name} has no TF32 (NVIDIA GPUs have it from compute capability 8.0), so the "
+            "products ran in float32.",
+        ),
+        (
+            "pinned",
+            False,
+            where.torch_type != "cuda",
+            f"pinned memory serves copies to a CUDA device; on {where} nothing is copied, so "
+            "memory stayed pageable.",
+        ),
+        (
+            "cuda_graph",
+            False,
+            not is_cuda,
+            f"{where} has no CUDA graphs, so each step was launched operator by operator.",
+        ),
+        (
+            "cuda_graph",
+            False,
+            is_cuda and values["loss_scale"] == "dynamic",
+            "dynamic loss scaling reads on the host whether gradients overflowed, which a CUDA "
+            "graph cannot do, so each step was launched "
+            'operator by operator. Pass precision="bfloat16" or a fixed loss_scale.',
+        ),
+        (
+            "workers",
+            0,
+            is_resident,
+            "the data is on the device already, so no workers were started.",
+        ),
+        (
+            "pinned",
+            False,
+            is_resident,
+            "the data is on the device already, so nothing was pinned.",
+        ),
+        (
+            "autotune",
+            False,
+            not is_cuda,
+            f"cuDNN runs on NVIDIA GPUs; {where.name} has other convolutions, so nothing was "
+            "tuned.",
+        ),
+        (
+            "channels_last",
+            False,
+            job.train.inputs.dim() != 4,
+            f"{job.name} has no images, so there are no channels to put last.",
+        ),
+        (
+            "compile",
+            False,
+            not has_compiler,
+            "torch.compile needs a C++ compiler (g++ or clang++) for the CPU; none is on the PATH, "
+            "so the model ran as it is.",
+        ),
+    )
+    found = [row for row in missing if row[2] and values[row[0]]]
+    values.update({name: instead for name, instead, *_ in found})
+    return [Note("skipped", sentence) for *_, sentence in found]
+
+
+def _optimizer(
+    optimizer: Any, learning_rate: Any, values: dict[str, Any], notes: list[Note]
+) -> tuple[str, Callable[[Any], Any]]:
+    """Return the optimizer's name and a function from parameters to it."""
+    if optimizer is None or isinstance(optimizer, torch.optim.Optimizer):
+        raise InputError(
+            f"fit: optimizer is {shown(optimizer)}; expected a name such as 'adam', or a function "
+            "from parameters to an optimizer. Pass optimizer=lambda parameters: "
+            "torch.optim.Adam(parameters, lr=1e-3)."
+        )
+    if not isinstance(optimizer, str):
+        if not callable(optimizer):
+            raise InputError(
+                f"fit: optimizer is {shown(optimizer)}; expected a name or a function. Pass 'adam'."
+            )
+        if learning_rate is not None or values["fused"] is not None:
+            raise InputError(
+                "fit: the optimizer is a function, so it decides learning_rate and fused itself; "
+                "expected neither. Leave them out."
+            )
+        name = str(getattr(optimizer, "__name__", "optimizer"))
+        return name.replace("<lambda>", "own optimizer"), optimizer
+    known = optimizer_kinds()
+    known.pop("sparseadam")  # the loop gives no sparse gradients
+    word = _given.word("fit", "optimizer", optimizer.lower(), [*sorted(known), "sgd-momentum"])
+    kind = torch.optim.SGD if word == "sgd-momentum" else known[word]
+    takes = inspect.signature(kind).parameters
+    arguments: dict[str, Any] = {"lr": values["learning_rate"]}
+    if word == "sgd-momentum":
+        arguments["momentum"] = 0.9
+    if values["fused"] and "fused" not in takes:
+        sentence = f"{kind.__name__} has no fused form in PyTorch, so its default form was used."
+        notes.append(Note("skipped", sentence))
+        values["fused"] = None
+    if values["fused"]:
+        arguments["fused"] = True
+    elif values["fused"] is False:
+        arguments |= {name: False for name in ("fused", "foreach") if name in takes}
+    if values["cuda_graph"] and "capturable" in takes:
+        arguments["capturable"] = True
+    return word, lambda parameters: kind(parameters, **arguments)
+
 
 Batch = tuple[Any, Any]
 # PyTorch's notes on CUDA graphs ask for a few on a side stream, so that libraries and the optimizer
@@ -267,6 +567,36 @@ def recomputed(model: Any) -> Iterator[None]:
             stack.callback(norm.register_forward_pre_hook(before).remove)
             stack.callback(norm.register_forward_hook(after, always_call=True).remove)
         yield
+
+
+def explain(doing: str, error: Exception, options: Options | None = None) -> GpulabError:
+    """Return one sentence for an error from inside a step; with the options, what of them would
+    take less memory.
+    """
+    ours = devices.translate(error, doing)
+    if isinstance(ours, OutOfMemoryError) and options is not None:
+        smaller = f"batch_size={max(1, options.batch_size // 2)}"
+        ways = [smaller, f"accumulate={2 * options.accumulate}"]
+        ways += [] if options.checkpoint else ["checkpoint=True"]
+        return OutOfMemoryError(
+            f"{doing}: the memory that is free does not hold it; expected it to fit. Pass "
+            f"{', '.join(ways[:-1])} or {ways[-1]}, or call gl.memory.release() to give back what "
+            "earlier cells hold."
+        )
+    if ours is not None:
+        return ours
+    text = message_of(error)
+    # an error of a worker carries its whole traceback
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if "DataLoader worker" in text and len(lines) > 1:
+        text = f"{message_of(lines[-1], 150)} (in a worker)"
+    return InputError(
+        f"{doing} raised {type(error).__name__}: {text or 'no message'}; expected a step that "
+        "runs. "
+        + advice(
+            str(error), "Try the model on one batch by hand: task.loss(model, task.train[:8])."
+        )
+    )
 
 
 class GraphedStep:

@@ -9,9 +9,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from gpulab import _given
+import torch
+
 from gpulab.devices import Device
-from gpulab.errors import InputError, shown
 
 _POLL_SECONDS = 0.001
 # who is in an ``alone`` block or waits for one, as they came; the first is inside
@@ -52,8 +52,6 @@ class Generators:
     """
 
     def __init__(self, seed: int, device: Device) -> None:
-        import torch
-
         self._generators: list[Any] = [torch.default_generator]
         if not device.is_cpu:
             self._generators.append(_generator_of(device))
@@ -85,30 +83,6 @@ class Generators:
             self._states = self._now()
             self._set(callers)
 
-    @property
-    def states(self) -> list[Any]:
-        """What a checkpoint keeps: uint8 tensors."""
-        return self._states
-
-    def restore(self, states: list[Any]) -> None:
-        """Take over the states of a checkpoint; one of another kind of device gives the host's
-        alone.
-
-        Raises
-        ------
-        RuntimeError, TypeError
-            If they are no states of torch's generators.
-        """
-        callers = self._now()
-        # each kind of generator has states of its own length
-        if list(map(len, states[1:])) != list(map(len, callers[1:])):
-            states = states[:1]
-        try:
-            self._set(states)
-            self._states = self._now()
-        finally:
-            self._set(callers)
-
 
 @contextlib.contextmanager
 def modes_kept(model: Any) -> Iterator[None]:
@@ -125,8 +99,6 @@ def modes_kept(model: Any) -> Iterator[None]:
 
 def _generator_of(device: Device) -> Any:
     """Return an accelerator's own generator; Metal has one device."""
-    import torch
-
     if device.torch_type == "mps":
         return torch.mps._get_default_mps_generator()
     module = getattr(torch, device.torch_type)
@@ -138,41 +110,20 @@ def current(device: Device) -> contextlib.AbstractContextManager[Any]:
     """Within the block a CUDA device is the current one: streams, events and graphs are made there
     unless another is named.
     """
-    import torch
-
     return (
         torch.cuda.device(device.index) if device.torch_type == "cuda" else contextlib.nullcontext()
     )
 
 
-def check_threads(function: str, count: Any) -> int | None:
-    """Return a number of threads; None for None.
-
-    Raises
-    ------
-    InputError
-        If it is neither None nor a whole number from 1 to 1024.
-    """
-    if count is not None and (not _given.is_whole(count) or not 1 <= count <= 1024):
-        raise InputError(
-            f"{function}: threads is {shown(count)}; expected from 1 to 1024, or None for the "
-            "current number. Leave it out."
-        )
-    return None if count is None else int(count)
-
-
 @contextlib.contextmanager
-def threads(count: int | None, device: Device) -> Iterator[None]:
-    """Within the block PyTorch computes with so many threads where the device is a CPU; None leaves
-    them as they are.
+def threads(count: int, device: Device) -> Iterator[None]:
+    """Within the block PyTorch computes with so many threads where the device is a CPU.
 
     Small steps on all cores wait for each other whenever a neighbor takes one of them: with two
     busy neighbors on two cores, steps of the digits' network took eight times as long on two
     threads as on one (``benchmarks/speedup_ladder.py --neighbours 2``).
     """
-    import torch
-
-    if count is None or not device.is_cpu:
+    if not device.is_cpu:
         yield
         return
     before = torch.get_num_threads()
@@ -191,8 +142,6 @@ def put_back() -> Iterator[None]:
     After it they are as they were, so that what one script turned on for itself is not on for the
     next one.
     """
-    import torch
-
     backends: Any = torch.backends
     places = _float32_places()
     found: list[tuple[Any, str]] = [(place, "fp32_precision") for place in places]
@@ -224,8 +173,6 @@ def _float32_places() -> list[Any]:
     """Return where PyTorch keeps whether float32 may be narrower: of products and convolutions on
     CUDA, and of oneDNN.
     """
-    import torch
-
     backends: Any = torch.backends
     places = (
         backends.cuda.matmul,
@@ -239,8 +186,6 @@ def _older_switch() -> str | None:
     """Return what the older switch of float32 products says; None where the newer ones say
     otherwise, so that it cannot be read.
     """
-    import torch
-
     with warnings.catch_warnings(), contextlib.suppress(RuntimeError):
         warnings.filterwarnings("ignore", message=".*new API settings.*")
         return torch.get_float32_matmul_precision()
@@ -255,8 +200,6 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
     With ``autotune`` cuDNN chooses by time among the algorithms that do, so another run may get
     another one. One thread at a time.
     """
-    import torch
-
     with alone():
         wanted = "tf32" if precision == "tf32" else "ieee"
         of_cpu = getattr(torch.backends.mkldnn, "matmul", None)
@@ -302,8 +245,6 @@ def _matmul_precision(wanted: str) -> str:
     Inductor of PyTorch 2.9 and 2.10 reads the older one, which raises wherever the newer ones say
     otherwise.
     """
-    import torch
-
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*new API settings.*")
         before = torch.get_float32_matmul_precision()

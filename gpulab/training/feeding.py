@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
+import torch
+from torch.utils.data import DataLoader
 
 from gpulab import _interrupts
 from gpulab.devices import Device
@@ -132,8 +134,6 @@ class _ItemByItem:
         self.data = data
 
     def __getitem__(self, indices: Any) -> Batch:
-        import torch
-
         inputs, targets = zip(*(self.data[int(index)] for index in indices), strict=True)
         return torch.stack(inputs), torch.stack(targets)
 
@@ -142,8 +142,6 @@ class _ItemByItem:
 
 def _resident(data: Data, order: Order, to_device: Callable[[Batch], Batch]) -> Iterator[Batch]:
     """Copy all of the data once; a batch is then an indexing on the device."""
-    import torch
-
     inputs, targets = to_device((data.inputs, data.targets))
     for indices in order:
         chosen = torch.from_numpy(indices)
@@ -156,8 +154,6 @@ def _resident(data: Data, order: Order, to_device: Callable[[Batch], Batch]) -> 
 
 
 def _here(data: Data, order: Order, pinned: bool) -> Iterator[Batch]:
-    import torch
-
     for indices in order:
         inputs, targets = data[torch.from_numpy(indices)]
         yield (inputs.pin_memory(), targets.pin_memory()) if pinned else (inputs, targets)
@@ -166,9 +162,6 @@ def _here(data: Data, order: Order, pinned: bool) -> Iterator[Batch]:
 def _workers(
     data: Data, order: Order, workers: int, prefetch: int, pinned: bool
 ) -> Iterator[Batch]:
-    import torch
-    from torch.utils.data import DataLoader
-
     # A generator of its own: the loader would otherwise draw its workers' seeds from the learner's.
     loader: DataLoader[Any] = DataLoader(
         cast(Any, data),
@@ -176,7 +169,7 @@ def _workers(
         num_workers=workers,
         prefetch_factor=prefetch or _DEFAULT_AHEAD,
         pin_memory=pinned,
-        collate_fn=cast(Any, _as_it_is),
+        collate_fn=tuple,
         generator=torch.Generator().manual_seed(order.seed),
         worker_init_fn=_interrupts.leave_to_the_run,
     )
@@ -206,10 +199,6 @@ def check_shared(who: str, nbytes: int, workers: int, prefetch: int) -> None:
         )
 
 
-def _as_it_is(batch: Batch) -> Batch:
-    return batch
-
-
 class _Ahead:
     """A thread that prepares batches and copies them to the device, a few ahead of the run."""
 
@@ -227,8 +216,6 @@ class _Ahead:
         self._thread.start()
 
     def _work(self) -> None:
-        import torch
-
         try:
             # The current device is that of each thread: of this one it is the first, wherever the
             # run trains.
@@ -256,8 +243,6 @@ class _Ahead:
             return
 
     def __iter__(self) -> Iterator[Batch]:
-        import torch
-
         while True:
             item = self._queue.get()
             if isinstance(item, BaseException):

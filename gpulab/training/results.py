@@ -23,6 +23,7 @@ Interval = tuple[float, float]
 # A difference that is worth a verdict. A ladder has some twenty: where only an interval above 1 was
 # asked for, 2 of 44 pairs of identical options were "faster".
 LEAST_EFFECT = 0.02
+TOLERANCE = 0.02  # the loss of accuracy, as a ratio, that counts as none
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,23 +94,8 @@ class Options(Result):
     schema_version: ClassVar[int] = 2  # 1 had no loading, read_loss and autotune
 
 
-class _ComparedByContent:
-    """A result with arrays or mappings inside, compared by what it holds."""
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(self, Result)
-            and isinstance(other, Result)
-            and type(self) is type(other)
-            and self.to_dict() == other.to_dict()
-        )
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class FitResult(_ComparedByContent, Result):
+class FitResult(Result):
     """One training run: its losses and accuracy, its speed and memory, and how it ended.
 
     Attributes
@@ -186,10 +172,6 @@ class FitResult(_ComparedByContent, Result):
             if len(self.losses)
             else None
         )
-
-    def has_note(self, code: str) -> bool:
-        """Return whether a note with this code is among the notes."""
-        return any(note.code == code for note in self.notes)
 
     def __repr__(self) -> str:
         accuracy = f", accuracy {format_accuracy(self.accuracy)}" if self.accuracy else ""
@@ -309,7 +291,7 @@ class SeedsAccuracy(Result):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SeedsResult(_ComparedByContent, Result):
+class SeedsResult(Result):
     """The same run under several seeds.
 
     Attributes
@@ -538,7 +520,7 @@ class LeftOut(Result):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LadderResult(_ComparedByContent, Result):
+class LadderResult(Result):
     """A beginner's script, sped up technique by technique on one device; all forms took turns, step
     by step.
 

@@ -31,8 +31,8 @@ def test_flops_by_hand(approved: Any) -> None:
         nn.Conv2d(8, 8, 1, groups=8), nn.Flatten(), nn.Linear(72, 5),
     )  # fmt: skip
     x = torch.zeros(2, 3, 10, 10)  # then 5x5 and 3x3 places
-    pruned = compression.prune(model, 0.5, layers=["5"])
-    sparse = compression.to_sparse(pruned, layers=["5"])
+    pruned = compression.prune(model, 0.5, skip=["0", "1", "2", "3"])
+    sparse = compression.to_sparse(pruned, skip=["0", "1", "2", "3"])
     kinds = (model, pruned, sparse, compression.quantize(model))
     costs = [compression.count(each, x) for each in kinds]
     by_hand = [2 * 25 * 8 * 3 * 9, 2 * 9 * 8 * 2 * 9, 2 * 9 * 8 * 8, 2 * 9 * 8, 2 * 72 * 5]
@@ -260,27 +260,25 @@ def test_what_runs_here_was_tried() -> None:
 NET, IMAGE = nn.Sequential(nn.Linear(8, 8)), nn.Sequential(nn.Conv2d(2, 3, 4, padding="same"))
 REFUSED = [
     *[(compression.prune, (NET,), options) for options in (
-        {"amount": 1.0}, {"amount": -0.1}, {"scope": "each"}, {"pattern": "1:4"}, {"layers": ["1"]},
+        {"amount": 1.0}, {"amount": -0.1}, {"pattern": "1:4"}, {"skip": ["1"]},
         {"pattern": "2:4", "amount": 0.3}, {"pattern": "2:4", "structured": True}, {"skip": ["0"]},
-        {"structured": True, "multiple": 1025}, {"structured": True},
+        {"structured": True},
     )],
     (compression.prune, (compression.prune(NET, 0.5),), {"structured": True}),
     (compression.prune, (compression.share_weights(NET, 2),), {}), (compression.prune, (5,), {}),
     *[(compression.share_weights, (NET,), {"clusters": count}) for count in (1, 257, 2.0)],
     (compression.share_weights, (compression.share_weights(NET, 2),), {}),
     *[(compression.quantize, (NET,), options) for options in (
-        {"weights": "per-row"}, {"activations": "lazy"}, {"bits": 1}, {"bits": 9}, {"layers": []},
+        {"weights": "per-row"}, {"activations": "lazy"}, {"bits": 1}, {"bits": 9},
         {"activations": "static"}, {"calibration": torch.ones(1, 8)}, {"arithmetic": "fast"},
         {"activations": "static", "calibration": []}, {"arithmetic": "integer"},
         {"activations": "static", "calibration": torch.full((1, 8), float("nan"))},
-        {"activations": "static", "calibration": torch.ones(1, 8), "percentile": 50},
         {"arithmetic": "integer", "activations": "dynamic", "bits": 4},
         {"arithmetic": "torchao", "bits": 4},
     )],
     (compression.quantize, (IMAGE,), {}), (compression.quantize_aware, (IMAGE,), {}),
     (compression.to_sparse, (NET,), {"format": "coo"}),
     (compression.to_sparse, (compression.prune(NET, pattern="2:4"), "2:4"), {}),
-    (compression.to_sparse, (nn.Sequential(nn.Conv2d(4, 4, 3, groups=4)),), {"layers": ["0"]}),
     (compression.count, (NET, torch.zeros(2, 9)), {}), (compression.weigh, (NET,), {}),
     *[(compression.weigh, (models,), {"inputs": torch.zeros(1, 8)})
       for models in ({}, {"a": []}, 5)],

@@ -144,14 +144,14 @@ def test_profiles_by_hand(approved: Any) -> None:
 @pytest.mark.slow
 def test_a_step_of_known_operators(capfd: pytest.CaptureFixture[str]) -> None:
     """Two products and a ReLU, a mark around the products; self times add up to the outer ones."""
-    x, asked = torch.ones(64, 64), iter([False] * 4 + [True])
+    x = torch.ones(64, 64)
 
     def step() -> None:
         with record_function("products"):
             y = (x @ x) @ x
         y.relu()
 
-    found = training.profile(step, steps=3, warmup=2, device="cpu", stop=lambda: next(asked, True))
+    found = training.profile(step, steps=2, warmup=2, device="cpu")
     top = [span for span in found.spans if span.lane == "host" and span.depth == 0]
     assert [span.name for span in top] == ["aten::matmul", "aten::matmul", "aten::relu"] * 2
     calls = {cost.name: cost.calls_per_step for cost in found.operators}
@@ -162,7 +162,7 @@ def test_a_step_of_known_operators(capfd: pytest.CaptureFixture[str]) -> None:
     busy, itself = sum(s.seconds for s in top), sum(cost.host_seconds for cost in found.operators)
     assert itself == pytest.approx(busy / 2, rel=0.05)
     assert found.between_ratio == pytest.approx(1 - busy / sum(b - a for a, b in found.steps))
-    assert (len(found.steps), found.label, found.notes[0].code) == (2, "step", "stopped")
+    assert (len(found.steps), found.label, found.notes) == (2, "step", ())
     assert capfd.readouterr() == ("", "")  # its library's log would stand in the notebook in red
 
 

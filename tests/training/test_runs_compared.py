@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gpulab import recordings, training
-from gpulab.errors import InputError, StoppedError
+from gpulab.errors import InputError
 from gpulab.training import Data, Gain, Task, Technique
 from made_training import Clock, data_that, optimizer_that
 from scipy import stats
@@ -197,19 +197,6 @@ def test_what_is_too_slow_lacking_or_out_of_time_is_left_out(approved: Any) -> N
     lines += [f"{note}\n" for note in found.notes]
     assert "".join(lines) == approved
     refused(InputError, climbed, takes("slow", 36.0)).match("none of these techniques")
-
-
-def test_a_stop_after_the_first_turn_keeps_what_was_reached() -> None:
-    """In the turns or in the training to the end; before the first turn there is nothing."""
-    for at, turns in (("turn 2", 2), ("training", 4)):
-        said = [(0.0, "")]
-        told = {"progress": lambda *each, s=said: s.append(each)}
-        told["stop"] = lambda s=said, a=at: s[-1][1].startswith(a)
-        found = climbed(RESIDENT, turns=4, seeds=2, samples=8, **told)
-        parts = [fraction for fraction, _ in said]
-        assert (found.turns, found.start_accuracy, parts == sorted(parts)) == (turns, None, True)
-        assert "stopped" in [note.code for note in found.notes]
-    refused(StoppedError, climbed, RESIDENT, stop=lambda: True)
 
 
 @pytest.mark.slow

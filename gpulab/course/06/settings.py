@@ -25,7 +25,7 @@ from gpulab.errors import InputError
 from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.training import model_pipeline
-from gpulab.training._pipeline_results import BUSY_STALL_RATIO
+from gpulab.training.pipelines import BUSY_STALL_RATIO
 from gpulab.units import format_seconds, plural
 
 _CORES = 8

@@ -1,0 +1,720 @@
+"""Which layers can be compressed, the modules that compression puts in their place, and ``finish``,
+which turns a model in training into the model that is shipped.
+
+Only the weights of linear and convolutional layers are compressed: biases and norms are few, and an
+embedding is a table of rows that are looked up one at a time. A weight that two layers share (tied
+embeddings) is left alone, for a change here would be a change there. So is one of a library's own
+kind (torchao's, 2:4): it is compressed already, and few operators take it.
+
+Three of the modules are parametrizations (they compute a layer's weight while it is trained), the
+others take a layer's place in the model that is shipped.
+
+Weights are symmetric: code = round(weight / scale) from -(2^(b-1) - 1) to 2^(b-1) - 1, so that 0 is
+exactly 0 and what was pruned stays pruned. Inputs are affine: code = round(x / step) + zero from 0
+to 2^b - 1, because what follows a ReLU has no negative half to spend codes on. Rounding is to the
+nearest, ties to even, as PyTorch's.
+
+Linear layers run in FBGEMM or QNNPACK (``torch.ops.quantized``), convolutions in oneDNN
+(``torch.ops.onednn``, which PyTorch's own compiler uses). Without VNNI instructions an x86 CPU
+multiplies pairs of 8-bit numbers into 16-bit sums, and two products of 8-bit inputs with large
+weights overflow it: the answer is wrong, without any error. So inputs get 7 bits there, and 127 *
+127 * 2 still fits (PyTorch calls it ``reduce_range``, oneDNN's guide "nuances of int8
+computations").
+
+Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient
+Integer-Arithmetic-Only Inference", CVPR 2018, sections 2.1 and 3; symmetric weights as in
+Krishnamoorthi, arXiv:1806.08342, section 2.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import platform
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrize
+
+from gpulab import _given, devices
+from gpulab.errors import DeviceError, InputError, shown
+
+
+def module(function: str, model: Any) -> Any:
+    """Return the model.
+
+    Raises
+    ------
+    InputError
+        If it is not a ``torch.nn.Module``.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(
+            f"{function}: model is {shown(model)}; expected a torch.nn.Module. Pass a trained "
+            "model, such as gl.networks.cnn() after fit."
+        )
+    return model
+
+
+def duplicate(function: str, model: Any) -> Any:
+    """Return a deep copy of the model; tied weights stay tied.
+
+    Raises
+    ------
+    InputError
+        If it is not a module, or one that cannot be copied.
+    """
+    try:
+        return copy.deepcopy(module(function, model))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{function}: this model cannot be copied ({type(error).__name__}: {error}); expected "
+            "one whose tensors are all parameters or buffers. Build it again and load its "
+            "state_dict."
+        ) from error
+
+
+def layers(model: Any) -> dict[str, Any]:
+    """Return the linear and convolutional layers by name, except those whose weight another module
+    shares or a library packed.
+    """
+    kinds = (torch.nn.Linear, torch.nn.Conv2d)
+    owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    own = ((name, m, weight_of(m)) for name, m in model.named_modules() if isinstance(m, kinds))
+    return {
+        name: m
+        for name, m, weight in own
+        if owners[id(weight)] == 1 and type(weight.data) is torch.Tensor
+    }
+
+
+def weight_of(layer: Any) -> Any:
+    """Return the parameter behind a layer's weight: its own, or the one that a parametrization
+    computes it from.
+    """
+    if parametrize.is_parametrized(layer, "weight"):
+        held = layer.parametrizations.weight
+        return held.original if hasattr(held, "original") else held.original0
+    return layer.weight
+
+
+def plain(layer: Any) -> None:
+    """Make the weight that a layer's parametrizations compute its plain weight, in place.
+
+    A deep copy of a parametrized layer shares its class with the original, and PyTorch takes the
+    computed attribute off that class: so the layer gets a class of its own first, else the original
+    would lose its weight.
+    """
+    kind = type(layer)
+    layer.__class__ = type(kind.__name__, kind.__bases__, dict(kind.__dict__))
+    parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+
+
+def chosen(function: str, model: Any, skip: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the layers to compress: all but those to skip.
+
+    Raises
+    ------
+    InputError
+        If there are none, or a name is not among them.
+    """
+    there = layers(model)
+    left_out = _given.items(function, "skip", skip)
+    unknown = [name for name in left_out if not isinstance(name, str) or name not in there]
+    if unknown:
+        raise InputError(
+            f"{function}: there is no layer {shown(unknown[0])} to compress; expected some of: "
+            f"{', '.join(there) or '(none)'}. Pass one."
+        )
+    found = {name: layer for name, layer in there.items() if name not in left_out}
+    if not found:
+        raise InputError(
+            f"{function}: no layer is left to compress; expected at least one linear or "
+            "convolutional layer. Name fewer to skip."
+        )
+    return found
+
+
+def replace(model: Any, name: str, new: Any) -> Any:
+    """Put a module in the place of the one with that name and return the model; the name "" is the
+    model itself.
+    """
+    if not name:
+        return new
+    parent, _, own = name.rpartition(".")
+    setattr(model.get_submodule(parent), own, new)
+    return model
+
+
+def share(function: str, name: str, value: Any) -> float:
+    """Return a share from 0 up to, but not, 1.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    if not _given.is_finite(value) or not 0 <= value < 1:
+        raise InputError(
+            f"{function}: {name}={shown(value)}; expected a share of at least 0 and below 1. Pass "
+            f"for example {name}=0.5."
+        )
+    return float(value)
+
+
+def finish(model: Any) -> Any:
+    """Return a copy without the parts that only training needs, in evaluation mode.
+
+    Masked and shared weights become plain ones (with their zeros, with their few values), a layer
+    trained as if it were quantized becomes a quantized one. The outputs stay the same. A model
+    without such parts is copied as it is.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+
+    Raises
+    ------
+    InputError
+        If it is not a module, or a layer whose inputs must be rounded by the range seen in training
+        has seen no input.
+    """
+    copied = duplicate("finish", model).eval()
+    for name, each in list(copied.named_modules()):
+        if isinstance(each, Aware):
+            seen = each.observed
+            if seen is not None and not bool(seen.seen):
+                raise InputError(
+                    f"finish: no input reached {name or 'the layer'} in training, so the range "
+                    "that activations='static' rounds to is not known; expected a trained model. "
+                    "Train it, or use quantize with calibration=x."
+                )
+            ends = () if seen is None else (seen.low, seen.high)
+            new = Quantized(each.layer, each.scheme, *ends).eval()
+            copied = replace(copied, name, new)
+    for each in copied.modules():
+        if parametrize.is_parametrized(each, "weight"):
+            plain(each)
+    return copied
+
+
+_X86 = ("x86_64", "amd64", "i386", "i686")
+# Below this a range holds nothing but zeros; a scale of zero would divide by zero. It is the
+# smallest normal float32.
+TINY = 1.1754943508222875e-38
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a model is quantized.
+
+    Attributes
+    ----------
+    weights : str
+        "per-channel" (a scale for each output channel) or "per-tensor" (one for the layer).
+    bits : int
+        Of a weight's code, 2 to 8.
+    activations : str or None
+        None (inputs stay float32), "dynamic" (range of each batch as it comes) or "static" (range
+        from calibration).
+    activation_bits : int
+        Of an input's code, 2 to 8.
+    """
+
+    weights: str
+    bits: int
+    activations: str | None
+    activation_bits: int
+
+
+def weight_scale(weight: Any, scheme: Scheme) -> Any:
+    """Return the scale: a tensor that multiplies the codes, of shape () or (channels, 1, ...)."""
+    most = (
+        weight.abs().amax(dim=tuple(range(1, weight.dim())), keepdim=True)
+        if scheme.weights == "per-channel"
+        else weight.abs().amax()
+    )
+    return most.clamp_min(TINY) / (2 ** (scheme.bits - 1) - 1)
+
+
+def codes(weight: Any, scale: Any, bits: int) -> Any:
+    """Return the codes of a weight, as floats that are whole numbers."""
+    most = 2 ** (bits - 1) - 1
+    return (weight / scale).round().clamp(-most, most)
+
+
+def input_grid(low: Any, high: Any, bits: int) -> tuple[Any, Any]:
+    """Return step and zero point of inputs from ``low`` to ``high``; the range is widened to hold
+    0, which padding needs exactly.
+    """
+    low, high = low.clamp(max=0), high.clamp(min=0)
+    most = 2**bits - 1
+    step = ((high - low) / most).clamp_min(TINY)
+    return step, (-low / step).round().clamp(0, most)
+
+
+def round_inputs(x: Any, step: Any, zero: Any, bits: int) -> Any:
+    """Return the inputs rounded to the grid; what lies outside becomes its end."""
+    return ((x / step).round().add(zero).clamp(0, 2**bits - 1) - zero) * step
+
+
+def straight_through(x: Any, rounded: Callable[[Any], Any]) -> Any:
+    """Return the rounded values whose gradient is that of ``x`` (the straight-through estimator of
+    Bengio et al. 2013).
+    """
+    return x + (rounded(x.detach()) - x.detach())
+
+
+def activation_bits() -> int:
+    """Return how many bits an input may have: 8, or 7 on an x86 CPU where PyTorch reports no
+    AVX-512 VNNI.
+
+    That of AVX, which Intel's Core processors have from the 12th generation on, PyTorch does not
+    look for, and FBGEMM does not use.
+    """
+    if platform.machine().lower() not in _X86:
+        return 8
+    has = getattr(torch.cpu, "_is_vnni_supported", None)
+    return 8 if has is not None and has() else 7
+
+
+def refusal(device: Any, convolution: bool = False) -> str:
+    """Return why integer kernels cannot run on a device, as a sentence; "" where they can: a tiny
+    layer is tried.
+    """
+    where = devices.find(str(device))
+    if not where.is_cpu:
+        return (
+            "PyTorch's 8-bit kernels for linear layers and convolutions run on CPUs only, not on "
+            f"{where.name}."
+        )
+    layer: Any = torch.nn.Conv2d(4, 4, 3, padding=1) if convolution else torch.nn.Linear(4, 4)
+    x = torch.ones(1, 4, 4, 4) if convolution else torch.ones(1, 4)
+    try:
+        with torch.no_grad():
+            Integer(layer, Scheme("per-channel", 8, "dynamic", activation_bits()))(x)
+    except Exception as error:
+        kind = "convolutions" if convolution else "linear layers"
+        return (
+            f"this build of PyTorch has no 8-bit kernels for {kind} on this CPU "
+            f"({type(error).__name__})."
+        )
+    return ""
+
+
+def check(device: Any) -> None:
+    """Raise ``DeviceError`` where the device has no integer kernels."""
+    reason = refusal(device)
+    if reason:
+        raise DeviceError(
+            f"quantize: {reason} Expected a CPU with them. Use arithmetic='torchao', or 'float' "
+            "for the same numbers."
+        )
+
+
+def two_four_refusal(device: Any) -> str:
+    """Return why a device has no 2:4 sparsity, as a sentence; "" where it has."""
+    where = devices.find(str(device))
+    if where.torch_type != "cuda" or torch.version.cuda is None:
+        return (
+            f"{where.name} has no 2:4 sparse instructions; they came with NVIDIA's compute "
+            "capability 8.0 (Ampere)."
+        )
+    major, minor = torch.cuda.get_device_capability(torch.device(str(device)))
+    if (major, minor) < (8, 0):
+        return (
+            f"{where.name} has compute capability {major}.{minor}; 2:4 sparse instructions need "
+            "8.0 (Ampere) or newer."
+        )
+    return ""
+
+
+class Packed:
+    """One layer's weight as the library wants it, and the call that multiplies with it."""
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+        self.bits = layer.scheme.activation_bits
+        channels = layer.codes.shape[0]
+        # a layer's one scale is repeated for its channels
+        self.scales = layer.scale.detach().flatten().expand(channels).contiguous()
+        self.weight = self._convolution() if layer.convolution else self._linear()
+
+    def _linear(self) -> Any:
+        zeros = torch.zeros(len(self.scales), dtype=torch.int64)
+        bias = self.layer.bias
+        # PyTorch means to move these to torchao; until then they are the fast ones, and refusal()
+        # tells
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            codes = torch._make_per_channel_quantized_tensor(
+                self.layer.codes, self.scales.double(), zeros, 0
+            )
+            return torch.ops.quantized.linear_prepack(
+                codes, None if bias is None else bias.detach()
+            )
+
+    def _convolution(self) -> Any:
+        self.zeros = torch.zeros(len(self.scales), dtype=torch.int64)
+        self.shape = [
+            list(self.layer.stride),
+            list(self.layer.padding),
+            list(self.layer.dilation),
+            self.layer.groups,
+        ]
+        return torch.ops.onednn.qconv_prepack(self.layer.codes, self.scales, 1.0, 1, *self.shape)
+
+    def __call__(self, x: Any) -> Any:
+        """Return the layer's output in float32."""
+        x = x.detach()
+        if not self.layer.convolution:
+            return torch.ops.quantized.linear_dynamic(x.contiguous(), self.weight, self.bits < 8)
+        step, zero = input_grid(*torch.aminmax(x), self.bits)
+        codes = (x / step).round_().add_(zero).clamp_(0, 2**self.bits - 1).to(torch.uint8)
+        return torch.ops.onednn.qconv_pointwise(
+            codes,
+            float(step),
+            int(zero),
+            self.weight,
+            self.scales,
+            self.zeros,
+            self.layer.bias,
+            *self.shape,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
+        )
+
+
+class Mask(nn.Module):
+    """A parametrization: the weight times a mask of zeros and ones, so that what was pruned stays
+    zero whatever the optimizer does.
+    """
+
+    mask: torch.Tensor
+
+    def __init__(self, mask: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mask", mask)
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the weight with zeros where the mask has them; their gradient is zero too."""
+        return weight * self.mask
+
+
+class Codebook(nn.Module):
+    """A parametrization of shared weights: the trained parameter is the codebook, and each weight
+    is one of its entries.
+
+    Index ``clusters`` (one past the end) stands for a zero that is kept.
+    """
+
+    indices: torch.Tensor
+
+    def __init__(self, indices: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("indices", indices)
+
+    def forward(self, codebook: torch.Tensor) -> torch.Tensor:
+        """Return the weight; the gradient of an entry is the sum over all weights that share it."""
+        return torch.cat([codebook, codebook.new_zeros(1)])[self.indices]
+
+
+class Observed(nn.Module):
+    """The range of one layer's inputs: followed while training, frozen in evaluation."""
+
+    low: torch.Tensor
+    high: torch.Tensor
+    seen: torch.Tensor
+
+    def __init__(self, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        for name in ("low", "high"):
+            self.register_buffer(name, torch.zeros(()))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
+
+    @torch.no_grad()
+    def follow(self, x: torch.Tensor) -> None:
+        """Move the range towards that of this batch; the first batch sets it."""
+        low, high = torch.aminmax(x)
+        share = torch.where(self.seen, self.momentum, 1.0)
+        self.low += share * (low - self.low)
+        self.high += share * (high - self.high)
+        self.seen.fill_(True)
+
+
+class Aware(nn.Module):
+    """A layer that is trained as if it were quantized: weights and inputs are rounded on the way,
+    gradients pass as if not.
+    """
+
+    def __init__(self, layer: nn.Module, scheme: Scheme, momentum: float) -> None:
+        super().__init__()
+        self.layer, self.scheme = layer, scheme
+        self.observed = Observed(momentum) if scheme.activations == "static" else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output with rounded weight and inputs."""
+        weight: torch.Tensor = self.layer.weight  # type: ignore[assignment]
+        scale = weight_scale(weight.detach(), self.scheme)
+        rounded = straight_through(weight, lambda w: codes(w, scale, self.scheme.bits) * scale)
+        return apply(self.layer, self._inputs(x), rounded)
+
+    def _inputs(self, x: torch.Tensor) -> torch.Tensor:
+        if self.scheme.activations is None:
+            return x
+        if self.observed is None:
+            low, high = torch.aminmax(x.detach())
+        else:
+            if self.training:
+                self.observed.follow(x.detach())
+            low, high = self.observed.low, self.observed.high
+        step, zero = input_grid(low, high, self.scheme.activation_bits)
+        rounded: torch.Tensor = straight_through(
+            x, lambda v: round_inputs(v, step, zero, self.scheme.activation_bits)
+        )
+        return rounded
+
+
+def apply(layer: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return what a linear or convolutional layer gives with another weight."""
+    if isinstance(layer, nn.Conv2d):
+        convolved: torch.Tensor = layer._conv_forward(x, weight, layer.bias)
+        return convolved
+    return functional.linear(x, weight, layer.bias)
+
+
+class Shipped(nn.Module):
+    """The shape and the bias of the layer whose place a compressed one takes.
+
+    ``form`` is the word for how it stores its weight, in a list of a model's layers.
+    """
+
+    form: str
+    # What the kernels take, made of the buffers when it is needed: neither copied nor kept when
+    # other buffers are loaded.
+    _made: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._made = None
+        super()._load_from_state_dict(*args, **kwargs)
+
+    @property
+    def stored(self) -> int:
+        """How many weights it stores."""
+        return math.prod(self.weight_shape)
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.convolution = isinstance(layer, nn.Conv2d)
+        self.weight_shape = tuple(layer.weight.shape)
+        self.groups = layer.groups if self.convolution else 1
+        if self.convolution:
+            check_padding(layer)
+            if isinstance(layer.padding, str):
+                layer = _plain_padding(layer)
+            self.stride, self.padding, self.dilation = layer.stride, layer.padding, layer.dilation
+        self.bias = (
+            None
+            if layer.bias is None
+            else nn.Parameter(layer.bias.detach().clone(), requires_grad=False)
+        )
+
+    def multiply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output with a dense weight."""
+        if self.convolution:
+            return functional.conv2d(
+                x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+            )
+        return functional.linear(x, weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """Return what tells this layer from others."""
+        return (
+            f"{'convolution' if self.convolution else 'linear'}, weight {tuple(self.weight_shape)}"
+        )
+
+
+def check_padding(layer: Any) -> None:
+    """Refuse a convolution whose padding a finished layer cannot have; other layers pass.
+
+    Raises
+    ------
+    InputError
+        If it pads with something else than zeros, or not by as much on both sides.
+    """
+    if not isinstance(layer, nn.Conv2d):
+        return
+    if layer.padding_mode != "zeros":
+        raise InputError(
+            f"compression: a convolution with padding_mode={layer.padding_mode!r}; expected "
+            "padding with zeros. Skip that layer by name."
+        )
+    if layer.padding == "same" and any(
+        (k - 1) * d % 2 for k, d in zip(layer.kernel_size, layer.dilation, strict=True)
+    ):
+        raise InputError(
+            'compression: padding="same" with an even kernel; expected an odd one. Skip that layer '
+            "by name."
+        )
+
+
+def _plain_padding(layer: nn.Conv2d) -> nn.Conv2d:
+    same = tuple((k - 1) * d // 2 for k, d in zip(layer.kernel_size, layer.dilation, strict=True))
+    layer.padding = same if layer.padding == "same" else (0, 0)
+    return layer
+
+
+class Quantized(Shipped):
+    """A layer that keeps its weight as integers and a scale; the arithmetic is float32 on the
+    rounded values.
+
+    The results are those of integer arithmetic (up to float32's rounding of the sum), the speed is
+    not: the weight is turned into float32 at every call.
+    """
+
+    form = "integers"
+    codes: torch.Tensor
+    scale: torch.Tensor
+    step: torch.Tensor
+    zero: torch.Tensor
+
+    def __init__(
+        self,
+        layer: Any,
+        scheme: Scheme,
+        low: torch.Tensor | None = None,
+        high: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(layer)
+        self.scheme = scheme
+        weight = layer.weight.detach()
+        scale = weight_scale(weight, scheme)
+        self.register_buffer("codes", codes(weight, scale, scheme.bits).to(torch.int8))
+        self.register_buffer("scale", scale)
+        if scheme.activations == "static" and low is not None and high is not None:
+            step, zero = input_grid(low, high, scheme.activation_bits)
+            self.register_buffer("step", step.clone())
+            self.register_buffer("zero", zero.clone())
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The rounded weight as float32."""
+        return self.codes * self.scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output on rounded inputs, where the scheme rounds them."""
+        bits = self.scheme.activation_bits
+        if self.scheme.activations == "dynamic":
+            low, high = torch.aminmax(x)
+            x = round_inputs(x, *input_grid(low, high, bits), bits)
+        elif self.scheme.activations == "static":
+            x = round_inputs(x, self.step, self.zero, bits)
+        return self.multiply(x, self.weight)
+
+
+class Integer(Quantized):
+    """The same numbers with integer arithmetic: the library's CPU kernels take 8-bit inputs and
+    weights and add in 32 bits.
+    """
+
+    form = "int8"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output; the inputs' range is taken from this batch."""
+        if self._made is None:
+            self._made = Packed(self)
+        return self._made(x)  # type: ignore[no-any-return]
+
+
+class Sparse(Shipped):
+    """A layer that stores and multiplies only the weights that are not zero, in the CSR format.
+
+    A convolution becomes a matrix product first: every patch of the image is laid out as a column.
+    """
+
+    form = "CSR"
+    rows: torch.Tensor
+    columns: torch.Tensor
+    values: torch.Tensor
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer)
+        matrix = layer.weight.detach().flatten(1).to_sparse_csr()
+        self.kernel_size = tuple(self.weight_shape[2:])
+        # Three plain tensors: PyTorch can neither copy nor move a module that holds a sparse one.
+        # 32-bit indices are what its kernels use.
+        self.register_buffer("rows", matrix.crow_indices().int())
+        self.register_buffer("columns", matrix.col_indices().int())
+        self.register_buffer("values", matrix.values())
+
+    @property
+    def stored(self) -> int:
+        """How many weights it stores: those that are not zero."""
+        return self.values.numel()
+
+    @property
+    def matrix(self) -> Any:
+        """The weight as a matrix in PyTorch's CSR format, on the device and in the type of its
+        parts.
+        """
+        if (
+            self._made is None
+            or self._made.device != self.values.device
+            or self._made.dtype != self.values.dtype
+        ):
+            shape = (self.weight_shape[0], math.prod(self.weight_shape[1:]))
+            # it says that its sparse formats are in beta, once a process, in the middle of a lesson
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._made = torch.sparse_csr_tensor(
+                    self.rows, self.columns, self.values, shape, check_invariants=False
+                )
+        return self._made
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight with its zeros."""
+        dense: torch.Tensor = self.matrix.to_dense()
+        return dense.view(self.weight_shape)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output."""
+        if not self.convolution:
+            flat = x.reshape(-1, x.shape[-1])
+            y: torch.Tensor = (self.matrix @ flat.t()).t()
+            return (y if self.bias is None else y + self.bias).reshape(
+                *x.shape[:-1], self.weight_shape[0]
+            )
+        # (batch, columns, places)
+        patches = functional.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)
+        batch, columns, _ = patches.shape
+        y = self.matrix @ patches.transpose(0, 1).reshape(columns, -1)
+        sides = [
+            (n + 2 * p - d * (k - 1) - 1) // s + 1
+            for n, p, d, k, s in zip(
+                x.shape[-2:],
+                self.padding,
+                self.dilation,
+                self.kernel_size,
+                self.stride,
+                strict=True,
+            )
+        ]
+        y = y.view(self.weight_shape[0], batch, *sides).transpose(0, 1)
+        return y if self.bias is None else y + self.bias.view(-1, 1, 1)
