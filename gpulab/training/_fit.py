@@ -24,6 +24,7 @@ def fit(
     *,
     model: Any = None,
     device: Any = None,
+    precision: str = "float32",
     progress: Callable[[float, str], None] | None = None,
     stop: Callable[[], bool] | None = None,
     clock: Callable[[], float] | None = None,
@@ -130,7 +131,7 @@ def fit(
     """
     report = _given.callback("fit", "progress", progress)
     asked = _given.callback("fit", "stop", stop)
-    run = Run(task, model=model, device=device, clock=clock, **options)
+    run = Run(task, model=model, device=device, clock=clock, precision=precision, **options)
     try:
         # the test too: an interrupt in its midst would lose the run
         with _interrupts.deferred() as interrupt:
