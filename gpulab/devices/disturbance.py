@@ -48,20 +48,28 @@ class Window(NamedTuple):
     def between(cls, before: Readings, after: Readings) -> Window:
         """Return the shares of the time between two readings."""
         seconds = max(after.seconds - before.seconds, 1e-9)
-
-        def share(name: str) -> float | None:
-            start, end = getattr(before, name), getattr(after, name)
-            return None if start is None or end is None else max(0.0, (end - start) / seconds)
-
+        counters = (
+            (getattr(before, name), getattr(after, name))
+            for name in (
+                "run_delay_seconds",
+                "process_run_delay_seconds",
+                "busy_seconds",
+                "stolen_seconds",
+                "throttled_seconds",
+            )
+        )
+        delay, process_delay, busy, stolen, throttled = (
+            None if start is None or end is None else max(0.0, (end - start) / seconds)
+            for start, end in counters
+        )
         own = (after.own_cpu_seconds - before.own_cpu_seconds) / seconds
-        busy, delay = share("busy_seconds"), share("run_delay_seconds")
         return cls(
             seconds=seconds,
             delay=delay,
-            process_delay=share("process_run_delay_seconds"),
+            process_delay=process_delay,
             others=None if busy is None else max(0.0, busy - own),
-            stolen=share("stolen_seconds"),
-            throttled=share("throttled_seconds"),
+            stolen=stolen,
+            throttled=throttled,
             blocked=None if delay is None else max(0.0, 1.0 - own - delay),
             cores=after.cores,
             others_step=_LEAST_TICKS * after.tick_seconds / seconds,

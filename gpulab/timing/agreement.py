@@ -152,10 +152,16 @@ def _pair_difference(a: np.ndarray, b: np.ndarray) -> float:
         return math.inf
     if a.size == 0:
         return 0.0
-    if a.dtype.kind in "bSU" or b.dtype.kind in "bSU":
-        return 0.0 if np.array_equal(a, b) else math.inf
-    if "O" in (a.dtype.kind, b.dtype.kind):
-        return _object_difference(a, b)
+    kinds = {a.dtype.kind, b.dtype.kind}
+    if kinds & set("bSUO"):  # truth values, texts, Python's own objects
+        if a.tolist() == b.tolist():
+            return 0.0
+        if kinds != {"O"}:
+            return math.inf
+        try:  # such as whole numbers beyond 64 bits
+            a, b = a.astype(np.float64), b.astype(np.float64)
+        except (TypeError, ValueError, OverflowError):
+            return math.inf
     if a.dtype.kind in "iu" and b.dtype.kind in "iu":
         return _whole_difference(a, b)
     finite = np.isfinite(b)
@@ -184,24 +190,6 @@ def _whole_difference(a: np.ndarray, b: np.ndarray) -> float:
     )
     size = max(abs(int(b.min())), abs(int(b.max())))
     return distance / size if size > 0 else distance
-
-
-def _object_difference(a: np.ndarray, b: np.ndarray) -> float:
-    """Return max|a - b| / max|b| of Python's own numbers, such as whole ones beyond 64 bits;
-    infinite where what differs is no number.
-    """
-    pairs = list(zip(a.ravel().tolist(), b.ravel().tolist(), strict=True))
-    try:
-        if all(one is other or one == other for one, other in pairs):
-            return 0.0
-        distance, size = (
-            max(abs(one - other) for one, other in pairs),
-            max(abs(other) for _, other in pairs),
-        )
-        relative = float(distance / size if size > 0 else distance)
-    except (TypeError, ValueError, ArithmeticError):
-        return math.inf
-    return math.inf if math.isnan(relative) else relative
 
 
 def _is_product(fn: Any, args: tuple[Any, ...]) -> bool:

@@ -17,7 +17,7 @@ from gpulab.devices.conditions import Readings
 from gpulab.errors import InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import _notes, _work, agreement
-from gpulab.timing.measuring import Job, checked_limits, counters_of, in_turns
+from gpulab.timing.measuring import Job, checked_limits, in_turns
 from gpulab.timing.results import Comparison, ComparisonRow, Measurement
 from gpulab.timing.sampling import Limits, Progress, Stop
 from gpulab.timing.statistics import ratio_interval
@@ -137,6 +137,7 @@ def compare_within(
     field = _gather(work, args, devices, read, {"dtype": dtype, **(params or {})})
     jobs, notes, agreement_notes = list(field.jobs.values()), list[Note](), list[Note]()
     differences: list[float | None] = []
+    scripted = _given.callback("compare", "conditions", conditions)
 
     def first_calls() -> None:
         """Make every first call and hold its result against the reference."""
@@ -167,7 +168,7 @@ def compare_within(
         "again.",
         transfer=transfer,
         is_live=clock is None,
-        read=counters_of("compare", clock, conditions),
+        scripted=scripted,
     )
     count = plural(len(measurements[0].samples_seconds), "sample")
     limits.say(1.0, f"{field.label}: {count} of each")

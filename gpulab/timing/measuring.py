@@ -177,7 +177,7 @@ def measure(
     )
     transfer = _given.flag("measure", "transfer", transfer)
     cold = _given.flag("measure", "cold", cold)
-    counters = counters_of("measure", clock, conditions)
+    scripted = _given.callback("measure", "conditions", conditions)
     if limits.stop():
         raise StoppedError(
             f"measure: stopped before {job.label} was called; there is nothing to report. Run it "
@@ -198,7 +198,7 @@ def measure(
         transfer=transfer,
         cold=cold,
         is_live=clock is None,
-        read=counters,
+        scripted=scripted,
     )
     limits.say(1.0, f"{job.label}: {plural(len(m.samples_seconds), 'sample')}")
     return m
@@ -236,26 +236,6 @@ def checked_limits(
     return limits._replace(say=say or limits.say, stop=ask or limits.stop)
 
 
-# Reads the counters of a device's machine; the second argument is the reading before.
-Counters = Callable[[Device, Readings | None], Readings]
-
-
-def counters_of(
-    function: str, clock: Callable[[], float] | None, scripted: Callable[[], Readings] | None
-) -> Counters | None:
-    """Return what reads the machine's counters, or those of a test; None with a clock of its own.
-
-    Raises
-    ------
-    InputError
-        If ``scripted`` is not callable.
-    """
-    read = _given.callback(function, "conditions", scripted)
-    if read is not None:
-        return lambda device, before: read()
-    return conditions.read if clock is None else None
-
-
 def in_turns(
     jobs: list[Job],
     limits: Limits,
@@ -266,7 +246,7 @@ def in_turns(
     transfer: bool,
     cold: bool = False,
     is_live: bool,
-    read: Counters | None,
+    scripted: Callable[[], Readings] | None,
 ) -> list[Measurement]:
     """Measure jobs, call by call in turn, from the turn on their devices to the notes.
 
@@ -284,24 +264,23 @@ def in_turns(
     transfer, cold : bool
         As in ``measure``.
     is_live : bool
-        Whether turns are taken with other processes.
-    read : callable or None
-        Reads the machine's counters.
+        Whether turns are taken with other processes, and the machine's counters are read.
+    scripted : callable or None
+        Gives the counters, for tests.
     """
     clock, share = jobs[0].clock, len(jobs)
+    read: Callable[..., Readings] | None = conditions.read if is_live else None
+    if scripted is not None:
+        read = lambda device, before=None: scripted()  # noqa: E731
     together = limits._replace(deadline=share * limits.deadline, patience=share * limits.patience)
     with ExitStack() as stack:
         collections = stack.enter_context(calm_collector(clock))
-
-        def take_turns() -> None:
-            if is_live:
-                places = {job.device for job in jobs}
-                turns.take(places, stack, turn_notes, limits.stop, limits.say)
-
-        take_turns()
+        if is_live:
+            turns.take(jobs, stack, turn_notes, limits)
         copies = [job.attempt(job.with_copies) for job in jobs if transfer]
         first_calls()
-        take_turns()  # first results may have shown other devices
+        if is_live:  # first results may have shown other devices
+            turns.take(jobs, stack, turn_notes, limits)
         before = [read and read(job.device, None) for job in jobs]
         runs, empties = [], []
         for job in jobs:

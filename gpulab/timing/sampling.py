@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -212,7 +213,7 @@ def sample_in_turns(
             run,
             empty,
             clock,
-            steps,
+            *steps,
             TICKS_PER_WIDTH / limits.relative_width,
             deadline / len(runs) / FEWEST_BEFORE_PRECISION,
         )
@@ -238,8 +239,7 @@ def sample_in_turns(
             too_short = [column.is_too_short() for column in columns]
             began_anew = any(too_short)
             if began_anew:
-                for column in columns:
-                    column.forget()
+                columns = [replace(column) for column in columns]
                 continue
         if elapsed >= deadline:
             # What has passed may be one stop of the machine, and it must not stay the only sample:
@@ -261,57 +261,51 @@ def sample_in_turns(
     return [column.result(stopped_by) for column in columns]
 
 
+@dataclass
 class _Column:
     """The samples of one function as they come."""
 
-    def __init__(
-        self,
-        run: Run,
-        empty: Run | None,
-        clock: Clock,
-        steps: tuple[float, float],
-        ticks: float,
-        longest: float,
-    ) -> None:
-        self._run, self._empty, self._clock = run, empty, clock
-        # A sample is so long that neither readings nor ticks of the clock matter, while there is
-        # time for enough of them.
-        self._shortest_step, self._tick = steps
-        self._ticks, self._longest = ticks, longest
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin without samples."""
-        self.calls = 0  # of each sample; not known yet
-        self._taken, self._every, self._next_kept = 0, 1, 1
-        # keeping always the first of each pair would see only half of what alternates
-        self._draw = random.Random(0)
-        self._starts: list[float] = []
-        self._launched: list[float] = []
-        self.finished: list[float] = []
-        self._empty_launched: list[float] = []
-        self._empty_finished: list[float] = []
+    run: Run
+    empty: Run | None
+    clock: Clock
+    # A sample is so long that neither readings nor ticks of the clock matter, while there is time
+    # for enough of them.
+    shortest_step: float
+    tick: float
+    ticks: float  # that a sample has at least
+    longest: float  # seconds of a sample
+    calls: int = field(default=0, init=False)  # of each sample; not known yet
+    finished: list[float] = field(default_factory=list, init=False)
+    _launched: list[float] = field(default_factory=list, init=False)
+    _starts: list[float] = field(default_factory=list, init=False)
+    _empty_launched: list[float] = field(default_factory=list, init=False)
+    _empty_finished: list[float] = field(default_factory=list, init=False)
+    _taken: int = field(default=0, init=False)
+    _every: int = field(default=1, init=False)
+    _next_kept: int = field(default=1, init=False)
+    # keeping always the first of each pair would see only half of what alternates
+    _draw: random.Random = field(default_factory=lambda: random.Random(0), init=False)
 
     def _begin(self) -> tuple[float, float, float] | None:
         """Find how many calls make a sample that is long enough; where one call is, return it as
         the first sample.
         """
-        long_enough = max(READINGS_PER_SAMPLE * self._shortest_step, self._ticks * self._tick)
-        wanted, calls = min(long_enough, self._longest), 1
-        start = self._clock()
-        launched, finished = self._run(calls)
+        long_enough = max(READINGS_PER_SAMPLE * self.shortest_step, self.ticks * self.tick)
+        wanted, calls = min(long_enough, self.longest), 1
+        start = self.clock()
+        launched, finished = self.run(calls)
         while calls < MOST_CALLS_PER_SAMPLE and not 0 < wanted <= finished:
             if wanted == 0 and finished > 0:
                 if calls == 1:
                     break
                 # the clock ticks more rarely than it is read: this is its tick
-                self._tick = finished
-                wanted = min(max(READINGS_PER_SAMPLE, self._ticks) * finished, self._longest)
+                self.tick = finished
+                wanted = min(max(READINGS_PER_SAMPLE, self.ticks) * finished, self.longest)
                 continue
             growth = 1.2 * wanted / finished if finished > 0 and wanted > 0 else 2.0
             calls = min(math.ceil(calls * min(growth, 16.0)), MOST_CALLS_PER_SAMPLE)
             attempts = 3 if wanted > 0 else 1  # the tick is the first step that is seen
-            finished = min(self._run(calls)[1] for _ in range(attempts))
+            finished = min(self.run(calls)[1] for _ in range(attempts))
         if finished <= 0:
             raise InputError(
                 f"sample: the clock did not advance during {calls:,} calls; expected seconds that "
@@ -323,7 +317,7 @@ class _Column:
     def take(self) -> None:
         """Take a sample, and one of the empty loop where there are few."""
         first = self._begin() if self.calls == 0 else None
-        start, launched, finished = first or (self._clock(), *self._run(self.calls))
+        start, launched, finished = first or (self.clock(), *self.run(self.calls))
         self._taken += 1
         if self._taken == self._next_kept:
             self._starts.append(start)
@@ -339,15 +333,15 @@ class _Column:
                 self._draw.randrange(self._every) if self._every > 1 else 0
             )
         wanted = self._taken <= EMPTY_AT_ONCE or self._taken % EMPTY_EVERY == 0
-        if self._empty is not None and wanted and len(self._empty_finished) < MOST_KEPT:
-            launched, finished = self._empty(self.calls)
+        if self.empty is not None and wanted and len(self._empty_finished) < MOST_KEPT:
+            launched, finished = self.empty(self.calls)
             self._empty_launched.append(launched)
             self._empty_finished.append(finished)
 
     def is_too_short(self) -> bool:
         """Return whether the samples are too short for the clock's tick, as they show it."""
-        self._tick = self.tick_per_call() * self.calls
-        return float(np.median(self.finished)) < min(self._ticks * self._tick, self._longest)
+        self.tick = self.tick_per_call() * self.calls
+        return float(np.median(self.finished)) < min(self.ticks * self.tick, self.longest)
 
     def is_precise(self, relative_width: float) -> bool:
         """Return whether the interval is narrow enough to end, the clock's tick included."""
@@ -365,11 +359,11 @@ class _Column:
         rounding = 8 * float(np.spacing(self._starts[-1] + self.finished[-1]))
         steps = np.diff(readings)[np.diff(readings) > rounding]
         if len(steps) == 0:
-            return self._tick / self.calls
+            return self.tick / self.calls
         ticks = readings / steps.min()
         whole = np.abs(ticks - np.round(ticks)) <= 0.01 + ticks * rounding / steps.min()
         seen = float(steps.min()) if whole.all() and ticks[0] > 0.5 else 0.0
-        return max(self._tick, seen) / self.calls
+        return max(self.tick, seen) / self.calls
 
     def result(self, stopped_by: str) -> Sampled:
         """Return what was seen."""

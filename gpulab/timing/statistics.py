@@ -259,30 +259,22 @@ def _checked(samples: np.ndarray) -> np.ndarray:
 
 def _shares(samples: np.ndarray) -> tuple[np.ndarray, float, float]:
     """Return the ordered samples, and the interval as shares of them."""
-    ranks, ordered = _centred_ranks(samples)
-    if ordered[0] == ordered[-1]:
-        return ordered, 0.5, 0.5
-    memory = _inflation(ranks)
-    half = min(_WIDEST_HALF, _half(memory, len(samples)))
-    below = above = half
-    if half > _FAR_HALF:
-        below, above = (_furthest(samples, ordered, side, half, memory) for side in (-1, 1))
-    return (ordered, *_with_levels(samples, ordered, 0.5 - below, 0.5 + above, memory.model_holds))
-
-
-def _centred_ranks(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ranks, centered and scaled to (-1/2, 1/2), and the ordered samples; ties are
-    broken at random, always alike.
-    """
     n = len(samples)
     order = np.argsort(samples, kind="stable")
     ordered = samples[order]
-    # in the order taken, ties would look like a trend
+    if ordered[0] == ordered[-1]:
+        return ordered, 0.5, 0.5
+    # in the order taken, ties would look like a trend: they are broken at random, always alike
     if np.any(ordered[1:] == ordered[:-1]):
         order = np.lexsort((np.random.default_rng(0).permutation(n), samples))
     ranks = np.empty(n)
     ranks[order] = np.arange(n)
-    return (ranks - (n - 1) / 2) / n, ordered
+    memory = _inflation((ranks - (n - 1) / 2) / n)  # from -1/2 to 1/2
+    half = min(_WIDEST_HALF, _half(memory, n))
+    below = above = half
+    if half > _FAR_HALF:
+        below, above = (_furthest(samples, ordered, side, half, memory) for side in (-1, 1))
+    return (ordered, *_with_levels(samples, ordered, 0.5 - below, 0.5 + above, memory.model_holds))
 
 
 def _quantile(ordered: np.ndarray, share: float) -> float:

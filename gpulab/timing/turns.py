@@ -14,15 +14,19 @@ import pathlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from gpulab._files import open_regular, try_lock
 from gpulab._given import expanded
 from gpulab.devices import Device, guard
 from gpulab.errors import StoppedError
 from gpulab.evidence import Note
+from gpulab.timing.sampling import Limits
 from gpulab.units import format_seconds
+
+if TYPE_CHECKING:
+    from gpulab.timing.measuring import Job
 
 # Long enough for the measurements of a few neighbors (two seconds each), short enough for a
 # learner who waits.
@@ -45,32 +49,26 @@ if hasattr(os, "register_at_fork"):
 
 
 def take(
-    devices: Iterable[Device],
-    stack: contextlib.ExitStack,
-    notes: list[Note],
-    stop: Callable[[], bool],
-    say: Callable[[float, str], None],
+    jobs: Iterable[Job], stack: contextlib.ExitStack, notes: list[Note], limits: Limits
 ) -> None:
-    """Take the turn on each device, always in the same order, and hold it until ``stack`` closes;
-    one that this thread has already is taken at once.
+    """Take the turn on each job's device, always in the same order, and hold it until ``stack``
+    closes; one that this thread has already is taken at once.
 
     Parameters
     ----------
-    devices : iterable of Device
+    jobs : iterable of Job
     stack : ExitStack
     notes : list of Note
         Gets one where this waited for another measurement, or could not.
-    stop : callable
-        Looked at while waiting.
-    say : callable
-        Gets 0.0 and a text while waiting.
+    limits : Limits
+        Its ``stop`` is asked while waiting, and ``say`` gets a text.
 
     Raises
     ------
     StoppedError
-        If ``stop`` said so while waiting.
+        If it was stopped while waiting.
     """
-    for name, device in sorted({_name(device): str(device) for device in devices}.items()):
+    for name, device in sorted({_name(job.device): str(job.device) for job in jobs}.items()):
         holder = (threading.get_ident(), name)
         if holder in _held:
             continue
@@ -79,12 +77,12 @@ def take(
         try:
             _held[holder] = file = _open(name)
             while not try_lock(file) and waited < _TIMEOUT_SECONDS:
-                if stop():
+                if limits.stop():
                     raise StoppedError(
                         f"measure: stopped while waiting {waited:.1f} s for a turn on {name}; "
                         "expected to wait until the other measurement ended. Run it again."
                     )
-                say(0.0, f"waiting {waited:.0f} s for a turn on {device}")
+                limits.say(0.0, f"waiting {waited:.0f} s for a turn on {device}")
                 time.sleep(_PAUSE_SECONDS)
                 waited = time.monotonic() - began
         except OSError as error:

@@ -4,14 +4,13 @@ there already; on a machine without an accelerator, the host copy.
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gpulab import _backends, _given, devices, timing
+from gpulab import _given, devices, timing
 from gpulab.devices import Device
 from gpulab.errors import (
     GpulabError,
@@ -57,7 +56,6 @@ def sweep(
     memory: Sequence[str] = MEMORY,
     sizes: Iterable[int] | None = None,
     *,
-    library: str = "torch",
     link: Link | str | None = None,
     deadline: float = 20.0,
     progress: Progress | None = None,
@@ -80,8 +78,6 @@ def sweep(
     sizes : iterable of int, optional
         Bytes; by default powers of two from 1 KiB to 1 GiB, as far as a quarter of the free memory
         reaches.
-    library : str
-        "torch" or "cupy".
     link : Link or str, optional
         A modelled link, with 3 % of generated, seeded noise (``Link.sweep`` takes other values).
     deadline : float
@@ -98,7 +94,7 @@ def sweep(
     Raises
     ------
     InputError
-        If a size, direction, kind of memory or library is not valid.
+        If a size, direction or kind of memory is not valid.
     OutOfMemoryError
         If a requested size does not fit; nothing has been allocated.
     DeviceError
@@ -122,7 +118,7 @@ def sweep(
         _given.callback("sweep", "stop", stop),
     )
     where = devices.find(device)
-    wanted = _series(where, directions, memory, library)
+    wanted = _series(where, directions, memory)
     chosen = _sizes(where, wanted[0][0], sizes)
     say = progress or (lambda fraction, text: None)
     total, end = len(wanted) * len(chosen), time.perf_counter() + deadline
@@ -140,7 +136,7 @@ def sweep(
 
     for direction, kind in wanted:
         try:
-            copy = _buffers("sweep", direction, kind, where, library, chosen[-1])
+            copy = _buffers("sweep", direction, kind, where, chosen[-1])
         except GpulabError as error:
             if not points:
                 raise
@@ -185,7 +181,7 @@ def sweep(
     samples = sum(point.samples for point in points)
     return Sweep(
         where.name,
-        "numpy" if on_host else library,
+        "numpy" if on_host else "torch",
         tuple(points),
         bandwidth,
         tuple(notes),
@@ -207,7 +203,7 @@ def _counted(notes: list[Note], points: int) -> list[Note]:
 
 
 def _series(
-    device: Device, directions: Sequence[str], memory: Sequence[str], library: str
+    device: Device, directions: Sequence[str], memory: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Return the (direction, memory) pairs to measure."""
     for name, words in (("directions", directions), ("memory", memory)):
@@ -224,7 +220,6 @@ def _series(
                 "host" if isinstance(direction, str) and direction in DIRECTIONS else direction,
                 memory[0],
                 device,
-                library,
             )
         return [("host", "pageable")]
     if any(isinstance(direction, str) and direction == "host" for direction in directions):
@@ -239,7 +234,7 @@ def _series(
     )
     pairs = [(direction, kind) for direction in directions for kind in possible]
     for direction, kind in pairs:
-        check_series("sweep", direction, kind, device, library)
+        check_series("sweep", direction, kind, device)
     return pairs
 
 
@@ -254,7 +249,7 @@ def _sizes(device: Device, direction: str, sizes: Iterable[int] | None) -> tuple
     return tuple(n for n in chosen if n <= largest) or chosen[:1]
 
 
-def check_series(function: str, direction: str, memory: str, device: Device, library: str) -> None:
+def check_series(function: str, direction: str, memory: str, device: Device) -> None:
     """Return normally if this copy is possible.
 
     Raises
@@ -264,18 +259,12 @@ def check_series(function: str, direction: str, memory: str, device: Device, lib
     """
     _given.word(function, "direction", direction, (*DIRECTIONS, "host"))
     _given.word(function, "memory", memory, MEMORY)
-    _given.word(function, "library", library, ("torch", "cupy"))
     if direction == "host":
         return
     if device.is_cpu:
         raise InputError(
             f"{function}: {device.name} has no link to copy over; expected an accelerator. Pass "
             "direction='host' or a link."
-        )
-    if library == "cupy" and device.torch_type != "cuda":
-        raise InputError(
-            f"{function}: cupy has no arrays on {device.name}; expected a CUDA device. Pass "
-            "library='torch'."
         )
     if memory == "pinned" and not can_pin(device):
         raise InputError(
@@ -316,9 +305,7 @@ def check_room(function: str, device: Device, direction: str, nbytes: int) -> No
             )
 
 
-def _buffers(
-    function: str, direction: str, memory: str, device: Device, library: str, nbytes: int
-) -> Copies:
+def _buffers(function: str, direction: str, memory: str, device: Device, nbytes: int) -> Copies:
     """Allocate two buffers, touched once so that the system has really given the memory; return
     what makes the copy between their first bytes.
 
@@ -334,8 +321,7 @@ def _buffers(
     ):
         if direction == "host":
             return _host_copy(nbytes)
-        make = _cupy_copy if library == "cupy" else _torch_copy
-        return make(direction, memory, device, nbytes)
+        return _torch_copy(direction, memory, device, nbytes)
 
 
 def _host_copy(nbytes: int) -> Copies:
@@ -370,34 +356,6 @@ def _torch_copy(direction: str, memory: str, device: Device, nbytes: int) -> Cop
     return copy
 
 
-def _cupy_copy(direction: str, memory: str, device: Device, nbytes: int) -> Copies:
-    cupy = _backends.backend("cupy").module
-    if memory == "pinned":
-        cupyx = importlib.import_module("cupyx")
-
-        host = cupyx.empty_pinned((nbytes,), np.uint8)
-        host[:] = 1
-    else:
-        host = np.ones(nbytes, dtype=np.uint8)
-    with cupy.cuda.Device(device.index):
-        there = cupy.zeros(nbytes, dtype=cupy.uint8)
-
-    def copy(size: int) -> Callable[[], Any]:
-        a, b = host[:size], there[:size]
-
-        def once() -> None:
-            with cupy.cuda.Device(device.index):
-                if direction == "to_device":
-                    b.set(a)
-                else:
-                    b.get(out=a)
-                cupy.cuda.get_current_stream().synchronize()
-
-        return once
-
-    return copy
-
-
 def _measured(
     copy: Copies,
     direction: str,
@@ -425,7 +383,6 @@ def measure_copy(
     memory: str = "pageable",
     device: Any = None,
     *,
-    library: str = "torch",
     deadline: float = 1.0,
     stop: Callable[[], bool] | None = None,
 ) -> Measurement:
@@ -439,8 +396,6 @@ def measure_copy(
     memory : str
         "pageable" or "pinned" host buffer; within host memory "pageable".
     device : Device or str, optional
-    library : str
-        "torch" or "cupy".
     deadline : float
         Seconds.
     stop : callable, optional
@@ -465,14 +420,14 @@ def measure_copy(
     """
     size = check_bytes("measure_copy", nbytes)
     where = devices.find("cpu" if isinstance(direction, str) and direction == "host" else device)
-    check_series("measure_copy", direction, memory, where, library)
+    check_series("measure_copy", direction, memory, where)
     if direction == "host" and memory == "pinned":
         raise InputError(
             "measure_copy: memory='pinned' for a copy within host memory, which uses no link; "
             "expected memory='pageable', the only kind that is measured there. Leave it out."
         )
     check_room("measure_copy", where, direction, size)
-    copy = _buffers("measure_copy", direction, memory, where, library, size)
+    copy = _buffers("measure_copy", direction, memory, where, size)
     return _measured(copy, direction, memory, size, where, deadline, stop)
 
 

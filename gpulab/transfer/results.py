@@ -57,7 +57,7 @@ class Sweep(Result):
     device : str
         The name of the device at the link's other end; of the CPU for a host copy.
     library : str
-        Whose copy was measured; "" for a modelled sweep.
+        Whose copy was measured: "torch", or "numpy" within host memory; "" for a modelled sweep.
     points : tuple of SweepPoint
     memory_bandwidth_bytes_per_second : float or None
         For a host copy: the rate of the memory when all cores copy at once, reads and writes
