@@ -159,7 +159,7 @@ def _pair_difference(a: np.ndarray, b: np.ndarray) -> float:
         if kinds != {"O"}:
             return math.inf
         try:  # such as whole numbers beyond 64 bits
-            a, b = a.astype(np.float64), b.astype(np.float64)
+            a, b = (np.array([float(item) for item in array.ravel()]) for array in (a, b))
         except (TypeError, ValueError, OverflowError):
             return math.inf
     if a.dtype.kind in "iu" and b.dtype.kind in "iu":
