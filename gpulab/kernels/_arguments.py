@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from gpulab._given import is_whole
 from gpulab.errors import InputError, message_of, shown
@@ -99,14 +100,21 @@ def array_of_tensor(who: str, name: str, tensor: Any) -> np.ndarray:
     return array
 
 
-def check_array(who: str, kernel: str, name: str, array: np.ndarray, written: bool) -> None:
-    """Refuse an array that a kernel cannot take, or that it writes and must not change."""
-    if array.dtype.kind not in _KINDS or array.dtype.itemsize > 16 or not array.dtype.isnative:
+def check_array(
+    who: str, kernel: str, name: str, array: np.ndarray, written: bool, *, any_layout: bool = False
+) -> None:
+    """Refuse an array that a kernel cannot take, or that it writes and must not change; with
+    ``any_layout`` records, dates and arrays that are not contiguous are taken as well.
+    """
+    dtype = array.dtype
+    is_record = any_layout and dtype.names is not None and dtype.isnative
+    kinds = _KINDS + "mM" * any_layout
+    if not is_record and (dtype.kind not in kinds or dtype.itemsize > 16 or not dtype.isnative):
         raise InputError(
-            f"{who}: {name} has elements of type {array.dtype}; expected numbers. Convert it, for "
+            f"{who}: {name} has elements of type {dtype}; expected numbers. Convert it, for "
             "example by .astype('float32')."
         )
-    if not array.flags.c_contiguous:
+    if not array.flags.c_contiguous and not any_layout:
         raise InputError(
             f"{who}: {name} of shape {array.shape} is not contiguous; expected an array in C "
             f"order. Pass np.ascontiguousarray({name})."
@@ -128,7 +136,7 @@ def same_memory(who: str, name: str, a: np.ndarray, other_name: str, b: np.ndarr
     """
     if not np.shares_memory(a, b):
         return False
-    if a.ctypes.data != b.ctypes.data or a.dtype != b.dtype or a.size != b.size:
+    if byte_bounds(a) != byte_bounds(b) or a.dtype != b.dtype or a.size != b.size:
         raise InputError(
             f"{who}: {name} and {other_name} overlap in memory without being the same array; "
             "expected arrays that do not overlap, or the same one twice. Pass a copy of one."

@@ -6,7 +6,7 @@ import ast
 import enum
 import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +31,25 @@ from gpulab.kernels.simulation._geometry import Mask
 from gpulab.kernels.simulation._machine import RelaunchError
 from gpulab.kernels.simulation._memory import (
     ATTRIBUTES,
+    Choice,
     Slice,
     View,
     constant_view,
+    field_of,
     index_of,
     load,
+    merge,
     part_of,
+    tuple_like,
 )
-from gpulab.kernels.simulation.source import Callee, Intrinsic, Source, dtype_of, known_object
+from gpulab.kernels.simulation.source import (
+    UNKNOWN,
+    Callee,
+    Intrinsic,
+    Source,
+    dtype_of,
+    known_object,
+)
 from gpulab.units import plural
 
 if TYPE_CHECKING:
@@ -84,20 +95,11 @@ def item_of(
         )
     found = items[wanted[0]]
     for place in wanted[1:]:
-        found = _either(index == place, items[place], found, fail)
+        try:
+            found = merge(index == place, items[place], found)
+        except TypeError as error:
+            raise fail(f"the elements of the tuple are {error}") from error
     return found
-
-
-def _either(here: Any, item: Any, other: Any, fail: Fail) -> Any:
-    if isinstance(item, tuple):
-        parts = zip(item, other, strict=True)
-        return tuple_like(item, [_either(here, *part, fail) for part in parts])
-    if not isinstance(item, (np.ndarray, np.generic)):
-        raise fail(
-            "threads take different arrays from the tuple; expected the same one in all threads. "
-            "Use an index that differs instead"
-        )
-    return _types.select(here, item, other)
 
 
 def type_of(item: Any) -> Any:
@@ -115,11 +117,6 @@ def is_constant(node: ast.expr, source: Source, number: Callable[[ast.expr], boo
         return True
     given = given_once(node, source)
     return given is not None and is_constant(given, source, number)
-
-
-def tuple_like(pattern: tuple[Any, ...], items: Iterable[Any]) -> tuple[Any, ...]:
-    """Return a tuple of the kind of another one, which may be a named one."""
-    return tuple.__new__(type(pattern), items)
 
 
 def given_once(node: ast.expr, source: Source) -> ast.expr | None:
@@ -176,7 +173,7 @@ class Translator:
 
     def static(self, node: ast.expr) -> Any:
         """Return the object that a name, or a dotted one, stands for outside of the kernel;
-        ``_UNKNOWN`` where it is no such name.
+        ``UNKNOWN`` where it is no such name.
         """
         if isinstance(node, ast.Name) and node.id not in self.local:
             try:
@@ -187,22 +184,22 @@ class Translator:
                 raise self.fail(str(error), node) from error
         if isinstance(node, ast.Attribute):
             owner = self.static(node.value)
-            if owner is _UNKNOWN:
-                return _UNKNOWN
+            if owner is UNKNOWN:
+                return UNKNOWN
             if type(owner) is np.ndarray and node.attr in ATTRIBUTES:
-                return _UNKNOWN
+                return UNKNOWN
             return self._member(owner, node)
-        return _UNKNOWN
+        return UNKNOWN
 
     def number(self, node: ast.expr) -> Any:
         """Return the number (or tuple) that an expression is before the kernel runs, or
-        ``_UNKNOWN``.
+        ``UNKNOWN``.
         """
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Tuple):
             items = tuple(self.number(part) for part in node.elts)
-            return _UNKNOWN if _UNKNOWN in items else items
+            return UNKNOWN if UNKNOWN in items else items
         if (
             isinstance(node, (ast.BinOp, ast.UnaryOp))
             and (written := written_number(node)) is not None
@@ -210,27 +207,29 @@ class Translator:
             return written
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             value = self.number(node.operand)
-            return -value if isinstance(value, _NUMBERS) else _UNKNOWN
+            return -value if isinstance(value, _NUMBERS) else UNKNOWN
         if isinstance(node, ast.BinOp) and type(node.op) in _PLAIN:
             left, right = self.number(node.left), self.number(node.right)
             if not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
-                return _UNKNOWN
+                return UNKNOWN
             try:
                 return _PLAIN[type(node.op)](left, right)
             except (TypeError, ValueError, ArithmeticError):
                 # by 0, of float bits, by a negative shift: the kernel itself meets it
-                return _UNKNOWN
+                return UNKNOWN
         found = self.static(node)
-        return (
-            found if isinstance(found, (int, float, np.integer, np.floating, tuple)) else _UNKNOWN
-        )
+        return found if isinstance(found, (int, float, np.integer, np.floating, tuple)) else UNKNOWN
 
     def literal(self, node: ast.expr) -> Any:
         """Return the number (or tuple) that numba knows when it compiles, that of a variable that
-        is given it alone as well; ``_UNKNOWN`` otherwise.
+        is given it alone as well; ``UNKNOWN`` otherwise.
         """
         given = given_once(node, self.source)
         return self.number(node) if given is None else self.literal(given)
+
+    def is_static(self, node: ast.expr) -> bool:
+        """Return whether an expression is one object before the kernel runs."""
+        return isinstance(node, ast.Constant) or self.static(node) is not UNKNOWN
 
     def is_place(self, node: ast.expr) -> bool:
         """Return whether an expression is where a thread is, or a variable that is given that
@@ -273,7 +272,7 @@ class Translator:
 
         def run(frame: Frame, mask: Mask) -> View:
             found = value(frame, mask)
-            if not isinstance(found, View):
+            if not isinstance(found, (View, Choice)):
                 raise self.fail(
                     f"`{ast.unparse(node)}` is not an array; expected one before the index", node
                 )
@@ -293,6 +292,7 @@ class Translator:
             raise self.fail(
                 f"{error} is not supported in a kernel; expected a number", node
             ) from error
+        self.program.literals[id(value)] = value
         return lambda frame, mask: value
 
     def _name(self, node: ast.Name) -> Expression:
@@ -334,8 +334,10 @@ class Translator:
         if isinstance(found, tuple):
             parts = [self._outer(part, node) for part in found]
             return lambda frame, mask: tuple_like(found, [part(frame, mask) for part in parts])
-        if isinstance(found, (Intrinsic, Callee, np.dtype, enum.Enum, enum.EnumMeta)):
-            return lambda frame, mask: found
+        dtype = None if isinstance(found, str) else dtype_of(found)
+        value = found if dtype is None else dtype
+        if isinstance(value, (Intrinsic, Callee, np.dtype, enum.Enum, enum.EnumMeta)):
+            return lambda frame, mask: value
         try:
             return self._literal(found, node)
         except KernelError:
@@ -345,7 +347,7 @@ class Translator:
 
     def _attribute(self, node: ast.Attribute) -> Expression:
         found = self.static(node)
-        if found is not _UNKNOWN:
+        if found is not UNKNOWN:
             return self._outer(found, node)
         value, name = self.expression(node.value), node.attr
         known: dict[Any, Expression] = {}
@@ -356,8 +358,13 @@ class Translator:
                 if owner not in known:
                     known[owner] = self._outer(self._member(owner, node), node)
                 return known[owner](frame, mask)
-            read = ATTRIBUTES.get(name)
-            found = None if read is None else read(owner)
+            if name in (getattr(getattr(owner, "dtype", None), "names", None) or ()):
+                return self._field(frame, owner, mask, name, node)
+            read = ATTRIBUTES.get(name, lambda owner: None)
+            try:
+                found = read(owner)
+            except TypeError as error:
+                raise self.fail(f"`.{name}`: {error}", node) from error
             if found is None and name in getattr(owner, "_fields", ()):
                 return owner[owner._fields.index(name)]
             if found is None:
@@ -507,7 +514,8 @@ class Translator:
                 going = yes if is_and else no
                 if going is None:
                     return value
-                value = _chosen(going, mask, number(part, frame, going), value)
+                other = number(part, frame, going)
+                value = other if going is mask else merge(going.array, other, value)
             return value
 
         return run
@@ -526,9 +534,10 @@ class Translator:
             if no is None:
                 return body(frame, mask)
             first, second = body(frame, yes), orelse(frame, no)
-            if not all(isinstance(v, (np.ndarray, np.generic)) for v in (first, second)):
-                raise self.fail("a conditional expression must choose between two numbers", node)
-            return _chosen(yes, mask, first, second)
+            try:
+                return merge(yes.array, first, second)
+            except TypeError as error:
+                raise self.fail(f"a conditional expression gives {error}", node) from error
 
         return run
 
@@ -546,7 +555,7 @@ class Translator:
             for part in nodes
         ]
         constants = [
-            _UNKNOWN if isinstance(part, ast.Slice) else self.number(part) for part in nodes
+            UNKNOWN if isinstance(part, ast.Slice) else self.number(part) for part in nodes
         ]
         negative = tuple(
             isinstance(constant, (int, np.integer)) and bool(constant < 0) for constant in constants
@@ -592,7 +601,7 @@ class Translator:
             isinstance(part, ast.Slice)
             for part in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])
         )
-        constant = is_constant(node.slice, source, lambda part: self.number(part) is not _UNKNOWN)
+        constant = is_constant(node.slice, source, lambda part: self.number(part) is not UNKNOWN)
         fail = lambda message: self.fail(message, node)  # noqa: E731
 
         def run(frame: Frame, mask: Mask) -> Any:
@@ -600,16 +609,49 @@ class Translator:
             places, from_end = index(frame, mask)
             if isinstance(owner, tuple):
                 return item_of(owner, places, mask, constant, fail)
-            if not isinstance(owner, View):
+            if not isinstance(owner, (View, Choice)):
                 raise self.fail(
                     f"`{ast.unparse(node.value)}` is not an array; expected one before the index",
                     node,
                 )
-            if sliced or len(places) < owner.ndim:
-                return part_of(frame, mask, owner, places, from_end, source, line)
+            if places and isinstance(places[0], str):
+                return self._field(frame, owner, mask, places[0], node)
+            if sliced or len(places) < owner.ndim or owner.dtype.names is not None:
+                return part_of(frame.machine, owner, mask, places, from_end, source, line)
             return load(
-                frame.machine, owner, index_of(owner, places, source, line), mask, line, from_end
+                frame.machine, owner, mask, index_of(owner, places, source, line), line, from_end
             )
+
+        return run
+
+    def _field(self, frame: Frame, owner: Any, mask: Mask, name: str, node: ast.expr) -> Any:
+        """Return a field of a record: a number, or again a record or an array."""
+        try:
+            found = field_of(frame.machine, owner, mask, name)
+        except TypeError as error:
+            raise self.fail(str(error), node) from error
+        if found.ndim or found.dtype.names is not None:
+            return found
+        return load(frame.machine, found, mask, (), node.lineno)
+
+    def reference(
+        self, node: ast.Subscript | ast.Attribute
+    ) -> Callable[[Frame, Mask], tuple[View, tuple[Any, ...], tuple[bool, ...]]]:
+        """Return the closure of what is written to: an array, an index and which of its parts count
+        from the end; of a field of a record the empty index.
+        """
+        array = self.array(node.value)
+        index = None if isinstance(node, ast.Attribute) else self.index(node.slice)
+
+        def run(frame: Frame, mask: Mask) -> tuple[View, tuple[Any, ...], tuple[bool, ...]]:
+            view = array(frame, mask)
+            places, from_end = ((node.attr,), (False,)) if index is None else index(frame, mask)
+            if not places or not isinstance(places[0], str):
+                return view, places, from_end
+            try:
+                return field_of(frame.machine, view, mask, places[0]), (), ()
+            except TypeError as error:
+                raise self.fail(str(error), node) from error
 
         return run
 
@@ -631,7 +673,7 @@ class Translator:
 
     def called(self, node: ast.Call) -> Any:
         """Return what a call calls: an ``Intrinsic``, a NumPy type, a Python function, or
-        ``_UNKNOWN``. A method of a value is the intrinsic ".name", whose first argument is the
+        ``UNKNOWN``. A method of a value is the intrinsic ".name", whose first argument is the
         value.
         """
         if (
@@ -641,7 +683,7 @@ class Translator:
         ):
             return Intrinsic(f".{node.func.attr}")
         found = self.static(node.func)
-        if found is _UNKNOWN or isinstance(found, Intrinsic):
+        if found is UNKNOWN or isinstance(found, Intrinsic):
             return found
         dtype = dtype_of(found)
         return dtype if dtype is not None else found
@@ -649,7 +691,7 @@ class Translator:
     def call(self, node: ast.Call, unused: bool = False) -> Expression:
         """Return the closure of a call; ``unused`` where nobody looks at what it returns."""
         found, assigned_to = self.called(node), self._assigned_to
-        if found is not _UNKNOWN:
+        if found is not UNKNOWN:
             return self._call_of(found, node, unused, assigned_to)
         callee, made = self.expression(node.func), dict[Any, Callable[..., Any]]()
         self.program.writes[id(node)] = node.args
@@ -789,11 +831,6 @@ class Translator:
         return _types.cast(value, dtype)
 
 
-class _Unknown:
-    """Marks what has no value before the kernel runs."""
-
-
-_UNKNOWN = _Unknown()
 _MOST_MULTIPLIED = 0x10000  # numba's own limit for a power that it multiplies out
 _NUMBERS = (int, float, np.integer, np.floating)
 _PLAIN: dict[type, Callable[[Any, Any], Any]] = {
@@ -816,10 +853,3 @@ _WORDS: dict[type, str] = {
     ast.Starred: "a starred expression",
     ast.Slice: "a slice here",
 }
-
-
-def _chosen(where: Mask, mask: Mask, value: Any, other: Any) -> Any:
-    """Return one value in some lanes and the other elsewhere."""
-    if where is mask or where.array is None:
-        return value
-    return _types.select(where.array, *_types.alike(value, other))

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab._given import is_whole
 from gpulab.errors import KernelError
 from gpulab.kernels.simulation import _memory, _types
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, lane_bits
-from gpulab.kernels.simulation._machine import Machine
+from gpulab.kernels.simulation._machine import Machine, RelaunchError
 from gpulab.kernels.simulation._memory import (
     START,
     View,
@@ -28,9 +27,8 @@ from gpulab.kernels.simulation._memory import (
     forget,
     index_of,
     local_view,
-    update,
 )
-from gpulab.kernels.simulation.source import dtype_of
+from gpulab.kernels.simulation.source import UNKNOWN, dtype_of
 from gpulab.units import plural
 
 if TYPE_CHECKING:
@@ -349,71 +347,118 @@ def _grid(call: Call) -> Expression:
 # -- arrays
 
 
-def _shape_and_type(call: Call) -> tuple[tuple[int, ...], np.dtype]:
-    shape_node, type_node = call.arguments(2, names=("shape", "dtype"))
-    shape = call.translator.number(shape_node)
-    shape = tuple(shape) if isinstance(shape, tuple) else (shape,)
-    if not shape or not all(is_whole(n) and n >= 0 for n in shape):
-        raise call.fail(
-            "the shape of an array in a kernel must be a constant: numbers, or names of numbers "
-            "defined outside the kernel"
-        )
+def _shape_and_type(call: Call) -> Callable[[Frame, Mask], tuple[tuple[int, ...], np.dtype]]:
+    """Return what gives the shape and the type of a new array: constants that are known when the
+    kernel is translated, or literals and types that a device function is given.
+    """
+    shape_node, type_node, *alignment = call.arguments(2, 3, ("shape", "dtype", "alignment"))
+    program, shape_value = call.translator.program, call.translator.expression(shape_node)
+    type_value = call.translator.expression(type_node)
     if any(
         isinstance(part, ast.BinOp) and written_number(part) is None
         for part in ast.walk(shape_node)
     ):
-        call.translator.program.notes.append(
+        program.notes.append(
             f"line {call.line}: numba-cuda takes no arithmetic in the shape "
             f"`{ast.unparse(shape_node)}`. For a GPU, give its value a name outside the kernel."
         )
-    found = (
-        type_node.value
-        if isinstance(type_node, ast.Constant)
-        else call.translator.static(type_node)
-    )
-    dtype = dtype_of(found)
-    if dtype is None:
-        raise call.fail(
-            f"`{ast.unparse(type_node)}` is not an element type; expected one such as float32"
-        )
-    return tuple(int(n) for n in shape), dtype
+    for node in alignment:
+        bytes_apart = call.translator.literal(node)
+        if type(bytes_apart) is not int or bytes_apart < 1 or bytes_apart & (bytes_apart - 1):
+            raise call.fail("the alignment of an array must be a power of two, written as a number")
+    known = call.translator.literal(shape_node)
+
+    def run(frame: Frame | None, mask: Mask | None) -> tuple[tuple[int, ...], np.dtype]:
+        shape = shape_value(frame, mask) if known is UNKNOWN else known
+        parts = shape if isinstance(shape, tuple) else (shape,)
+        if known is UNKNOWN and all(id(part) in program.literals for part in parts):
+            parts = tuple(part.item() for part in parts)
+        if not parts or not all(type(n) is int and n >= 0 for n in parts):
+            raise call.fail(
+                "the shape of an array in a kernel must be a constant: numbers, or names of "
+                "numbers defined outside the kernel"
+            )
+        dtype = dtype_of(type_value(frame, mask))
+        if dtype is None:
+            raise call.fail(
+                f"`{ast.unparse(type_node)}` is not an element type; expected one such as float32"
+            )
+        return tuple(parts), dtype
+
+    return run
+
+
+def _new_array(call: Call, allot: Callable[..., None], make: Callable[..., View]) -> Expression:
+    """Return the closure of a call that makes an array; what it takes is noted once, before a
+    launch begins.
+    """
+    ask, allotted = _shape_and_type(call), set[Any]()
+    name = call.assigned_to or call.name.split(".")[1] + " array"
+
+    def note(shape: tuple[int, ...], dtype: np.dtype) -> bool:
+        is_new = (shape, dtype) not in allotted
+        if is_new:
+            allotted.add((shape, dtype))
+            allot(call, shape, dtype)
+        return is_new
+
+    given = call.arguments(2, 3, ("shape", "dtype", "alignment"))
+    if call.translator.literal(given[0]) is not UNKNOWN and call.translator.is_static(given[1]):
+        note(*ask(None, None))  # type: ignore[arg-type]
+
+    def run(frame: Frame, mask: Mask) -> View:
+        shape, dtype = ask(frame, mask)
+        if note(shape, dtype):
+            raise RelaunchError
+        return make(frame, mask, (id(call.node), shape, dtype), name, call.line)
+
+    return run
 
 
 @makes("cuda.shared.array")
 def _shared_array(call: Call) -> Expression:
-    shape, dtype = _shape_and_type(call)
+    return _new_array(
+        call,
+        _allot_shared,
+        lambda frame, mask, key, name, line: frame.machine.new_shared(key, name, line),
+    )
+
+
+def _allot_shared(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
     if 0 in shape and shape != (0,):
         raise call.fail(
             "a shared array needs elements; its shape (0,) means the dynamic shared memory of the "
             "launch"
         )
+    program, nbytes = call.translator.program, math.prod(shape) * dtype.itemsize
     if shape == (0,):
-        call.translator.program.dynamic_sizes.add(dtype.itemsize)
-    else:
-        call.translator.program.static_shared_elements += math.prod(shape)
-        _count_static(call, math.prod(shape) * dtype.itemsize)
-    name, node = call.assigned_to or "shared array", id(call.node)
-    return lambda frame, mask: frame.machine.new_shared(node, name, shape, dtype, call.line)
-
-
-def _count_static(call: Call, nbytes: int) -> None:
-    """Note where the arrays of a fixed shape become more than a compiler allots to a block."""
-    program = call.translator.program
-    before, program.static_shared_bytes = (
-        program.static_shared_bytes,
-        program.static_shared_bytes + nbytes,
-    )
-    if before <= _MOST_STATIC_BYTES < program.static_shared_bytes:
+        program.dynamic_sizes.add(dtype.itemsize)
+    program.static_shared_elements += math.prod(shape)
+    before, after = program.static_shared_bytes, program.static_shared_bytes + nbytes
+    program.static_shared_bytes = after
+    if before <= _MOST_STATIC_BYTES < after:
         program.notes.append(
-            f"line {call.line}: the shared arrays up to here take {program.static_shared_bytes:,} "
-            f"bytes, and a GPU's compiler refuses more than {_MOST_STATIC_BYTES:,} of a fixed "
-            "shape. For a GPU, make them smaller."
+            f"line {call.line}: the shared arrays up to here take {after:,} bytes, and a GPU's "
+            f"compiler refuses more than {_MOST_STATIC_BYTES:,} of a fixed shape. For a GPU, make "
+            "them smaller."
         )
 
 
 @makes("cuda.local.array")
 def _local_array(call: Call) -> Expression:
-    shape, dtype = _shape_and_type(call)
+    def make(frame: Frame, mask: Mask, key: Any, name: str, line: int) -> View:
+        view = frame.arrays.get(key)
+        if view is None:
+            view = frame.arrays[key] = local_view(name, *key[1:], frame.machine.batch)
+        else:
+            # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
+            forget(view.store, mask)
+        return view
+
+    return _new_array(call, _allot_local, make)
+
+
+def _allot_local(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
     if 0 in shape:
         raise call.fail("a local array needs elements")
     nbytes = math.prod(shape) * dtype.itemsize
@@ -423,18 +468,6 @@ def _local_array(call: Call) -> Expression:
             f"{_MOST_LOCAL_BYTES:,}. Make the array smaller"
         )
     call.translator.program.local_bytes += nbytes
-    name, node = call.assigned_to or "local array", id(call.node)
-
-    def run(frame: Frame, mask: Mask) -> View:
-        view = frame.arrays.get(node)
-        if view is None:
-            view = frame.arrays[node] = local_view(name, shape, dtype, frame.machine.batch)
-        else:
-            # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
-            forget(view.store, mask)
-        return view
-
-    return run
 
 
 @makes("cuda.const.array_like")
@@ -603,11 +636,10 @@ def _atomic(call: Call, operation: str) -> Expression:
         places, from_end = ((START,), (False,)) if index is None else index(frame, mask)
         indices = index_of(view, places, call.translator.source, call.line)
         given = [value(frame, mask) for value in values]
-        where, inside = update(frame.machine, view, indices, mask, call.line, from_end)
-        if inside is None:
-            return view.dtype.type(0)
-        name = "cas" if compares else operation
-        return _memory.apply(name, view.store, where, given, inside, wanted=not call.unused)
+        name, wanted = "cas" if compares else operation, not call.unused
+        return _memory.atomic(
+            frame.machine, view, mask, indices, name, given, call.line, from_end, wanted
+        )
 
     return run
 

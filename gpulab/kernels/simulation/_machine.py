@@ -88,7 +88,7 @@ class Counters:
         """
         found = self.accesses[line, store.name, store.space, kind]
         size, lanes = store.dtype.itemsize, np.count_nonzero(active, axis=1)
-        sectors = sectors_per_request(elements * np.int64(size), active, size)
+        sectors = sectors_per_request(elements * np.int64(store.pitch), active, size)
         found["requests"] += len(elements)
         found["lanes"] += int(lanes.sum())
         found["bytes_requested"] += int(lanes.sum()) * size
@@ -126,22 +126,22 @@ class Counters:
         """Count the accesses that wait; to be asked at the end of each batch of blocks as well."""
         for (number, store, kind, shape, _), accesses in self._accessed.items():
             found = self.accesses[number, store.name, store.space, kind]
-            _count(found, store.space == "shared", accesses, store.dtype.itemsize, not shape)
+            _count(found, accesses, store, not shape)
         self._accessed.clear()
         self._accessed_words = 0
 
 
 def _count(
     found: Counter[str],
-    shared: bool,
     accesses: list[tuple[_Elements, Mask]],
-    element_bytes: int,
+    store: Store,
     alike: bool,
 ) -> None:
     """Count accesses whose elements and masks have the same shapes; ``alike`` where all lanes of a
     block access one element.
     """
     count_warps(mask for _, mask in accesses)
+    shared, element_bytes = store.space == "shared", store.dtype.itemsize
     warps, lanes = sum(mask.warps for _, mask in accesses), sum(mask.lanes for _, mask in accesses)
     found["requests"] += warps
     found["lanes"] += lanes
@@ -155,7 +155,7 @@ def _count(
         found["wavefronts"] += warps
         found["ideal_wavefronts"] += warps
         return
-    addresses, active, times = _by_warp(accesses, element_bytes)
+    addresses, active, times = _by_warp(accesses, store.pitch)
 
     def total(counts: np.ndarray) -> int:
         return int(counts.reshape(len(accesses), -1).sum(axis=1) @ times)
@@ -177,14 +177,14 @@ def _count(
 
 
 def _by_warp(
-    accesses: list[tuple[_Elements, Mask]], element_bytes: int
+    accesses: list[tuple[_Elements, Mask]], pitch: int
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Return the addresses by warp, the active lanes by warp, and how many times the warps of each
     access stand for others alike.
     """
     batch, first = accesses[0][1].batch, accesses[0][1].array
     elements = _together([np.atleast_2d(elements) for elements, _ in accesses])
-    addresses = elements * np.int64(element_bytes)
+    addresses = elements * np.int64(pitch)
     # the same pattern in each block that takes part
     if first is not None and elements.shape[1] == 1 and first.shape[1] == 1:
         times = np.array([mask.lanes // batch.width for _, mask in accesses])
@@ -276,7 +276,7 @@ class Machine:
         launch.epoch += 1
         self.epoch: int | np.ndarray = launch.epoch
         self.exited: Mask | None = None
-        self.shared: dict[int, View] = {}
+        self.shared: dict[tuple[Any, ...], View] = {}
         self.shared_bytes = 0
         self.dynamic: list[View] = []
         self._dynamic_bytes = np.empty((batch.blocks, 0), dtype=np.uint8)
@@ -468,19 +468,18 @@ class Machine:
 
     # -- memory
 
-    def new_shared(
-        self, node: int, name: str, shape: tuple[int, ...], dtype: np.dtype, line: int
-    ) -> View:
-        """Return the block's shared array of this place in the source; ``shape`` (0,) is the
-        dynamic one.
+    def new_shared(self, key: tuple[int, tuple[int, ...], np.dtype], name: str, line: int) -> View:
+        """Return the block's shared array of a place in the source, a shape and a type; the shape
+        (0,) is the dynamic one.
         """
+        _, shape, dtype = key
         if shape == (0,):
             return self._dynamic(name, dtype, line)
-        view = self.shared.get(node)
+        view = self.shared.get(key)
         if view is None:
             self._more_shared(math.prod(shape) * dtype.itemsize, line)
-            view = self.shared[node] = shared_view(name, shape, dtype, self.batch)
-            view.store.tracker = self._new_tracker(view.store.elements)
+            view = self.shared[key] = shared_view(name, shape, dtype, self.batch)
+            view.store.tracker = self._new_tracker(view.store.all_words)
         return view
 
     def _new_tracker(self, words: int) -> Tracker:
@@ -518,7 +517,7 @@ class Machine:
             ).store.data
         elements = nbytes // dtype.itemsize
         store = Store(name, "shared", self._dynamic_bytes.view(dtype), elements)
-        store.words = dtype.itemsize // self.launch.dynamic_word
+        store.word_bytes = self.launch.dynamic_word
         words = max(nbytes // self.launch.dynamic_word, store.words)
         store.tracker = self.dynamic[0].store.tracker if self.dynamic else self._new_tracker(words)
         view = View(store, START, (np.int64(elements),), (1,))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from gpulab.kernels.simulation import _types
 from gpulab.kernels.simulation._geometry import Batch, Mask
@@ -20,7 +22,6 @@ from gpulab.units import plural
 
 if TYPE_CHECKING:
     from gpulab.kernels.simulation._machine import Machine
-    from gpulab.kernels.simulation._translate import Frame
 
 # -------------------------------------------------------------------------------------------------
 # Arrays as a kernel sees them: where they live, how an index becomes a place, and what goes
@@ -42,10 +43,9 @@ class Store:
 
     ``space`` is "global" (shared by all blocks), "shared" (``data`` has one row a block), "local"
     (one column a lane: ``data`` has shape (elements, B, T)) or "constant" (as global, not written
-    and not counted).
+    and not counted). Places in it are ``pitch`` bytes apart: the size of an element, or less in
+    records, whose fields lie in one memory under several types (``typed``).
     """
-
-    __slots__ = ("data", "dtype", "elements", "name", "space", "tracker", "words", "writable")
 
     def __init__(
         self, name: str, space: str, data: np.ndarray, elements: int, writable: bool = True
@@ -54,10 +54,54 @@ class Store:
         self.dtype = data.dtype
         self.writable = writable
         self.tracker: Any = None
-        self.words = 1  # of the tracker's, in each element
+        self.pitch = self.index_bytes = self.word_bytes = data.dtype.itemsize
+        self.is_even = True  # whether each place is an element of its own
+        self.root = self  # of all that are the same memory, the one that was made first
+        self._others: dict[tuple[np.dtype, int], Store] = {}
+
+    @property
+    def words(self) -> int:
+        """Return the tracker's words in an element."""
+        return max(1, self.dtype.itemsize // self.word_bytes)
+
+    @property
+    def all_words(self) -> int:
+        """Return how many words a tracker of it has."""
+        return max(1, self.word_of(np.int64(self.elements - 1)) + self.words)
+
+    def word_of(self, where: Index) -> Index:
+        """Return the first of the tracker's words at a place."""
+        if self.pitch >= self.word_bytes:
+            return where * np.int64(self.pitch // self.word_bytes)
+        return where // np.int64(self.word_bytes // self.pitch)
+
+    def index_of_word(self, word: int) -> int:
+        """Return the number of the element, or record, in which one of the tracker's words is."""
+        return int(word % self.tracker.words * self.word_bytes // self.index_bytes)
+
+    def typed(self, dtype: np.dtype, pitch: int) -> Store:
+        """Return the same memory as elements of another type, one at each ``pitch`` bytes."""
+        found = self.root._others.get((dtype, pitch))
+        if found is None:
+            data = self.root.data
+            is_even = pitch == dtype.itemsize
+            if is_even and (self.space != "local" or pitch == data.dtype.itemsize):
+                data = data.view(dtype)
+            else:
+                data, is_even = _window(data, self.space, dtype, pitch), False
+            places = data.shape[-1] if self.space == "shared" else data.shape[0]
+            found = Store(self.name, self.space, data, places, self.writable)
+            found.tracker, found.word_bytes = self.tracker, self.word_bytes
+            found.index_bytes, found.pitch = self.index_bytes, pitch
+            found.root, found.is_even = self.root, is_even
+            self.root._others[dtype, pitch] = found
+        return found
 
     def read(self, where: Index, batch: Batch) -> Any:
         """Return the elements at places within bounds; the shape follows that of the places."""
+        if not self.is_even:
+            found: Any = self.data[self._at(where, batch.rows, batch.linear_thread)]
+            return found
         # mode="wrap" only because NumPy is faster with it: nothing is out of bounds here.
         if self.space in ("global", "constant"):
             return (
@@ -82,7 +126,10 @@ class Store:
         """Write values at places within bounds; of lanes that write one place at once, the last one
         stays.
         """
-        if where.size == 1 and self.space == "local":
+        if not self.is_even:
+            rows, lanes = np.divmod(mask.flat, mask.batch.width)
+            self.data[self._at(mask.selected(where), rows, lanes)] = mask.selected(value)
+        elif where.size == 1 and self.space == "local":
             np.copyto(
                 self.data[where.item()], value, where=True if mask.array is None else mask.array
             )
@@ -98,6 +145,12 @@ class Store:
                 value if value.size == 1 else mask.selected(value)
             )
 
+    def _at(self, where: Index, rows: np.ndarray, lanes: np.ndarray) -> tuple[Any, ...]:
+        """Return the index in ``data`` of places, of blocks and lanes."""
+        if self.space == "local":
+            return where, rows, lanes
+        return (rows, where) if self.space == "shared" else (where,)
+
     def flat(self, where: Index, mask: Mask) -> np.ndarray:
         """Return the place in ``data``, flattened, of each lane that is here."""
         batch = mask.batch
@@ -109,14 +162,31 @@ class Store:
         return places
 
 
+def _window(data: np.ndarray, space: str, dtype: np.dtype, pitch: int) -> np.ndarray:
+    """Return memory as elements of a type that begin at every ``pitch`` bytes, and may overlap."""
+    lanes = {"shared": data.shape[:1], "local": data.shape[1:]}.get(space, ())
+    base = data.transpose(1, 2, 0) if space == "local" else data
+    if not base.flags.c_contiguous:
+        raise TypeError("the elements of a local array cannot be taken apart")
+    row = data.nbytes // max(1, math.prod(lanes))
+    shape = (max(0, (row - dtype.itemsize) // pitch + 1), *lanes)
+    apart = (pitch, *(row * math.prod(lanes[axis + 1 :]) for axis in range(len(lanes))))
+    found = np.ndarray(shape, dtype, base.reshape(-1).view(np.uint8), strides=apart)
+    return found.T if space == "shared" else found
+
+
 @dataclass(frozen=True, eq=False)
 class View:
-    """An array in the kernel: a store, and how its indices map to places there (in elements)."""
+    """An array in the kernel: a store, and how its indices map to places there.
+
+    A record is one without dimensions; ``within`` are the lanes in which there is such a record.
+    """
 
     store: Store
     offset: Index
     shape: tuple[Index, ...]
     strides: tuple[int, ...]
+    within: np.ndarray | None = None
 
     @property
     def dtype(self) -> np.dtype:
@@ -129,33 +199,149 @@ class View:
         return len(self.shape)
 
 
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """Arrays of one type of which each lane has one: each with the lanes that have it."""
+
+    parts: tuple[tuple[np.ndarray, View], ...]
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what is alike in all of them, such as their type; of their shapes each lane's."""
+        values = [(here, getattr(view, name)) for here, view in self.parts]
+        if name != "shape":
+            return values[0][1]
+        return functools.reduce(
+            lambda found, part: merge(part[0], part[1], found), values[1:], values[0][1]
+        )
+
+
+def of_each_array(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function of (machine, array, mask, ...) take arrays that differ between lanes: it is
+    called for each, with the lanes that have it.
+    """
+
+    @functools.wraps(function)
+    def run(machine: Machine, view: View | Choice, mask: Mask, *rest: Any) -> Any:
+        if type(view) is not Choice:
+            return function(machine, view, mask, *rest)
+        found = None
+        for here, part in view.parts:
+            some, _ = mask.split(here)
+            if some is not None:
+                value = function(machine, part, some, *rest)
+                found = value if found is None else merge(here, value, found)
+        return found
+
+    return run
+
+
+def tuple_like(pattern: tuple[Any, ...], items: Iterable[Any]) -> tuple[Any, ...]:
+    """Return a tuple of the kind of another one, which may be a named one."""
+    return tuple.__new__(type(pattern), items)
+
+
+def merge(chosen: np.ndarray | None, value: Any, other: Any) -> Any:
+    """Return one value in some lanes, and another elsewhere.
+
+    Raises
+    ------
+    TypeError
+        If they are of different kinds.
+    """
+    if value is other or chosen is None:
+        return value
+    if isinstance(value, (np.ndarray, np.generic)) and isinstance(other, (np.ndarray, np.generic)):
+        return _types.select(chosen, *_types.alike(value, other))
+    if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
+        parts = zip(value, other, strict=True)
+        return tuple_like(value, [merge(chosen, *part) for part in parts])
+    if isinstance(value, (View, Choice)) and isinstance(other, (View, Choice)):
+        return _either_array(chosen, value, other)
+    if type(value) is type(other) and value == other:  # a function, a type, a text
+        return value
+    raise TypeError("different kinds of values in different threads; expected one kind")
+
+
+def _either_array(chosen: np.ndarray, value: View | Choice, other: View | Choice) -> View | Choice:
+    if (value.dtype, value.ndim) != (other.dtype, other.ndim):
+        raise TypeError("arrays of different types in different threads; expected one type")
+    alike = isinstance(value, View) and isinstance(other, View)
+    if alike and value.store is other.store and value.strides == other.strides:
+        shape = tuple(
+            _extent(chosen, new, now) for new, now in zip(value.shape, other.shape, strict=True)
+        )
+        offset = np.where(chosen, value.offset, other.offset)
+        return View(value.store, offset, shape, value.strides)
+    parts = [
+        (here & at, view)
+        for here, array in ((chosen, value), (~chosen, other))
+        for at, view in getattr(array, "parts", ((np.bool_(True), array),))
+    ]
+    return Choice(tuple(parts))
+
+
+def _extent(chosen: np.ndarray, new: Any, old: Any) -> Any:
+    """Return an axis's extent: one number where all lanes have the same, since a slice may be as
+    long as each lane asks for.
+    """
+    if new is old or (np.ndim(new) == np.ndim(old) == 0 and new == old):
+        return new
+    return np.where(chosen, new, old)
+
+
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides, in elements, of a C-ordered array."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def global_view(name: str, array: np.ndarray, writable: bool) -> View:
-    """Return the view of an argument, contiguous in C order; the caller's own memory is what is
-    read and written.
+def _view(store: Store, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> View:
+    """Return the view of a whole store; C-ordered where no strides are given, in places."""
+    if strides is None:
+        scale = store.index_bytes // store.pitch
+        strides = tuple(step * scale for step in contiguous_strides(shape))
+    return View(store, START, tuple(np.int64(extent) for extent in shape), strides)
+
+
+def global_view(name: str, array: np.ndarray, writable: bool, space: str = "global") -> View:
+    """Return the view of an argument in any layout; the caller's own memory is what is read and
+    written.
     """
-    store = Store(name, "global", array.reshape(-1), array.size, writable)
-    return View(
-        store, START, tuple(np.int64(n) for n in array.shape), contiguous_strides(array.shape)
-    )
+    item, steps = array.dtype.itemsize, array.strides
+    if array.flags.c_contiguous and array.dtype.names is None:
+        return _view(Store(name, space, array.reshape(-1), array.size, writable), array.shape)
+    pitch = math.gcd(_pitch(array.dtype), *steps)
+    lengths = [(n - 1) * step for n, step in zip(array.shape, steps, strict=True)]
+    first = array[tuple(slice(None, None, -1 if step < 0 else 1) for step in steps)]
+    count = item + sum(map(abs, lengths)) if array.size else 0
+    one = as_strided(first, (min(1, array.size),), (item,)).view(np.uint8)
+    memory = as_strided(one, (count,), (1,))
+    if pitch == item and array.dtype.names is None:
+        memory = memory.view(array.dtype)
+    store = Store(name, space, memory, memory.size, writable)
+    store.index_bytes, store.word_bytes = item, pitch
+    if store.dtype != array.dtype:
+        store = store.typed(array.dtype, pitch)
+    view = _view(store, array.shape, tuple(step // pitch for step in steps))
+    start = -sum(length for length in lengths if length < 0) // pitch
+    return dataclasses.replace(view, offset=np.int64(start)) if start else view
+
+
+def _pitch(dtype: np.dtype) -> int:
+    """Return the bytes between places of which each part of a record begins at one."""
+    if dtype.subdtype is not None:
+        return _pitch(dtype.subdtype[0])
+    parts = (math.gcd(_pitch(part), at) for part, at, *_ in (dtype.fields or {}).values())
+    return math.gcd(dtype.itemsize, *parts)
 
 
 def constant_view(name: str, array: np.ndarray) -> View:
-    """Return the view of an array that the kernel captured: constant memory."""
-    array = np.ascontiguousarray(array)
-    store = Store(name, "constant", array.reshape(-1), array.size, writable=False)
-    return View(
-        store, START, tuple(np.int64(n) for n in array.shape), contiguous_strides(array.shape)
-    )
+    """Return the view of an array that the kernel captured: constant memory, as it is now."""
+    return global_view(name, np.array(array, order="C"), False, "constant")
 
 
 def _of_array(read: Callable[[View], Any]) -> Callable[[Any], Any]:
     """Return an attribute that arrays alone have."""
-    return lambda owner: read(owner) if isinstance(owner, View) else None
+    return lambda owner: read(owner) if isinstance(owner, (View, Choice)) else None
 
 
 # The attributes of values: each gives None where a value has none.
@@ -165,9 +351,84 @@ ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "size": _of_array(lambda view: functools.reduce(operator.mul, view.shape, np.int64(1))),
     "ndim": _of_array(lambda view: np.int64(view.ndim)),
     "dtype": _of_array(lambda view: view.dtype),
-    "real": lambda owner: getattr(owner, "real", None) if hasattr(owner, "dtype") else None,
-    "imag": lambda owner: getattr(owner, "imag", None) if hasattr(owner, "dtype") else None,
+    "itemsize": _of_array(lambda view: np.int64(view.dtype.itemsize)),
+    "nbytes": _of_array(lambda view: ATTRIBUTES["size"](view) * np.int64(view.dtype.itemsize)),
+    "strides": _of_array(lambda view: tuple(np.int64(n * view.store.pitch) for n in view.strides)),
+    "T": _of_array(
+        lambda view: dataclasses.replace(view, shape=view.shape[::-1], strides=view.strides[::-1])
+    ),
+    "real": lambda owner: _part(owner, 0),
+    "imag": lambda owner: _part(owner, 1),
 }
+
+
+def _part(owner: Any, part: int) -> Any:
+    """Return the real or the imaginary part of numbers or of an array; None of anything else."""
+    if isinstance(owner, (np.ndarray, np.generic)):
+        return owner.imag if part else owner.real
+    if not isinstance(owner, View):
+        return None
+    if owner.dtype.kind != "c":
+        return None if part else owner
+    half = np.dtype(f"f{owner.dtype.itemsize // 2}")
+    view = retyped(owner, half, half.itemsize)
+    return dataclasses.replace(view, offset=view.offset + np.int64(part))
+
+
+def retyped(view: View, dtype: np.dtype, pitch: int) -> View:
+    """Return the places of an array as elements of another type, one at each ``pitch`` bytes."""
+    scale = view.store.pitch // pitch
+    return dataclasses.replace(
+        view,
+        store=view.store.typed(dtype, pitch),
+        offset=view.offset * np.int64(scale),
+        strides=tuple(step * scale for step in view.strides),
+    )
+
+
+def viewed(view: View, dtype: np.dtype) -> View:
+    """Return ``view.view(dtype)``; the last axis becomes longer or shorter where sizes differ.
+
+    Raises
+    ------
+    TypeError
+        If its bytes cannot be taken as that.
+    """
+    old, new = view.dtype.itemsize, dtype.itemsize
+    pitch = min(view.store.pitch, new)
+    if old != new and (not view.ndim or view.strides[-1] * view.store.pitch != old):
+        raise TypeError("the elements do not follow each other")
+    found = retyped(view, dtype, pitch)
+    if old == new:
+        return found
+    last = view.shape[-1] * np.int64(old) // np.int64(new)
+    return dataclasses.replace(
+        found, shape=(*view.shape[:-1], last), strides=(*found.strides[:-1], new // pitch)
+    )
+
+
+def reshaped(view: View, shape: tuple[Any, ...]) -> View:
+    """Return an array that is contiguous in another shape, of which one extent may be -1.
+
+    Raises
+    ------
+    TypeError
+        If it has another number of elements, or is not contiguous.
+    """
+    step = view.dtype.itemsize // view.store.pitch
+    now, wanted = tuple(map(int, view.shape)), tuple(map(int, shape))
+    size, known = math.prod(now), math.prod(extent for extent in wanted if extent != -1)
+    if wanted.count(-1) == 1 and known:
+        wanted = tuple(size // known if extent == -1 else extent for extent in wanted)
+    if math.prod(wanted) != size or view.strides != tuple(
+        step * n for n in contiguous_strides(now)
+    ):
+        raise TypeError("the array has another size, or is not contiguous")
+    return dataclasses.replace(
+        view,
+        shape=tuple(map(np.int64, wanted)),
+        strides=tuple(step * n for n in contiguous_strides(wanted)),
+    )
 
 
 def cannot_be_written(view: View) -> str:
@@ -183,30 +444,34 @@ def cannot_be_written(view: View) -> str:
 
 def shared_view(name: str, shape: tuple[int, ...], dtype: np.dtype, batch: Batch) -> View:
     """Return a new array in the shared memory of each block."""
-    size = math.prod(shape)
-    data = np.full((batch.blocks, size), _unwritten(dtype), dtype=dtype)
-    return View(
-        Store(name, "shared", data, size),
-        START,
-        tuple(np.int64(n) for n in shape),
-        contiguous_strides(shape),
-    )
+    return _new_view(name, "shared", shape, dtype, (batch.blocks,))
 
 
 def local_view(name: str, shape: tuple[int, ...], dtype: np.dtype, batch: Batch) -> View:
     """Return a new array of each thread's own."""
-    size = math.prod(shape)
-    data = np.full((size, batch.blocks, batch.width), _unwritten(dtype), dtype=dtype)
-    return View(
-        Store(name, "local", data, size),
-        START,
-        tuple(np.int64(n) for n in shape),
-        contiguous_strides(shape),
-    )
+    return _new_view(name, "local", shape, dtype, (batch.blocks, batch.width))
+
+
+def _new_view(
+    name: str, space: str, shape: tuple[int, ...], dtype: np.dtype, lanes: tuple[int, ...]
+) -> View:
+    size, item, is_record = math.prod(shape), dtype.itemsize, dtype.names is not None
+    if is_record:
+        size, dtype, record = size * item, np.dtype(np.uint8), dtype
+    full = (size, *lanes) if space == "local" and not is_record else (*lanes, size)
+    data = np.full(full, _unwritten(dtype), dtype=dtype)
+    if space == "local" and is_record:
+        data = data.transpose(2, 0, 1)
+    store = Store(name, space, data, size)
+    if is_record:
+        store.index_bytes, store.word_bytes = item, _pitch(record)
+        store = store.typed(record, store.word_bytes)
+    return _view(store, shape)
 
 
 def forget(store: Store, mask: Mask) -> None:
     """Let an array of each thread's own begin anew in some lanes."""
+    store = store.root
     np.copyto(store.data, _unwritten(store.dtype), where=True if mask.array is None else mask.array)
 
 
@@ -275,6 +540,11 @@ def locate(
     """
     where = view.offset
     inside = mask
+    if view.within is not None:
+        here, _ = mask.split(view.within)
+        if here is None:
+            return where, None
+        inside = here
     for axis, index in enumerate(indices):
         extent, stride = view.shape[axis], view.strides[axis]
         if from_end[axis]:
@@ -451,10 +721,11 @@ def integer(place: Any, source: Source, line: int) -> Any:
     return _types.cast(place, _types.INT)
 
 
+@of_each_array
 def part_of(
-    frame: Frame,
-    mask: Mask,
+    machine: Machine,
     view: View,
+    mask: Mask,
     places: tuple[Any, ...],
     from_end: tuple[bool, ...],
     source: Source,
@@ -481,7 +752,7 @@ def part_of(
         elif within is not None:
             one = View(view.store, START, (extent,), (1,))
             where, within = locate(
-                frame.machine,
+                machine,
                 one,
                 (integer(place, source, line),),
                 within,
@@ -492,24 +763,60 @@ def part_of(
             offset = offset + (where if within is not None else np.int64(0)) * np.int64(stride)
     shape.extend(view.shape[len(places) :])
     strides.extend(view.strides[len(places) :])
-    if within is None:  # lanes that are out of bounds would have the first row
-        shape[0] = np.int64(0)
-    elif within is not mask and within.array is not None:
-        shape[0] = np.where(within.array, shape[0], np.int64(0))
-    return View(view.store, offset, tuple(shape), tuple(strides))
+    # lanes that are out of bounds would have the first row
+    here = np.bool_(False) if within is None else within.array if within is not mask else None
+    if here is not None and shape:
+        shape[0] = np.where(here, shape[0], np.int64(0))[()]
+    return View(view.store, offset, tuple(shape), tuple(strides), view.within if shape else here)
+
+
+@of_each_array
+def field_of(machine: Machine, view: View, mask: Mask, name: str) -> View:
+    """Return a field of a record, or of each of an array of records.
+
+    Raises
+    ------
+    TypeError
+        If it has none of this name.
+    """
+    if name not in (view.dtype.names or ()):
+        raise TypeError(f"{view.store.name} has no field {name!r}")
+    dtype, at = view.dtype.fields[name][:2]  # type: ignore[index]
+    dtype, shape = dtype.subdtype or (dtype, ())
+    pitch = view.store.pitch
+    return View(
+        view.store.typed(dtype, pitch),
+        view.offset + np.int64(at // pitch) if at else view.offset,
+        view.shape + tuple(np.int64(extent) for extent in shape),
+        view.strides + tuple(n * dtype.itemsize // pitch for n in contiguous_strides(shape)),
+        view.within,
+    )
+
+
+def elements(view: View, mask: Mask) -> Iterator[tuple[tuple[np.int64, ...], Mask]]:
+    """Return the index of each element of an array, and the lanes whose array is as large."""
+    extents = [int(np.max(mask.selected(extent))) for extent in view.shape]
+    for index in np.ndindex(*extents):
+        here: Mask | None = mask
+        for extent, place in zip(view.shape, index, strict=True):
+            if here is not None and isinstance(extent, np.ndarray):
+                here, _ = here.split(extent > place)
+        if here is not None:
+            yield tuple(map(np.int64, index)), here
 
 
 # -------------------------------------------------------------------------------------------------
 # Every access that lanes make to memory: counted, traced, and looked at for hazards.
 
 
+@of_each_array
 def load(
     machine: Machine,
     view: View,
-    indices: tuple[Any, ...],
     mask: Mask,
+    indices: tuple[Any, ...],
     line: int,
-    from_end: tuple[bool, ...],
+    from_end: tuple[bool, ...] = (False,) * 32,
 ) -> Any:
     """Return the elements at an index; 0 where that is out of bounds."""
     where, inside = locate(machine, view, indices, mask, line, "read", from_end)
@@ -523,14 +830,35 @@ def load(
     return value
 
 
+def fill(machine: Machine, view: View, mask: Mask, value: Any, line: int) -> None:
+    """Write to all elements of an array, or fields of a record: one number, or what another array,
+    record or tuple holds in the same places, of the last ones of several dimensions.
+    """
+    if view.dtype.names is not None:
+        for number, name in enumerate(view.dtype.names):
+            part = (
+                value[number] if isinstance(value, tuple) else field_of(machine, value, mask, name)
+            )
+            fill(machine, field_of(machine, view, mask, name), mask, part, line)
+        return
+    for index, some in elements(view, mask):
+        new = value
+        if isinstance(value, (View, Choice)):
+            new = load(machine, value, some, index[len(index) - value.ndim :], line)
+        elif isinstance(value, tuple):
+            new = value[int(index[-1])]
+        store(machine, view, some, index, new, line)
+
+
+@of_each_array
 def store(
     machine: Machine,
     view: View,
+    mask: Mask,
     indices: tuple[Any, ...],
     value: Any,
-    mask: Mask,
     line: int,
-    from_end: tuple[bool, ...],
+    from_end: tuple[bool, ...] = (False,) * 32,
 ) -> None:
     """Write elements; what is out of bounds is dropped."""
     where, inside = locate(machine, view, indices, mask, line, "write", from_end)
@@ -541,25 +869,6 @@ def store(
     view.store.write(where, value, inside)
     if lanes:
         _clash(machine, view.store, where, lanes, line, value)
-
-
-def update(
-    machine: Machine,
-    view: View,
-    indices: tuple[Any, ...],
-    mask: Mask,
-    line: int,
-    from_end: tuple[bool, ...],
-) -> tuple[Any, Mask | None]:
-    """Return the places that an atomic works on and the lanes within bounds, counted and
-    checked.
-    """
-    where, inside = locate(machine, view, indices, mask, line, "update", from_end)
-    if inside is not None:
-        _touch(machine, view.store, where, inside, line, "atomic", None)
-        if view.store.space == "global":
-            machine.publish(inside)
-    return where, inside
 
 
 def _touch(
@@ -576,9 +885,8 @@ def _touch(
     tracker: Tracker | None = store.tracker
     if tracker is None:
         return []
-    words = store.words
     moment = Moment(_epochs(machine, mask), machine.launch.event, line)
-    if words == 1:
+    if store.pitch == store.word_bytes == store.dtype.itemsize:
         lanes = machine.lanes_of(store, where, mask)
         if (
             kind != "store"
@@ -590,10 +898,8 @@ def _touch(
         if conflict is not None:
             _race(machine, store, lanes, conflict, line)
         return [lanes]
-    found = [
-        machine.lanes_of(store, where * np.int64(words) + np.int64(part), mask)
-        for part in range(words)
-    ]
+    first = store.word_of(where)
+    found = [machine.lanes_of(store, first + np.int64(part), mask) for part in range(store.words)]
     if kind != "store":
         for lanes in found:
             if len(unwritten := tracker.unwritten(lanes.words)):
@@ -631,7 +937,7 @@ def _report_unwritten(
     if machine.found_again("uninitialised", line, store.name, len(which) * lanes.times):
         return
     first = int(which[0])
-    index = int(lanes.words[first]) % store.tracker.words // store.words
+    index = store.index_of_word(int(lanes.words[first]))
     machine.found(
         "uninitialised",
         line,
@@ -648,7 +954,12 @@ def _race(machine: Machine, store: Store, lanes: Lanes, conflict: Conflict, line
     count = conflict.count * lanes.times
     if machine.found_again("race", line, store.name, count, conflict.other_line):
         return
-    index = int(lanes.words[conflict.lane]) % store.tracker.words // store.words
+    index = (
+        int(lanes.words[conflict.lane])
+        % store.tracker.words
+        * store.word_bytes
+        // store.index_bytes
+    )
     threads = tuple(
         _thread_of(machine, store, lanes, t, conflict.lane)
         for t in (conflict.thread, conflict.other_thread)
@@ -749,13 +1060,28 @@ def types_of(operation: str) -> tuple[str, ...]:
     return _INTEGERS_ONLY.get(operation, (*_WHOLE, "float32", "float64"))
 
 
-def apply(
-    operation: str, store: Store, where: Any, values: list[Any], mask: Mask, wanted: bool
+@of_each_array
+def atomic(
+    machine: Machine,
+    view: View,
+    mask: Mask,
+    indices: tuple[Any, ...],
+    operation: str,
+    values: list[Any],
+    line: int,
+    from_end: tuple[bool, ...],
+    wanted: bool,
 ) -> Any:
-    """Update the places and return the old value of each lane (0 in lanes that take no part), or
-    None where nobody wants it.
+    """Update elements and return the old value of each lane (0 in lanes that take no part), or None
+    where nobody wants it.
     """
-    batch = mask.batch
+    where, inside = locate(machine, view, indices, mask, line, "update", from_end)
+    if inside is None:
+        return view.dtype.type(0)
+    _touch(machine, view.store, where, inside, line, "atomic", None)
+    if view.store.space == "global":
+        machine.publish(inside)
+    mask, store, batch = inside, view.store, mask.batch
     places = store.flat(where, mask)
     given = [mask.selected(_types.cast(value, store.dtype)) for value in values]
     data = store.data.reshape(-1)

@@ -27,11 +27,11 @@ from gpulab.kernels._arguments import (
     same_memory,
 )
 from gpulab.kernels.simulation import _types
-from gpulab.kernels.simulation._expressions import tuple_like, type_of
+from gpulab.kernels.simulation._expressions import type_of
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask
 from gpulab.kernels.simulation._hazards import BYTES_OF_A_WORD, Fences, Tracker
 from gpulab.kernels.simulation._machine import Counters, Launch, Machine, RelaunchError
-from gpulab.kernels.simulation._memory import View, global_view
+from gpulab.kernels.simulation._memory import View, global_view, tuple_like
 from gpulab.kernels.simulation._translate import Frame, StatementTranslator
 from gpulab.kernels.simulation._types import Join, notes_of, reaching_definitions
 from gpulab.kernels.simulation.report import ArrayAccess, Counts, Simulation
@@ -161,6 +161,7 @@ class Program:
         self.static_shared_bytes = self.static_shared_elements = 0  # of a block
         self.local_bytes = 0  # of a thread
         self.dynamic_sizes: set[int] = set()  # bytes of an element of the dynamic shared arrays
+        self.literals: dict[int, Any] = {}  # the numbers that the compiler knows, by ``id``
         self.notes: list[str] = []
         self.joins: set[Join] = set()
         self.sources: list[Source] = [self.source]
@@ -253,9 +254,8 @@ def _marks(found: Any) -> Any:
     """Return what may change in an object that stays the same one, as far as a translation depends
     on it.
     """
-    # one that is not contiguous was copied, so that what it holds counts as well
     if isinstance(found, np.ndarray):
-        return found.__array_interface__ if found.flags.c_contiguous else object()
+        return found.dtype, found.shape, found.tobytes()
     if isinstance(found, tuple):
         return [_marks(part) for part in found]
     return found.function.__code__ if isinstance(found, Callee) else None
@@ -421,12 +421,12 @@ def simulate(
         stop=stop,
     )
     changing = [view for view in arguments.views if view.store.writable]
-    before = [view.store.data.copy() for view in changing]
+    before = [view.store.root.data.copy() for view in changing]
     try:
         shared_bytes = _run(program, launch, extents, arguments, progress)
     except BaseException as error:  # an interrupt as well: arrays are as they were before
         for view, data in zip(changing, before, strict=True):
-            view.store.data[...] = data
+            view.store.root.data[...] = data
         if not isinstance(error, RelaunchError):
             raise
         return simulate(
@@ -462,9 +462,11 @@ class _Arguments:
             ]
             return tuple_like(argument, parts)
         array = _in_numpy(name, argument)
+        if isinstance(array, np.void):
+            array = np.ndarray((), array.dtype, array.data)  # the record itself
         if not isinstance(array, np.ndarray):
             return _value(name, array)
-        check_array("simulate", self._kernel, name, array, writable)
+        check_array("simulate", self._kernel, name, array, writable, any_layout=True)
         view = global_view(name, array, writable)
         for other, known in self._arrays:
             if same_memory("simulate", name, array, known.store.name, other):
@@ -526,7 +528,7 @@ def _run(
     for view in arguments.views:
         if view.store.writable and view.store.tracker is None:
             view.store.tracker = Tracker(
-                max(view.store.elements, 1),
+                view.store.all_words,
                 width,
                 True,
                 launch.uses_warp_barriers,

@@ -144,6 +144,7 @@ class ValueWriter:
         if (
             view is None
             or view.offset is not START
+            or not view.store.is_even
             or not all(isinstance(extent, np.integer) for extent in view.shape)
         ):
             raise Refused

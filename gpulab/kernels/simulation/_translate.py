@@ -12,10 +12,20 @@ import numpy as np
 
 from gpulab.errors import KernelError
 from gpulab.kernels.simulation import _types
-from gpulab.kernels.simulation._expressions import Expression, Translator, tuple_like, type_of
+from gpulab.kernels.simulation._expressions import Expression, Translator, type_of
 from gpulab.kernels.simulation._geometry import Mask, union
 from gpulab.kernels.simulation._machine import Machine
-from gpulab.kernels.simulation._memory import View, cannot_be_written, index_of, load, store
+from gpulab.kernels.simulation._memory import (
+    Slice,
+    View,
+    cannot_be_written,
+    fill,
+    index_of,
+    load,
+    merge,
+    part_of,
+    store,
+)
 from gpulab.kernels.simulation._scalar_lanes import ScalarLoop, scalar_loop_of
 from gpulab.kernels.simulation._types import Definition
 from gpulab.kernels.simulation.source import Source
@@ -102,38 +112,10 @@ class Frame:
 
 def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], KernelError]) -> Any:
     """Return the new value in the lanes of the mask and the old one elsewhere."""
-    chosen = mask.array
-    if value is old or chosen is None:
-        return value
-    if isinstance(value, tuple) and isinstance(old, tuple) and len(value) == len(old):
-        parts = zip(value, old, strict=True)
-        return tuple_like(value, [merged(mask, v, o, name, fail) for v, o in parts])
-    if isinstance(value, View) and isinstance(old, View):
-        if value.store is old.store and value.strides == old.strides:
-            shape = tuple(
-                _extent(chosen, new, now) for new, now in zip(value.shape, old.shape, strict=True)
-            )
-            return View(
-                value.store, np.where(chosen, value.offset, old.offset), shape, value.strides
-            )
-        raise fail(
-            f"{name} refers to different arrays in different threads; expected one array. Use an "
-            "index that differs instead"
-        )
-    if isinstance(value, (np.ndarray, np.generic)) and isinstance(old, (np.ndarray, np.generic)):
-        return _types.select(chosen, *_types.alike(value, old))
-    if type(value) is type(old) and value == old:  # a function, a type, a text
-        return value
-    raise fail(f"{name} has different kinds of values in different threads; expected one kind")
-
-
-def _extent(chosen: np.ndarray, new: Any, old: Any) -> Any:
-    """Return an axis's extent: one number where all lanes have the same, since a slice may be as
-    long as each lane asks for.
-    """
-    if new is old or (np.ndim(new) == np.ndim(old) == 0 and new == old):
-        return new
-    return np.where(chosen, new, old)
+    try:
+        return merge(mask.array, value, old)
+    except TypeError as error:
+        raise fail(f"{name} has {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,22 +331,18 @@ class StatementTranslator:
                 return mask
 
             return run_name
-        if not isinstance(node.target, ast.Subscript):
+        if not isinstance(node.target, (ast.Subscript, ast.Attribute)):
             raise self.fail("expected a variable or an element of an array to the left", node)
-        array, index = (
-            self.expressions.array(node.target.value),
-            self.expressions.index(node.target.slice),
-        )
+        reference = self.expressions.reference(node.target)
 
         def run_element(frame: Frame, mask: Mask) -> Mask:
             frame.machine.step(line, mask)
-            view = array(frame, mask)
-            places, from_end = index(frame, mask)
+            view, places, from_end = reference(frame, mask)
             indices = index_of(view, places, self.source, line)
-            old = load(frame.machine, view, indices, mask, line, from_end)
+            old = load(frame.machine, view, mask, indices, line, from_end)
             new = operation(old, amount(frame, mask))
             self._check_store(new, view, node)
-            store(frame.machine, view, indices, new, mask, line, from_end)
+            store(frame.machine, view, mask, indices, new, line, from_end)
             return mask
 
         return run_element
@@ -397,17 +375,32 @@ class StatementTranslator:
                     part(frame, mask, item)
 
             return unpack
-        if isinstance(node, ast.Subscript):
-            array, index = self.expressions.array(node.value), self.expressions.index(node.slice)
+        if isinstance(node, (ast.Subscript, ast.Attribute)):
+            reference = self.expressions.reference(node)
 
             def store_element(frame: Frame, mask: Mask, value: Any) -> None:
-                view = array(frame, mask)
-                places, from_end = index(frame, mask)
-                indices = index_of(view, places, self.source, line)
-                if not isinstance(value, (np.ndarray, np.generic)):
-                    raise self.fail("only numbers can be stored in an array", node)
+                view, places, from_end = reference(frame, mask)
                 self._check_store(value, view, node)
-                store(frame.machine, view, indices, value, mask, line, from_end)
+                if (
+                    len(places) == view.ndim
+                    and Slice not in map(type, places)
+                    and view.dtype.names is None
+                ):
+                    if not isinstance(value, (np.ndarray, np.generic)):
+                        raise self.fail("only numbers can be stored in an array", node)
+                    indices = index_of(view, places, self.source, line)
+                    store(frame.machine, view, mask, indices, value, line, from_end)
+                    return
+                if places:
+                    view = part_of(frame.machine, view, mask, places, from_end, self.source, line)
+                try:
+                    fill(frame.machine, view, mask, value, line)
+                except (TypeError, AttributeError, IndexError) as error:
+                    raise self.fail(
+                        "the value does not fit the part of the array to the left; expected a "
+                        "number, or as many elements",
+                        node,
+                    ) from error
 
             return store_element
         raise self.fail("expected a variable or an element of an array to the left", node)
@@ -415,7 +408,7 @@ class StatementTranslator:
     def _check_store(self, value: Any, view: View, node: ast.AST) -> None:
         if view.store.space == "constant":
             raise self.fail(cannot_be_written(view), node)
-        if value.dtype.kind == "c" and view.dtype.kind != "c":
+        if getattr(value, "dtype", view.dtype).kind == "c" and view.dtype.kind != "c":
             raise self.fail(f"a complex number cannot be stored in an array of {view.dtype}", node)
 
     def _functiondef(self, node: ast.FunctionDef) -> Statement:

@@ -137,6 +137,8 @@ def arithmetic(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value
         a, b = left.dtype, right.dtype
         if a is b and (a is INT or a is FLOAT or a is SINGLE):
             return ufunc(left, right)
+        if a.kind in "mM" or b.kind in "mM":  # dates and times between them
+            return ufunc(left, right)
         dtype = arithmetic_type(a, b)
         return ufunc(cast(left, dtype), cast(right, dtype))
 
@@ -145,6 +147,8 @@ def arithmetic(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value
 
 def divide(left: Value, right: Value) -> Value:
     """Return ``left / right``: a float."""
+    if left.dtype.kind == "m":
+        return np.true_divide(left, right)
     dtype = arithmetic_type(left.dtype, right.dtype)
     dtype = dtype if dtype.kind in "fc" else FLOAT
     return np.true_divide(cast(left, dtype), cast(right, dtype))
@@ -246,7 +250,7 @@ def compare(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], 
             return ufunc(left, right)
         if "c" in (a.kind, b.kind) and ufunc not in (np.equal, np.not_equal):
             raise TypeError("complex numbers have no order")
-        if a != b and not (a.kind in "iu" and b.kind in "iu"):
+        if a != b and a.kind + b.kind not in ("ii", "iu", "ui", "uu", "mm", "MM"):
             dtype = arithmetic_type(a, b)
             left, right = cast(left, dtype), cast(right, dtype)
         return ufunc(left, right)
@@ -285,7 +289,7 @@ def constant(value: Any) -> Value:
     TypeError
         If it is no number.
     """
-    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
+    if isinstance(value, np.generic) and value.dtype.kind in "biufcmM":
         return value
     if isinstance(value, bool):
         return np.bool_(value)

@@ -381,6 +381,13 @@ _NUMBA_TYPES = {
 }
 
 
+class _Unknown:
+    """Marks what has no value before the kernel runs."""
+
+
+UNKNOWN = _Unknown()
+
+
 @dataclass(frozen=True)
 class Intrinsic:
     """A name that the simulator itself understands, such as "cuda.threadIdx.x", "math.sqrt" or
@@ -572,6 +579,11 @@ def dtype_of(found: Any) -> np.dtype | None:
         return found
     if isinstance(found, type) and issubclass(found, np.generic):
         return np.dtype(found)
+    of_record = (
+        getattr(found, "dtype", None) if type(found).__module__.startswith("numba") else None
+    )
+    if isinstance(of_record, np.dtype):
+        return of_record
     name = (
         found
         if isinstance(found, str)
