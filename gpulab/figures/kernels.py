@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gpulab.figures import palette
 from gpulab.figures._style import (
     AXIS,
@@ -22,7 +24,7 @@ from gpulab.figures._style import (
 from gpulab.units import format_bytes, plural
 
 if TYPE_CHECKING:
-    from gpulab.models import AccessPattern, Occupancy, OccupancySweep
+    from gpulab.models import AccessPattern, Occupancy, OccupancyTable
 
 # places for 32 sectors: one aligned element never touches two, so a warp fills no more
 _COLUMNS, _ROWS = 4, 8
@@ -301,7 +303,6 @@ _LIMITERS = {
     "shared": ("shared memory", "diamond-open", palette.BLUE),
     "blocks": ("block slots", "triangle-up-open", palette.REDDISH_PURPLE),
     "barriers": ("barriers", "x-open", palette.GREY),
-    "virtual": ("virtual resources", "star-open", palette.SKY_BLUE),
 }
 
 
@@ -329,16 +330,16 @@ def occupancy(launch: Occupancy) -> LabFigure:
     title = (
         f"Occupancy {launch.ratio:.1%} on compute capability {launch.compute_capability}: {held}"
     )
-    sweeps = [occupancy_sweep(launch, axis) for axis in _PANELS]
+    sweeps = {axis: occupancy_sweep(launch, axis) for axis in _PANELS}
     shares = [0.0, 0.25, 0.5, 0.75, 1.0]
     axes: dict[str, Any] = {}
     traces: list[dict[str, Any]] = []
     legend: set[str] = set()
-    for number, one in enumerate(sweeps):
-        words, domain, shape, (step, unit), *_ = _PANELS[one.axis]
+    for number, (axis, (values, table)) in enumerate(sweeps.items()):
+        words, domain, shape, (step, unit), *_ = _PANELS[axis]
         end = "" if number == 0 else str(number + 1)
         # the launch is on the axis wherever it is
-        last = max(one.values[-1], getattr(launch, one.axis))
+        last = max(int(values[-1]), getattr(launch, axis))
         at = range(0, last + 2, step)
         axes[f"xaxis{end}"] = {
             **linear_axis(float(last), words, str),
@@ -353,48 +354,53 @@ def occupancy(launch: Occupancy) -> LabFigure:
             "anchor": f"x{end}",
             "domain": [0, 1],
         }
-        here = {**_here(launch, one), "showlegend": number == 0}
+        here = {**_here(launch, axis, values), "showlegend": number == 0}
         traces += [
             {**trace, "xaxis": f"x{end}", "yaxis": f"y{end}"}
-            for trace in (*_curve(one, shape, legend), here)
+            for trace in (*_curve(axis, values, table, shape, legend), here)
         ]
     return composed(
         frame(title, launch.evidence, _occupancy_words(launch, sweeps), height=400), traces, **axes
     )
 
 
-def _curve(one: OccupancySweep, shape: str, legend: set[str]) -> list[dict[str, Any]]:
+def _curve(
+    axis: str, values: np.ndarray, table: OccupancyTable, shape: str, legend: set[str]
+) -> list[dict[str, Any]]:
     """Return the dashed line, and a mark wherever it steps (on every whole warp for block sizes),
     by what limits there; ``legend`` collects what is in the legend already.
     """
-    steps = range(len(one.values)) if one.axis == "threads_per_block" else sorted({0, *one.steps()})
-    ends = sorted({*steps, len(one.values) - 1})
+    steps = np.arange(len(values))
+    if axis != "threads_per_block":
+        steps = np.flatnonzero(np.diff(table.blocks_per_sm, prepend=-1))
+    ends = np.unique([*steps, len(values) - 1])
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",
             "mode": "lines",
-            "x": [one.values[k] for k in ends],
-            "y": [one.ratio[k] for k in ends],
+            "x": values[ends].tolist(),
+            "y": table.ratio[ends].tolist(),
             "line": {"color": MID_GREY, "width": 1.5, "dash": "dash", "shape": shape},
             "hoverinfo": "skip",
             "showlegend": False,
         }
     ]
     for limiter, (name, symbol, color) in _LIMITERS.items():
-        if not (marked := [k for k in steps if one.limiter[k] == limiter]):
+        marked = steps[table.limiter[steps] == limiter]
+        if not marked.size:
             continue
         edge = {"width": 2, "color": color}
         words = [
-            f"{_value(one.axis, one.values[k])}: {plural(one.blocks_per_sm[k], 'block')}, "
-            f"{one.ratio[k]:.1%}"
+            f"{_value(axis, values[k])}: {plural(int(table.blocks_per_sm[k]), 'block')}, "
+            f"{table.ratio[k]:.1%}"
             for k in marked
         ]
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "x": [one.values[k] for k in marked],
-                "y": [one.ratio[k] for k in marked],
+                "x": values[marked].tolist(),
+                "y": table.ratio[marked].tolist(),
                 "marker": {"symbol": symbol, "size": 8, "color": color, "line": edge},
                 "cliponaxis": False,
                 "name": ink(f"limited by {name}"),
@@ -408,10 +414,10 @@ def _curve(one: OccupancySweep, shape: str, legend: set[str]) -> list[dict[str, 
     return traces
 
 
-def _here(launch: Occupancy, one: OccupancySweep) -> dict[str, Any]:
+def _here(launch: Occupancy, axis: str, values: np.ndarray) -> dict[str, Any]:
     """Return the ring around the launch, with its share beside it."""
-    value, edge = getattr(launch, one.axis), {"width": 3, "color": palette.VERMILLION}
-    beside = "right" if value < 0.1 * one.values[-1] else "center"
+    value, edge = getattr(launch, axis), {"width": 3, "color": palette.VERMILLION}
+    beside = "right" if value < 0.1 * values[-1] else "center"
     return {
         "type": "scatter",
         "mode": "markers+text",
@@ -429,7 +435,7 @@ def _here(launch: Occupancy, one: OccupancySweep) -> dict[str, Any]:
         "name": ink("this launch"),
         "legendgroup": "launch",
         "legendrank": 1,
-        "hovertemplate": f"this launch: {_value(one.axis, value)}, {launch.ratio:.1%}"
+        "hovertemplate": f"this launch: {_value(axis, value)}, {launch.ratio:.1%}"
         "<extra></extra>",
     }
 
@@ -439,18 +445,20 @@ def _value(axis: str, value: int, noun: bool = True) -> str:
     return f"{number} {_PANELS[axis][4]}" if noun else number
 
 
-def _occupancy_words(launch: Occupancy, sweeps: list[OccupancySweep]) -> str:
+def _occupancy_words(
+    launch: Occupancy, sweeps: dict[str, tuple[np.ndarray, OccupancyTable]]
+) -> str:
     """Return the launch and its explanation, then where each curve is highest and lowest."""
     parts = [
         f"{launch.threads_per_block:,} threads, {launch.registers_per_thread} registers and "
         f"{format_bytes(launch.shared_bytes_per_block)} of shared memory: occupancy "
         f"{launch.ratio:.1%}. {launch.explanation}"
     ]
-    for one in sweeps:
-        best, worst = max(one.ratio), min(one.ratio)
-        last = max(k for k, ratio in enumerate(one.ratio) if ratio == best)
+    for axis, (values, table) in sweeps.items():
+        best, worst = table.ratio.max(), table.ratio.min()
+        last = values[table.ratio == best][-1]
         parts.append(
-            f"Over the {_PANELS[one.axis][5]} it lies between {worst:.1%} and {best:.1%}, reached "
-            f"up to {_value(one.axis, one.values[last], noun=False)}."
+            f"Over the {_PANELS[axis][5]} it lies between {worst:.1%} and {best:.1%}, reached "
+            f"up to {_value(axis, last, noun=False)}."
         )
     return " ".join(parts)

@@ -26,9 +26,7 @@ from gpulab.models._inference import (
 )
 from gpulab.models._occupancy import (
     LIMITERS,
-    BlockLimits,
     Occupancy,
-    OccupancySweep,
     OccupancyTable,
     SmLimits,
     compute_capabilities,
@@ -60,13 +58,11 @@ __all__ = [
     "AccessKind",
     "AccessPattern",
     "ArithmeticRoof",
-    "BlockLimits",
     "CollectiveCost",
     "InferencePlan",
     "LanguageModel",
     "MemoryRoof",
     "Occupancy",
-    "OccupancySweep",
     "OccupancyTable",
     "PassKind",
     "Roofline",

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpulab._given import flag, is_whole, word
+from gpulab._given import whole, word
 from gpulab.errors import InputError, LaunchError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -56,14 +56,12 @@ LIMITERS = ("warps", "registers", "shared", "blocks", "barriers", "virtual")
 UNLIMITED = 2**31 - 1
 # Beyond it 32-bit arithmetic, the vendor's and the hardware's, would overflow.
 _LARGEST = 2**30
-# The launch's arguments that can be swept; the first three are also those that the explanations
-# look for remedies in.
+# The arguments of a launch, which can be swept.
 AXES = (
     "threads_per_block",
     "registers_per_thread",
     "shared_bytes_per_block",
     "barriers_per_block",
-    "carveout_percent",
 )
 _ASSUMPTIONS = (
     "the SM is full of blocks of this one kernel; the device's own partitioning (MIG, MPS) and "
@@ -72,16 +70,13 @@ _ASSUMPTIONS = (
 _KNOWN_ERROR = (
     "no difference from NVIDIA's cuda_occupancy.h in 1,000,000 launches of each compute capability"
 )
-_ARGUMENTS = (*AXES, "opt_in", "virtual_resources")
 _WORDS = {
     "warps": "warp slots",
     "registers": "registers",
     "shared": "shared memory",
     "blocks": "block slots",
     "barriers": "barriers",
-    "virtual": "virtual resources",
 }
-_WHOLE_WARPS = np.arange(WARP_THREADS, MAX_THREADS_PER_BLOCK + 1, WARP_THREADS)
 
 
 @dataclass(frozen=True)
@@ -231,8 +226,8 @@ class OccupancyTable:
         0 where the launch is impossible.
     ratio : ndarray of float64
         Warps over the SM's warp slots, 0 to 1.
-    limiter_index : ndarray of int64
-        Into ``LIMITERS``: the first resource that allows no more blocks.
+    limiter : ndarray of str
+        The first of ``LIMITERS`` that allows no more blocks.
     registers_per_block, shared_bytes_per_block, shared_bytes_per_sm : ndarray of int64
         Allocated, with roundings and the driver's share; and the split of shared memory that holds
         for the launch.
@@ -243,16 +238,10 @@ class OccupancyTable:
     blocks_per_sm: Integers
     warps_per_sm: Integers
     ratio: npt.NDArray[np.float64]
-    limiter_index: Integers
+    limiter: npt.NDArray[np.str_]
     registers_per_block: Integers
     shared_bytes_per_block: Integers
     shared_bytes_per_sm: Integers
-
-    @property
-    def limiter(self) -> npt.NDArray[np.str_]:
-        """The limiting resource of each launch, in words."""
-        return np.array(LIMITERS)[self.limiter_index]
-
 
 def occupancy_table(
     threads_per_block: Any,
@@ -351,7 +340,7 @@ def occupancy_table(
         blocks_per_sm=blocks,
         warps_per_sm=resident,
         ratio=resident / sm.warps,
-        limiter_index=stacked.argmin(axis=0),
+        limiter=np.array(LIMITERS)[stacked.argmin(axis=0)],
         registers_per_block=registers_per_block,
         shared_bytes_per_block=shared_per_block,
         shared_bytes_per_sm=shared_per_sm,
@@ -427,27 +416,6 @@ def _shares(available: int | None, used: Integers) -> Integers:
     return np.where(used > 0, available // np.maximum(used, 1), UNLIMITED)
 
 
-@dataclass(frozen=True)
-class BlockLimits(Result):
-    """How many blocks each resource of an SM allows; None where it never limits this launch.
-
-    Attributes
-    ----------
-    warps, registers, shared, blocks, barriers, virtual : int or None
-    """
-
-    warps: int | None
-    registers: int | None
-    shared: int | None
-    blocks: int | None
-    barriers: int | None
-    virtual: int | None
-
-    def by_resource(self) -> dict[str, int]:
-        """Return the resources that limit at all, in the order of ``LIMITERS``."""
-        return {name: allowed for name in LIMITERS if (allowed := getattr(self, name)) is not None}
-
-
 @dataclass(frozen=True, repr=False)
 class Occupancy(Result):
     """How a launch fills one SM.
@@ -456,11 +424,8 @@ class Occupancy(Result):
     ----------
     threads_per_block, registers_per_thread, shared_bytes_per_block, barriers_per_block : int
         As passed to ``occupancy``.
-    carveout_percent : int or None
-    opt_in : bool
-    virtual_resources : int
-    allowed : BlockLimits
-        Blocks that each resource allows.
+    allowed : mapping of str to int
+        Blocks that each resource allows, of those that limit at all, in the order of ``LIMITERS``.
     allocated_registers_per_block, allocated_shared_bytes_per_block : int
         With roundings, and the driver's share of shared memory.
     shared_bytes_per_sm : int
@@ -474,10 +439,7 @@ class Occupancy(Result):
     registers_per_thread: int
     shared_bytes_per_block: int
     barriers_per_block: int
-    carveout_percent: int | None
-    opt_in: bool
-    virtual_resources: int
-    allowed: BlockLimits
+    allowed: Mapping[str, int]
     allocated_registers_per_block: int
     allocated_shared_bytes_per_block: int
     shared_bytes_per_sm: int
@@ -492,7 +454,7 @@ class Occupancy(Result):
     @property
     def blocks_per_sm(self) -> int:
         """Blocks resident at once on one SM; 0 where the launch is impossible."""
-        return min(self.allowed.by_resource().values(), default=0)
+        return min(self.allowed.values(), default=0)
 
     @property
     def warps_per_block(self) -> int:
@@ -515,17 +477,13 @@ class Occupancy(Result):
         does not help.
         """
         return tuple(
-            name
-            for name, allowed in self.allowed.by_resource().items()
-            if allowed == self.blocks_per_sm
+            name for name, blocks in self.allowed.items() if blocks == self.blocks_per_sm
         )
 
     @property
     def limiter(self) -> str:
         """The resource that allows no more blocks: warps, registers, shared, blocks or barriers;
         the first of these where several do.
-
-        ("virtual" where ``virtual_resources`` was given.)
         """
         return self.limiters[0] if self.limiters else LIMITERS[0]
 
@@ -545,7 +503,6 @@ class Occupancy(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per resource: the blocks it allows and what a block takes of it."""
-        allowed = self.allowed.by_resource()
         takes = {
             "warps": f"{self.warps_per_block} of {self.sm.warps}",
             "registers": f"{self.allocated_registers_per_block:,} of {self.sm.registers:,}",
@@ -553,16 +510,15 @@ class Occupancy(Result):
             "bytes",
             "blocks": f"1 of {self.sm.blocks}",
             "barriers": f"{self.barriers_per_block} of {self.sm.barriers}",
-            "virtual": f"{self.virtual_resources} of {self.sm.virtual_resources}",
         }
         rows = [
             (name, takes[name], f"{blocks}{' (the limit)' if name in self.limiters else ''}")
-            for name, blocks in allowed.items()
+            for name, blocks in self.allowed.items()
         ]
-        rows.append(
-            ("occupancy", f"{self.warps_per_sm} of {self.sm.warps} warps", f"{self.ratio:.1%}")
-        )
-        rows.append(("why", self.explanation, ""))
+        rows += [
+            ("occupancy", f"{self.warps_per_sm} of {self.sm.warps} warps", f"{self.ratio:.1%}"),
+            ("why", self.explanation, ""),
+        ]
         return (f"one SM of {self.compute_capability}", "one block takes", "blocks allowed"), rows
 
 
@@ -573,9 +529,6 @@ def occupancy(
     compute_capability: str = "9.0",
     *,
     barriers_per_block: int = 1,
-    carveout_percent: int | None = None,
-    opt_in: bool = True,
-    virtual_resources: int = 0,
 ) -> Occupancy:
     """Return the share of an SM's warp slots that a launch can fill, and what limits it.
 
@@ -593,14 +546,6 @@ def occupancy(
     barriers_per_block : int
         Named barriers that the kernel uses, 0 to 16; ``__syncthreads`` is one. They can limit from
         9.0 on.
-    carveout_percent : int, optional
-        The share of the SM's memory that the kernel prefers as shared memory, 0 to 100
-        (``cudaFuncAttributePreferredSharedMemoryCarveout``); None leaves the largest split.
-    opt_in : bool
-        Whether the kernel may take more than 48 KiB
-        (``cudaFuncAttributeMaxDynamicSharedMemorySize``).
-    virtual_resources : int
-        Per block, from 10.0 on; no public call of CUDA 13 reports how many a kernel uses.
 
     Returns
     -------
@@ -630,8 +575,8 @@ def occupancy(
     '4 blocks. With at most 48 registers per thread, 5 blocks fit (62.5 %).'
     """
     sm = sm_limits(compute_capability)
-    threads = _whole("threads_per_block", threads_per_block, 1)
-    registers = _whole("registers_per_thread", registers_per_thread, 0)
+    threads = whole("occupancy", "threads_per_block", threads_per_block, 1, _LARGEST)
+    registers = whole("occupancy", "registers_per_thread", registers_per_thread, 0, _LARGEST)
     if threads > MAX_THREADS_PER_BLOCK:
         raise LaunchError(
             f"occupancy: a block of {threads:,} threads; expected at most 1,024. Use more blocks "
@@ -642,37 +587,23 @@ def occupancy(
             f"occupancy: {registers:,} registers per thread; expected at most 255. The compiler "
             "spills what does not fit."
         )
-    shared = _whole("shared_bytes_per_block", shared_bytes_per_block, 0, _LARGEST)
-    barriers = _whole("barriers_per_block", barriers_per_block, 0, MAX_BARRIERS_PER_BLOCK)
-    carveout = (
-        None if carveout_percent is None else _whole("carveout_percent", carveout_percent, 0, 100)
+    shared = whole("occupancy", "shared_bytes_per_block", shared_bytes_per_block, 0, _LARGEST)
+    barriers = whole(
+        "occupancy", "barriers_per_block", barriers_per_block, 0, MAX_BARRIERS_PER_BLOCK
     )
-    virtual = _whole("virtual_resources", virtual_resources, 0, _LARGEST)
-    opted = flag("occupancy", "opt_in", opt_in)
     table = occupancy_table(
-        threads,
-        registers,
-        shared,
-        sm.compute_capability,
-        barriers_per_block=barriers,
-        carveout_percent=-1 if carveout is None else carveout,
-        opt_in=opted,
-        virtual_resources=virtual,
+        threads, registers, shared, sm.compute_capability, barriers_per_block=barriers
     )
     return Occupancy(
         threads,
         registers,
         shared,
         barriers,
-        carveout,
-        opted,
-        virtual,
-        allowed=BlockLimits(
-            **{
-                name: None if blocks == UNLIMITED else int(blocks)
-                for name, blocks in table.blocks_by_resource.items()
-            }
-        ),
+        allowed={
+            name: int(blocks)
+            for name, blocks in table.blocks_by_resource.items()
+            if blocks != UNLIMITED
+        },
         allocated_registers_per_block=int(table.registers_per_block),
         allocated_shared_bytes_per_block=int(table.shared_bytes_per_block),
         shared_bytes_per_sm=int(table.shared_bytes_per_sm),
@@ -681,76 +612,9 @@ def occupancy(
     )
 
 
-def _whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    if not is_whole(value) or value < least or (most is not None and value > most):
-        upper = f"{least} to {most:,}" if most is not None else f"{least}"
-        raise InputError(
-            f"occupancy: {name}={shown(value)}; expected a whole number from {upper}. Pass an int."
-        )
-    return int(value)
-
-
-@dataclass(frozen=True, repr=False)
-class OccupancySweep(Result):
-    """The occupancy of launches that differ in one argument.
-
-    Attributes
-    ----------
-    axis : str
-        The argument that changes.
-    values : tuple of int
-    blocks_per_sm : tuple of int
-    ratio : tuple of float
-    limiter : tuple of str
-        One for each value.
-    launch : Occupancy
-        The launch that provides all other arguments.
-    evidence : Evidence
-        MODELLED.
-    """
-
-    axis: str
-    values: tuple[int, ...]
-    blocks_per_sm: tuple[int, ...]
-    ratio: tuple[float, ...]
-    limiter: tuple[str, ...]
-    launch: Occupancy
-    evidence: Evidence
-
-    def __repr__(self) -> str:
-        return (
-            f"<occupancy over {self.axis}, {len(self.values)} values, {min(self.ratio):.0%} to "
-            f"{max(self.ratio):.0%}>"
-        )
-
-    def steps(self) -> tuple[int, ...]:
-        """Return the indices at which the number of blocks differs from the one before: the cliffs
-        of the curve.
-        """
-        return tuple(
-            i
-            for i in range(1, len(self.values))
-            if self.blocks_per_sm[i] != self.blocks_per_sm[i - 1]
-        )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row for the first value and one wherever the number of blocks changes."""
-        headers = (self.axis, "blocks", "occupancy", "limited by")
-        rows = [
-            (
-                f"{self.values[i]:,}",
-                str(self.blocks_per_sm[i]),
-                f"{self.ratio[i]:.1%}",
-                self.limiter[i],
-            )
-            for i in sorted({0, *self.steps()})
-        ]
-        return headers, rows
-
-
 def occupancy_sweep(
     launch: Occupancy, axis: str = "threads_per_block", values: Any = None
-) -> OccupancySweep:
+) -> tuple[Integers, OccupancyTable]:
     """Return the occupancy as one argument of a launch changes and the others stay.
 
     Parameters
@@ -758,15 +622,16 @@ def occupancy_sweep(
     launch : Occupancy
         From ``occupancy``.
     axis : str
-        "threads_per_block", "registers_per_thread", "shared_bytes_per_block", "barriers_per_block"
-        or "carveout_percent".
+        "threads_per_block", "registers_per_thread", "shared_bytes_per_block" or
+        "barriers_per_block".
     values : array_like of int, optional
         None takes all block sizes in steps of a warp, all register counts, shared memory in
-        allocation steps, 0 to 16, or 0 to 100.
+        allocation steps, or 0 to 16.
 
     Returns
     -------
-    OccupancySweep
+    (ndarray of int64, OccupancyTable)
+        The values, and the table with a launch for each of them.
 
     Raises
     ------
@@ -776,35 +641,15 @@ def occupancy_sweep(
 
     Examples
     --------
-    >>> occupancy_sweep(occupancy(256, 64), "registers_per_thread", [32, 64, 128]).ratio
-    (1.0, 0.5, 0.25)
+    >>> occupancy_sweep(occupancy(256, 64), "registers_per_thread", [32, 64, 128])[1].ratio
+    array([1.  , 0.5 , 0.25])
     """
     if not isinstance(launch, Occupancy):
         raise InputError(
             f"occupancy_sweep: launch is {shown(launch)}; expected an Occupancy. Call occupancy() "
             "first."
         )
-    word("occupancy_sweep", "axis", axis, AXES)
-    given = _usual_values(launch.sm, axis) if values is None else values
-    table = table_of(launch, **{axis: given})
-    tried = np.atleast_1d(np.asarray(given))
-    if tried.ndim != 1 or not tried.size:
-        raise InputError(
-            f"occupancy_sweep: values has the shape {tried.shape}; expected a list of at least "
-            "one. Pass whole numbers."
-        )
-    return OccupancySweep(
-        axis=axis,
-        values=tuple(tried.tolist()),
-        blocks_per_sm=tuple(np.atleast_1d(table.blocks_per_sm).tolist()),
-        ratio=tuple(np.atleast_1d(table.ratio).tolist()),
-        limiter=tuple(np.atleast_1d(table.limiter).tolist()),
-        launch=launch,
-        evidence=launch.evidence,
-    )
-
-
-def _usual_values(sm: SmLimits, axis: str) -> np.ndarray:
+    sm = launch.sm
     ranges = {
         "threads_per_block": (WARP_THREADS, MAX_THREADS_PER_BLOCK + WARP_THREADS, WARP_THREADS),
         "registers_per_thread": (0, MAX_REGISTERS_PER_THREAD + 1, 1),
@@ -814,16 +659,20 @@ def _usual_values(sm: SmLimits, axis: str) -> np.ndarray:
             sm.shared_step_bytes,
         ),
         "barriers_per_block": (0, MAX_BARRIERS_PER_BLOCK + 1, 1),
-        "carveout_percent": (0, 101, 1),
     }
-    return np.arange(*ranges[axis])
+    usual = np.arange(*ranges[word("occupancy_sweep", "axis", axis, AXES)])
+    tried = usual if values is None else _whole_array(axis, values, 0, _LARGEST)
+    if tried.ndim != 1 or not tried.size:
+        raise InputError(
+            f"occupancy_sweep: values has the shape {tried.shape}; expected a list of at least "
+            "one. Pass whole numbers."
+        )
+    return tried, table_of(launch, **{axis: tried})
 
 
 def table_of(launch: Occupancy, **changed: Any) -> OccupancyTable:
     """Return the table of a launch with some of its arguments changed."""
-    arguments = {name: getattr(launch, name) for name in _ARGUMENTS} | changed
-    if arguments["carveout_percent"] is None:
-        arguments["carveout_percent"] = -1
+    arguments = {name: getattr(launch, name) for name in AXES} | changed
     return occupancy_table(compute_capability=launch.compute_capability, **arguments)
 
 
@@ -863,14 +712,9 @@ def _cause(launch: Occupancy) -> str:
                 f"An SM takes at most {sm.blocks} blocks, and {launch.blocks_per_sm} of {warps} "
                 f"each fill {slots}."
             )
-        case "barriers":
+        case _:
             used = plural(launch.barriers_per_block, "barrier")
             return f"An SM has {sm.barriers} barriers, enough for {blocks} of {used} each."
-        case _:
-            return (
-                f"An SM has {sm.virtual_resources} virtual resources, for {blocks} of "
-                f"{launch.virtual_resources:,} each."
-            )
 
 
 def _register_cause(launch: Occupancy, blocks: str) -> str:
@@ -893,11 +737,6 @@ def _shared_cause(launch: Occupancy, blocks: str) -> str:
             f"Shared memory of {format_bytes(launch.shared_bytes_per_sm)} holds {blocks} of "
             f"{launch.allocated_shared_bytes_per_block:,} bytes{driver}."
         )
-    if not launch.opt_in and launch.shared_bytes_per_block <= sm.shared_bytes_per_block:
-        return (
-            f"A block asks for {asked} of shared memory, and more than 48 KiB requires "
-            "opt_in=True: it can't be launched."
-        )
     return (
         f"A block asks for {asked} of shared memory; {sm.compute_capability} gives a block at most "
         f"{format_bytes(sm.shared_bytes_per_block)}: it can't be launched."
@@ -917,42 +756,24 @@ def _shared_sizes(launch: Occupancy) -> np.ndarray:
 _Remedy = tuple[str, Callable[["Occupancy"], np.ndarray], Callable[[int], str]]
 _BLOCK: _Remedy = (
     "threads_per_block",
-    lambda launch: _WHOLE_WARPS,
+    lambda launch: np.arange(WARP_THREADS, MAX_THREADS_PER_BLOCK + 1, WARP_THREADS),
     lambda value: f"With {value} threads per block",
 )
-_REMEDIES: dict[str, tuple[_Remedy, ...]] = {
+_REMEDIES: dict[str, _Remedy] = {
     "registers": (
-        (
-            "registers_per_thread",
-            lambda launch: np.arange(launch.registers_per_thread),
-            lambda value: f"With at most {value} registers per thread",
-        ),
+        "registers_per_thread",
+        lambda launch: np.arange(launch.registers_per_thread),
+        lambda value: f"With at most {value} registers per thread",
     ),
     "shared": (
-        (
-            "opt_in",
-            lambda launch: np.array([] if launch.opt_in else [True]),
-            lambda value: "With opt_in=True",
-        ),
-        (
-            "carveout_percent",
-            lambda launch: np.arange(
-                101 if launch.carveout_percent is None else launch.carveout_percent + 1, 101
-            ),
-            lambda value: f"With a carve-out of {value} %",
-        ),
-        (
-            "shared_bytes_per_block",
-            _shared_sizes,
-            lambda value: f"With at most {value:,} bytes of shared memory per block",
-        ),
+        "shared_bytes_per_block",
+        _shared_sizes,
+        lambda value: f"With at most {value:,} bytes of shared memory per block",
     ),
     "barriers": (
-        (
-            "barriers_per_block",
-            lambda launch: np.arange(launch.barriers_per_block),
-            lambda value: f"With at most {plural(value, 'barrier')} per block",
-        ),
+        "barriers_per_block",
+        lambda launch: np.arange(launch.barriers_per_block),
+        lambda value: f"With at most {plural(value, 'barrier')} per block",
     ),
 }
 
@@ -962,10 +783,8 @@ def _remedy(launch: Occupancy) -> str:
 
     No rule of thumb: every value of an argument is tried, and the nearest that helps is reported.
     """
-    for name, candidates, words in (*_REMEDIES.get(launch.limiter, ()), _BLOCK):
+    for name, candidates, words in (_REMEDIES.get(launch.limiter, _BLOCK), _BLOCK):
         values = candidates(launch)
-        if not values.size:
-            continue
         table = table_of(launch, **{name: values})
         better = np.flatnonzero(table.warps_per_sm > launch.warps_per_sm)
         if better.size:
