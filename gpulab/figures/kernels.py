@@ -435,8 +435,7 @@ def _here(launch: Occupancy, axis: str, values: np.ndarray) -> dict[str, Any]:
         "name": ink("this launch"),
         "legendgroup": "launch",
         "legendrank": 1,
-        "hovertemplate": f"this launch: {_value(axis, value)}, {launch.ratio:.1%}"
-        "<extra></extra>",
+        "hovertemplate": f"this launch: {_value(axis, value)}, {launch.ratio:.1%}<extra></extra>",
     }
 
 

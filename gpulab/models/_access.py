@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab._given import is_whole, items, word
+from gpulab._given import is_whole, items, whole, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.models.requests import (
@@ -27,7 +27,7 @@ from gpulab.models.requests import (
     shared_wavefronts,
 )
 from gpulab.results import Result
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 _ROW_BYTES = BANKS * WORD_BYTES
 _MOST_ELEMENTS = 2**20  # strides and offsets: the lanes then lie within 512 MiB
@@ -155,20 +155,17 @@ class AccessPattern(Result):
         if not any(self.active):
             return "No lane is active: no request is made."
         lanes = "1 lane needs" if sum(self.active) == 1 else f"{sum(self.active)} lanes need"
-        moved = (
-            f"{self.sectors} sector{'s' if self.sectors != 1 else ''} "
-            f"({format_bytes(self.bytes_moved)})"
-        )
         device = (
-            f"{lanes} {format_bytes(self.bytes_needed)}; device memory moves {moved}, of which "
+            f"{lanes} {format_bytes(self.bytes_needed)}; device memory moves "
+            f"{plural(self.sectors, 'sector')} ({format_bytes(self.bytes_moved)}), of which "
             f"{100 * self.efficiency:.3g} % are used; {self.ideal_sectors} would suffice."
         )
+        passes = plural(self.wavefronts, "wavefront")
         if self.conflict_ways <= 1:
-            passes = f"{self.wavefronts} wavefront{'s' if self.wavefronts != 1 else ''}"
             return f"{device} In shared memory there is no bank conflict: {passes}."
-        passes = f"{self.wavefronts} wavefronts for {self.ideal_wavefronts}"
         return (
-            f"{device} In shared memory {self.conflict_ways} words are in the same bank: {passes}."
+            f"{device} In shared memory {self.conflict_ways} words are in the same bank: {passes} "
+            f"for {self.ideal_wavefronts}."
         )
 
     def __repr__(self) -> str:
@@ -232,10 +229,10 @@ def access_pattern(
 def _of_kind(
     function: str, kind: AccessKind, stride: Any, offset: Any, size: Any, active_lanes: Any
 ) -> AccessPattern:
-    stride = _whole(function, "stride_elements", stride, -_MOST_ELEMENTS, _MOST_ELEMENTS)
-    offset = _whole(function, "offset_elements", offset, -_MOST_ELEMENTS, _MOST_ELEMENTS)
+    stride = whole(function, "stride_elements", stride, -_MOST_ELEMENTS, _MOST_ELEMENTS)
+    offset = whole(function, "offset_elements", offset, -_MOST_ELEMENTS, _MOST_ELEMENTS)
     size = _size(function, size)
-    active = _whole(function, "active_lanes", active_lanes, 0, WARP_LANES)
+    active = whole(function, "active_lanes", active_lanes, 0, WARP_LANES)
     addresses = [kind.element(lane, stride, offset) * size for lane in range(WARP_LANES)]
     # Elements before the array's start (a negative stride) lie whole rows of banks earlier, so that
     # nothing else changes.
@@ -290,11 +287,11 @@ def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> Acc
             "per lane."
         )
     lanes = [bool(flag) for flag in flags]
-    whole = [
-        _whole("access_at", f"the address of lane {i}", a, 0, _LARGEST_ADDRESS) if lanes[i] else 0
+    numbers = [
+        whole("access_at", f"the address of lane {i}", a, 0, _LARGEST_ADDRESS) if lanes[i] else 0
         for i, a in enumerate(given)
     ]
-    live = [address for address, flag in zip(whole, lanes, strict=True) if flag]
+    live = [address for address, flag in zip(numbers, lanes, strict=True) if flag]
     wrong = next((address for address in live if address % size), None)
     if wrong is not None:
         raise InputError(
@@ -308,21 +305,12 @@ def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> Acc
         )
     low = min(live, default=0)
     return _pattern(
-        [address if flag else low for address, flag in zip(whole, lanes, strict=True)], lanes, size
+        [a if flag else low for a, flag in zip(numbers, lanes, strict=True)], lanes, size
     )
 
 
-def _whole(function: str, name: str, value: Any, least: int, most: int) -> int:
-    if not is_whole(value) or not least <= value <= most:
-        raise InputError(
-            f"{function}: {name}={shown(value)}; expected a whole number from {least:,} to "
-            f"{most:,}. Pass an int."
-        )
-    return int(value)
-
-
 def _size(function: str, value: Any) -> int:
-    if _whole(function, "element_bytes", value, 1, max(ELEMENT_BYTES)) not in ELEMENT_BYTES:
+    if not is_whole(value) or value not in ELEMENT_BYTES:
         raise InputError(
             f"{function}: element_bytes={shown(value)}; expected 1, 2, 4, 8 or 16, the sizes that "
             "one instruction can load. Pass one of these."

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpulab._given import is_finite, is_whole, word
+from gpulab._given import is_finite, whole, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -313,15 +313,11 @@ class CollectiveCost(Result):
         InputError
             If one of them is not a rank.
         """
-        for name, value in (("rank", rank), ("root", root)):
-            if not is_whole(value) or not 0 <= value < self.ranks:
-                raise InputError(
-                    f"sent_bytes: {name} is {shown(value)}; expected a rank from 0 to "
-                    f"{self.ranks - 1}. Pass one of these."
-                )
-        return self.nbytes * _ALGORITHMS[self.operation][self.algorithm].sent(
-            self.ranks, (int(rank) - int(root)) % self.ranks
+        from_root = whole("sent_bytes", "rank", rank, 0, self.ranks - 1) - whole(
+            "sent_bytes", "root", root, 0, self.ranks - 1
         )
+        how = _ALGORITHMS[self.operation][self.algorithm]
+        return self.nbytes * how.sent(self.ranks, from_root % self.ranks)
 
     def __repr__(self) -> str:
         return (
@@ -420,12 +416,7 @@ def collective_cost(
         if algorithm is None
         else word("collective_cost", f"algorithm of {operation}", algorithm, tuple(by_name))
     )
-    if not is_whole(ranks) or not 1 <= ranks <= MOST_RANKS:
-        raise InputError(
-            f"collective_cost: ranks is {shown(ranks)}; expected a whole number from 1 to "
-            f"{MOST_RANKS:,}. Pass ranks=8."
-        )
-    ranks = int(ranks)
+    ranks = whole("collective_cost", "ranks", ranks, 1, MOST_RANKS)
     for name, value in (("nbytes", nbytes), ("latency_seconds", latency_seconds)):
         if not is_finite(value) or not 0 <= value < 1e30:
             raise InputError(

@@ -243,6 +243,7 @@ class OccupancyTable:
     shared_bytes_per_block: Integers
     shared_bytes_per_sm: Integers
 
+
 def occupancy_table(
     threads_per_block: Any,
     registers_per_thread: Any,
@@ -476,9 +477,7 @@ class Occupancy(Result):
         """Every resource that allows no more blocks; where there are several, relaxing only one
         does not help.
         """
-        return tuple(
-            name for name, blocks in self.allowed.items() if blocks == self.blocks_per_sm
-        )
+        return tuple(name for name, blocks in self.allowed.items() if blocks == self.blocks_per_sm)
 
     @property
     def limiter(self) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpulab._given import is_finite, is_whole, word
+from gpulab._given import is_finite, whole, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -25,7 +25,6 @@ PIPELINE_SCHEDULES = ("split", "gpipe", "1f1b", "interleaved")
 # More passes than this are no picture and no lesson, and would keep a slider waiting.
 MOST_PASSES = 100_000
 _MOST_COST = 1e9
-_MOST_TICKS = 4096
 _SOURCES = {
     "split": "dependencies alone: a layer needs the output of the one before it",
     "gpipe": "Huang et al., GPipe, NeurIPS 2019, section 2.3 (arXiv 1811.06965)",
@@ -125,10 +124,9 @@ class StageSchedule(Result):
     @property
     def busy(self) -> tuple[float, ...]:
         """How long each stage works, in the unit of the costs."""
-        total = [0.0] * self.stages
-        for one in self.passes:
-            total[one.stage] += one.duration
-        return tuple(total)
+        return tuple(
+            sum(one.duration for one in self.of_stage(stage)) for stage in range(self.stages)
+        )
 
     @property
     def bubble_ratio(self) -> float:
@@ -169,34 +167,6 @@ class StageSchedule(Result):
         """The speed-up over one processor that does all passes one after the other."""
         return sum(self.busy) / self.duration
 
-    def ticks(self) -> tuple[tuple[str, ...], ...]:
-        """Return the grid: for each stage and each unit of time "F3" or "B3" (the pass of
-        microbatch 3), or "" where it waits.
-
-        A batch that is not cut has no number ("F", "B"); a chunk after the first one is marked as
-        in "F3'1".
-
-        Raises
-        ------
-        InputError
-            If a cost is not a whole number of units, or there are too many ticks for a grid.
-        """
-        whole = all(
-            float(one.begin).is_integer() and float(one.end).is_integer() for one in self.passes
-        )
-        if not whole or self.duration > _MOST_TICKS:
-            raise InputError(
-                f"ticks: passes that take {self.duration:g} units in all and begin "
-                f"{'at whole ones' if whole else 'between whole ones'}; expected costs in whole "
-                f"units and at most {_MOST_TICKS:,} of them. Pass for example forward=1, "
-                "backward=2."
-            )
-        grid = [[""] * round(self.duration) for _ in range(self.stages)]
-        for one in self.passes:
-            for tick in range(round(one.begin), round(one.end)):
-                grid[one.stage][tick] = one.name
-        return tuple(tuple(row) for row in grid)
-
     def __repr__(self) -> str:
         return (
             f"<{self.schedule} of {self.stages} stages and {self.microbatches} microbatches: "
@@ -211,22 +181,20 @@ class StageSchedule(Result):
             for stage, (busy, held) in enumerate(zip(self.busy, self.held, strict=True))
         ]
         formula = self.bubble_formula_ratio
-        rows.append(
+        rows += [
             (
                 "all stages",
                 f"{sum(self.busy):g} of {self.stages * whole:g}",
                 f"{self.bubble_ratio:.1%}",
                 f"{max(self.held):g}",
-            )
-        )
-        rows.append(
+            ),
             (
                 "by formula",
                 self.bubble_formula,
                 "none: uneven stages" if formula is None else f"{formula:.1%}",
                 "",
-            )
-        )
+            ),
+        ]
         return (self.schedule, "works", "waits (bubble)", "microbatches held at most"), rows
 
 
@@ -283,8 +251,7 @@ def pipeline_schedule(
     Returns
     -------
     StageSchedule
-        ``bubble_ratio`` counted, ``bubble_formula_ratio`` beside it, ``held`` a stage, ``ticks()``
-        as a grid.
+        ``bubble_ratio`` counted, ``bubble_formula_ratio`` beside it, ``held`` a stage.
 
     Raises
     ------
@@ -307,13 +274,13 @@ def pipeline_schedule(
     (True, (4, 3, 2, 1))
     >>> pipeline_schedule(4, 8, "gpipe").held
     (8, 8, 8, 8)
-    >>> for row in pipeline_schedule(2, 2, "1f1b", forward=1, backward=1).ticks():
-    ...     print(" ".join(tick or ".." for tick in row))
-    F0 F1 .. B0 .. B1
-    .. F0 B0 F1 B1 ..
+    >>> two = pipeline_schedule(2, 2, "1f1b", forward=1, backward=1)
+    >>> [f"{one.name} at {one.begin:g}" for one in two.of_stage(1)]
+    ['F0 at 1', 'B0 at 2', 'F1 at 3', 'B1 at 4']
     """
     name = word("pipeline_schedule", "schedule", schedule, PIPELINE_SCHEDULES)
-    stages, microbatches = _count("stages", stages), _count("microbatches", microbatches)
+    stages = whole("pipeline_schedule", "stages", stages, 1, MOST_PASSES)
+    microbatches = whole("pipeline_schedule", "microbatches", microbatches, 1, MOST_PASSES)
     parts = _chunks(name, stages, microbatches, chunks)
     passes = 2 * stages * microbatches * parts
     if passes > MOST_PASSES:
@@ -345,15 +312,6 @@ def pipeline_schedule(
     )
 
 
-def _count(name: str, value: Any) -> int:
-    if not is_whole(value) or value < 1:
-        raise InputError(
-            f"pipeline_schedule: {name} is {shown(value)}; expected a whole number from 1. Pass "
-            f"for example {name}=4."
-        )
-    return int(value)
-
-
 def _chunks(schedule: str, stages: int, microbatches: int, chunks: int | None) -> int:
     if schedule != "interleaved":
         if chunks not in (None, 1):
@@ -363,7 +321,7 @@ def _chunks(schedule: str, stages: int, microbatches: int, chunks: int | None) -
                 'Leave it out, or pass schedule="interleaved".'
             )
         return 1
-    parts = _count("chunks", 2 if chunks is None else chunks)
+    parts = 2 if chunks is None else whole("pipeline_schedule", "chunks", chunks, 1, MOST_PASSES)
     if microbatches % stages:
         raise InputError(
             f"pipeline_schedule: {microbatches} microbatches over {stages} stages; the interleaved "

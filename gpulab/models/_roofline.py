@@ -195,19 +195,16 @@ class RooflinePoint(Result):
 
 
 def _row(point: RooflinePoint) -> tuple[str, ...]:
-    def rate(flops: float | None, nbytes: float | None) -> str:
-        if flops is None or nbytes is None:
-            return "not measured"
-        return format_flops_per_second(flops) if point.flops else format_bytes_per_second(nbytes)
+    def rate(seconds: float) -> str:
+        if point.flops:
+            return format_flops_per_second(point.flops / seconds)
+        return format_bytes_per_second(point.nbytes / seconds)
 
-    share = (
-        ""
-        if point.share_of_roof is None
-        else f"{format_number(100 * point.share_of_roof)} % ({point.evidence.badge})"
-    )
+    attainable, reached, share = rate(point.attainable_seconds), "not measured", ""
+    if point.seconds is not None and point.share_of_roof is not None:
+        reached = rate(point.seconds)
+        share = f"{format_number(100 * point.share_of_roof)} % ({point.evidence.badge})"
     roof = point.memory if point.bound_by == "memory" else point.arithmetic
-    attainable = rate(point.attainable_flops_per_second, point.attainable_bytes_per_second)
-    reached = rate(point.flops_per_second, point.bytes_per_second)
     return (
         point.label,
         format_number(point.intensity_flops_per_byte),
@@ -303,28 +300,6 @@ class Roofline(Result):
             self.arithmetic_roof(arithmetic).flops_per_second
             / self.memory_roof(memory).bytes_per_second
         )
-
-    def attainable_flops_per_second(
-        self,
-        intensity_flops_per_byte: float,
-        arithmetic: str = "float32",
-        memory: str | None = None,
-    ) -> float:
-        """Return the lower of the two roofs at an arithmetic intensity.
-
-        Raises
-        ------
-        InputError
-            If the intensity is negative or not a number, or there is no such roof. Infinity is the
-            arithmetic's own roof.
-        """
-        peak = self.arithmetic_roof(arithmetic).flops_per_second
-        if intensity_flops_per_byte == math.inf:
-            return peak
-        intensity = _amount(
-            "attainable_flops_per_second", "intensity_flops_per_byte", intensity_flops_per_byte
-        )
-        return min(peak, intensity * self.memory_roof(memory).bytes_per_second)
 
     def place(
         self,
@@ -474,14 +449,13 @@ class Roofline(Result):
         InputError
             If one is not a point.
         """
-        given = items("with_points", "points", points)
-        wrong = next((point for point in given if not isinstance(point, RooflinePoint)), None)
-        if wrong is not None or not all(isinstance(point, RooflinePoint) for point in given):
+        given = tuple(items("with_points", "points", points))
+        if not all(isinstance(point, RooflinePoint) for point in given):
             raise InputError(
-                f"with_points: {shown(wrong)} is not a point; expected the result of place(). Pass "
-                "a list of such points."
+                f"with_points: {shown(given)} are not all points; expected results of place(). "
+                "Pass a list of such points."
             )
-        return dataclasses.replace(self, points=tuple(given))
+        return dataclasses.replace(self, points=given)
 
     def __repr__(self) -> str:
         tops = [
@@ -618,10 +592,8 @@ def roofline(
     ):
         return _recorded(recordings.load(device))
     if ceilings != "measured" and isinstance(device, str) and datasheets.part(device) is not None:
-        known = specs.gpu_spec(devices.Accelerator(device=None, name=device, kind="cuda"), device)
-        return _from_levels(
-            known.name, known.kind, known.flops_per_second.items(), known.levels, known.evidence
-        )
+        product = devices.Accelerator(device=None, name=device, kind="cuda")
+        return _stated(specs.gpu_spec(product, device))
     try:
         where = devices.find(device)
     except DeviceError as error:
@@ -633,14 +605,7 @@ def roofline(
             f"such as {products}; or a recording ({there}). Pass one of these."
         ) from error
     if ceilings == "datasheet":
-        stated = devices.spec(where)
-        return _from_levels(
-            stated.name,
-            stated.kind,
-            stated.flops_per_second.items(),
-            stated.levels,
-            stated.evidence,
-        )
+        return _stated(devices.spec(where))
     shown_now = devices.ceilings(
         where, refresh=flag("roofline", "refresh", refresh), stop=callback("roofline", "stop", stop)
     )
@@ -651,6 +616,11 @@ def roofline(
     return _from_levels(
         where.name, where.kind, rates.items(), shown_now.levels, shown_now.evidence, shown_now.notes
     )
+
+
+def _stated(spec: devices.DeviceSpec) -> Roofline:
+    rates = spec.flops_per_second.items()
+    return _from_levels(spec.name, spec.kind, rates, spec.levels, spec.evidence)
 
 
 def _from_levels(
@@ -690,20 +660,11 @@ def _recorded(recording: recordings.Recording) -> Roofline:
             continue
         source = f"{entry.params.get('operation')} recorded on {recording.name}"
         if timing.flops:
-            products.append(
-                ArithmeticRoof(
-                    str(entry.params["dtype"]),
-                    timing.flops / timing.median_seconds,
-                    source,
-                    evidence,
-                )
-            )
+            rate, name = timing.flops / timing.median_seconds, str(entry.params["dtype"])
+            products.append(ArithmeticRoof(name, rate, source, evidence))
         elif timing.nbytes:
-            streams.append(
-                MemoryRoof(
-                    "DRAM", timing.nbytes / timing.median_seconds, math.inf, source, evidence
-                )
-            )
+            rate = timing.nbytes / timing.median_seconds
+            streams.append(MemoryRoof("DRAM", rate, math.inf, source, evidence))
     if not products or not streams:
         raise InputError(
             f"roofline: the recording {recording.name!r} has no ceilings; expected streams and "

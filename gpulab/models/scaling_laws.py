@@ -6,9 +6,9 @@ Pure arithmetic. ``gpulab.parallel.scaling`` compares it with measured steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from gpulab._given import is_finite, is_whole, items, word
 from gpulab.errors import InputError, shown
@@ -105,6 +105,16 @@ class ScalingCurve(Result):
     limit_speedup: float
     evidence: Evidence
 
+    rows_from = "points"
+    columns: ClassVar = {
+        "ranks": lambda p: p.ranks,
+        "step": lambda p: format_seconds(p.seconds),
+        "communication": lambda p: format_seconds(p.communication_seconds),
+        "waited for": lambda p: format_seconds(p.exposed_seconds),
+        "speed-up": lambda p: format_ratio(p.speedup),
+        "efficiency": lambda p: f"{100 * p.efficiency:.3g} %",
+    }
+
     @property
     def label(self) -> str:
         """The law and the mode, for a legend."""
@@ -128,9 +138,9 @@ class ScalingCurve(Result):
         InputError
             If this number was not requested.
         """
-        for point in self.points:
-            if point.ranks == ranks:
-                return point
+        found = [point for point in self.points if point.ranks == ranks]
+        if found:
+            return found[0]
         there = ", ".join(str(point.ranks) for point in self.points[:_MOST_NAMED])
         there += ", ..." if len(self.points) > _MOST_NAMED else ""
         raise InputError(
@@ -144,21 +154,6 @@ class ScalingCurve(Result):
             f"<{self.label}: {format_ratio(last.speedup)} on {plural(last.ranks, 'rank')}, at most "
             f"{format_ratio(self.limit_speedup)}>"
         )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per number of ranks."""
-        rows = [
-            (
-                str(p.ranks),
-                format_seconds(p.seconds),
-                format_seconds(p.communication_seconds),
-                format_seconds(p.exposed_seconds),
-                format_ratio(p.speedup),
-                f"{100 * p.efficiency:.3g} %",
-            )
-            for p in self.points
-        ]
-        return ("ranks", "step", "communication", "waited for", "speed-up", "efficiency"), rows
 
 
 def amdahl(

@@ -36,11 +36,6 @@ CACHE_ONLY = dataclasses.replace(MADE, memory=MADE.memory[:1])
         (MADE.ridge_flops_per_byte(), 10),
         (MADE.ridge_flops_per_byte("float16"), 80),
         (MADE.ridge_flops_per_byte("float16", "L2"), 8),
-        (MADE.attainable_flops_per_second(0.0), 0.0),
-        (MADE.attainable_flops_per_second(1.0), 1e11),
-        (MADE.attainable_flops_per_second(1000.0), 1e12),
-        (MADE.attainable_flops_per_second(math.inf), 1e12),
-        (MADE.attainable_flops_per_second(2.0, "float16", "L2"), 2e12),
         # The roof that asks for more time binds; work of one kind alone has one roof.
         (MADE.place("work", 1e10, 1e9).attainable_seconds, 1e-2),
         (MADE.place("work", 0.99e10, 1e9).bound_by, "memory"),
@@ -125,7 +120,6 @@ def test_workloads_of_the_catalogue():
         lambda: CACHE_ONLY.memory_roof(working_set_bytes=2**21),
         lambda: MADE.place_workload("matmul"),
         lambda: MADE.place_workload(gl.workloads.get("add")(n=8), 0.5),
-        lambda: MADE.attainable_flops_per_second(-1),
         lambda: MADE.with_points([5]),
         lambda: roofline("cpu", "datasheet").memory_roof(),  # nobody states it
         lambda: roofline("cpu", "best"),
