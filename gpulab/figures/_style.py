@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import plotly.graph_objects as go
@@ -27,7 +28,6 @@ _INK_CLOSE = "</span>"
 HEIGHT = 340
 _SUBTITLE = 100  # characters that fit beside each other at 900 pixels
 _LINE = 15  # pixels of one more line of it
-_KEPT = ("xaxis", "yaxis", "legend", "margin")  # what ``composed`` completes
 _NARROW = 0.005  # of a picture's width: about four pixels
 # At the bottom of the whole picture: plotly makes room for as many rows as there are, below the
 # axis title at every width.
@@ -39,6 +39,29 @@ _LEGEND = {
     "y": 0,
     "yanchor": "bottom",
     "bgcolor": "rgba(0,0,0,0)",
+}
+_TITLE = {
+    "x": 0,
+    "xref": "container",
+    "xanchor": "left",
+    "y": 1,
+    "yref": "container",
+    "yanchor": "top",
+    "pad": {"t": 8, "l": 8},
+    "font": {"size": 15},
+}
+_AXIS: dict[str, Any] = {
+    "gridcolor": GRID,
+    "linecolor": AXIS,
+    "zeroline": False,
+    "showline": True,
+    "ticks": "outside",
+    "tickcolor": AXIS,
+    "automargin": True,
+    "fixedrange": True,
+    "tickprefix": _INK_OPEN,
+    "ticksuffix": _INK_CLOSE,
+    "title": {"standoff": 10},
 }
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 
@@ -104,10 +127,20 @@ def ink(text: str) -> str:
     return "<br>".join(_INK_OPEN + line + _INK_CLOSE for line in lines)
 
 
-def frame(
-    title: str, evidence: Evidence | Iterable[Evidence], description: str, height: int = HEIGHT
+def picture(
+    title: str,
+    evidence: Evidence | Iterable[Evidence],
+    description: str,
+    traces: Sequence[dict[str, Any]],
+    shared: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    height: int = HEIGHT,
+    above: int = 0,
+    guides: Sequence[tuple[dict[str, Any], dict[str, Any]]] = (),
+    **layout: Any,
 ) -> LabFigure:
-    """Return an empty figure with the course's look.
+    """Return a figure with the course's look, made in one call: updating a plotly figure later is
+    much slower.
 
     Parameters
     ----------
@@ -117,83 +150,50 @@ def frame(
         Drawn under the title as badge and device.
     description : str
         A description of the figure; kept in ``figure.layout.meta["description"]``.
-    height : int
-        Pixels.
+    traces : sequence of dict
+    shared : mapping
+        Attributes of all traces that do not have their own.
+    height, above : int
+        Pixels: of the whole, and of the room that is added between the title and the plot.
+    guides : sequence of (shape, annotation)
+        From ``guide``.
+    **layout
+        Axes, legend and margin are given by what differs from the course's look.
     """
-    several = [evidence] if isinstance(evidence, Evidence) else list(evidence)
+    several = [evidence] if isinstance(evidence, Evidence) else evidence
     badges = textwrap.wrap(
         "; ".join(dict.fromkeys(badge_text(item) for item in several)),
         _SUBTITLE,
         break_on_hyphens=False,
     )
     extra = _LINE * max(len(badges) - 1, 0)
-    subtitle = (
-        {"text": ink("<br>".join(badges)), "font": {"size": 12, "color": MID_GREY}}
-        if badges
-        else None
-    )
-    axis = {
-        "gridcolor": GRID,
-        "linecolor": AXIS,
-        "zeroline": False,
-        "showline": True,
-        "ticks": "outside",
-        "tickcolor": AXIS,
-        "automargin": True,
-        "fixedrange": True,
-        "tickprefix": _INK_OPEN,
-        "ticksuffix": _INK_CLOSE,
-        "title": {"standoff": 10},
-    }
-    heading = {
-        "text": ink(title),
-        "subtitle": subtitle,
-        "x": 0,
-        "xref": "container",
-        "xanchor": "left",
-        "y": 1,
-        "yref": "container",
-        "yanchor": "top",
-        "pad": {"t": 8, "l": 8},
-        "font": {"size": 15},
-    }
-    layout = {
-        "title": heading,
+    subtitle = {"text": ink("<br>".join(badges)), "font": {"size": 12, "color": MID_GREY}}
+    look: dict[str, Any] = {
+        "title": {**_TITLE, "text": ink(title), "subtitle": subtitle if badges else None},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"color": MID_GREY, "size": 12, "family": "system-ui, sans-serif"},
         "height": height + extra,
-        "margin": {"l": 70, "r": 24, "t": 76 + extra, "b": 56},
+        "margin": {"l": 70, "r": 24, "t": 76 + extra + above, "b": 56},
         "hovermode": "closest",
         "dragmode": False,
         "hoverlabel": {"bgcolor": "#333333", "font": {"color": "#FFFFFF"}},
         "legend": _LEGEND,
         "meta": {"description": description},
         "template": {},
-        "xaxis": axis,
-        "yaxis": axis,
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
     }
-    # in one go: each later update of a figure costs plotly milliseconds
-    return LabFigure(layout=layout)
-
-
-def composed(
-    base: LabFigure, traces: Sequence[dict[str, Any]], shared: Any = None, **layout: Any
-) -> LabFigure:
-    """Return a figure made in one call with these traces and layout parts; updating a plotly figure
-    later is much slower.
-
-    Axes, legend and margin are given by what differs from the frame's; ``shared`` are attributes of
-    all traces that do not have their own.
-    """
-    plain = base.layout.to_plotly_json()
-    parts = {
-        name: {**plain[kind], **value} if (kind := name.rstrip("0123456789")) in _KEPT else value
-        for name, value in layout.items()
-    }
-    return LabFigure(
-        data=[{**(shared or {}), **trace} for trace in traces], layout={**plain, **parts}
-    )
+    for name, value in layout.items():
+        kind = name.rstrip("0123456789")
+        look[name] = {**look[kind], **value} if kind in ("legend", "margin") else value
+        if kind in ("xaxis", "yaxis"):
+            title_part = {**_AXIS["title"], **value.get("title", {})}
+            look[name] = {**_AXIS, **value, "title": title_part}
+    if guides:
+        for number, name in enumerate(("shapes", "annotations")):
+            look[name] = [*look.get(name, ()), *(parts[number] for parts in guides)]
+    return LabFigure(data=[{**shared, **trace} for trace in traces], layout=look)
 
 
 def ticks(values: Iterable[Any], texts: Iterable[str], **more: Any) -> dict[str, Any]:
@@ -257,11 +257,6 @@ def faded(color: str, opacity: float | str) -> str:
     return f"rgba({red},{green},{blue},{opacity})"
 
 
-def more_top(figure: go.Figure, pixels: int) -> None:
-    """Make room between the title and the plot."""
-    figure.update_layout(margin_t=figure.layout.margin.t + pixels)
-
-
 def apart(names: Sequence[str]) -> list[str]:
     """Return the names of rows, with a number added to repeated names: plotly would stack the bars
     of equal names.
@@ -275,14 +270,16 @@ def apart(names: Sequence[str]) -> list[str]:
     ]
 
 
-def apart_edges(lengths: Iterable[float], whole: float) -> dict[str, Any]:
-    """Return the light edge that keeps neighboring solid bars apart in both themes; a narrow bar
-    has none, which would cover it.
+def bar_marker(badge: Badge, color: str, lengths: Sequence[float], whole: float) -> dict[str, Any]:
+    """Return the look of bars that lie beside each other: measured ones are filled, others hollow.
+
+    The light edge of filled ones keeps neighbors apart in both themes; a narrow bar has none, which
+    would cover it.
     """
-    return {
-        "color": "rgba(255,255,255,0.9)",
-        "width": [1 if length > _NARROW * whole else 0 for length in lengths],
-    }
+    if badge is not Badge.MEASURED:
+        return {"color": "rgba(0,0,0,0)", "line": {"color": color, "width": 1.5}}
+    widths = [1 if length > _NARROW * whole else 0 for length in lengths]
+    return {"color": color, "line": {"color": "rgba(255,255,255,0.9)", "width": widths}}
 
 
 def badge_text(evidence: Evidence) -> str:
@@ -315,75 +312,45 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return next(ticks for ticks in even if len(ticks) >= 3)
 
 
-def _positive(values: Iterable[float | None]) -> list[float]:
-    return [v for v in values if v is not None and math.isfinite(v) and v > 0]
-
-
 def _short(text: str) -> str:
     """Return "10 us" for "10.0 us": a tick is round."""
     number, _, unit = text.partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
-def near(axis: dict[str, Any]) -> dict[str, Any]:
-    """Return the axis with its title close to the ticks."""
-    return {**axis, "title": {**axis["title"], "standoff": 10}}
-
-
-def seconds_axis(values: Iterable[float | None], title: str = "seconds per call") -> dict[str, Any]:
-    """Return a logarithmic axis of time whose ticks read "10 us", wide enough for all values."""
-    there = _positive(values) or [1e-6, 1.0]
-    return near(_log_axis(there, title, lambda t: _short(format_seconds(t))))
-
-
-def bytes_axis(values: Iterable[float | None], title: str = "size") -> dict[str, Any]:
-    """Return a logarithmic axis of storage whose ticks are powers of two, such as "64 KiB"."""
-    there = _positive(values) or [1.0, 2.0**30]
-    low, high = math.floor(math.log2(min(there))), math.ceil(math.log2(max(there)))
-    step = max(1, math.ceil((high - low) / 8))
-    at = [2.0**e for e in range(low - low % step, high + 1, step)]
-    return near(_log_axis(there, title, lambda n: _short(format_bytes(n)), at))
-
-
-def rate_axis(values: Iterable[float | None], title: str, unit: str = "B/s") -> dict[str, Any]:
-    """Return a logarithmic axis of a rate with decimal prefixes, such as "10 GB/s"."""
+def _prefixed(value: float, unit: str) -> str:
+    """Return a rate with a decimal prefix, such as "10 GB/s"."""
     prefixes = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
-
-    def text(value: float) -> str:
-        scale, prefix = next(((s, p) for s, p in prefixes if value >= s * 0.999), (1, ""))
-        return f"{value / scale:.3g} {prefix}{unit}"
-
-    return _log_axis(_positive(values) or [1e6, 1e9], title, text)
+    scale, prefix = next(((s, p) for s, p in prefixes if value >= s * 0.999), (1, ""))
+    return f"{value / scale:.3g} {prefix}{unit}"
 
 
-def count_axis(
-    values: Iterable[float | None], title: str, at: Sequence[float] | None = None
+# What a logarithmic axis shows: the text of a tick, and the ends where there is no value.
+_QUANTITIES: dict[str, tuple[Callable[[float], str], Sequence[float]]] = {
+    "seconds": (lambda v: _short(format_seconds(v)), (1e-6, 1.0)),
+    "bytes": (lambda v: _short(format_bytes(v)), (1.0, 2.0**30)),
+    "B/s": (lambda v: _prefixed(v, "B/s"), (1e6, 1e9)),
+    "FLOP/s": (lambda v: _prefixed(v, "FLOP/s"), (1e6, 1e9)),
+    # a short axis has ticks between whole numbers too
+    "count": (lambda v: f"{v:,.0f}" if float(v).is_integer() else f"{v:,g}", (1.0, 1000.0)),
+    "ratio": (lambda v: f"{v:g}x", (0.5, 2.0)),
+}
+
+
+def log_axis(
+    quantity: str, values: Iterable[float | None], title: str, at: Sequence[float] | None = None
 ) -> dict[str, Any]:
-    """Return a logarithmic axis of a plain count, with round ticks or those ``at``; a short one has
-    ticks between whole numbers too.
+    """Return a logarithmic axis of a quantity, wide enough for all values, with round ticks (powers
+    of two for bytes) or those ``at``.
     """
-    return _log_axis(
-        _positive(values) or [1.0, 1000.0],
-        title,
-        lambda v: f"{v:,.0f}" if float(v).is_integer() else f"{v:,g}",
-        at,
-    )
-
-
-def ratio_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:
-    """Return a logarithmic axis of ratios, such as "1.5x": equal factors have equal lengths."""
-    return _log_axis(_positive(values) or [0.5, 2.0], title, lambda v: f"{v:g}x")
-
-
-def _log_axis(
-    there: Sequence[float],
-    title: str,
-    text: Callable[[float], str],
-    at: Sequence[float] | None = None,
-) -> dict[str, Any]:
-    """Return a log axis that holds all values with a margin, with round ticks or those ``at``."""
+    text, usual = _QUANTITIES[quantity]
+    there = [v for v in values if v is not None and math.isfinite(v) and v > 0] or usual
     low, high = math.log10(min(there)), math.log10(max(there))
     margin = max(0.06 * (high - low), 0.12)  # the least margin keeps a single value off the edge
+    if quantity == "bytes":
+        first, last = math.floor(math.log2(min(there))), math.ceil(math.log2(max(there)))
+        step = max(1, math.ceil((last - first) / 8))
+        at = [2.0**e for e in range(first - first % step, last + 1, step)]
     low, high = low - margin, high + margin
     at = _log_ticks(10**low, 10**high) if at is None else at
     labels = ticks(at, [text(t) for t in at])
@@ -391,28 +358,40 @@ def _log_axis(
 
 
 def guide(
-    figure: go.Figure,
     value: float,
     text: str,
     axis: str = "x",
     bottom: bool = False,
     before: bool = False,
-) -> None:
-    """Draw a labeled straight line on a log axis, such as a break-even or a ceiling.
+    **more: Any,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a labeled straight line on a log axis, such as a break-even or a ceiling: the line,
+    and its label.
+
     The label of a vertical line is at its right or, near the right end of the axis (``before``), at
-    its left.
+    its left; ``more`` changes the place.
     """
     position = math.log10(value)  # annotations on log axes take the exponent
     if axis == "x":
-        figure.add_shape(upright(value))
-        words = note(text, position, 0 if bottom else 1, xref="x", yref="paper")
         side = {"xanchor": "right" if before else "left", "xshift": -5 if before else 5}
-        figure.add_annotation(**words, **side, yanchor="bottom" if bottom else "top")
-        return
+        place = {"xref": "x", "yref": "paper", **side, "yanchor": "bottom" if bottom else "top"}
+        return upright(value), note(text, position, 0 if bottom else 1, **{**place, **more})
     ends = {"x0": 0, "x1": 1, "xref": "paper", "y0": value, "y1": value, "yref": "y"}
-    figure.add_shape({**upright(value), **ends})
-    place = {"xref": "paper", "yref": "y", "xanchor": "right", "yanchor": "bottom"}
-    figure.add_annotation(**note(text, 1, position, **place))
+    place = {"xref": "paper", "yref": "y", "xanchor": "right", "yanchor": "bottom", **more}
+    return {**upright(value), **ends}, note(text, place.pop("x", 1), position, **place)
+
+
+def extent(traces: Iterable[dict[str, Any]]) -> list[float]:
+    """Return what a vertical axis must hold: the values of traces and the ends of their
+    intervals.
+    """
+    found: list[float] = []
+    for trace in traces:
+        bars = trace.get("error_y") or {"array": [], "arrayminus": []}
+        found += trace["y"]
+        found += [y + more for y, more in zip(trace["y"], bars["array"], strict=False)]
+        found += [y - less for y, less in zip(trace["y"], bars["arrayminus"], strict=False)]
+    return found
 
 
 def linear_axis(
@@ -444,7 +423,7 @@ def linear_seconds_axis(high: float, title: str, low: float = 0.0) -> dict[str, 
 def linear_bytes_axis(high: float, title: str) -> dict[str, Any]:
     """Return a linear axis of storage with ticks such as "512 MiB"."""
     high = max(high, 1.0)
-    return near(linear_axis(high, title, lambda v: _short(format_bytes(v)), binary=True))
+    return linear_axis(high, title, lambda v: _short(format_bytes(v)), binary=True)
 
 
 def round_step(wanted: float, binary: bool = False) -> float:

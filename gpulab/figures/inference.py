@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpulab.figures import palette
-from gpulab.figures._style import LabFigure, composed, count_axis, frame, guide, ink, on_mouse
+from gpulab.figures._style import LabFigure, guide, ink, log_axis, on_mouse, picture
 from gpulab.units import format_number, format_seconds, plural
 
 if TYPE_CHECKING:
@@ -68,16 +68,21 @@ def inference(
     )
     rates = [plan.tokens_per_second for plan in plans] + [rate for _, rate, _ in measured]
     evidence = [first.evidence, *(one for *_, one in measured)]
-    figure = composed(
-        frame("Tokens per second over the batch", evidence, words),
+    fits = most and first.batch <= most <= last.batch
+    return picture(
+        "Tokens per second over the batch",
+        evidence,
+        words,
         traces,
         {"type": "scatter"},
-        xaxis=count_axis([plan.batch for plan in plans], "sequences in the batch (log scale)"),
-        yaxis=count_axis(rates, "tokens per second (log scale)"),
+        xaxis=log_axis(
+            "count", [plan.batch for plan in plans], "sequences in the batch (log scale)"
+        ),
+        yaxis=log_axis("count", rates, "tokens per second (log scale)"),
+        guides=[guide(most, f"{plural(most, 'sequence')} fit", before=most > last.batch / 4)]
+        if most and fits
+        else (),
     )
-    if most and first.batch <= most <= last.batch:
-        guide(figure, most, f"{plural(most, 'sequence')} fit", before=most > last.batch / 4)
-    return figure
 
 
 def _words(plan: InferencePlan) -> str:

@@ -13,12 +13,11 @@ from gpulab.figures._style import (
     GRID,
     MID_GREY,
     LabFigure,
-    composed,
-    frame,
     ink,
     linear_axis,
     note,
     on_mouse,
+    picture,
     ticks,
 )
 from gpulab.units import format_bytes, plural
@@ -66,7 +65,6 @@ def access(pattern: AccessPattern) -> LabFigure:
         f"One warp: {sectors} (ideal {pattern.ideal_sectors}), {waves} (ideal "
         f"{pattern.ideal_wavefronts})"
     )
-    base = frame(title, pattern.evidence, _access_words(pattern), height=680)
     place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
     device = (
         "Device memory: a 32-byte sector that is moved has its address above it; the bytes that "
@@ -82,9 +80,13 @@ def access(pattern: AccessPattern) -> LabFigure:
     marks = [(start + mark, str(mark)) for start in starts for mark in numbered]
     heights = range(0, highest + 1, max(1, -(-highest // 8)))
     bare = {"visible": False, "tickprefix": "", "ticksuffix": ""}
-    return composed(
-        base,
+    return picture(
+        title,
+        pattern.evidence,
+        _access_words(pattern),
         [*_sectors(pattern), *_banks(pattern)],
+        height=680,
+        above=16,
         xaxis={
             **bare,
             "range": [-0.5, _COLUMNS * _PITCH - _PITCH + _SECTOR + 0.5],
@@ -114,7 +116,7 @@ def access(pattern: AccessPattern) -> LabFigure:
         showlegend=True,
         barmode="overlay",
         bargap=0,
-        margin={"t": base.layout.margin.t + 16, "l": 44},
+        margin={"l": 44},
     )
 
 
@@ -359,8 +361,8 @@ def occupancy(launch: Occupancy) -> LabFigure:
             {**trace, "xaxis": f"x{end}", "yaxis": f"y{end}"}
             for trace in (*_curve(axis, values, table, shape, legend), here)
         ]
-    return composed(
-        frame(title, launch.evidence, _occupancy_words(launch, sweeps), height=400), traces, **axes
+    return picture(
+        title, launch.evidence, _occupancy_words(launch, sweeps), traces, height=400, **axes
     )
 
 

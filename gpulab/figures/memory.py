@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,15 +18,13 @@ from gpulab.figures._style import (
     MID_GREY,
     LabFigure,
     apart,
-    bytes_axis,
-    composed,
     faded,
-    frame,
     ink,
     linear_bytes_axis,
-    more_top,
+    log_axis,
     note,
     on_mouse,
+    picture,
     row_axis,
     upright,
 )
@@ -48,6 +46,7 @@ _HIGHER = 15  # pixels from one line of names to the next
 # Free memory of more than this many times the longest bar would make the bars too short to read: it
 # is told, not drawn to scale.
 _FAR, _NEAR = 4.0, 1.15
+_STACKED: dict[str, Any] = {"barmode": "stack", "legend": {"traceorder": "normal"}}
 # What each part of a rank's bar is called, its color, and the pattern that distinguishes it without
 # color.
 _PARTS = {
@@ -77,55 +76,58 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
     by_category = ", ".join(
         f"{name} {format_bytes(n)}" for name, n in t.peak_by_category.items() if n
     )
-    steps = (
-        ""
-        if count < 1
-        else "one training step of "
-        if count == 1
-        else f"{count} training steps of "
-    )
-    what = f"{steps}{t.label}"
+    steps = "" if count < 1 else f"{count} training steps of "
+    what = f"{'one training step of ' if count == 1 else steps}{t.label}"
     words = (
         f"Live bytes during {what}: the peak is {format_bytes(t.peak_bytes)} in the {t.peak_phase} "
         f"({by_category})."
     )
-    figure = frame(f"Memory of {what}", t.evidence, words, height=400)
     keep = _thinned(total)
     names = [line.operators[k].removeprefix("aten.").removesuffix(".default") for k in keep]
+    traces: list[dict[str, Any]] = []
     for category, values in line.bytes_by_category.items():
         if np.any(values):
             color, kept = palette.memory_color(category), np.asarray(values)[keep]
-            figure.add_scatter(
-                x=keep,
-                y=kept,
-                stackgroup="bytes",
-                mode="lines",
-                line={"width": 1, "color": color, "shape": "hv"},
-                name=ink(category),
-                fillcolor=faded(color, 0.35 if modelled else 0.75),
-                fillpattern={"shape": "/" if modelled else "", "fgcolor": color, "size": 7},
-                **on_mouse(
-                    f"{category} {format_bytes(n)} after {name}"
-                    for n, name in zip(kept, names, strict=True)
-                ),
+            traces.append(
+                {
+                    "x": keep,
+                    "y": kept,
+                    "line": {"width": 1, "color": color, "shape": "hv"},
+                    "name": ink(category),
+                    "fillcolor": faded(color, 0.35 if modelled else 0.75),
+                    "fillpattern": {"shape": "/" if modelled else "", "fgcolor": color, "size": 7},
+                    **on_mouse(
+                        f"{category} {format_bytes(n)} after {name}"
+                        for n, name in zip(kept, names, strict=True)
+                    ),
+                }
             )
-    high = float(total.max()) if total.size else 1.0
+    high, marks = float(total.max()) if total.size else 1.0, []
+    runs, phases = _phase_runs(line), []
     if total.size:
         peak = int(total.argmax())
         arrow = {"showarrow": True, "arrowhead": 0, "arrowcolor": MID_GREY, "ax": 0, "ay": -22}
         anchor = {"xref": "x", "yref": "y", "xanchor": "left" if peak < total.size / 2 else "right"}
-        figure.add_annotation(
-            **{**note(f"peak {format_bytes(high)}", peak, high), **arrow, **anchor}
-        )
-        _mark_phases(figure, line)
-    figure.update_xaxes(
-        title={"text": ink("operator (in order of execution)")},
-        range=[0, max(total.size - 1, 1)],
-        showgrid=False,
+        marks = [{**note(f"peak {format_bytes(high)}", peak, high), **arrow, **anchor}]
+        phases = _phase_names(runs, len(line))
+    return picture(
+        f"Memory of {what}",
+        t.evidence,
+        words,
+        traces,
+        {"type": "scatter", "stackgroup": "bytes", "mode": "lines"},
+        height=400,
+        above=_HIGHER if any(name["yshift"] for name in phases) else 0,
+        xaxis={
+            "title": {"text": ink("operator (in order of execution)")},
+            "range": [0, max(total.size - 1, 1)],
+            "showgrid": False,
+        },
+        yaxis=linear_bytes_axis(1.12 * high, "live bytes"),
+        shapes=[upright(begin, width=1, dash="dot") for begin, *_ in runs if begin],
+        annotations=[*marks, *phases],
+        showlegend=True,  # also where all tensors are of one category
     )
-    figure.update_yaxes(**linear_bytes_axis(1.12 * high, "live bytes"))
-    figure.update_layout(showlegend=True)  # also where all tensors are of one category
-    return figure
 
 
 def _thinned(total: np.ndarray) -> np.ndarray:
@@ -162,43 +164,51 @@ def _phase_runs(line: Timeline) -> list[tuple[int, int, str]]:
     return [*runs[:-1], (runs[-1][0], length, runs[-1][2])] if runs else []
 
 
-def _mark_phases(figure: LabFigure, line: Timeline) -> None:
-    """Draw a thin line where a phase begins and name it; a name wider than its phase goes one line
-    higher.
+def _phase_names(runs: Sequence[tuple[int, int, str]], length: int) -> list[dict[str, Any]]:
+    """Return the name of each phase; one wider than its phase goes one line higher, and of many
+    short phases only as many have a name as fit beside each other.
     """
-    length, last = len(line), -math.inf
-    for begin, after, name in _phase_runs(line):
-        if begin:
-            figure.add_shape(upright(begin, width=1, dash="dot"))
-        middle = (begin + after) / 2
-        narrow = after - begin <= _NAME * length
-        if narrow and middle - last <= _NAME * length:
-            continue  # of many short steps only as many names as fit beside each other
-        if narrow and last == -math.inf:
-            more_top(figure, _HIGHER)
-        last = middle if narrow else last
-        place = {"xref": "x", "yref": "paper", "yanchor": "bottom"}
-        figure.add_annotation(**note(name, middle, 1, yshift=_HIGHER if narrow else 0, **place))
+    names, last, place = [], -math.inf, {"xref": "x", "yref": "paper", "yanchor": "bottom"}
+    for begin, after, name in runs:
+        middle, narrow = (begin + after) / 2, after - begin <= _NAME * length
+        if not narrow or middle - last > _NAME * length:
+            names.append(note(name, middle, 1, yshift=_HIGHER if narrow else 0, **place))
+            last = middle if narrow else last
+    return names
 
 
 # Bars whose parts add up.
 
 
-def _bar(
-    part: str, names: Sequence[str], values: Sequence[float], look: dict[str, Any], width: float
-) -> dict[str, Any]:
-    """Return one part of all bars."""
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "y": list(names),
-        "x": [float(value) for value in values],
-        "name": ink(part),
-        "marker": look,
-        "width": width,
-        "customdata": [format_bytes(value) for value in values],
-        "hovertemplate": f"{part}: %{{customdata}}<extra></extra>",
-    }
+def _bars(
+    names: Sequence[str],
+    parts: Mapping[str, Sequence[float]],
+    looks: Mapping[str, tuple[str, str]],
+    opacity: float = 0.35,
+    width: float = 0.6,
+) -> list[dict[str, Any]]:
+    """Return the parts of all bars that are not zero everywhere; ``looks`` are color and
+    pattern.
+    """
+    return [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": list(names),
+            "x": [float(value) for value in values],
+            "name": ink(part),
+            "marker": {
+                "color": faded(looks[part][0], opacity),
+                "line": {"color": looks[part][0], "width": 1.5},
+                "pattern": {"shape": looks[part][1], "fgcolor": looks[part][0], "size": 7},
+            },
+            "width": width,
+            "customdata": [format_bytes(value) for value in values],
+            "hovertemplate": f"{part}: %{{customdata}}<extra></extra>",
+        }
+        for part, values in parts.items()
+        if any(values)
+    ]
 
 
 def _limit(nbytes: float, text: str, anchor: str, width: float = 2) -> dict[str, Any]:
@@ -254,64 +264,35 @@ def memory_prediction(
         width = _NEAR * largest if far else width
         text = f"free: {format_bytes(free_bytes)}{', far to the right' if far else ''}"
         limit = _limit(width if far else free_bytes, text, "right", 0 if far else 2)
-    return _stacked(
-        frame(
-            "Predicted memory of a training step",
-            [p.evidence for p in several],
-            f"{words}.{end}",
-            height=234 + 44 * len(several),
-        ),
-        names,
-        parts,
-        True,
-        width,
-        **limit,
-    )
-
-
-def _stacked(
-    base: LabFigure,
-    names: Sequence[str],
-    parts: dict[str, list[float]],
-    modelled: bool,
-    longest: float,
-    **layout: Any,
-) -> LabFigure:
-    """Return bars whose parts have the colors of memory, hatched where they are modelled."""
-    traces = []
-    for part, values in parts.items():
-        if any(values):
-            color = palette.memory_color(part)
-            look: dict[str, Any] = {
-                "color": faded(color, 0.35 if modelled else 0.9),
-                "line": {"color": color, "width": 1.5},
-            }
-            if modelled:
-                look["pattern"] = {"shape": "/", "fgcolor": color, "size": 7}
-            traces.append(_bar(part, names, values, look, 0.6))
-    return composed(
-        base,
-        traces,
-        xaxis=linear_bytes_axis(longest, "bytes"),
-        yaxis=row_axis(names),
-        barmode="stack",
-        legend={"traceorder": "normal"},
+    return picture(
+        "Predicted memory of a training step",
+        [p.evidence for p in several],
+        f"{words}.{end}",
+        _bars(names, parts, {part: (palette.memory_color(part), "/") for part in parts}),
+        height=234 + 44 * len(several),
         margin={"b": 100},
-        **layout,
+        xaxis=linear_bytes_axis(width, "bytes"),
+        yaxis=row_axis(names),
+        **_STACKED,
+        **limit,
     )
 
 
 def memory_snapshot(s: Snapshot) -> LabFigure:
     """Return one bar that accounts for all of a device's bytes, part by part."""
     words = ", ".join(f"{part} {format_bytes(n)}" for part, n in s.parts.items())
-    base = frame(
+    looks = {part: (palette.memory_color(part), "") for part in s.parts}
+    return picture(
         f"Memory in use on {s.device}",
         s.evidence,
         f"{format_bytes(s.total_bytes)} of {s.device_name}: {words}.",
+        _bars([s.device], {part: [nbytes] for part, nbytes in s.parts.items()}, looks, 0.9),
         height=274,
+        margin={"b": 100},
+        xaxis=linear_bytes_axis(float(s.total_bytes), "bytes"),
+        yaxis=row_axis([s.device]),
+        **_STACKED,
     )
-    parts = {part: [float(nbytes)] for part, nbytes in s.parts.items()}
-    return _stacked(base, [s.device], parts, False, float(s.total_bytes))
 
 
 def rank_memory(
@@ -334,7 +315,7 @@ def rank_memory(
         [f"{one.strategy} (states only)" if _is_states(one) else one.strategy for one in results]
     )
     bars = [_parts_of(one) for one in results]
-    totals = [sum(parts.values()) for parts in bars]
+    totals = [sum(bar.values()) for bar in bars]
     words = "; ".join(
         f"{name}: {format_bytes(total)}" for name, total in zip(names, totals, strict=True)
     )
@@ -346,24 +327,16 @@ def rank_memory(
     title = "Memory of one rank"
     if results:
         title += f" of {results[0].ranks}: {results[0].label}"
-    traces = []
-    for part, (color, pattern) in _PARTS.items():
-        look = {
-            "color": faded(color, 0.35),
-            "line": {"color": color, "width": 1.5},
-            "pattern": {"shape": pattern, "fgcolor": color, "size": 7},
-        }
-        values = [parts.get(part, 0) for parts in bars]
-        traces += [_bar(part, names, values, look, 0.62)] if any(values) else []
-    return composed(
-        frame(
-            title, [one.evidence for one in results], f"{words}.{line}", height=250 + 34 * len(bars)
-        ),
-        traces,
+    parts = {part: [bar.get(part, 0) for bar in bars] for part in _PARTS}
+    return picture(
+        title,
+        [one.evidence for one in results],
+        f"{words}.{line}",
+        _bars(names, parts, _PARTS, width=0.62),
+        height=250 + 34 * len(bars),
         xaxis=linear_bytes_axis(1.05 * largest, "bytes per rank"),
         yaxis=row_axis(names),
-        barmode="stack",
-        legend={"traceorder": "normal"},
+        **_STACKED,
         **limit,
     )
 
@@ -407,7 +380,7 @@ def machine(m: Machine) -> LabFigure:
     names = apart([name for name, *_ in levels])  # several GPUs may be unused
     labels = [f"{format_bytes(size)}{extra}" for _, size, extra, _ in levels]
     words = ", ".join(f"{name} {label}" for name, label in zip(names, labels, strict=True))
-    axis = bytes_axis([size for _, size, _, _ in levels], "bytes (log scale)")
+    axis = log_axis("bytes", [size for _, size, _, _ in levels], "bytes (log scale)")
     low, high = axis["range"]
     traces: list[dict[str, Any]] = []
     for name, label, (_, size, _, device) in zip(names, labels, levels, strict=True):
@@ -429,16 +402,13 @@ def machine(m: Machine) -> LabFigure:
             "hovertemplate": f"{name}<extra></extra>",
         }
         traces += [line, mark]
-    return composed(
-        frame(
-            "Capacity of each memory",
-            m.evidence,
-            f"Sizes of the memories of this machine: {words}.",
-            height=150 + 30 * len(levels),
-        ),
+    return picture(
+        "Capacity of each memory",
+        m.evidence,
+        f"Sizes of the memories of this machine: {words}.",
         traces,
         {"type": "scatter", "showlegend": False},
-        # room for the labels
+        height=150 + 30 * len(levels),
         xaxis={**axis, "range": [low, high + 0.25 * (high - low)]},
         yaxis=row_axis(names, showgrid=True),
     )

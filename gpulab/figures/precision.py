@@ -11,10 +11,9 @@ from gpulab.figures import palette
 from gpulab.figures._style import (
     MID_GREY,
     LabFigure,
-    composed,
-    frame,
     ink,
     note,
+    picture,
     ticks,
     upright,
 )
@@ -86,9 +85,12 @@ def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
         words = f"requested {many[0].given:.10g}"
         asked["shapes"] = [{**upright(many[0].given), **place}]
         asked["annotations"] = [note(words, many[0].given, 1, yanchor="bottom", **place)]
-    return composed(
-        frame(title, many[0].evidence, _numbers_in_words(many), height=300 + 84 * len(many)),
+    return picture(
+        title,
+        many[0].evidence,
+        _numbers_in_words(many),
         [*bits, *lines],
+        height=300 + 84 * len(many),
         xaxis={
             **bare,
             "range": [-0.17 * widest - 0.8, widest - 0.2],
@@ -327,9 +329,12 @@ def gradient_window(window: GradientWindow) -> LabFigure:
     place = {"xref": "x", "yref": "paper", "yanchor": "top"}
     beside = ({"xanchor": "left", "xshift": 4}, {"xanchor": "right", "xshift": -4})
     late = left + 0.7 * (right - left)
-    return composed(
-        frame(title, window.evidence, f"{title}. {window.explanation}", height=400),
+    return picture(
+        title,
+        window.evidence,
+        f"{title}. {window.explanation}",
         traces,
+        height=400,
         xaxis={
             **ticks(marks, [f"2^{t}" for t in marks]),
             "range": [left, right],
@@ -345,8 +350,6 @@ def gradient_window(window: GradientWindow) -> LabFigure:
         shapes=[upright(x) for x, *_ in inside],
         annotations=[note(text, x, y, **place, **beside[x > late]) for x, text, y in inside],
         barmode="overlay",
-        # also where all gradients have one fate: of a single trace plotly draws none unless it is
-        # told to
         showlegend=True,
     )
 

@@ -10,17 +10,15 @@ from gpulab.figures import palette
 from gpulab.figures._style import (
     AXIS,
     LabFigure,
-    composed,
-    count_axis,
     faded,
-    frame,
     ink,
     interval_bars,
     linear_axis,
     linear_seconds_axis,
+    log_axis,
     note,
     on_mouse,
-    seconds_axis,
+    picture,
     ticks,
     upright,
 )
@@ -94,18 +92,16 @@ def rank_timeline(t: RankTimeline, steps: int = 2) -> LabFigure:
     drawn = min(max(1, len(t.steps)), steps)
     later = [moment - begin for moment in t.steps[1:] if begin < moment < end]
     beside = {"xref": "x", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "xshift": 3}
-    return composed(
-        frame(
-            f"{t.label}: work and waiting, {f'{drawn} steps' if drawn > 1 else 'one step'}",
-            t.evidence,
-            _shares_in_words(t),
-            height=_MARGIN + height * t.ranks + (_LEGEND if messages else 0),
-        ),
+    return picture(
+        f"{t.label}: work and waiting, {f'{drawn} steps' if drawn > 1 else 'one step'}",
+        t.evidence,
+        _shares_in_words(t),
         [
             _rank_bars(kind, bars, pitch, begin, end, t.evidence.badge)
             for kind in _KINDS
             if (bars := [span for span in spans if _kind_of(span) == kind])
         ],
+        height=_MARGIN + height * t.ranks + (_LEGEND if messages else 0),
         xaxis=linear_seconds_axis(end - begin, "time"),
         yaxis=_rows_axis(at, [*names, *["messages"] * t.ranks][: len(at)], heights[-1] + low),
         shapes=[upright(x, color=AXIS) for x in later],
@@ -213,14 +209,12 @@ def pipeline_schedule(
             "tickfont": {"size": 12 if row > 16 else 10},
         }
         top = low - gap
-    return composed(
-        frame(
-            title,
-            [half.evidence for half in halves],
-            words,
-            height=_MARGIN + 8 + row * count + 16 * (len(halves) - 1),
-        ),
+    return picture(
+        title,
+        [half.evidence for half in halves],
+        words,
         traces,
+        height=_MARGIN + 8 + row * count + 16 * (len(halves) - 1),
         xaxis={**scale, "range": [0, whole * 1.005], "anchor": f"y{end}"},
         **axes,
         **_LAYOUT,
@@ -403,20 +397,18 @@ def scaling(
         top = max([105.0, *values]) * 1.02
         upward: dict[str, Any] = {"range": [0, top], "title": {"text": ink(axis)}}
     else:
-        upward = (seconds_axis if quantity == "seconds" else count_axis)(values, axis)
+        upward = log_axis("seconds" if quantity == "seconds" else "count", values, axis)
     # ticks are powers of two, eight at most
     bits = max(2, *counts).bit_length()
     powers = [2**k for k in range(0, bits + 1, 1 + bits // 9)]
-    return composed(
-        frame(
-            title,
-            [*(r.evidence for r in results), *modelled[-1:]],
-            _scaling_words(results, curves),
-            _HEIGHT + _ENTRY * max(0, len(traces) - 4),
-        ),
+    return picture(
+        title,
+        [*(r.evidence for r in results), *modelled[-1:]],
+        _scaling_words(results, curves),
         traces,
         {"type": "scatter"},
-        xaxis=count_axis([float(c) for c in counts], "ranks (log scale)", powers),
+        height=_HEIGHT + _ENTRY * max(0, len(traces) - 4),
+        xaxis=log_axis("count", [float(c) for c in counts], "ranks (log scale)", powers),
         yaxis=upward,
         legend={"traceorder": "normal"},
     )

@@ -18,14 +18,12 @@ from gpulab.evidence import Badge, Evidence
 from gpulab.figures import palette
 from gpulab.figures._style import (
     LabFigure,
-    composed,
-    count_axis,
-    frame,
     ink,
     interval_bars,
+    log_axis,
     note,
     on_mouse,
-    rate_axis,
+    picture,
     ticks,
     upright,
 )
@@ -138,8 +136,8 @@ def roofline(
     heights = [y for line in traces for y in line["y"]]
     heights += [y for p in points for y in (_reached(p), *_ends(p))]
     places = _Places(
-        count_axis([low / aside, high * aside], _INTENSITY),
-        rate_axis(heights, "FLOP per second (log scale)", "FLOP/s"),
+        log_axis("count", [low / aside, high * aside], _INTENSITY),
+        log_axis("FLOP/s", heights, "FLOP per second (log scale)"),
     )
     notes = _roof_notes(labels, places)
     shapes = _ridge_marks(ridges, places, notes)
@@ -149,22 +147,20 @@ def roofline(
         places.add_line((shape["x0"], shape["x1"]), (shape["y0"], shape["y1"]))
     for one, _ in machines:
         traces += _points(one, places)
-    return composed(
-        frame(
-            f"Roofline of {' and '.join(dict.fromkeys(one.device for one, _ in machines))}",
-            [
-                evidence
-                for one, _ in machines
-                for evidence in (
-                    one.evidence,
-                    *(p.evidence for p in one.points if p.seconds is not None),
-                )
-            ],
-            _roofline_words([one for one, _ in machines], ridges),
-            height=_HEIGHT,
-        ),
+    return picture(
+        f"Roofline of {' and '.join(dict.fromkeys(one.device for one, _ in machines))}",
+        [
+            evidence
+            for one, _ in machines
+            for evidence in (
+                one.evidence,
+                *(p.evidence for p in one.points if p.seconds is not None),
+            )
+        ],
+        _roofline_words([one for one, _ in machines], ridges),
         traces,
         {"type": "scatter"},
+        height=_HEIGHT,
         xaxis=places.xaxis,
         yaxis=places.yaxis,
         annotations=notes,
@@ -401,18 +397,16 @@ def class_roofline(room: Classroom) -> LabFigure:
         f"{statistics.median(ridges):.3g}. {'; '.join(named)}{more}."
     )
     rates = [y for trace in traces for y in trace["y"] if y is not None]
-    return composed(
-        frame(
-            f"The machines of the class ({len(drawn)})",
-            dataclasses.replace(latest, device=whose),
-            words,
-            height=460,
-        ),
+    return picture(
+        f"The machines of the class ({len(drawn)})",
+        dataclasses.replace(latest, device=whose),
+        words,
         traces,
         {"type": "scatter"},
+        height=460,
         showlegend=True,
-        xaxis=count_axis([low, high], _INTENSITY),
-        yaxis=rate_axis(rates, "FLOP per second, float32 (log scale)", "FLOP/s"),
+        xaxis=log_axis("count", [low, high], _INTENSITY),
+        yaxis=log_axis("FLOP/s", rates, "FLOP per second, float32 (log scale)"),
     )
 
 
@@ -540,10 +534,14 @@ def class_predictions(room: Classroom) -> LabFigure:
         command="gpulab report",
     )
     height = 150 + _ROW * len(rows)
-    return composed(
-        frame("Predictions against results", evidence, words, height=height),
+    return picture(
+        "Predictions against results",
+        evidence,
+        words,
         [marks],
-        xaxis=count_axis(
+        height=height,
+        xaxis=log_axis(
+            "count",
             [*xs, 0.1, 10.0],
             "predicted / measured (log scale; values in the band of a row count as close)",
         ),
@@ -561,9 +559,12 @@ def class_predictions(room: Classroom) -> LabFigure:
 def _nothing(title: str, sentence: str) -> LabFigure:
     """Return a frame that says why it is empty."""
     place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top"}
-    return composed(
-        frame(title, [], sentence, height=140),
+    return picture(
+        title,
         [],
+        sentence,
+        [],
+        height=140,
         xaxis={"visible": False},
         yaxis={"visible": False},
         annotations=[note(sentence, 0, 1, **place)],

@@ -14,15 +14,13 @@ from gpulab.figures import palette
 from gpulab.figures._style import (
     AXIS,
     LabFigure,
-    composed,
-    frame,
     ink,
     interval_bars,
     linear_axis,
-    near,
+    log_axis,
     note,
+    picture,
     round_step,
-    seconds_axis,
     ticks,
 )
 from gpulab.units import format_ratio, format_seconds, plural
@@ -73,16 +71,14 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
             notes.append(note(_speedup(row), 1, place, yref="y", yanchor="middle", **beside))
     if notes:
         notes.append(note("speed-up", 1, 1, yref="paper", yanchor="bottom", **beside))
-    return composed(
-        frame(
-            c.label,
-            [row.measurement.evidence for row in rows],
-            f"{c.label}, time per call on each device. {'; '.join(map(_row_words, rows))}.",
-            height=190 + 54 * len(rows),
-        ),
+    return picture(
+        c.label,
+        [row.measurement.evidence for row in rows],
+        f"{c.label}, time per call on each device. {'; '.join(map(_row_words, rows))}.",
         traces,
         {"type": "scatter"},
-        xaxis=seconds_axis(times, "time per call (log scale)"),
+        height=190 + 54 * len(rows),
+        xaxis=log_axis("seconds", times, "time per call (log scale)"),
         yaxis={
             **ticks(range(len(rows)), map(_row_name, rows)),
             "range": [len(rows) - 0.5, -0.5],
@@ -177,15 +173,13 @@ def measurement(m: Measurement) -> LabFigure:
     spread = samples[np.isfinite(samples) & (samples > 0)]
     wide = bool(spread.size) and spread.max() > _LOG_FROM * np.median(spread)
     place = {"xref": "paper", "yref": "paper", "xanchor": "right", "yanchor": "bottom"}
-    return composed(
-        frame(
-            f"{m.label}: each sample",
-            m.evidence,
-            f"{m.label} on {m.device}: {count} in the order taken, {words}.",
-        ),
+    return picture(
+        f"{m.label}: each sample",
+        m.evidence,
+        f"{m.label} on {m.device}: {count} in the order taken, {words}.",
         [marks],
-        xaxis=near({"title": {"text": ink("sample")}}),
-        yaxis=seconds_axis(spread.tolist(), "time per call (log scale)")
+        xaxis={"title": {"text": ink("sample")}},
+        yaxis=log_axis("seconds", spread.tolist(), "time per call (log scale)")
         if wide
         else _linear_seconds(samples, m.median_seconds),
         shapes=shapes,
@@ -203,4 +197,4 @@ def _linear_seconds(samples: np.ndarray, median: float) -> dict[str, Any]:
     low, high = low - margin, high + margin
     decimals = max(0, min(6, math.ceil(-math.log10(round_step((high - low) / 5) / scale) - 1e-9)))
     axis = linear_axis(high, f"time per call ({unit})", lambda t: f"{t / scale:.{decimals}f}", low)
-    return near({**axis, "range": [low, high]})
+    return {**axis, "range": [low, high]}

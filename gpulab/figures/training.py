@@ -13,17 +13,14 @@ from gpulab.figures import palette
 from gpulab.figures._style import (
     MID_GREY,
     LabFigure,
-    apart_edges,
-    bytes_axis,
-    composed,
-    count_axis,
-    frame,
+    bar_marker,
     guide,
     ink,
     interval_bars,
     linear_seconds_axis,
+    log_axis,
     on_mouse,
-    ratio_axis,
+    picture,
     ticks,
     upright,
 )
@@ -95,15 +92,13 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
         )
         for lane in _LANES
     ]
-    return composed(
-        frame(
-            f"Input pipeline: the first {drawn} steps, workers {p.workers}",
-            [p.evidence, p.accelerator_evidence],
-            words,
-            height=_MARGIN + _LANE * len(rows),
-        ),
+    return picture(
+        f"Input pipeline: the first {drawn} steps, workers {p.workers}",
+        [p.evidence, p.accelerator_evidence],
+        words,
         [waits, *lanes],
         {**_BAR, "width": 0.62},
+        height=_MARGIN + _LANE * len(rows),
         xaxis=linear_seconds_axis(end, "time since the start"),
         yaxis=_lanes_axis(rows),
         barmode="overlay",
@@ -116,15 +111,13 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
 def _lane(lane: str, spans: Sequence[StepSpan], badge: Badge, end: float) -> dict[str, Any]:
     """Return the bars of one lane, whose rows are workers where it loads."""
     color, hollow = palette.LANES[lane], badge is not Badge.MEASURED
-    outline = {"color": color, "width": 1.5}
-    edge = outline if hollow else apart_edges([span.seconds for span in spans], end)
     loads = [f"worker {span.worker}" if span.worker >= 0 else "training loads" for span in spans]
     return {
         "name": ink(f"{_LANES[lane]} ({badge.value.lower()})"),
         "y": loads if lane == "data" else [lane] * len(spans),
         "x": [min(span.end_seconds, end) - span.start_seconds for span in spans],
         "base": [span.start_seconds for span in spans],
-        "marker": {"color": "rgba(0,0,0,0)" if hollow else color, "line": edge},
+        "marker": bar_marker(badge, color, [span.seconds for span in spans], end),
         "text": [
             _on_bar(str(span.step + 1), "" if hollow else color)
             if span.seconds > _NUMBERED * end
@@ -183,12 +176,13 @@ def profile(p: Profile, step: int = 0, depth: int = 1) -> LabFigure:
         f"operators, {p.between_ratio:.0%} of the time between them"
     )
     words += f"; the device ran no kernel for {idle:.0%} of it." if idle is not None else "."
-    return composed(
-        frame(
-            f"Inside {p.label}: one step", p.evidence, words, height=_MARGIN + _LANE * len(found)
-        ),
+    return picture(
+        f"Inside {p.label}: one step",
+        p.evidence,
+        words,
         [_profile_lane(name, spans, begin, end - begin) for name, spans in found.items()],
         _BAR,
+        height=_MARGIN + _LANE * len(found),
         xaxis=linear_seconds_axis(end - begin, "time since the step began"),
         yaxis=_lanes_axis(list(found)),
         barmode="overlay",
@@ -225,7 +219,7 @@ def _profile_lane(
         "x": lengths,
         "width": 0.7,
         "base": [span.start_seconds - begin for span in spans],
-        "marker": {"color": color, "line": apart_edges(lengths, whole)},
+        "marker": bar_marker(Badge.MEASURED, color, lengths, whole),
         "text": texts,
         **_INSIDE,
         "textposition": places,
@@ -366,16 +360,18 @@ def _ladder(
     """
     rows = [*(rung.title for rung in result.rungs), *more]
     evidence = [result.evidence, result.product_evidence] if more else result.evidence
-    figure = composed(
-        frame(title, evidence, words, height=_AROUND + _RUNG * len(rows)),
+    return picture(
+        title,
+        evidence,
+        words,
         traces,
         {"type": "scatter", "showlegend": False},
-        xaxis=ratio_axis([1.0, *ends, room * max(1.0, *ends)], names[0]),
+        height=_AROUND + _RUNG * len(rows),
+        xaxis=log_axis("ratio", [1.0, *ends, room * max(1.0, *ends)], names[0]),
         yaxis={**ticks(range(len(rows)), rows), "range": [len(rows), -0.6], "showgrid": False},
         legend={"traceorder": "normal"},
+        guides=[guide(1.0, names[1], bottom=True)],
     )
-    guide(figure, 1.0, names[1], bottom=True)
-    return figure
 
 
 def _step(row: int, begin: float, end: float, color: str, hover: str) -> dict[str, Any]:
@@ -490,22 +486,20 @@ def diet(w: Weighing) -> LabFigure:
     margin = 0.05 * (1.0 - low)
     upward: dict[str, Any] = {"range": [100 * (low - margin), 100 * (1.0 + margin)]}
     right = {"matches": "y", "anchor": "x2", "showticklabels": True, "title": {"text": ""}}
-    return composed(
-        frame(
-            f"{w.task}: accuracy, size and time of compressed models",
-            w.evidence,
-            f"Accuracy of {len(points)} models on {w.task} over file size and time on {w.device}. "
-            f"{models} Pareto front: {', '.join(w.front)}.",
-            420,
-        ),
+    return picture(
+        f"{w.task}: accuracy, size and time of compressed models",
+        w.evidence,
+        f"Accuracy of {len(points)} models on {w.task} over file size and time on {w.device}. "
+        f"{models} Pareto front: {', '.join(w.front)}.",
         traces,
         {"type": "scatter"},
+        height=420,
         xaxis={
-            **bytes_axis([_size(m) for _, m in points], "file size (log scale)"),
+            **log_axis("bytes", [_size(m) for _, m in points], "file size (log scale)"),
             "domain": (0.0, 0.46),
         },
         xaxis2={
-            **count_axis(times, "time / time of the first model (log scale)"),
+            **log_axis("count", times, "time / time of the first model (log scale)"),
             "domain": (0.56, 1.0),
             "anchor": "y2",
         },
