@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -12,8 +11,7 @@ import numpy as np
 
 from gpulab import _given, devices, timing
 from gpulab.devices import Device, diagnosis, host_facts, stream_rates
-from gpulab.errors import InputError, OutOfMemoryError, StoppedError, kind_of, shown
-from gpulab.evidence import Environment, Evidence, Note
+from gpulab.errors import InputError, OutOfMemoryError, kind_of, shown
 from gpulab.hierarchy import _chains
 from gpulab.hierarchy._chains import HOPS_PER_CALL, LINE_BYTES, METHOD_WORDS, Chain, methods
 from gpulab.hierarchy.results import (
@@ -28,6 +26,7 @@ from gpulab.hierarchy.results import (
 from gpulab.recordings import Recording
 from gpulab.recordings.schema import Timing, accelerator_told
 from gpulab.timing import Measurement
+from gpulab.timing.series import Series
 from gpulab.units import format_bytes, plural
 from gpulab.workloads.room_left import MARGIN, free_bytes
 
@@ -51,8 +50,6 @@ _FINE_TO = 2**23
 _SHARE_OF_FREE = 0.25
 # Bytes taken for each byte of the set: nodes, their list, and the order while it is made.
 _OVERHEAD = {"python": 2.0, "numba": 2.0, "numpy": 1.1, "cupy": 2.0}
-_LEAST_SECONDS = 0.03
-_KEPT_NOTES = ("contended", "throttled", "stalled", "unstable", "turn-taking")
 
 
 def _device(function: str, device: Any) -> Device:
@@ -140,92 +137,6 @@ def _reported_caches(device: Device) -> tuple[Reported, ...]:
     return (Reported("L2", float(l2)),) if l2 else ()
 
 
-class _Run:
-    """A running measurement of many points: the time that is left, the progress callback, and the
-    notes. As a context it takes a stop of the work as its end.
-    """
-
-    def __init__(
-        self, function: str, total: int, deadline: float, progress: Any, stop: Any, clock: Any
-    ) -> None:
-        self.function, self.total, self.done = function, total, 0
-        self._progress = _given.callback(function, "progress", progress) or (lambda *_: None)
-        self.stop: Stop | None = _given.callback(function, "stop", stop)
-        self.clock: Clock | None = _given.clock(function, clock)
-        self._now: Clock = self.clock or time.perf_counter
-        self._end = self._now() + _given.deadline(function, deadline)
-        self._stopped = False
-        self._notes: dict[str, list[str]] = {}  # the sentences by code
-
-    def __enter__(self) -> _Run:
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        self._stopped = self._stopped or isinstance(error, StoppedError)
-        return isinstance(error, StoppedError)
-
-    def must_stop(self) -> bool:
-        """Return whether the work must end."""
-        self._stopped = self._stopped or (self.stop is not None and self.stop())
-        return self._stopped
-
-    def report(self, text: str) -> None:
-        """Report the progress."""
-        self._progress(self.done / self.total, text)
-
-    @property
-    def share(self) -> float:
-        """Seconds for the next point."""
-        return max((self._end - self._now()) / max(self.total - self.done, 1), _LEAST_SECONDS)
-
-    @property
-    def over(self) -> bool:
-        """Whether the time is used up."""
-        return self._now() >= self._end
-
-    def measured(self, m: Measurement) -> Measurement:
-        """Count a measurement and keep its notes."""
-        self.done += 1
-        for note in m.notes:
-            if note.code in _KEPT_NOTES:
-                self._notes.setdefault(note.code, []).append(note.sentence)
-        return m
-
-    def finished(
-        self, device: Device, how: str, points: Sequence[Any]
-    ) -> tuple[tuple[Note, ...], Evidence, Environment]:
-        """Return the notes, the evidence and the environment; the work is over.
-
-        Raises
-        ------
-        StoppedError
-            If there is no point.
-        """
-        if not points:
-            raise StoppedError(
-                f"{self.function}: stopped before the first point; expected at least one. Run it "
-                "again."
-            )
-        self._progress(1.0, "done")
-        notes = [
-            Note(code, f"{len(each)} of {self.done} measurements; the first: {each[0]}")
-            for code, each in self._notes.items()
-        ]
-        if self._stopped:
-            notes.append(
-                Note(
-                    "stopped",
-                    f"Stopped after {self.done} of {self.total} measurements; run it again for the "
-                    "rest.",
-                )
-            )
-        environment = devices.environment(device)
-        evidence = Evidence.measured(
-            f"{device.name}, {how}", sum(p.samples for p in points), environment.date
-        )
-        return tuple(notes), evidence, environment
-
-
 # -------------------------------------------------------------------------------------------------
 # Latency by working set: several chases a size, each through a cycle of its own.
 
@@ -305,7 +216,7 @@ def latency(
     how = _method("latency", method, where)
     wanted = _sizes("latency", sizes, where, how)
     rounds = _given.whole("latency", "chases", chases, 1, 100)
-    run = _Run("latency", rounds * len(wanted) + 1, deadline, progress, stop, clock)
+    run = Series("latency", rounds * len(wanted) + 1, deadline, progress, stop, clock)
     taken: dict[int, list[Measurement]] = {}
     floor: float | None = None
 
@@ -451,7 +362,7 @@ def parallel(
     size = _sizes("parallel", None if nbytes is None else [nbytes], where, how)[-1]
     size = size // 2 if nbytes is None else size
     wanted = sorted({1, *counts})
-    run = _Run("parallel", len(wanted), deadline, progress, stop, clock)
+    run = Series("parallel", len(wanted), deadline, progress, stop, clock)
     points = []
     with (
         run,
@@ -545,7 +456,7 @@ def bandwidth(
             "out."
         )
     wanted = _sizes("bandwidth", sizes, where, how)
-    run = _Run("bandwidth", len(wanted), deadline, progress, stop, clock)
+    run = Series("bandwidth", len(wanted), deadline, progress, stop, clock)
     points = []
     with run:
         for nbytes in wanted:

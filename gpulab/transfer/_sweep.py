@@ -4,7 +4,6 @@ there already; on a machine without an accelerator, the host copy.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,13 +15,13 @@ from gpulab.errors import (
     GpulabError,
     InputError,
     OutOfMemoryError,
-    StoppedError,
     kind_of,
     shown,
 )
-from gpulab.evidence import Evidence, Note
+from gpulab.evidence import Note
 from gpulab.recordings import Recording
 from gpulab.timing import Measurement
+from gpulab.timing.series import Series
 from gpulab.transfer._links import DEFAULT_LINK, Link, check_bytes, check_sizes, named_link
 from gpulab.transfer.results import SERIES_WORDS, Sweep, SweepPoint
 from gpulab.units import format_bytes
@@ -40,12 +39,8 @@ MEMORY = ("pageable", "pinned")
 _RELATIVE_WIDTH = 0.02
 # Default sizes stop where the buffers would take more than this share of what is free.
 _SHARE_OF_FREE = 0.25
-# No point gets less than this: below it there are too few samples for an interval.
-_LEAST_SECONDS = 0.03
 # The noise that a modelled sweep gets where none is asked for: that of a quiet machine's medians.
 _MODELLED_NOISE = 0.03
-# Notes of single points that concern the whole sweep.
-_TOLD = ("contended", "throttled", "stalled", "unstable", "turn-taking")
 # All-core copy for the comparison with a host copy: large enough to leave every cache.
 _BANDWIDTH_BYTES = 256 * 2**20
 
@@ -112,94 +107,47 @@ def sweep(
         return (link if isinstance(link, Link) else named_link(link)).sweep(
             sizes, noise_ratio=_MODELLED_NOISE
         )
-    deadline = _given.deadline("sweep", deadline)
-    progress, stop = (
-        _given.callback("sweep", "progress", progress),
-        _given.callback("sweep", "stop", stop),
-    )
     where = devices.find(device)
     wanted = _series(where, directions, memory)
     chosen = _sizes(where, wanted[0][0], sizes)
-    say = progress or (lambda fraction, text: None)
-    total, end = len(wanted) * len(chosen), time.perf_counter() + deadline
+    series = Series("sweep", len(wanted) * len(chosen), deadline, progress, stop)
     points: list[SweepPoint] = []
-    notes: list[Note] = []
-    point_notes: list[Note] = []
-    stopped = False
-
-    def share() -> float:
-        """Return the seconds for the next point: small sizes are precise early, and leave their
-        time to the large ones.
-        """
-        left = end - time.perf_counter()
-        return max(left / max(total - len(points), 1), _LEAST_SECONDS)
-
-    for direction, kind in wanted:
-        try:
-            copy = _buffers("sweep", direction, kind, where, chosen[-1])
-        except GpulabError as error:
-            if not points:
-                raise
-            notes.append(Note("skipped", f"{direction} from {kind} memory was left out: {error}"))
-            continue
-        for nbytes in chosen:
-            stopped = stopped or (stop is not None and stop())
-            if stopped:
-                break
-            say(len(points) / total, f"{direction} {kind} {format_bytes(nbytes)}")
+    left_out: list[Note] = []
+    bandwidth, on_host = None, wanted[0][0] == "host"
+    with series:
+        for direction, kind in wanted:
             try:
-                m = _measured(copy, direction, kind, nbytes, where, share(), stop)
-            except StoppedError:
-                stopped = True
-                break
-            count = len(m.samples_seconds)
-            points.append(
-                SweepPoint(direction, kind, nbytes, m.median_seconds, m.interval_seconds, count)
-            )
-            point_notes += m.notes
-    if not points:
-        raise StoppedError(
-            "sweep: stopped before the first point; expected at least one. Run it again."
-        )
-    bandwidth = None
-    on_host = points[0].direction == "host"
-    stopped = stopped or (on_host and stop is not None and stop())
-    if on_host and not stopped:
-        say(len(points) / total, "all cores copy")
-        bandwidth = memory_bandwidth_bytes_per_second(share())
-    say(1.0, "done")
-    notes += _counted(point_notes, len(points))
-    if stopped:
-        notes.append(
-            Note(
-                "stopped",
-                f"The sweep was stopped after {len(points)} of {total} points; run it again for "
-                "the rest.",
-            )
-        )
-    environment = devices.environment(where)
-    samples = sum(point.samples for point in points)
+                copy = _buffers("sweep", direction, kind, where, chosen[-1])
+            except GpulabError as error:
+                if not points:
+                    raise
+                sentence = f"{direction} from {kind} memory was left out: {error}"
+                left_out.append(Note("skipped", sentence))
+                continue
+            for nbytes in chosen:
+                if series.must_stop():
+                    break
+                series.report(f"{direction} {kind} {format_bytes(nbytes)}")
+                m = series.measured(
+                    _measured(copy, direction, kind, nbytes, where, series.share, series.stop)
+                )
+                count = len(m.samples_seconds)
+                points.append(
+                    SweepPoint(direction, kind, nbytes, m.median_seconds, m.interval_seconds, count)
+                )
+        if on_host and points and not series.must_stop():
+            series.report("all cores copy")
+            bandwidth = memory_bandwidth_bytes_per_second(series.share)
+    notes, evidence, environment = series.finished(where, "", points)
     return Sweep(
         where.name,
         "numpy" if on_host else "torch",
         tuple(points),
         bandwidth,
-        tuple(notes),
-        Evidence.measured(where.name, samples, environment.date),
+        (*left_out, *notes),
+        evidence,
         environment,
     )
-
-
-def _counted(notes: list[Note], points: int) -> list[Note]:
-    """Return one note for each kind that concerns the whole sweep."""
-    sentences: dict[str, list[str]] = {}
-    for note in notes:
-        if note.code in _TOLD:
-            sentences.setdefault(note.code, []).append(note.sentence)
-    return [
-        Note(code, f"{len(found)} of {points} points; the first: {found[0]}")
-        for code, found in sentences.items()
-    ]
 
 
 def _series(
