@@ -233,7 +233,7 @@ def latency(
         for seed in range(rounds):
             for nbytes in wanted:
                 # the first chase of each size is always made
-                if run.must_stop() or (seed and run.over):
+                if run.must_stop() or (seed and run.left <= 0):
                     break
                 run.report(f"chase {seed + 1} of {rounds}, {format_bytes(nbytes)}")
                 one = chase(nbytes, seed)

@@ -52,34 +52,34 @@ class Series:
         self.clock: Clock | None = _given.clock(function, clock)
         self._now: Clock = self.clock or time.perf_counter
         self._end = self._now() + _given.deadline(function, deadline)
-        self._stopped = False
+        self.stopped = False
         self._notes: dict[str, list[str]] = {}  # the sentences by code
 
     def __enter__(self) -> Series:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        self._stopped = self._stopped or isinstance(error, StoppedError)
+        self.stopped = self.stopped or isinstance(error, StoppedError)
         return isinstance(error, StoppedError)
 
     def must_stop(self) -> bool:
         """Return whether the work must end."""
-        self._stopped = self._stopped or (self.stop is not None and self.stop())
-        return self._stopped
+        self.stopped = self.stopped or (self.stop is not None and self.stop())
+        return self.stopped
 
     def report(self, text: str) -> None:
         """Report the progress."""
         self._progress(self.done / self.total, text)
 
     @property
-    def share(self) -> float:
-        """Seconds for the next point."""
-        return max((self._end - self._now()) / max(self.total - self.done, 1), _LEAST_SECONDS)
+    def left(self) -> float:
+        """Seconds until the deadline; negative when it has passed."""
+        return self._end - self._now()
 
     @property
-    def over(self) -> bool:
-        """Whether the time is used up."""
-        return self._now() >= self._end
+    def share(self) -> float:
+        """Seconds for the next point."""
+        return max(self.left / max(self.total - self.done, 1), _LEAST_SECONDS)
 
     def measured(self, m: Measurement) -> Measurement:
         """Count a measurement and keep its notes."""
@@ -109,7 +109,7 @@ class Series:
             Note(code, f"{len(each)} of {self.done} measurements; the first: {each[0]}")
             for code, each in self._notes.items()
         ]
-        if self._stopped:
+        if self.stopped:
             notes.append(
                 Note(
                     "stopped",

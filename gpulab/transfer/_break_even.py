@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpulab import _backends, _given, devices, timing, workloads
+from gpulab import _backends, devices, timing, workloads
 from gpulab.devices import Device
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError, shown
 from gpulab.evidence import Evidence, Note, known_errors
 from gpulab.recordings import Recording, load
+from gpulab.timing.series import Series
 from gpulab.transfer._links import DEFAULT_LINK, Link, ProcessorModel, named_link, processor
 from gpulab.transfer.results import BreakEven, BreakEvenRow
 from gpulab.units import format_seconds
@@ -101,12 +100,8 @@ def break_even(
     """
     spec = workload if isinstance(workload, WorkloadSpec) else workloads.get(workload)
     works = [spec(n=n, dtype=dtype, **params) for n in _ascending(spec, sizes)]
-    deadline = _given.deadline("break_even", deadline)
-    progress, stop = (
-        _given.callback("break_even", "progress", progress),
-        _given.callback("break_even", "stop", stop),
-    )
     where = devices.find(device)
+    series = Series("break_even", len(works), deadline, progress, stop)
     label = f"{spec.name} {works[0].dtype}"
     if recording is None and link is None and processor is None and where.is_cpu:
         missing = (
@@ -121,13 +116,13 @@ def break_even(
         return BreakEven(
             label, None, "no accelerator", sentence, (), (), Evidence.measured(where.name, 0)
         )
-    other = _other(where, link, processor, recording, stop)
-    search = _Search(other, deadline, progress, stop)
-    complete = all(search.size(w, i / len(works)) for i, w in enumerate(works))
-    if progress is not None:
-        progress(1.0, "done")
+    other = _other(where, link, processor, recording, series.stop)
+    search = _Search(other, series)
+    complete = all(map(search.size, works))
+    series.done = series.total
+    series.report("done")
     if not search.rows:
-        if any(note.code == "stopped" for note in search.notes):
+        if series.stopped:
             raise StoppedError(
                 "break_even: stopped before the first size; expected at least one. Run it again."
             )
@@ -337,90 +332,64 @@ def _result_bytes(w: Workload, inputs: tuple[Any, ...]) -> int:
 _DISTURBANCES = ("contended", "unstable", "stalled", "throttled", "implausible", "no-interval")
 
 
-@dataclass
 class _Search:
     """A search under way."""
 
-    other: _Other
-    deadline: float
-    progress: Progress | None
-    stop: Stop | None
-    rows: list[BreakEvenRow] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    _begin: float = field(default_factory=time.perf_counter)
-    _pace: float = 0.0  # seconds of a call per operation or byte, at the size before
-    # by whose times, and the note's code
-    _disturbed: dict[tuple[str, str], list[tuple[int, str]]] = field(default_factory=dict)
+    def __init__(self, other: _Other, series: Series) -> None:
+        self.other, self.series = other, series
+        self.rows: list[BreakEvenRow] = []
+        self.notes: list[Note] = []
+        self._pace = 0.0  # seconds of a call per operation or byte, at the size before
+        # by whose times, and the note's code
+        self._disturbed: dict[tuple[str, str], list[tuple[int, str]]] = {}
 
-    def size(self, w: Workload, done: float) -> bool:
+    def size(self, w: Workload) -> bool:
         """Compare one size; returns whether to go on to larger ones."""
-        if self.stop is not None and self.stop():
-            self.notes.append(
-                Note(
-                    "stopped",
-                    f"The search was stopped before n = {w.n}; run it again for larger sizes.",
-                )
-            )
-            return False
-        left = self.deadline - (time.perf_counter() - self._begin)
+        again, left = "run it again for larger sizes.", self.series.left
+        if self.series.must_stop():
+            return self._ends("stopped", f"The search was stopped before n = {w.n}; {again}")
         expected = self._pace * max(w.flops, w.nbytes)
         if self._pace and expected * 3 > left:
-            call = format_seconds(expected)
-            self.notes.append(
-                Note(
-                    "skipped",
-                    f"Sizes from n = {w.n} upwards were left out: a call of about {call} exceeds "
-                    "the deadline. Pass a longer one.",
-                )
+            return self._ends(
+                "skipped",
+                f"Sizes from n = {w.n} upwards were left out: a call of about "
+                f"{format_seconds(expected)} exceeds the deadline. Pass a longer one.",
             )
-            return False
-        if self.progress is not None:
-            self.progress(done, w.label)
-        ended = ""
+        self.series.report(w.label)
+        self.series.done += 1
         try:
             w.check("cpu")
             self.other.check(w)
-            self._compare(w, max(left / 8, _LEAST_SECONDS))
+            with self.series:
+                self._compare(w, max(left / 8, _LEAST_SECONDS))
         except OutOfMemoryError as error:
-            self.notes.append(Note("skipped", str(error)))
-            return False
+            return self._ends("skipped", str(error))
         except InputError as error:
             self.notes.append(Note("skipped", str(error)))
-        except StoppedError:
-            ended = "stopped"
         except KeyboardInterrupt:
             if not self.rows:
                 raise
-            ended = "interrupted"
-        if ended:
-            self.notes.append(
-                Note(
-                    ended,
-                    f"The search was {ended} at n = {w.n}; run it again for larger sizes.",
-                )
-            )
-        return not ended
+            return self._ends("interrupted", f"The search was interrupted at n = {w.n}; {again}")
+        if self.series.stopped:
+            return self._ends("stopped", f"The search was stopped at n = {w.n}; {again}")
+        return True
+
+    def _ends(self, code: str, sentence: str) -> bool:
+        self.notes.append(Note(code, sentence))
+        return False
 
     def disturbances(self) -> list[Note]:
         """Return what disturbed the measurements of each side: once each, with its sizes and the
         first size's sentence.
         """
-        notes = []
-        for (side, code), found in self._disturbed.items():
-            sizes = ", ".join(str(n) for n, _ in found)
-            notes.append(
-                Note(
-                    code,
-                    f"The {side}'s times at n = {sizes} may be wrong, and so may the break-even. "
-                    f"At n = {found[0][0]}: {found[0][1]}",
-                )
+        return [
+            Note(
+                code,
+                f"The {side}'s times at n = {', '.join(str(n) for n, _ in found)} may be wrong, "
+                f"and so may the break-even. At n = {found[0][0]}: {found[0][1]}",
             )
-        return notes
-
-    def _hear(self, side: str, n: int, notes: Iterable[Note]) -> None:
-        for note in notes:
-            if note.code in _DISTURBANCES:
-                self._disturbed.setdefault((side, note.code), []).append((n, note.sentence))
+            for (side, code), found in self._disturbed.items()
+        ]
 
     def _compare(self, w: Workload, deadline: float) -> None:
         inputs = w.inputs("cpu")
@@ -432,16 +401,18 @@ class _Search:
             flops=w.flops,
             nbytes=w.nbytes,
             label=w.label,
-            stop=self.stop,
+            stop=self.series.stop,
         )
         self._pace = host.median_seconds / max(w.flops, w.nbytes, 1.0)
-        self._hear("CPU", w.n, host.notes)
         device = self.other.time(w, inputs, deadline)
         if isinstance(device, Note):
             self.notes.append(device)
-            return
-        seconds, noted = device
-        self._hear("accelerator", w.n, noted)
-
-        copied = float(sum(_sizes_of(inputs)) + _result_bytes(w, inputs))
-        self.rows.append(BreakEvenRow(w.n, host.median_seconds, seconds, copied))
+        seconds, noted = (None, ()) if isinstance(device, Note) else device
+        for side, notes in (("CPU", host.notes), ("accelerator", noted)):
+            for note in notes:
+                if note.code in _DISTURBANCES:
+                    found = self._disturbed.setdefault((side, note.code), [])
+                    found.append((w.n, note.sentence))
+        if seconds is not None:
+            copied = float(sum(_sizes_of(inputs)) + _result_bytes(w, inputs))
+            self.rows.append(BreakEvenRow(w.n, host.median_seconds, seconds, copied))
