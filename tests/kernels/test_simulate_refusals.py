@@ -166,7 +166,6 @@ NOT_YET: dict[str, str] = {
     "list": "v = [1, 2]  # HERE",
     "match": "match i:  # HERE\n    case 1:\n        pass",
     "print": "print(i)  # HERE",
-    "method of an array": "v = x.sum()  # HERE",
     "for else": "for k in range(3):  # HERE\n    pass\nelse:\n    pass",
     "const of an argument": "v = cuda.const.array_like(x)  # HERE",
     "bare name": "i  # HERE",

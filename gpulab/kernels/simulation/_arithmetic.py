@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import ast
+import cmath
 import functools
 import math
+from collections import namedtuple
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpulab.kernels.simulation import _types
-from gpulab.kernels.simulation._functions import FUNCTIONS, Call, Maker, makes
+from gpulab.kernels.simulation._functions import ARITHMETIC, FUNCTIONS, Call, Maker, makes
 from gpulab.kernels.simulation._geometry import Mask
+from gpulab.kernels.simulation._memory import (
+    Choice,
+    View,
+    element,
+    elements,
+    load,
+    reshaped,
+    store,
+    tuple_like,
+    viewed,
+)
+from gpulab.kernels.simulation.source import dtype_of
 
 if TYPE_CHECKING:
     from gpulab.kernels.simulation._expressions import Expression
@@ -167,12 +182,14 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "hypot": np.hypot,
     "copysign": np.copysign,
     "fmod": np.fmod,
+    "remainder": np.vectorize(math.remainder, otypes=[np.float64]),
+    "nextafter": np.nextafter,
     "pow": np.power,
     "power": np.power,
     "float_power": np.power,
 }
 _FLOATS = (_types.SINGLE, _types.FLOAT)
-_INT32 = np.dtype(np.int32)
+_INT32, _COMPLEX = np.dtype(np.int32), np.dtype(np.complex128)
 _TESTS: dict[str, Callable[[Any], Any]] = {
     "isnan": np.isnan,
     "isinf": np.isinf,
@@ -210,68 +227,123 @@ WITHOUT_CODE = {
 }
 
 
-def _register_arithmetic() -> None:
-    for prefix, module in (("math", math), ("np", np)):
-        makers: dict[str, Maker] = {
-            **{name: functools.partial(_unary, ufunc=ufunc) for name, ufunc in _UNARY.items()},
-            **{name: functools.partial(_binary, ufunc=ufunc) for name, ufunc in _BINARY.items()},
-            **{name: functools.partial(_test, test=test) for name, test in _TESTS.items()},
-        }
-        # math has no arcsin
-        FUNCTIONS.update(
-            {f"{prefix}.{name}": make for name, make in makers.items() if hasattr(module, name)}
-        )
-    FUNCTIONS["cuda.cbrt"] = functools.partial(_unary, ufunc=np.cbrt)
+Rule = Callable[..., np.dtype | None]  # from the types of the arguments to what they are cast to
 
 
-def _unary(call: Call, ufunc: Callable[[Any], Any]) -> Expression:
-    (value,) = call.numbers(1)
+def _elementwise(call: Call, function: Callable[..., Any], count: int, rule: Rule) -> Expression:
+    """Return the closure of a function of numbers; one of NumPy takes arrays as well, with one more
+    to write to.
+    """
+    nodes = call.arguments(count, count + call.name.startswith("np."))
+    values = [call.translator.expression(node) for node in nodes]
+    places = [call.translator.is_place(node) for node in nodes]
+    call.translator.program.writes[id(call.node)] = nodes[count:]
 
-    def run(frame: Frame, mask: Mask) -> Any:
-        found = value(frame, mask)
-        if found.dtype.kind == "c":
+    def of_numbers(*given: Any) -> Any:
+        if not all(isinstance(value, (np.ndarray, np.generic)) for value in given):
+            raise call.fail(f"{call.name} takes numbers")
+        types = [_INT32 if place else v.dtype for v, place in zip(given, places, strict=False)]
+        if call.name.startswith("math.") and any(dtype.kind == "c" for dtype in types):
             raise call.fail(f"{call.name} takes real numbers")
-        of_numpy = call.name.startswith("np.")
-        return ufunc(
-            _types.cast(
-                found,
-                _types.ufunc_type((found.dtype,), True)
-                if of_numpy
-                else _types.float_type(found.dtype),
-            )
-        )
-
-    return run
-
-
-def _binary(call: Call, ufunc: Callable[[Any, Any], Any]) -> Expression:
-    left, right = call.numbers(2)
-    exponent = _INT32 if ufunc is np.power and call.translator.is_place(call.node.args[1]) else None
+        dtype = rule(*types)
+        return function(*(v if dtype is None else _types.cast(v, dtype) for v in given))
 
     def run(frame: Frame, mask: Mask) -> Any:
-        a, b = left(frame, mask), right(frame, mask)
-        if ufunc in (np.fmod, np.copysign, np.power):
-            dtype = _types.float_pair_type(
-                a.dtype, b.dtype if exponent is None else exponent, ufunc is np.power
-            )
-        elif call.name.startswith("np."):
-            dtype = _types.ufunc_type((a.dtype, b.dtype), True)
-        else:
-            dtype = _types.float_type(_types.arithmetic_type(a.dtype, b.dtype))
-        return ufunc(_types.cast(a, dtype), _types.cast(b, dtype))
+        *given, last = [value(frame, mask) for value in values]
+        if len(nodes) == count:
+            return of_numbers(*given, last)
+        if not isinstance(last, View):
+            raise call.fail(f"{call.name} writes to an array; expected one as its last argument")
+        for index, some in elements(last, mask):
+            numbers = [element(frame.machine, part, some, index, call.line) for part in given]
+            store(frame.machine, last, some, index, of_numbers(*numbers), call.line)
+        return last
 
     return run
 
 
-def _test(call: Call, test: Callable[[Any], Any]) -> Expression:
-    (value,) = call.numbers(1)
-    return lambda frame, mask: test(value(frame, mask))
+def _register(names: dict[str, Callable[..., Any]], count: int, rule: Rule, prefix: str) -> None:
+    for name, function in names.items():
+        FUNCTIONS[f"{prefix}.{name}"] = functools.partial(
+            _elementwise, function=function, count=count, rule=rule
+        )
+
+
+def _of_numpy(*types: np.dtype) -> np.dtype:
+    return _types.ufunc_type(types, True)
+
+
+def _same_numpy_type(*types: np.dtype) -> np.dtype:
+    return _types.ufunc_type(types, False)
+
+
+def _complex_type(dtype: np.dtype) -> np.dtype:
+    return dtype if dtype.kind == "c" else np.result_type(dtype, np.complex64)
+
+
+def _register_arithmetic() -> None:
+    floats = {name: _BINARY[name] for name in ("fmod", "copysign")}
+    powers = dict.fromkeys(("pow", "power", "float_power"), np.power)
+    pairs = {name: f for name, f in _BINARY.items() if name not in floats | powers}
+    for prefix, module, of_one in (("math", math, _types.float_type), ("np", np, _of_numpy)):
+        for names, count, rule in (
+            (_UNARY, 1, of_one),
+            (_TESTS, 1, lambda *_: None),
+            (floats, 2, lambda a, b: _types.float_pair_type(a, b, False)),
+            (powers, 2, lambda a, b: _types.float_pair_type(a, b, True)),
+            (pairs, 2, _of_numpy if prefix == "np" else _float_of_two),
+        ):
+            # math has no arcsin
+            known = {name: f for name, f in names.items() if hasattr(module, name)}
+            _register(known, count, rule, prefix)
+    _register({"cbrt": np.cbrt}, 1, _types.float_type, "cuda")
+    named = {name: f for name, f in _UNARY.items() if hasattr(cmath, name)}
+    _register(named | {"phase": np.angle, "polar": _polar}, 1, _complex_type, "cmath")
+    _register({"rect": _rect}, 2, _float_of_two, "cmath")
+    _register(_TESTS, 1, lambda *_: None, "cmath")
+    names = ("add", "subtract", "multiply", "minimum", "maximum", "fmin", "fmax", "floor_divide")
+    names += ("remainder", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift")
+    names += ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "mod")
+    _register({name: getattr(np, name) for name in names}, 2, _same_numpy_type, "np")
+    names = ("negative", "sign", "square", "conjugate", "conj", "invert", "absolute", "abs")
+    _register({name: getattr(np, name) for name in names}, 1, _same_numpy_type, "np")
+    _register({"divide": np.divide, "true_divide": np.divide}, 2, _of_numpy, "np")
+    _register({"reciprocal": np.reciprocal, "rint": np.rint}, 1, _of_numpy, "np")
+    for name in ("logical_and", "logical_or", "logical_xor"):
+        _register({name: getattr(np, name)}, 2, lambda *_: None, "np")
+    _register({"logical_not": np.logical_not, "signbit": np.signbit}, 1, lambda *_: None, "np")
+    _register({"conjugate": np.conjugate, "conj": np.conjugate}, 1, lambda *_: None, "")
+    operators = {"truediv": ast.Div, "pow": ast.Pow, "add": ast.Add, "sub": ast.Sub}
+    operators |= {"mul": ast.Mult, "floordiv": ast.FloorDiv, "mod": ast.Mod, "and_": ast.BitAnd}
+    operators |= {"or_": ast.BitOr, "xor": ast.BitXor, "lshift": ast.LShift, "rshift": ast.RShift}
+    for name, operator in operators.items():
+        for each in (name, "i" + name.rstrip("_")):
+            _register({each: ARITHMETIC[operator]}, 2, lambda *_: None, "operator")
+
+
+def _float_of_two(a: np.dtype, b: np.dtype) -> np.dtype:
+    return _types.float_type(_types.arithmetic_type(a, b))
+
+
+def _polar(value: Any) -> Any:
+    return np.abs(value), np.angle(value)
+
+
+def _rect(size: Any, angle: Any) -> Any:
+    return _complex_of(size * np.cos(angle), size * np.sin(angle), _complex_type(size.dtype))
+
+
+def _complex_of(real: Any, imag: Any, dtype: np.dtype) -> Any:
+    """Return complex numbers; a sum with 1j times the second part would make a nan of infinity."""
+    found = np.empty(np.broadcast_shapes(np.shape(real), np.shape(imag)), dtype)
+    found.real, found.imag = real, imag
+    return found[()]
 
 
 _register_arithmetic()
 
 
-@makes("abs", "np.abs", "np.absolute")
+@makes("abs")
 def _abs(call: Call) -> Expression:
     (value,) = call.numbers(1)
 
@@ -293,16 +365,19 @@ def _of_floats(ufunc: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
 
 @makes("min", "max")
 def _extreme(call: Call) -> Expression:
-    values = call.numbers(2, 64)
-    smaller, of_two = call.name == "min", len(values) == 2
+    values = [call.translator.expression(node) for node in call.arguments(1, 64)]
+    smaller = call.name == "min"
 
     def run(frame: Frame, mask: Mask) -> Any:
-        best = values[0](frame, mask)
-        for value in values[1:]:
-            other = value(frame, mask)
+        given = [value(frame, mask) for value in values]
+        given = [*given[0]] if len(given) == 1 and isinstance(given[0], tuple) else given
+        if any(getattr(value, "dtype", _COMPLEX).kind not in "biuf" for value in given):
+            raise call.fail(f"{call.name} takes real numbers, or a tuple of them")
+        best, of_two = given[0], len(given) == 2
+        for other in given[1:]:
             floats = best.dtype in _FLOATS and other.dtype in _FLOATS
             dtype = _types.unified(best.dtype, other.dtype)
-            best, other = _types.cast(best, dtype), _types.cast(other, dtype)
+            best, other = _types.cast(best, dtype), _types.cast(other, dtype)  # noqa: PLW2901
             if of_two and floats:  # numba-cuda takes CUDA's fmin and fmax, which drop a nan
                 return _of_floats(np.fmin if smaller else np.fmax, best, other)
             # All others it compares as Python does, which keeps the first where either is nan.
@@ -313,25 +388,33 @@ def _extreme(call: Call) -> Expression:
     return run
 
 
-def _of_numpy(call: Call, ufunc: Callable[[Any, Any], Any]) -> Expression:
-    left, right = call.numbers(2)
+@makes("round")
+def _round(call: Call) -> Expression:
+    value, *digits = call.numbers(1, 2, ("number", "ndigits"))
 
     def run(frame: Frame, mask: Mask) -> Any:
-        a, b = left(frame, mask), right(frame, mask)
-        dtype = _types.ufunc_type((a.dtype, b.dtype), False)
-        return ufunc(_types.cast(a, dtype), _types.cast(b, dtype))  # a nan stays
+        found = value(frame, mask)
+        if found.dtype.kind == "c":
+            raise call.fail("round takes real numbers")
+        if not digits:
+            return _types.cast(np.rint(found), _types.INT)
+        return _rounded(_types.cast(found, _types.float_type(found.dtype)), digits[0](frame, mask))
 
     return run
 
 
-FUNCTIONS["np.minimum"] = functools.partial(_of_numpy, ufunc=np.minimum)
-FUNCTIONS["np.maximum"] = functools.partial(_of_numpy, ufunc=np.maximum)
+def _rounded(value: Any, digits: Any) -> Any:
+    """Return ``round(value, digits)`` by the steps of numba-cuda's own code.
 
-
-@makes("round")
-def _round(call: Call) -> Expression:
-    (value,) = call.numbers(1)
-    return lambda frame, mask: _types.cast(np.rint(value(frame, mask)), _types.INT)
+    Source: numba-cuda 0.30, round_to_impl in mathimpl.py.
+    """
+    few = np.minimum(digits, 22)
+    power, rest = 10.0 ** abs(few.astype(float)), 10.0 ** np.maximum(digits - 22.0, 0)
+    power, rest = np.where(digits > 22, rest, power), np.where(digits > 22, 1e22, 1.0)
+    scaled = np.where(digits >= 0, value * power * rest, value / power)
+    near = np.rint(scaled)
+    found = np.where(digits >= 0, near / rest / power, near * power)
+    return _types.cast(np.where(np.isfinite(scaled), found, value)[()], value.dtype)
 
 
 @makes("pow")
@@ -355,10 +438,7 @@ def _complex(call: Call) -> Expression:
             return _types.cast(given[0], dtype)
         if any(value.dtype.kind == "c" for value in given):
             raise call.fail("complex takes two real numbers")
-        found = np.empty(np.broadcast_shapes(*map(np.shape, given)), dtype)
-        # a sum with 1j times the second one would make a nan of infinity
-        found.real, found.imag = given
-        return found[()]
+        return _complex_of(*given, dtype)
 
     return run
 
@@ -369,6 +449,8 @@ def _fma(call: Call) -> Expression:
 
     def run(frame: Frame, mask: Mask) -> Any:
         given = [value(frame, mask) for value in factors]
+        if any(value.dtype.kind == "c" for value in given):
+            raise call.fail("cuda.fma takes real numbers")
         dtype = _types.fma_type(tuple(value.dtype for value in given))
         x, y, z = (_types.cast(value, _types.FLOAT) for value in given)
         return _types.cast(fused(x, y, z, dtype == _types.SINGLE), dtype)
@@ -382,11 +464,9 @@ def _selp(call: Call) -> Expression:
 
     def run(frame: Frame, mask: Mask) -> Any:
         x, y = a(frame, mask), b(frame, mask)
-        dtype = _types.unified(x.dtype, y.dtype)
-        chosen: Any = np.where(
-            _types.truth(test(frame, mask)), _types.cast(x, dtype), _types.cast(y, dtype)
-        )
-        return chosen[()]
+        if x.dtype != y.dtype or x.dtype.kind not in "iuf":
+            raise call.fail(f"cuda.selp takes two numbers of one type, not {x.dtype} and {y.dtype}")
+        return np.where(_types.truth(test(frame, mask)), x, y)[()]
 
     return run
 
@@ -461,3 +541,181 @@ FUNCTIONS["cuda.popc"] = _bit_function(_ones)
 FUNCTIONS["cuda.clz"] = _bit_function(_leading_zeros)
 FUNCTIONS["cuda.ffs"] = _bit_function(_first_set, "an integer of 32 or 64 bits")
 FUNCTIONS["cuda.brev"] = _bit_function(_reversed_bits)
+
+
+# -------------------------------------------------------------------------------------------------
+# Functions of several results, of tuples and of arrays; the half precision and the vector types of
+# cuda.
+
+
+def _several(call: Call, function: Callable[..., Any]) -> Expression:
+    values = call.numbers(2 if function is _divmod else 1)
+    return lambda frame, mask: function(*(value(frame, mask) for value in values))
+
+
+def _divmod(left: Any, right: Any) -> Any:
+    return ARITHMETIC[ast.FloorDiv](left, right), ARITHMETIC[ast.Mod](left, right)
+
+
+def _modf(value: Any) -> Any:
+    return np.modf(_types.cast(value, _types.float_type(value.dtype)))
+
+
+def _frexp(value: Any) -> Any:
+    return np.frexp(_types.cast(value, _types.float_type(value.dtype)))
+
+
+for _name, _function in (("divmod", _divmod), ("math.modf", _modf), ("math.frexp", _frexp)):
+    FUNCTIONS[_name] = functools.partial(_several, function=_function)
+
+
+@makes("math.ldexp")
+def _ldexp(call: Call) -> Expression:
+    value, power = call.numbers(2)
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        found = value(frame, mask)
+        number = _types.cast(found, _types.float_type(found.dtype))
+        return np.ldexp(number, _types.cast(power(frame, mask), _INT32))
+
+    return run
+
+
+@makes(".bit_count")
+def _bit_count(call: Call) -> Expression:
+    (value,) = call.numbers(1)
+    return lambda frame, mask: _types.cast(_ones(value(frame, mask)), _types.INT)
+
+
+_REDUCTIONS = (
+    "sum", "prod", "min", "max", "mean", "any", "all", "var", "std", "count_nonzero",
+    "argmin", "argmax", "nansum", "nanprod", "nanmin", "nanmax", "nanmean", "nanvar", "nanstd",
+)  # fmt: skip
+
+
+def _reduction(call: Call) -> Expression:
+    name = call.name.rpartition(".")[2]
+    value, reduce = call.translator.expression(call.arguments(1)[0]), getattr(np, name)
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        found = value(frame, mask)
+        if isinstance(found, (View, Choice)):
+            indices = [index for index, some in elements(found, mask) if some is mask]
+            parts = [load(frame.machine, found, mask, index, call.line) for index in indices]
+        elif isinstance(found, tuple):
+            parts = functools.reduce(
+                lambda a, b: [*a[:-1], *_types.alike(a[-1], b)], found[1:], [*found[:1]]
+            )
+        else:
+            raise call.fail(f"{call.name} takes an array")
+        stacked = np.array(np.broadcast_arrays(*parts))
+        if name.endswith(("mean", "var", "std")):
+            stacked = _types.cast(stacked, _types.FLOAT)
+        return reduce(stacked, axis=0)[()]
+
+    return run
+
+
+for _name in _REDUCTIONS:
+    FUNCTIONS[f"np.{_name}"] = FUNCTIONS[f".{_name}"] = _reduction
+FUNCTIONS["sum"] = _reduction
+
+
+@makes(".view", ".reshape", ".ravel", ".item")
+def _of_memory(call: Call) -> Expression:
+    owner, *rest = [call.translator.expression(node) for node in call.arguments(1, 9)]
+    kind = call.name[1:]
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        view, given = owner(frame, mask), [value(frame, mask) for value in rest]
+        if not isinstance(view, View):
+            raise call.fail(f"`{call.name}` is not supported in a kernel")
+        try:
+            if kind == "view":
+                dtype = dtype_of(given[0])
+                return viewed(view, view.dtype if dtype is None else dtype)
+            shape = given[0] if given and isinstance(given[0], tuple) else tuple(given)
+            if kind == "item":
+                return load(frame.machine, reshaped(view, ()), mask, (), call.line)
+            return reshaped(view, shape if kind == "reshape" else (-1,))
+        except TypeError as error:
+            raise call.fail(f"`{call.name}`: {error}") from error
+
+    return run
+
+
+def _half(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of half precision: computed in float32 and rounded."""
+    return lambda *given: function(*given).astype(np.float16)
+
+
+def _fixed(dtype: np.dtype) -> Rule:
+    """Return the rule of functions that take one type alone."""
+    return lambda *_: dtype
+
+
+def _register_halves() -> None:
+    half, names = np.dtype(np.float16), ("ceil", "floor", "trunc", "rint", "sin", "cos", "sqrt")
+    names += ("log", "log2", "log10", "exp", "exp2")
+    one = {name: getattr(np, name) for name in names} | {"abs": np.abs, "neg": np.negative}
+    one |= {"exp10": lambda x: np.float32(10) ** x, "rsqrt": _inverse_root, "rcp": np.reciprocal}
+    two = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+    two |= {"max": np.fmax, "min": np.fmin}
+    tests = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
+    tests |= {"gt": np.greater, "ge": np.greater_equal}
+    exact = {"fma": lambda x, y, z: x * y + z}
+    for names_of, count, wide in (
+        (one, 1, _types.SINGLE), (two, 2, _types.SINGLE), (exact, 3, _types.FLOAT),
+    ):  # fmt: skip
+        halves = {f"h{name}": _half(function) for name, function in names_of.items()}
+        _register(halves, count, _fixed(wide), "cuda.fp16")
+    _register({f"h{name}": test for name, test in tests.items()}, 2, _fixed(half), "cuda.fp16")
+
+
+def _inverse_root(value: Any) -> Any:
+    return 1 / np.sqrt(value)
+
+
+def _sines(value: Any) -> Any:
+    return np.sin(value), np.cos(value)
+
+
+def _register_libdevice() -> None:
+    """Register the functions of ``libdevice`` that math has: of float64, with an f of float32."""
+    one = _UNARY | {"rsqrt": _inverse_root, "sincos": _sines, "frexp": np.frexp}
+    for dtype, mark in ((_types.FLOAT, ""), (_types.SINGLE, "f")):
+        for names, count in ((one, 1), (_BINARY, 2)):
+            marked = {f"{name}{mark}": function for name, function in names.items()}
+            _register(marked, count, _fixed(dtype), "libdevice")
+    _register({"sad": lambda x, y, z: abs(x - y) + z}, 3, _fixed(_INT32), "libdevice")
+
+
+def _vector(call: Call, dtype: np.dtype, kind: type[tuple[Any, ...]]) -> Expression:
+    values = [call.translator.expression(node) for node in call.arguments(1, 4)]
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        parts: list[Any] = []
+        for value in values:
+            found = value(frame, mask)
+            parts.extend(found if isinstance(found, tuple) else [found])
+        if len(parts) != len(kind._fields):  # type: ignore[attr-defined]
+            raise call.fail(f"{call.name} takes {len(kind._fields)} numbers")  # type: ignore[attr-defined]
+        return tuple_like(tuple.__new__(kind), [_types.cast(part, dtype) for part in parts])
+
+    return run
+
+
+def _register_vectors() -> None:
+    short = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int"}
+    short |= {"uint32": "uint", "int64": "longlong", "uint64": "ulonglong", "float32": "float"}
+    short |= {"float64": "double"}
+    for name, alias in short.items():
+        for count in range(1, 5):
+            kind = namedtuple(f"{name}x{count}", [*"xyzw"[:count]])
+            make = functools.partial(_vector, dtype=np.dtype(name), kind=kind)
+            FUNCTIONS[f"cuda.{name}x{count}"] = FUNCTIONS[f"cuda.{alias}{count}"] = make
+
+
+_register_halves()
+_register_libdevice()
+_register_vectors()

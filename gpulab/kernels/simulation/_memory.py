@@ -842,12 +842,19 @@ def fill(machine: Machine, view: View, mask: Mask, value: Any, line: int) -> Non
             fill(machine, field_of(machine, view, mask, name), mask, part, line)
         return
     for index, some in elements(view, mask):
-        new = value
-        if isinstance(value, (View, Choice)):
-            new = load(machine, value, some, index[len(index) - value.ndim :], line)
-        elif isinstance(value, tuple):
-            new = value[int(index[-1])]
-        store(machine, view, some, index, new, line)
+        part = value[int(index[-1])] if isinstance(value, tuple) else value
+        store(machine, view, some, index, element(machine, part, some, index, line), line)
+
+
+def element(
+    machine: Machine, value: Any, mask: Mask, index: tuple[np.int64, ...], line: int
+) -> Any:
+    """Return what an array holds at an index, of which it may have the last dimensions alone; a
+    number as it is.
+    """
+    if not isinstance(value, (View, Choice)):
+        return value
+    return load(machine, value, mask, index[len(index) - value.ndim :], line)
 
 
 @of_each_array

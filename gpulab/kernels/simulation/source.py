@@ -345,6 +345,7 @@ def written_names(
 
 
 _BUILTINS = ("abs", "min", "max", "range", "len", "int", "float", "bool", "round", "pow", "complex")
+_BUILTINS += ("divmod", "sum")
 _SINGLE_NAMES = {"int": "int64", "float": "float64", "bool": "bool"}
 _NUMBA_TYPES = {
     **{
@@ -410,6 +411,8 @@ _PLAIN = {
 }
 _MODULES = {
     "math": "math",
+    "cmath": "cmath",
+    "operator": "operator",
     "numpy": "np",
     "numba": "numba",
     "numba.types": "numba",
@@ -417,6 +420,7 @@ _MODULES = {
     "numba.cuda": "cuda",
     "numba_cuda.numba.cuda": "cuda",
 }
+_PARTS = {"cuda": "cuda", "types": "numba", "libdevice": "libdevice"}
 _STUBS = [
     "threadIdx",
     "blockIdx",
@@ -533,13 +537,11 @@ def _meaning_of(found: Any) -> Any:
         return Intrinsic(name)
     if getattr(found, "is_gpulab_cuda", False):
         return Intrinsic("cuda" + getattr(found, "path", ""))
-    if isinstance(found, types.BuiltinFunctionType | type) and getattr(found, "__module__", "") in (
-        "math",
-        "builtins",
-    ):
+    module = getattr(found, "__module__", None)
+    if isinstance(found, types.BuiltinFunctionType | type) and isinstance(module, str):
         name = found.__name__
-        if found.__module__ == "math":
-            return Intrinsic(f"math.{name}")
+        if module in ("math", "cmath", "_operator"):
+            return Intrinsic(f"{module.lstrip('_')}.{name}")
         if name in _BUILTINS and getattr(builtins, name) is found:
             return np.dtype(_SINGLE_NAMES[name]) if name in _SINGLE_NAMES else Intrinsic(name)
     if isinstance(found, np.ufunc):
@@ -554,8 +556,8 @@ def _module_name(module: types.ModuleType) -> str | None:
 
 
 def _member(owner: str, attribute: str) -> Any:
-    if owner in ("numba", "cuda") and attribute in ("cuda", "types"):
-        return Intrinsic("cuda" if attribute == "cuda" else "numba")
+    if owner in ("numba", "cuda") and attribute in _PARTS:
+        return Intrinsic(_PARTS[attribute])
     if owner in ("numba", "np", "cuda") and attribute in _NUMBA_TYPES and _NUMBA_TYPES[attribute]:
         return np.dtype(_NUMBA_TYPES[attribute])
     if owner in ("math", "np") and attribute in ("pi", "e", "inf", "nan", "tau", "newaxis"):
