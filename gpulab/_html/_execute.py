@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from jupyter_core.utils import ensure_event_loop, run_sync
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
 from gpulab._files import TemporaryFolder, refuse_unwritable, write_atomically
@@ -104,9 +107,6 @@ def _sources(notebook: NotebookNode) -> list[tuple[str, str]]:
 
 def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
     """Run all cells in place; return the machine's stamp."""
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
-
     where = ""
     with TemporaryFolder("html") as made, _progress_and_kernel_of_its_own(Path(made).resolve()):
         # as the kernel names it: a Mac's temporary folders lie behind a link
@@ -144,28 +144,20 @@ def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
                     nbformat.v4.new_code_cell(_STAMP), last, store_history=False
                 )
                 client.set_widgets_metadata()
-        except CellExecutionError as error:
-            raise GpulabError(
-                f"html: {name}, {where} failed: {error.ename}: {error.evalue}. Open it and run it "
-                "there."
-            ) from error
-        except CellTimeoutError as error:
-            raise GpulabError(
-                f"html: {name}, {where} took longer than {_CELL_SECONDS} s. Try again when the "
-                "machine is less busy."
-            ) from error
-        except DeadKernelError as error:
-            raise GpulabError(
-                f"html: {name}, {where}: the kernel died. Its memory may be full: see `gpulab "
-                "doctor`."
-            ) from error
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+            what = {
+                CellTimeoutError: f" took longer than {_CELL_SECONDS} s. Try again when the "
+                "machine is less busy.",
+                DeadKernelError: ": the kernel died. Its memory may be full: see `gpulab doctor`.",
+            }.get(type(error), "")
+            if isinstance(error, CellExecutionError):
+                what = f" failed: {error.ename}: {error.evalue}. Open it and run it there."
+            raise GpulabError(f"html: {name}, {where}{what}") from error
         finally:
             del notebook.cells[last]
         _rename(notebook, folder)
-    environment: dict[str, Any] = json.loads(
-        "".join(output.text for output in stamp.outputs if output.output_type == "stream")
-    )
-    return environment
+    printed = (output.text for output in stamp.outputs if output.output_type == "stream")
+    return json.loads("".join(printed))  # type: ignore[no-any-return]
 
 
 def _rename(value: Any, folder: str) -> Any:
@@ -174,14 +166,9 @@ def _rename(value: Any, folder: str) -> Any:
     """
     if isinstance(value, str):
         return value.replace(folder, _LEARNERS)
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, item in list(items):
+    if not isinstance(value, (dict, list)):
+        return value
+    for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
         value[key] = _rename(item, folder)
     return value
 
@@ -196,25 +183,17 @@ def _ended_when_interrupted(client: Any) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit):  # the latter at SIGTERM
-        from jupyter_core.utils import ensure_event_loop, run_sync
-
-        # of a notebook, with tasks of others in it: nbclient's own run in another thread's
-        if _inside_a_loop():
-            run_sync(_end)(set(), client.km)
-        else:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
             loop = ensure_event_loop()
             # the task that the interrupt hit has an error that nobody asks for
             loop.set_exception_handler(lambda loop, context: None)
             loop.run_until_complete(_end(asyncio.all_tasks(loop), client.km))
+        else:
+            # of a notebook, with tasks of others in it: nbclient's own run in another thread's
+            run_sync(_end)(set(), client.km)
         raise
-
-
-def _inside_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 async def _end(tasks: set[asyncio.Task[Any]], manager: Any) -> None:

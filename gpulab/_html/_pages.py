@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import importlib.resources
 import re
 import time
-import urllib.parse
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from jupyterlab_pygments import JupyterStyle
+from nbconvert import HTMLExporter
 from nbformat import NotebookNode
+from pygments.formatters import HtmlFormatter
+from traitlets.config import Config
 
 from gpulab._files import refuse_unwritable, write_atomically
 from gpulab._html._execute import executed as run_notebook
 from gpulab._html._execute import writing
-from gpulab._html._outputs import prepare
+from gpulab._html._outputs import TEMPLATES, prepare
 from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Environment
+from gpulab.lessons import content
 from gpulab.units import format_bytes
 
 _HERE = Path(__file__).parent
@@ -27,18 +30,8 @@ _ASSETS = "assets"
 _LIBRARIES = ("torch", "numpy", "cupy", "numba")  # those that the head of a page names
 
 
-@dataclasses.dataclass(frozen=True)
-class Written:
-    """What was written.
-
-    Attributes
-    ----------
-    index : Path
-    pages : int
-    nbytes : int
-        Of all files in the folder that belong to the course.
-    seconds : float
-    """
+class Written(NamedTuple):
+    """What was written: the first page, the number of pages, the size of all files, the time."""
 
     index: Path
     pages: int
@@ -46,24 +39,13 @@ class Written:
     seconds: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """One notebook on its way to a page."""
 
-    name: str
+    file: str
     title: str
     notebook: NotebookNode
     where: Environment
-
-    @property
-    def file(self) -> str:
-        """The page's file name."""
-        return f"{self.name}.html"
-
-    @property
-    def url(self) -> str:
-        """The page's address, beside the other pages."""
-        return _url(self.file)
 
 
 def write_course(
@@ -112,24 +94,21 @@ def write_course(
     for path in names:
         start = time.monotonic()
         notebook, where = run_notebook(path, executed)
-        pages.append(Page(path.stem, _title(notebook, path.stem), notebook, where))
+        heading = re.search(r"^#\s+(.+)", _opening(notebook))
+        title = heading[1].strip() if heading else path.stem
+        pages.append(Page(f"{path.stem}.html", title, notebook, where))
         say(f"{path.name}: {time.monotonic() - start:.0f} s")
     files = {f"{_ASSETS}/{name}": content for name, content in _assets().items()}
     # of an earlier run with --only
     there = {page.file for page in pages} | {file.name for file in out.glob("*.html")}
-    for number, page in enumerate(pages):
-        around = (
-            pages[number - 1] if number else None,
-            pages[number + 1] if number + 1 < len(pages) else None,
-        )
-        files[page.file] = render(page, *around, solutions=solutions, there=there).encode()
+    for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
+        files[page.file] = _render(page, before, after, there, solutions).encode()
     with writing(out, "--out"):
         files["index.html"] = _index(pages, _earlier(out, files)).encode()
         for name, content in files.items():
             write_atomically(out / name, content)
-    return Written(
-        out / "index.html", len(pages), sum(map(len, files.values())), time.monotonic() - begun
-    )
+    nbytes, seconds = sum(map(len, files.values())), time.monotonic() - begun
+    return Written(out / "index.html", len(pages), nbytes, seconds)
 
 
 def _chosen(source: Path, only: Sequence[str]) -> list[Path]:
@@ -149,78 +128,39 @@ def _chosen(source: Path, only: Sequence[str]) -> list[Path]:
     return chosen
 
 
-def _title(notebook: NotebookNode, name: str) -> str:
-    """The first heading."""
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown" and (found := re.match(r"#\s+(.+)", cell.source)):
-            return found[1].strip()
-    return name
-
-
-def render(
-    page: Page,
-    before: Page | None = None,
-    after: Page | None = None,
-    *,
-    solutions: bool = False,
-    there: Collection[str] | None = None,
+def _render(
+    page: Page, before: Page | None, after: Page | None, there: Collection[str], solutions: bool
 ) -> str:
-    """Return a notebook as a page of HTML.
-
-    Parameters
-    ----------
-    page, before, after : Page
-        The notebook and its neighbors; None where there is none.
-    solutions : bool
-        Whether a solution stands below each exercise.
-    there : collection of str, optional
-        The pages that there are, by file name: a link to a page that is not there is replaced by
-        its text. None treats all pages as present.
+    """Return a notebook as a page of HTML; a link to a page that is not ``there`` becomes its
+    text.
     """
-    from nbconvert import HTMLExporter
-    from traitlets.config import Config
-
     notebook = prepare(page.notebook)
     if solutions:
         _add_solutions(notebook)
-    config = Config(
-        {
-            "HTMLExporter": {
-                "anchor_link_text": "#",
-                "mathjax_url": "",
-                "require_js_url": "",
-                "jupyter_widgets_base_url": "",
-            }
-        }
-    )
+    options = {"mathjax_url": "", "require_js_url": "", "jupyter_widgets_base_url": ""}
     exporter = HTMLExporter(
-        config=config, template_name="gpulab", extra_template_basedirs=[str(_HERE / "template")]
+        config=Config({"HTMLExporter": {"anchor_link_text": "#", **options}}),
+        template_name="gpulab",
+        extra_template_basedirs=[str(_HERE / "template")],
     )
-    plots = any(
-        'class="plot"' in output.get("data", {}).get("text/html", "")
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-    )
-    resources = {
-        "gpulab": {
-            "title": page.title,
-            "before": before,
-            "after": after,
-            "plots": plots,
-            "stamp": short_stamp(page.where),
-            "facts": facts(page.where),
-            "date": page.where.date[:10],
-        }
+    course = {
+        "title": page.title,
+        "before": before,
+        "after": after,
+        "plots": any(
+            'class="plot"' in output.get("data", {}).get("text/html", "")
+            for cell in notebook.cells
+            for output in cell.get("outputs", [])
+        ),
+        "stamp": _short_stamp(page.where),
+        "facts": _facts(page.where),
     }
-    text, _ = exporter.from_notebook_node(notebook, resources=resources)
+    text, _ = exporter.from_notebook_node(notebook, resources={"gpulab": course})
 
     def to_page(link: re.Match[str]) -> str:
         file = f"{link['name']}.html"
-        return (
-            f"{link['open']}{file}{link['rest']}{link['words']}</a>"
-            if there is None or file in there
-            else link["words"]
-        )
+        is_there = f"{link['open']}{file}{link['rest']}{link['words']}</a>"
+        return is_there if file in there else link["words"]
 
     notebook_link = (
         r'(?P<open><a\b[^>]*\bhref=")(?P<name>\d\d_\w+)\.ipynb'
@@ -232,12 +172,12 @@ def render(
     )
 
 
-def short_stamp(where: Environment) -> str:
+def _short_stamp(where: Environment) -> str:
     """Return the machine and the day in a few words."""
     return f"{where.device}, {where.date[:10]}"
 
 
-def facts(where: Environment) -> list[tuple[str, str]]:
+def _facts(where: Environment) -> list[tuple[str, str]]:
     """Return the facts about the machine that the head of a page shows, as pairs of words."""
     libraries = ", ".join(
         f"{name} {where.libraries[name]}" for name in _LIBRARIES if name in where.libraries
@@ -263,16 +203,10 @@ def _add_solutions(notebook: NotebookNode) -> None:
     """Mark each cell that checks an exercise with one of its solutions; the template folds it below
     the cell.
     """
-    from gpulab.lessons import content
-
-    known = {id: each for lesson in content.lessons() for id, each in lesson.exercises.items()}
+    known = content.exercises()
     for cell in notebook.cells:
-        match = (
-            re.search(r"gl\.lessons\.check\(\s*[\"'](\d\d\.\d+)", cell.source)
-            if cell.cell_type == "code"
-            else None
-        )
-        if match and match[1] in known:
+        match = re.search(r"gl\.lessons\.check\(\s*[\"'](\d\d\.\d+)", cell.source)
+        if cell.cell_type == "code" and match and match[1] in known:
             cell.metadata["gpulab_solution"] = known[match[1]].solution.strip()
             cell.metadata["gpulab_exercise"] = match[1]
 
@@ -280,33 +214,23 @@ def _add_solutions(notebook: NotebookNode) -> None:
 def _assets() -> dict[str, bytes]:
     """The style, the script, and plotly's own library from the installed package."""
     widgets = importlib.resources.files("gpulab.widgets")
-    style = "".join(
-        (widgets / name).read_text(encoding="utf-8")
-        for name in ("panel.css", "simt_microscope.css")
-    )
-    style += _highlighting() + (_HERE / "page.css").read_text(encoding="utf-8")
+    plotly = importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
+    sheets = (widgets / "panel.css", widgets / "simt_microscope.css", _HERE / "page.css")
+    panel, microscope, page = (sheet.read_text(encoding="utf-8") for sheet in sheets)
+    # the rules for highlighted code, in the variables that page.css sets for both themes
+    code = HtmlFormatter(style=JupyterStyle).get_style_defs(".highlight")  # type: ignore[no-untyped-call,unused-ignore]
     try:
-        plotly = (
-            importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
-        ).read_bytes()
+        library = plotly.read_bytes()
     except OSError as error:
         raise GpulabError(
             f"html: plotly's library is not in its package ({error}); expected "
             "package_data/plotly.min.js. Install plotly again."
         ) from error
     return {
-        "page.css": style.encode(),
+        "page.css": f"{panel}{microscope}{code}\n{page}".encode(),
         "page.js": (_HERE / "page.js").read_bytes(),
-        "plotly.min.js": plotly,
+        "plotly.min.js": library,
     }
-
-
-def _highlighting() -> str:
-    """The rules for highlighted code, in the variables that ``page.css`` sets for both themes."""
-    from jupyterlab_pygments import JupyterStyle
-    from pygments.formatters import HtmlFormatter
-
-    return HtmlFormatter(style=JupyterStyle).get_style_defs(".highlight") + "\n"  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
 
 
 def _earlier(out: Path, files: Collection[str]) -> dict[str, str]:
@@ -323,54 +247,25 @@ def _earlier(out: Path, files: Collection[str]) -> dict[str, str]:
 
 def _index(pages: Sequence[Page], earlier: Mapping[str, str]) -> str:
     """The first page: what there is, and where it was made."""
-    old = "<p>From an earlier run: the page states where it was made.</p>"
-    rows = {
-        file: f'<li><h2><a href="{_url(file)}">{html.escape(title)}</a></h2>{old}</li>'
-        for file, title in earlier.items()
+    rows: dict[str, dict[str, Any]] = {
+        file: {"title": title, "earlier": True} for file, title in earlier.items()
     }
     for page in pages:
-        time_needed = _fact(page.notebook, r"\*\*Time:\*\*\s*([^.*]+)")
-        asks = _questions(page.notebook)
-        listed = "".join(f"<li>{html.escape(text)}</li>" for text in asks)
-        rows[page.file] = (
-            f'<li><h2><a href="{page.url}">{html.escape(page.title)}</a></h2>'
-            f"{f'<p>{html.escape(time_needed)}</p>' if time_needed else ''}"
-            f"{f'<ul>{listed}</ul>' if listed else ''}</li>"
-        )
-    machines = {short_stamp(page.where): page.where for page in pages}
-    tables = "".join(f"<dl class=facts>{_pairs(facts(where))}</dl>" for where in machines.values())
-    template = (_HERE / "template" / "index.html").read_text(encoding="utf-8")
-    return template.replace("@PAGES@", "".join(rows[file] for file in sorted(rows))).replace(
-        "@MACHINES@", tables
-    )
-
-
-def _url(file: str) -> str:
-    """A file's name as an address: a # in it would begin a place in the page, and a ? what is asked
-    for.
-    """
-    return urllib.parse.quote(file)
-
-
-def _pairs(rows: Sequence[tuple[str, str]]) -> str:
-    return "".join(
-        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>"
-        for name, value in rows
-    )
+        opening = _opening(page.notebook)
+        needed = re.search(r"\*\*Time:\*\*\s*([^.*]+)", opening)
+        listed = opening.partition("**Questions**")[2].partition("\n**")[0].splitlines()
+        rows[page.file] = {
+            "title": page.title,
+            "time": needed[1].strip() if needed else "",
+            # without mark-up
+            "questions": [
+                re.sub(r"[`*]", "", line[2:]).strip() for line in listed if line.startswith("- ")
+            ],
+        }
+    machines = {_short_stamp(page.where): _facts(page.where) for page in pages}
+    template = TEMPLATES.get_template("index.html.j2")
+    return template.render(pages=sorted(rows.items()), machines=machines.values())
 
 
 def _opening(notebook: NotebookNode) -> str:
     return next((str(cell.source) for cell in notebook.cells if cell.cell_type == "markdown"), "")
-
-
-def _fact(notebook: NotebookNode, pattern: str) -> str:
-    match: Any = re.search(pattern, _opening(notebook))
-    return match[1].strip() if match else ""
-
-
-def _questions(notebook: NotebookNode) -> list[str]:
-    """The questions that the opening lists, without mark-up."""
-    part = _opening(notebook).partition("**Questions**")[2].partition("\n**")[0]
-    return [
-        re.sub(r"[`*]", "", line[2:]).strip() for line in part.splitlines() if line.startswith("- ")
-    ]
