@@ -18,6 +18,7 @@ from gpulab import lab, lessons
 from gpulab._files import write_atomically
 from gpulab._given import expanded, is_finite
 from gpulab.errors import InputError, shown
+from gpulab.units import plural
 
 _CONFIG = '''"""An nbgrader course of gpulab's notebooks, written by `gpulab nbgrader`.
 
@@ -73,10 +74,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab nbgrader``; return the exit code."""
     files = export(arguments.out, arguments.notebook, arguments.points)
-    print(
-        f"Wrote nbgrader_config.py and {len(files)} assignment{'s' if len(files) != 1 else ''} to "
-        f"{arguments.out}:"
-    )
+    print(f"Wrote nbgrader_config.py and {plural(len(files), 'assignment')} to {arguments.out}:")
     for file in files:
         print(f"  nbgrader generate_assignment {file.parent.name}")
     print(
@@ -163,36 +161,34 @@ def _cells(cell: dict[str, Any], lesson: Any, points: float) -> list[dict[str, A
 def _exercise(
     cell: dict[str, Any], exercise: Any, stub: str, call: str, points: float
 ) -> list[dict[str, Any]]:
-    number = exercise.id.replace(".", "-")
-    by_hand = exercise.depends_on_machine
+    number, by_hand = exercise.id.replace(".", "-"), bool(exercise.machine)
     answer = f"{stub}\n\n### BEGIN SOLUTION\n{exercise.solution.strip()}\n### END SOLUTION"
-    name = call.partition(" = ")[0] if call.partition(" = ")[0].isidentifier() else ""
-    first = call if name else f"checked = {call}"
-    name = name or "checked"
+    name = call.partition(" = ")[0]
+    if not name.isidentifier():
+        name, call = "checked", f"checked = {call}" if not by_hand else call
     test = (
-        f'{first}\n### BEGIN HIDDEN TESTS\nassert {name}.state == "passed", '
+        f'{call}\n### BEGIN HIDDEN TESTS\nassert {name}.state == "passed", '
         f"{name}.message\n### END HIDDEN TESTS"
     )
+    plain = {"schema_version": 3, "task": False}
     answered = {
         "grade": by_hand,
         "locked": False,
         "solution": True,
-        "task": False,
-        "schema_version": 3,
         "grade_id": f"exercise-{number}",
+        **plain,
     }
+    if by_hand:
+        marked = _code(cell["id"], answer, {**answered, "points": points})
+        return [marked, _code(f"{cell['id']}-check", call, None)]
     tested = {
         "grade": True,
         "locked": True,
         "solution": False,
-        "task": False,
-        "schema_version": 3,
         "grade_id": f"test-{number}",
+        "points": points,
+        **plain,
     }
-    if by_hand:
-        answered["points"] = points
-        return [_code(cell["id"], answer, answered), _code(f"{cell['id']}-check", call, None)]
-    tested["points"] = points
     return [_code(cell["id"], answer, answered), _code(f"{cell['id']}-test", test, tested)]
 
 

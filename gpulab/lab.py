@@ -17,6 +17,7 @@ import socket
 import sys
 import sysconfig
 import urllib.request
+import webbrowser
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,20 +55,9 @@ _GUARDED = (
 )
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    """Add the ``lab`` command to the ``gpulab`` command line.
-
-    Parameters
-    ----------
-    subparsers
-        What ``ArgumentParser.add_subparsers`` returned.
-
-    Returns
-    -------
-    argparse.ArgumentParser
-        The new parser; its default ``run`` is ``run_lab``.
-    """
-    parser: argparse.ArgumentParser = subparsers.add_parser(
+def add_parser(subparsers: Any) -> None:
+    """Add the ``lab`` command to the ``gpulab`` command line."""
+    parser = subparsers.add_parser(
         "lab",
         help="open the course in JupyterLab",
         description="Open the course in JupyterLab, in a working copy of your own.",
@@ -98,7 +88,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "jupyter", nargs="*", metavar="-- ARG", help="after --: arguments for JupyterLab itself"
     )
     parser.set_defaults(run=run_lab)
-    return parser
 
 
 def run_lab(args: argparse.Namespace) -> int:
@@ -112,10 +101,17 @@ def run_lab(args: argparse.Namespace) -> int:
         If the working copy cannot be written.
     """
     originals = find_originals()
-    copy = expanded("lab", args.dir or _default_copy(originals)).absolute()
+    # beside the originals in a clone (git ignores it there), else in the current folder
+    clone = originals.parent
+    beside = clone if (clone / "pyproject.toml").is_file() else Path.cwd()
+    copy = expanded("lab", args.dir or beside / _COPY_NAME).absolute()
     try:
         if args.reset is not None:
-            return _reset(originals, copy, args.reset)
+            found, kept = working_copy.reset(originals, copy, args.reset)
+            yours = f"Yours is kept as {kept}." if kept else "There was no changed version to keep."
+            print(f"{found} is the original again. {yours}")
+            print("If it is open in JupyterLab, use File > Reload Notebook from Disk there.")
+            return 0
         changes = working_copy.update(originals, copy)
     except BrokenPipeError:  # of the terminal, which is not the working copy
         raise
@@ -126,10 +122,16 @@ def run_lab(args: argparse.Namespace) -> int:
         ) from error
     for sentence in changes.sentences:
         print(sentence)
-    running = find_running(copy, _running_servers())
-    if running is not None:
-        return _open_running(running, open_browser=not args.no_browser)
-    return serve(copy, args.port, open_browser=not args.no_browser, extra=args.jupyter)
+    from jupyter_server.serverapp import list_running_servers
+
+    running = find_running(copy, list_running_servers())
+    if running is None:
+        return serve(copy, args.port, open_browser=not args.no_browser, extra=args.jupyter)
+    address = _address_of(running)
+    print(f"JupyterLab is already running on this working copy:\n    {address}")
+    if not args.no_browser:
+        webbrowser.open(address)
+    return 0
 
 
 def find_originals(root: Path | None = None, prefixes: Iterable[str] | None = None) -> Path:
@@ -159,34 +161,12 @@ def find_originals(root: Path | None = None, prefixes: Iterable[str] | None = No
     )
 
 
-def _default_copy(originals: Path) -> Path:
-    """Beside the originals in a clone (git ignores it there), else in the current folder."""
-    clone = originals.parent
-    return (clone if (clone / "pyproject.toml").is_file() else Path.cwd()) / _COPY_NAME
-
-
-def _reset(originals: Path, copy: Path, name: str) -> int:
-    found, kept = working_copy.reset(originals, copy, name)
-    print(
-        f"{found} is the original again."
-        + (f" Yours is kept as {kept}." if kept else " There was no changed version to keep.")
-    )
-    print("If it is open in JupyterLab, use File > Reload Notebook from Disk there.")
-    return 0
-
-
 def find_running(copy: Path, servers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the server that already serves this working copy and responds, or None."""
     for server in servers:
         if Path(server.get("root_dir", "")).resolve() == copy.resolve() and _answers(server):
             return server
     return None
-
-
-def _running_servers() -> Iterable[Mapping[str, Any]]:
-    from jupyter_server.serverapp import list_running_servers
-
-    return list_running_servers()
 
 
 def _answers(server: Mapping[str, Any]) -> bool:
@@ -205,15 +185,6 @@ def _answers(server: Mapping[str, Any]) -> bool:
 
 def _address_of(server: Mapping[str, Any]) -> str:
     return f"{server['url']}lab/tree/{_FIRST_NOTEBOOK}?token={server.get('token', '')}"
-
-
-def _open_running(server: Mapping[str, Any], *, open_browser: bool) -> int:
-    print(f"JupyterLab is already running on this working copy:\n    {_address_of(server)}")
-    if open_browser:
-        import webbrowser
-
-        webbrowser.open(_address_of(server))
-    return 0
 
 
 def jupyter_arguments(

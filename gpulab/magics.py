@@ -24,32 +24,19 @@ def register(shell: Any) -> None:
     """Register all magics and display hooks with an IPython shell; calling it twice does no
     harm.
     """
-    shell.register_magic_function(functools.partial(gpu_time, shell), "line_cell", "gpu_time")
-    shell.register_magic_function(functools.partial(gpu_memory, shell), "cell", "gpu_memory")
-    shell.register_magic_function(functools.partial(gpu_compile, shell), "cell", "gpu_compile")
-    shell.register_magic_function(functools.partial(needs, shell), "cell", "needs")
-    _register_displays(shell)
-    _take_share()
-
-
-def _take_share() -> None:
-    """Where a class shares a GPU, keep to the share that ``GPULAB_GPU_MEMORY`` gives this kernel;
-    nothing is loaded where it is not set.
-    """
+    for magic in (gpu_time, gpu_memory, gpu_compile, needs):
+        kind = "line_cell" if magic is gpu_time else "cell"
+        shell.register_magic_function(functools.partial(magic, shell), kind, magic.__name__)
+    # predictions as forms: only the names are given here, so nothing heavy is loaded before the
+    # first prediction
+    formatter = shell.display_formatter.mimebundle_formatter
+    formatter.for_type_by_name("gpulab.lessons._predictions", "Prediction", _show_prediction)
+    # where a class shares a GPU, keep to the share of this kernel
     if os.environ.get("GPULAB_GPU_MEMORY"):
         from gpulab.memory.shares import apply_share
 
-        sentence = apply_share()
-        if sentence:
+        if sentence := apply_share():
             print(sentence)
-
-
-def _register_displays(shell: Any) -> None:
-    """Show predictions as forms; only the names are told here, so nothing heavy is loaded before
-    the first prediction.
-    """
-    formatter = shell.display_formatter.mimebundle_formatter
-    formatter.for_type_by_name("gpulab.lessons._predictions", "Prediction", _show_prediction)
 
 
 def _show_prediction(prediction: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -133,62 +120,33 @@ def _compiled(shell: Any, code: str) -> tuple[Callable[[], Any], Any]:
     """
     from gpulab.timing import device_of
 
-    namespace: dict[str, Any] = shell.user_ns
-    source = shell.transform_cell(code)
+    source, namespace = shell.transform_cell(code), shell.user_ns
     try:
-        fn = _expression(source, namespace) if _statements(source) == 1 else None
-        if fn is not None:
-            return fn, None
+        statements = len(ast.parse(source).body)
+    except SyntaxError:
+        statements = 1  # an expression over several lines, which only brackets hold together
+    if not statements:  # nothing, or comments alone
+        raise InputError(
+            "%gpu_time: there is no code; expected an expression on the line, such as %gpu_time x "
+            "@ y, or statements under %%gpu_time."
+        )
+    # In brackets two statements, such as f() and (x + y).sum(), would be one expression: a call of
+    # what f returned.
+    if statements == 1:
+        with contextlib.suppress(SyntaxError):
+            text = f"lambda: (\n{source}\n)"
+            function = compile(text, "<%gpu_time>", "eval", dont_inherit=True)
+            return eval(function, namespace), None
+    try:
         compiled = compile(source, "<%gpu_time>", "exec", dont_inherit=True)
-        # what its statements assign stays in the namespace, as in any cell
-        run = functools.partial(exec, compiled, namespace)
-        return run, device_of(types.FunctionType(compiled, namespace))
     except SyntaxError as error:
         raise InputError(
             f"%gpu_time: cannot read {code.strip()[:60]!r} ({error.msg}); expected Python code. "
             "Fix it and run the cell again."
         ) from error
-
-
-def _statements(source: str) -> int:
-    """Return how many statements these are; 1 also where only brackets would hold an expression
-    together.
-
-    In brackets two lines, such as ``f()`` and ``(x + y).sum()``, would be one expression: a call of
-    what ``f`` returned.
-    """
-    try:
-        return len(ast.parse(source).body)
-    except SyntaxError:
-        return 1
-
-
-def _expression(source: str, namespace: dict[str, Any]) -> Callable[[], Any] | None:
-    """Return what gives an expression's value, which may go over several lines; None where it is
-    none.
-    """
-    try:
-        fn: Callable[[], Any] = eval(
-            compile(f"lambda: (\n{source}\n)", "<%gpu_time>", "eval", dont_inherit=True), namespace
-        )
-    except SyntaxError:
-        return None
-    return fn
-
-
-def _set_up(shell: Any, code: str) -> None:
-    """Run what stands behind ``%%gpu_time`` and its options, once."""
-    try:
-        exec(
-            compile(shell.transform_cell(code), "<%%gpu_time set-up>", "exec", dont_inherit=True),
-            shell.user_ns,
-        )
-    except Exception as error:
-        raise InputError(
-            f"%%gpu_time: the set-up {shown(code)} raised {type(error).__name__} "
-            f"({message_of(error)}); expected it to run. The text after the options is run once, "
-            f"as set-up; the options are {', '.join(_OPTIONS)}."
-        ) from error
+    # what its statements assign stays in the namespace, as in any cell
+    run = functools.partial(exec, compiled, namespace)
+    return run, device_of(types.FunctionType(compiled, namespace))
 
 
 def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement, bool]:
@@ -197,11 +155,6 @@ def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement,
     options, rest = _time_options(line)
     output = bool(options.pop("output", False))
     code = rest if cell is None else cell
-    if not _statements(shell.transform_cell(code)):  # nothing, or comments alone
-        raise InputError(
-            "%gpu_time: there is no code; expected an expression on the line, such as %gpu_time x "
-            "@ y, or statements under %%gpu_time."
-        )
     namespace: dict[str, Any] = shell.user_ns
     arguments: dict[str, Any] = {
         keyword: value
@@ -209,8 +162,16 @@ def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement,
         else _number(keyword, str(value), namespace)
         for keyword, value in options.items()
     }
-    if cell is not None and rest:
-        _set_up(shell, rest)
+    if cell is not None and rest:  # the set-up, which is run once
+        text = shell.transform_cell(rest)
+        try:
+            exec(compile(text, "<%%gpu_time set-up>", "exec", dont_inherit=True), namespace)
+        except Exception as error:
+            raise InputError(
+                f"%%gpu_time: the set-up {shown(rest)} raised {type(error).__name__} "
+                f"({message_of(error)}); expected it to run. The text after the options is run "
+                f"once, as set-up; the options are {', '.join(_OPTIONS)}."
+            ) from error
     fn, device = _compiled(shell, code)
     arguments.setdefault("device", device if device is not None and not device.is_cpu else None)
     text = " ".join(code.split())
@@ -328,7 +289,7 @@ def needs(shell: Any, line: str, cell: str) -> Any:
         The value of the cell's last expression, as without the magic. An error passes through with
         its traceback.
     """
-    from gpulab.lessons import other_libraries
+    from gpulab import _backends
 
     wanted = line.split()
     unknown = [name for name in wanted if name not in ("jax", "tensorflow")]
@@ -340,7 +301,7 @@ def needs(shell: Any, line: str, cell: str) -> Any:
         )
         return None
     # loaded without its chatter
-    absent = [why for name in wanted if (why := other_libraries.unusable(name))]
+    absent = [why for name in wanted if (why := _backends.unusable(name))]
     if absent:
         print(*absent, "This cell was left out; the others run without it.", sep="\n")
         return None
