@@ -29,10 +29,10 @@ _COMMANDS = {
         "gpulab.lessons._report",
         "write the report that you hand in: machine, predictions, checks",
     ),
-    "class": ("gpulab.lessons._class_reading", "read a folder of reports and write the grades"),
+    "class": ("gpulab.lessons.classes", "read a folder of reports and write the grades"),
     "nbgrader": ("gpulab._nbgrader", "write the course's exercises as an nbgrader course"),
     "misconceptions": (
-        "gpulab.lessons._misconceptions",
+        "gpulab.lessons.content",
         "list the common wrong predictions and wrong answers of the course",
     ),
     "html": ("gpulab._html", "write the course as HTML pages that open from the disk"),

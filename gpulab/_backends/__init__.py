@@ -24,6 +24,7 @@ from gpulab._backends._immutable import JaxBackend, TensorFlowBackend
 from gpulab._backends._torch import CupyBackend, TorchBackend
 from gpulab.errors import (
     CopyRequiredError,
+    GpulabError,
     InputError,
     MissingLibraryError,
     kind_of,
@@ -103,6 +104,17 @@ def leave_memory() -> None:
 def missing(name: str) -> str:
     """Return the sentence that states how to install an absent library."""
     return f"library {name!r} is not installed; expected it to be. {_CLASSES[name].how_to_get}"
+
+
+def unusable(name: str) -> str:
+    """Import a library; return a sentence on why it cannot be used (not installed, or its import
+    fails), or "" if it can.
+    """
+    try:
+        backend(name)
+    except GpulabError as error:
+        return str(error)
+    return ""
 
 
 def backend_of(x: object) -> Backend | None:

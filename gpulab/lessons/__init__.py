@@ -3,11 +3,9 @@
 This package does not import widgets, figures or IPython, so the same cells work in a plain script.
 The progress is stored in ``.gpulab/progress.json`` of the working directory, or in the file that
 ``GPULAB_PROGRESS`` names. An instructor decides with ``GPULAB_SOLUTIONS`` or ``.gpulab/class.json``
-when solutions are shown (see ``_store.policy``).
+when solutions are shown (see ``_progress.policy``).
 """
 
-from gpulab.lessons._checks import CheckResult, check, hint, solution
-from gpulab.lessons._class_reading import classroom, read_report
 from gpulab.lessons._climb import climb, compiled, instructions
 from gpulab.lessons._grades import Rubric, grade
 from gpulab.lessons._idioms import rosetta
@@ -16,27 +14,26 @@ from gpulab.lessons._material import (
     five_works,
     four_claims,
     gpu_curves,
-    memory_curve,
-    roof,
-    side_by_side,
-    three_cases,
-    trained,
-)
-from gpulab.lessons._predictions import Prediction, answer, predict
-from gpulab.lessons._progress import progress, start_again
-from gpulab.lessons._recorded import (
     gpu_roofs,
     gpu_streams,
+    hang,
+    memory_curve,
     recorded_options,
     recorded_overlap,
     recorded_ridges,
     recorded_under_roof,
+    roof,
+    side_by_side,
+    three_cases,
+    timeline,
+    trained,
 )
+from gpulab.lessons._predictions import Prediction, answer, predict, reveal
+from gpulab.lessons._progress import progress, start_again
 from gpulab.lessons._report import StudentReport, report, write_report
-from gpulab.lessons._reveal import reveal
-from gpulab.lessons._timelines import hang, timeline
-from gpulab.lessons._torchrun import torchrun
-from gpulab.lessons.classes import Classroom
+from gpulab.lessons.checking import CheckResult, check, hint, solution
+from gpulab.lessons.classes import Classroom, classroom, read_report
+from gpulab.lessons.parallel_checks import torchrun
 
 __all__ = [
     "CheckResult",

@@ -24,7 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from gpulab import kernels
 from gpulab.errors import GpulabError, InputError, RecordingError, message_of, with_article
+from gpulab.kernels.simulation.source import plain_function
+from gpulab.parallel import script
 from gpulab.recordings.schema import thin
 from gpulab.results import Result
 
@@ -37,6 +40,23 @@ _MOST_DIGITS = 4_000  # Python itself reads no longer whole number from a text
 _NUMPY = "biufc"
 _OWN_MODULE = re.compile(r"gpulab(\.[A-Za-z_][A-Za-z0-9_]*)+")
 Kept = dict[str, Any]
+
+
+def _complex(kept: Any) -> complex:
+    # as text, or as two numbers, as earlier versions kept it
+    return complex(*map(decode, kept)) if isinstance(kept, list) else complex(kept)
+
+
+# Of a type whose values become text or plain numbers: what makes them, and what reads them.
+_TEXTS: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    float: (repr, {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}.__getitem__),
+    complex: (repr, _complex),
+    range: (lambda value: [value.start, value.stop, value.step], lambda kept: range(*kept)),
+    bytes: (
+        lambda value: base64.b64encode(value).decode(),
+        lambda kept: base64.b64decode(kept, validate=True),
+    ),
+}
 
 
 class NotKeptError(GpulabError):
@@ -63,13 +83,14 @@ def keep(answer: Any, is_file: bool = False) -> Kept:
     try:
         kept = _keep_file(answer) if is_file else _keep(answer)
         size = len(json.dumps(kept, allow_nan=False))
+        samples = getattr(answer, "samples_seconds", None)
         if (
             size > MOST_CHARACTERS
-            and isinstance(getattr(answer, "samples_seconds", None), np.ndarray)
             and isinstance(answer, Result)
+            and isinstance(samples, np.ndarray)
         ):
-            thinned = {"samples_seconds": thin(answer.samples_seconds)}  # type: ignore[attr-defined]
-            kept = {**_keep(dataclasses.replace(answer, **thinned)), "thinned": True}  # type: ignore[type-var]
+            fewer = dataclasses.replace(answer, samples_seconds=thin(samples))  # type: ignore[type-var]
+            kept = {**_keep(fewer), "thinned": True}
             size = len(json.dumps(kept, allow_nan=False))
         if size > MOST_CHARACTERS:
             raise NotKeptError(
@@ -84,12 +105,15 @@ def keep(answer: Any, is_file: bool = False) -> Kept:
 
 
 def _keep(answer: Any) -> Kept:
-    from gpulab.kernels.simulation.source import plain_function
-
-    function = plain_function(answer) if not isinstance(answer, Result) else None
-    if isinstance(function, types.FunctionType):
-        return _keep_function(function)
-    return {"kind": "value", "value": _Encoder().encode(answer)}
+    function = None if isinstance(answer, Result) else plain_function(answer)
+    if not isinstance(function, types.FunctionType):
+        return {"kind": "value", "value": Encoder().encode(answer)}
+    parts = _Source()
+    try:
+        name = parts.function(function)
+    except SyntaxError as error:  # such as a nonlocal of the function around it
+        raise NotKeptError(f"its source is not valid on its own ({error.msg})") from error
+    return {"kind": "code", "name": name, "source": parts.text(), "values": parts.values}
 
 
 def _keep_file(answer: Any) -> Kept:
@@ -101,114 +125,80 @@ def _keep_file(answer: Any) -> Kept:
     return {"kind": "file", "text": file.read_text(encoding="utf-8")}
 
 
-class _Encoder:
+class Encoder:
     """Values as JSON that keeps their exact types; counts as it goes, so that a giant list ends
     early.
+
+    Parameters
+    ----------
+    message : bool
+        The values are on their way to the process of an answer or back: also whole arrays, tensors,
+        and the names of what cannot be sent.
     """
 
-    def __init__(self) -> None:
-        self.parts = 0
+    def __init__(self, message: bool = False) -> None:
+        self._message, self._parts = message, 0
 
     def encode(self, value: Any, depth: int = 0) -> Any:
-        self.parts += 1
-        if self.parts > _MOST_PARTS or depth > _DEEPEST:
+        """Return a value as JSON; ``NotKeptError`` where it cannot be stored."""
+        self._parts += 1
+        if self._parts > _MOST_PARTS or depth > _DEEPEST:
             raise NotKeptError("it has too many parts, or they are nested too deeply")
         kind = type(value)
-        if value is None or kind is bool or kind is int:
-            if kind is int and abs(value).bit_length() > 3 * _MOST_DIGITS:
+        if value is None or kind is bool:
+            return value
+        if kind is int:
+            if abs(value).bit_length() > 3 * _MOST_DIGITS:
                 raise NotKeptError("it holds a whole number of more than 4,000 digits")
             return value
         if kind is str:
             if len(value) > MOST_CHARACTERS:
                 raise NotKeptError(f"it holds a text of {len(value):,} characters")
             return value.encode("utf-8", "replace").decode()
-        if kind is float:
-            return value if math.isfinite(value) else {"t": "float", "v": repr(value)}
-        return self._tagged(value, kind, depth)
+        if kind is float and math.isfinite(value):
+            return value
+        if kind in _TEXTS and not (kind is bytes and len(value) > MOST_CHARACTERS):
+            return {"t": kind.__name__, "v": _TEXTS[kind][0](value)}
+        return {"t": kind.__name__, **self._tagged(value, kind, depth + 1)}
 
-    def _tagged(self, value: Any, kind: type, depth: int) -> Any:
-        inner = depth + 1
+    def _tagged(self, value: Any, kind: type, depth: int) -> Kept:
+        """Return what stands beside the type, or in place of it."""
         if kind in (tuple, list, set, frozenset):
             if len(value) > _MOST_PARTS:
                 raise NotKeptError(f"it has {len(value):,} parts")
             items = sorted(value, key=repr) if kind in (set, frozenset) else value
-            return {"t": kind.__name__, "v": [self.encode(item, inner) for item in items]}
+            return {"v": [self.encode(item, depth) for item in items]}
         if kind is dict:
-            return {
-                "t": "dict",
-                "v": [
-                    [self.encode(key, inner), self.encode(item, inner)]
-                    for key, item in value.items()
-                ],
-            }
-        if kind is bytes and len(value) <= MOST_CHARACTERS:
-            return {"t": "bytes", "v": base64.b64encode(value).decode()}
-        if kind is complex:
-            return {
-                "t": "complex",
-                "v": [self.encode(value.real, inner), self.encode(value.imag, inner)],
-            }
-        if value is Ellipsis:
-            return {"t": "..."}
-        if kind is range:
-            return {"t": "range", "v": [value.start, value.stop, value.step]}
+            pairs = value.items()
+            return {"v": [[self.encode(k, depth), self.encode(item, depth)] for k, item in pairs]}
         if isinstance(value, Result) and _OWN_MODULE.fullmatch(kind.__module__):
-            return {
-                "t": "result",
-                "module": kind.__module__,
-                "class": kind.__qualname__,
-                "v": value.to_dict(),
-            }
+            name = {"module": kind.__module__, "class": kind.__qualname__}
+            return {"t": "result", **name, "v": value.to_dict()}
         if kind is np.ndarray or isinstance(value, np.generic):
-            return self._array(np.asarray(value), kind is np.ndarray, inner)
+            return self._array(np.asarray(value), "array" if kind is np.ndarray else "scalar")
+        if self._message and kind.__name__ == "Tensor" and kind.__module__ == "torch":
+            numbers = value.float() if str(value.dtype) == "torch.bfloat16" else value
+            return self._array(numbers.detach().cpu().numpy(), "tensor")
+        if self._message:
+            return {"t": "other", "v": kind.__name__}
         raise NotKeptError(f"{with_article(kind.__name__)} cannot be stored")
 
-    def _array(self, array: np.ndarray, whole: bool, depth: int) -> Any:
-        if (
-            array.dtype.kind not in _NUMPY
-            or array.dtype.itemsize
-            > np.dtype(complex if array.dtype.kind == "c" else float).itemsize
-        ):
+    def _array(self, array: np.ndarray, tag: str) -> Kept:
+        # of the kinds and sizes that every machine has
+        widest = np.dtype(complex if array.dtype.kind == "c" else float).itemsize
+        if array.dtype.kind not in _NUMPY or array.dtype.itemsize > widest:
+            if self._message:
+                return {"t": "other", "v": "ndarray"}
             raise NotKeptError(f"an array of {array.dtype} cannot be stored")
-        if array.size > _MOST_PARTS:
+        if array.size > _MOST_PARTS and not self._message:
             raise NotKeptError(f"it holds an array of {array.size:,} numbers")
-        numbers = [self.encode(item, depth) for item in array.ravel().tolist()]
         return {
-            "t": "array" if whole else "scalar",
+            "t": tag,
             "dtype": array.dtype.str,
             "shape": list(array.shape),
-            "v": numbers,
+            "data": base64.b64encode(array.tobytes()).decode(),
+            "sealed": not array.flags.writeable,
         }
-
-
-class Message(_Encoder):
-    """Values on their way to the process of an answer and back: also whole arrays, tensors, and the
-    names of what cannot be sent.
-    """
-
-    def _tagged(self, value: Any, kind: type, depth: int) -> Any:
-        tensor = type(value).__name__ == "Tensor" and kind.__module__ == "torch"
-        if tensor:
-            value = (
-                (value.float() if str(value.dtype) == "torch.bfloat16" else value)
-                .detach()
-                .cpu()
-                .numpy()
-            )
-        if isinstance(value, np.ndarray) and value.dtype.kind in _NUMPY:
-            data = base64.b64encode(value.tobytes()).decode()
-            sealed = not value.flags.writeable
-            return {
-                "t": "tensor" if tensor else "array",
-                "dtype": value.dtype.str,
-                "shape": list(value.shape),
-                "data": data,
-                "sealed": sealed,
-            }
-        try:
-            return super()._tagged(value, kind, depth)
-        except NotKeptError:
-            return {"t": "other", "v": kind.__name__}
 
 
 def decode(kept: Any, depth: int = 0) -> Any:
@@ -225,24 +215,17 @@ def decode(kept: Any, depth: int = 0) -> Any:
         raise NotKeptError(f"the file is damaged here: {message_of(error)}") from error
 
 
-def _several(kind: Callable[[Any], Any]) -> Callable[[Kept, int], Any]:
-    return lambda kept, depth: kind(decode(item, depth) for item in kept["v"])
-
-
 def _decode_array(kept: Kept, depth: int) -> Any:
-    dtype = np.dtype(kept["dtype"])
-    shape = kept["shape"]
-    if (
-        dtype.kind not in _NUMPY
-        or len(kept.get("v", ())) > _MOST_PARTS
-        or not all(type(side) is int and side >= 0 for side in shape)
-    ):
+    dtype, shape = np.dtype(kept["dtype"]), kept["shape"]
+    sides = all(type(side) is int and side >= 0 for side in shape)
+    if dtype.kind not in _NUMPY or len(kept.get("v", ())) > _MOST_PARTS or not sides:
         raise NotKeptError(f"the file is damaged here: an array of {dtype}")
     if "data" in kept:
-        array = np.frombuffer(base64.b64decode(kept["data"], validate=True), dtype).reshape(shape)
+        array = np.frombuffer(base64.b64decode(kept["data"], validate=True), dtype)
         array = array if kept["sealed"] is True else array.copy()
-    else:
-        array = np.array([decode(item, depth) for item in kept["v"]], dtype=dtype).reshape(shape)
+    else:  # as earlier versions kept it
+        array = np.array([decode(item, depth) for item in kept["v"]], dtype=dtype)
+    array = array.reshape(shape)
     if kept["t"] == "tensor":
         import torch
 
@@ -252,15 +235,19 @@ def _decode_array(kept: Kept, depth: int) -> Any:
 
 # Tag -> what reads the value behind it.
 _READERS: dict[str, Callable[[Kept, int], Any]] = {
-    **{kind.__name__: _several(kind) for kind in (tuple, list, set, frozenset)},
+    **{
+        kind.__name__: (
+            lambda kept, depth, kind=kind: kind(decode(item, depth) for item in kept["v"])
+        )
+        for kind in (tuple, list, set, frozenset)
+    },
     "dict": lambda kept, depth: {
         decode(key, depth): decode(item, depth) for key, item in kept["v"]
     },
-    "float": lambda kept, depth: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[kept["v"]],
-    "bytes": lambda kept, depth: base64.b64decode(kept["v"], validate=True),
-    "complex": lambda kept, depth: complex(*(decode(part, depth) for part in kept["v"])),
-    "...": lambda kept, depth: ...,
-    "range": lambda kept, depth: range(*kept["v"]),
+    **{
+        kind.__name__: (lambda kept, depth, read=read: read(kept["v"]))
+        for kind, (_, read) in _TEXTS.items()
+    },
     "array": _decode_array,
     "scalar": _decode_array,
     "tensor": _decode_array,
@@ -295,33 +282,15 @@ def restore_result(kept: Any) -> Any:
     try:
         # what a package offers may be in another of its files than in the version that kept it
         found = getattr(importlib.import_module(package), name, None)
-        if found is None:
-            found = getattr(importlib.import_module(kept["module"]), name, None)
+        found = found or getattr(importlib.import_module(kept["module"]), name, None)
+        is_own = isinstance(found, type) and f"{found.__module__}.".startswith(f"{package}.")
+        if not is_own or not issubclass(found, Result):
+            raise NotKeptError("the file is damaged here: expected a result of gpulab's")
+        return found.from_dict(kept.get("v"))
     except ImportError as error:
         raise NotKeptError(f"this version of gpulab has no {kept['module']}") from error
-    if not (
-        isinstance(found, type)
-        and issubclass(found, Result)
-        and f"{found.__module__}.".startswith(f"{package}.")
-    ):
-        raise NotKeptError("the file is damaged here: expected a result of gpulab's")
-    try:
-        return found.from_dict(kept.get("v"))
     except RecordingError as error:
         raise NotKeptError(message_of(error)) from error
-
-
-# -- functions
-# --------------------------------------------------------------------------------------------------
-
-
-def _keep_function(function: types.FunctionType) -> Kept:
-    parts = _Source()
-    try:
-        name = parts.function(function)
-    except SyntaxError as error:  # such as a nonlocal of the function around it
-        raise NotKeptError(f"its source is not valid on its own ({error.msg})") from error
-    return {"kind": "code", "name": name, "source": parts.text(), "values": parts.values}
 
 
 class _Source:
@@ -334,17 +303,11 @@ class _Source:
         self.definitions: dict[str, str] = {}
         self.values: dict[str, Any] = {}
         self._meant: dict[str, Any] = {}
-        self._encoder = _Encoder()
+        self._encoder = Encoder()
 
     def text(self) -> str:
-        return (
-            "\n\n\n".join(
-                part
-                for part in ("\n".join(self.imports.values()), *self.definitions.values())
-                if part
-            )
-            + "\n"
-        )
+        parts = ("\n".join(self.imports.values()), *self.definitions.values())
+        return "\n\n\n".join(filter(None, parts)) + "\n"
 
     def function(self, function: types.FunctionType) -> str:
         """Take in the answer itself; return the name that it has in the text."""
@@ -381,29 +344,23 @@ class _Source:
                 raise NotKeptError(f"it needs the name {name}: {error}") from error
 
     def _define(self, name: str, value: Any) -> None:
-        from gpulab.parallel.script import source_of
-
         self._meant[name] = value
         try:
-            source = source_of(value)
+            source = script.source_of(value)
         except InputError as error:
             found = _class_source(value) if inspect.isclass(value) else None
             if found is None:
                 raise NotKeptError(f"the source of {value.__name__} is not available") from error
             source = found
         self._needs(value, source)
-        self.definitions[name] = (
-            source.rstrip()
-            if value.__name__ == name
-            else f"{source.rstrip()}\n\n\n{name} = {value.__name__}"
-        )
+        alias = "" if value.__name__ == name else f"\n\n\n{name} = {value.__name__}"
+        self.definitions[name] = f"{source.rstrip()}{alias}"
 
     def _needs(self, value: Any, source: str) -> None:
-        from gpulab.parallel.script import FLAGS, global_names, meaning
-
-        for name in dict.fromkeys(global_names(compile(source, "<answer>", "exec", FLAGS))):
+        code = compile(source, "<answer>", "exec", script.FLAGS)
+        for name in dict.fromkeys(script.global_names(code)):
             try:
-                found, meant = meaning(value, name)
+                found, meant = script.meaning(value, name)
             except ValueError:  # a name of the enclosing function that has no value yet
                 continue
             if found and meant is not value:
@@ -435,14 +392,11 @@ def _import(name: str, value: Any) -> str | None:
     """Return the line that gives the name its meaning in a fresh process, or None where none
     does.
     """
-    from gpulab import kernels
-    from gpulab.parallel.script import import_of
-
     # A kernel's own names come from gpulab, which has them with and without Numba.
     if name in kernels.__all__ and getattr(kernels, name, None) is value:
         return f"from gpulab.kernels import {name}"
     try:
-        return import_of(name, value)
+        return script.import_of(name, value)
     except InputError as error:
         raise NotKeptError(f"it needs {name}, a module of your own") from error
 
@@ -511,11 +465,8 @@ def outline(kept: Any, label: str) -> types.FunctionType | None:
     name, tree, names = _parts(kept, label)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     for node in functions:
-        node.decorator_list, node.args.defaults, node.args.kw_defaults = (
-            [],
-            [],
-            [None] * len(node.args.kwonlyargs),
-        )
+        node.decorator_list, node.args.defaults = [], []
+        node.args.kw_defaults = [None] * len(node.args.kwonlyargs)
         vars(node).update(type_params=[])
     body = [node for node in tree.body if node in functions or _is_harmless(node)]
     _run(ast.Module(body, []), label, names)
@@ -545,17 +496,10 @@ def _run(tree: ast.Module, label: str, names: dict[str, Any]) -> None:
 
 def _parts(kept: Any, label: str) -> tuple[str, ast.Module, dict[str, Any]]:
     """Return the name of a kept function, the tree of its source, and the values that it needs."""
-    name, source, values = (
-        (kept.get(key) for key in ("name", "source", "values"))
-        if isinstance(kept, dict)
-        else (None, None, None)
-    )
-    if (
-        not isinstance(name, str)
-        or not isinstance(source, str)
-        or not isinstance(values, dict)
-        or kept.get("kind") != "code"
-    ):
+    if not isinstance(kept, dict) or kept.get("kind") != "code":
+        raise NotKeptError("the file is damaged here: an unknown kind of answer")
+    name, source, values = (kept.get(key) for key in ("name", "source", "values"))
+    if not (isinstance(name, str) and isinstance(source, str) and isinstance(values, dict)):
         raise NotKeptError("the file is damaged here: an unknown kind of answer")
     names = {"__name__": "__main__", **{str(key): decode(value) for key, value in values.items()}}
     file = f"<answer to {label}>"

@@ -14,7 +14,7 @@ from gpulab import _given, devices
 from gpulab.errors import GpulabError, MissingLibraryError
 from gpulab.evidence import Evidence
 from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python
-from gpulab.lessons._recorded import recorded_gpus, with_captions
+from gpulab.lessons._material import NOT_YET, badge_line, recorded_gpus, with_captions
 from gpulab.recorder import Case, experiments
 from gpulab.results import Result
 from gpulab.units import (
@@ -42,22 +42,21 @@ _SHARE_OF_FREE = 0.25
 _SHOWN_NOTES = ("throttled", "unstable", "contended", "no-interval")
 
 
+def _of(simulation: Simulation, kind: str, space: str = "global") -> list[Any]:
+    return [a for a in simulation.accesses if (a.space, a.kind) == (space, kind)]
+
+
 def _mean(space: str, kind: str, what: str) -> Callable[[Simulation], str]:
     """Return what gives the mean of a count over the requests of one kind, loads and stores
     apart.
     """
 
     def words(simulation: Simulation) -> str:
-        found = [a for a in simulation.accesses if (a.space, a.kind) == (space, kind)]
+        found = _of(simulation, kind, space)
         requests = sum(a.requests for a in found)
         return f"{sum(getattr(a, what) for a in found) / requests:.3g}" if requests else ""
 
     return words
-
-
-def _atomics(simulation: Simulation) -> str:
-    atomic = (a for a in simulation.accesses if (a.space, a.kind) == ("global", "atomic"))
-    return f"{sum(a.requests for a in atomic):,}"
 
 
 _COUNTS: Mapping[str, Callable[[Simulation], str]] = {
@@ -66,7 +65,7 @@ _COUNTS: Mapping[str, Callable[[Simulation], str]] = {
     "wavefronts a shared load": _mean("shared", "load", "wavefronts"),
     "wavefronts a shared store": _mean("shared", "store", "wavefronts"),
     "divergent branches": lambda s: f"{s.totals.divergent_branches:,}",
-    "atomics on global memory": _atomics,
+    "atomics on global memory": lambda s: f"{sum(a.requests for a in _of(s, 'atomic')):,}",
     "moved": lambda s: format_bytes(s.totals.global_bytes_moved),
     "shared wavefronts": lambda s: f"{s.totals.shared_wavefronts:,}",
 }
@@ -135,19 +134,6 @@ class LadderTable(Result):
     evidence: Evidence
     times: Evidence | None
 
-    def of(self, rung: str) -> Simulation:
-        """Return the microscope's counts for a rung.
-
-        Raises
-        ------
-        KeyError
-            If the ladder has no such rung.
-        """
-        for row in self.rows:
-            if row.rung == rung and row.simulation is not None:
-                return row.simulation
-        raise KeyError(rung)
-
     def __repr__(self) -> str:
         times = (
             "times: not recorded yet"
@@ -160,32 +146,22 @@ class LadderTable(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per rung."""
+        """Return one row per rung, with the counts that differ between the rungs."""
+        counted = any(row.simulation is not None for row in self.rows)
+        counts = _COLUMNS.get(self.family, ()) if counted else ()
         time = "time" if self.times is None else f"{self.times.badge}: time, n = {self.timed_n:,}"
-        counts = (f"{name}, n = {self.n:,}" for name in self._columns)
-        return ("rung", "what is new", *counts, time), [self._cells(row) for row in self.rows]
+        rows = []
+        for row in self.rows:
+            sizes = ("" if row.simulation is None else _COUNTS[c](row.simulation) for c in counts)
+            name = row.rung.removeprefix(f"{self.family}-")
+            rows.append((name, row.summary, *sizes, self._time(row)))
+        return ("rung", "what is new", *(f"{c}, n = {self.n:,}" for c in counts), time), rows
 
-    @property
-    def _columns(self) -> tuple[str, ...]:
-        """The counts that differ between the rungs; none where no rung is counted."""
-        return (
-            _COLUMNS.get(self.family, ())
-            if any(row.simulation is not None for row in self.rows)
-            else ()
-        )
-
-    def _cells(self, row: Climb) -> tuple[str, ...]:
+    def _time(self, row: Climb) -> str:
+        if row.seconds is None:
+            return NOT_YET
         notes = f" ({', '.join(row.notes)})" if row.notes else ""
-        time = (
-            "not recorded yet"
-            if row.seconds is None
-            else f"{format_seconds(row.seconds)}, {self._reached(row, row.seconds)}{notes}"
-        )
-        counts = (
-            "" if row.simulation is None else _COUNTS[name](row.simulation)
-            for name in self._columns
-        )
-        return row.rung.removeprefix(f"{self.family}-"), row.summary, *counts, time
+        return f"{format_seconds(row.seconds)}, {self._reached(row, row.seconds)}{notes}"
 
     def _reached(self, row: Climb, seconds: float) -> str:
         """The rate that decides: of a matmul FLOPs, and the share of the library's rate; of the
@@ -201,18 +177,14 @@ class LadderTable(Result):
         )
         return format_flops_per_second(row.flops / seconds) + share
 
-    def caption_of_times(self) -> str:
-        """Return the source of the times."""
-        if self.times is None:
-            return "times: not recorded yet"
-        badge, _, rest = self.times.sentence.partition(" ")
-        return f"{badge} · the times: {rest}"
-
     def caption(self) -> str:
         """Return the evidence of the counts and of the times, one line each."""
+        times = "times: not recorded yet"
+        if self.times is not None:
+            times = badge_line(self.times, "the times")
         if all(row.simulation is None for row in self.rows):
-            return self.caption_of_times()
-        return f"{self.evidence.sentence} · counted at n = {self.n:,}\n{self.caption_of_times()}"
+            return times
+        return f"{self.evidence.sentence} · counted at n = {self.n:,}\n{times}"
 
     def _repr_html_(self) -> str:
         return with_captions(self)
@@ -260,16 +232,15 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Ladde
 
     def row(name: str, summary: str, simulation: Simulation | None, rung: Any) -> Climb:
         timing = found.get(name)
-        notes = (
-            ()
-            if timing is None
-            else tuple(
-                code for code in _SHOWN_NOTES if code in {note.code for note in timing.notes}
-            )
-        )
-        seconds = None if timing is None else timing.median_seconds
+        codes = () if timing is None else {note.code for note in timing.notes}
         return Climb(
-            name, summary, simulation, seconds, rung.flops(timed_n), rung.nbytes(timed_n), notes
+            name,
+            summary,
+            simulation,
+            None if timing is None else timing.median_seconds,
+            rung.flops(timed_n),
+            rung.nbytes(timed_n),
+            tuple(code for code in _SHOWN_NOTES if code in codes),
         )
 
     rows = [
@@ -316,13 +287,10 @@ def _recorded(recording: Recording, family: str, n: int) -> dict[str, Any]:
     """Return the timing of each rung's source as it stands; a recording that was cut short may hold
     only the first of them.
     """
-    entries = [
-        entry
-        for entry in recording.select(EXPERIMENT, family=family, n=n)
-        if not entry.params.get("options")
-    ]
     return {
-        str(entry.params["rung"]): entry.timing for entry in entries if entry.timing is not None
+        str(entry.params["rung"]): entry.timing
+        for entry in recording.select(EXPERIMENT, family=family, n=n)
+        if entry.timing is not None and not entry.params.get("options")
     }
 
 
@@ -346,14 +314,8 @@ def _largest(first: Rung, seconds: float, where: devices.Device) -> int:
     smaller arrays), so nothing has to be run to know that it would be far too long.
     """
     _, smallest, *larger = first.sizes
-    room = min(
-        (
-            _SHARE_OF_FREE * free
-            for free in map(free_bytes, (devices.Device("cpu"), where))
-            if free is not None
-        ),
-        default=math.inf,
-    )
+    free = map(free_bytes, (devices.Device("cpu"), where))
+    room = min((_SHARE_OF_FREE * each for each in free if each is not None), default=math.inf)
     for n in sorted(larger, reverse=True):
         growth = max(
             count(n) / count(smallest) for count in (first.flops, first.nbytes) if count(smallest)
@@ -391,6 +353,13 @@ class Uncompiled(Result):
         return ("not compiled here",), [(self.sentence,)]
 
 
+def _uncompiled(error: MissingLibraryError) -> Uncompiled:
+    evidence = Evidence.modelled(
+        "nothing: no compiler is installed", "the compiler's own log, if available"
+    )
+    return Uncompiled(str(error), {}, evidence)
+
+
 def compiled(source: Any, *args: Any, arch: str = "sm_90") -> CompiledModule | Uncompiled:
     """Compile CUDA C++ or a Python kernel to get its facts; without a compiler, return a result
     with a sentence that says so.
@@ -411,42 +380,31 @@ def compiled(source: Any, *args: Any, arch: str = "sm_90") -> CompiledModule | U
         If an argument is not what it should be.
     """
     try:
-        return (
-            compile_python(source, *args, arch=arch)
-            if callable(source)
-            else compile_cuda(source, arch=arch)
-        )
+        if callable(source):
+            return compile_python(source, *args, arch=arch)
+        return compile_cuda(source, arch=arch)
     except MissingLibraryError as error:
-        return Uncompiled(
-            str(error),
-            {},
-            Evidence.modelled(
-                "nothing: no compiler is installed", "the compiler's own log, if available"
-            ),
-        )
+        return _uncompiled(error)
 
 
 @dataclass(frozen=True)
 class Instructions(Result):
-    """The counts of some instructions in machine code, or the reason why there are none."""
+    """The counts of some instructions in machine code."""
 
-    counts: Mapping[str, int]
-    sentence: str
+    columns = {
+        "instruction": lambda pair: pair[0],
+        "occurrences in the code": lambda pair: pair[1],
+    }
+    rows_from = "counts"
+
+    counts: tuple[tuple[str, int], ...]
     evidence: Evidence
 
     def __repr__(self) -> str:
-        return ", ".join(f"{name}: {count}" for name, count in self.counts.items()) or self.sentence
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per instruction."""
-        if not self.counts:
-            return ("not compiled here",), [(self.sentence,)]
-        return ("instruction", "occurrences in the code"), [
-            (name, str(count)) for name, count in self.counts.items()
-        ]
+        return ", ".join(f"{name}: {count}" for name, count in self.counts)
 
 
-def instructions(source: str, *names: str, arch: str = "sm_90") -> Instructions:
+def instructions(source: str, *names: str, arch: str = "sm_90") -> Instructions | Uncompiled:
     """Count instructions in the machine code of CUDA C++, such as "FFMA" (a float32 product and
     sum) or "HMMA" (a Tensor Core's).
 
@@ -464,14 +422,13 @@ def instructions(source: str, *names: str, arch: str = "sm_90") -> Instructions:
     InputError
         If an argument is not what it should be.
     """
+    try:
+        code = compile_cuda(source, arch=arch).sass
+    except MissingLibraryError as error:
+        return _uncompiled(error)
+    counts = ((name, len(re.findall(rf"\b{re.escape(name)}\b", code))) for name in names)
     evidence = Evidence.modelled(
         f"the code for {arch}, where each instruction counts once, however often it runs",
         "NVRTC and nvdisasm",
     )
-    try:
-        code = compile_cuda(source, arch=arch).sass
-    except MissingLibraryError as error:
-        return Instructions({}, str(error), evidence)
-    return Instructions(
-        {name: len(re.findall(rf"\b{re.escape(name)}\b", code)) for name in names}, "", evidence
-    )
+    return Instructions(tuple(counts), evidence)

@@ -1,6 +1,6 @@
 """The processes that check kept answers again, none of which runs a student's code except in a box.
 
-``Grader``, in the instructor's process, starts the *grading process*, which loads the libraries
+``grading``, in the instructor's process, starts the *grading process*, which loads the libraries
 once and forks a *judge* for each answer. The judge has limited memory and time, and runs the check.
 A plain value is decoded there, and a kernel is simulated from its text. Any other function lives in
 an *answer process*, in a box: the check calls it through messages of plain values, so it decides
@@ -28,15 +28,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from gpulab._files import TemporaryFolder
-from gpulab.lessons import _answers, _checks, checking, content
-from gpulab.lessons._torchrun import below, end_below
+from gpulab.lessons import _answers, _box, checking, content
+from gpulab.lessons._material import claims_below
 from gpulab.lessons.content import Exercise, NotAttempted, Nothing, Refused
+from gpulab.lessons.parallel_checks import below, end_below
 
 FORKS = sys.platform == "linux"
 OPEN, CODE, CHECK = "open", "code", "check"
@@ -93,71 +93,58 @@ def is_code(exercise: Exercise, kept: Mapping[str, Any]) -> bool:
     return exercise.answer_is_file or kept.get("kind") in ("code", "file")
 
 
-class Grader:
-    """The grading process; ``with Grader() as ask: ask(job)``. It is started when it is needed, and
+@contextlib.contextmanager
+def grading() -> Iterator[Callable[[Mapping[str, Any]], Outcome]]:
+    """Give what returns the outcome of a job. The grading process is started when it is needed, and
     again if it has ended.
     """
+    process: subprocess.Popen[str] | None = None
+    lines: queue.Queue[str] = queue.Queue()
+    # which the next run removes if this process is killed
+    folder = TemporaryFolder("grades")
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        # which the next run removes if this process is killed
-        self._folder = TemporaryFolder("grades")
+    def start() -> subprocess.Popen[str]:
+        nonlocal process, lines
+        end()
+        lines = queue.Queue()
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", "from gpulab.lessons._grader import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+            cwd=folder.name,
+            env=_environment(folder.name),
+            start_new_session=os.name == "posix",
+        )
+        threading.Thread(target=_listen, args=(process, lines), daemon=True).start()
+        return process
 
-    def __enter__(self) -> Grader:
-        return self
+    def end() -> None:
+        if process is not None:
+            end_below(process.pid)
+            process.kill()
+            process.wait()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop()
-        self._folder.cleanup()
-
-    def __call__(self, job: Mapping[str, Any]) -> Outcome:
-        """Return the outcome of one job."""
+    def ask(job: Mapping[str, Any]) -> Outcome:
         job = {**job, "job": secrets.token_hex(16)}
+        alive = process if process is not None and process.poll() is None else None
         try:
-            process = self._started()
-            assert process.stdin is not None
-            print(json.dumps(job), file=process.stdin, flush=True)
-            found = _parsed(
-                self._lines.get(timeout=float(job["seconds"]) + _START_SECONDS),
-                job,
-                {"state", "message", "by"},
-            )
+            print(json.dumps(job), file=(alive or start()).stdin, flush=True)
+            answer = lines.get(timeout=float(job["seconds"]) + _START_SECONDS)
+            found = _parsed(answer, job, {"state", "message", "by"})
         except (OSError, queue.Empty, ValueError):
-            self._stop()
+            end()
             return {"state": OPEN, "message": LOST, "by": ""}
         if not FORKS:
-            self._stop()
+            end()
         return {name: str(value) for name, value in found.items()}
 
-    def _started(self) -> subprocess.Popen[str]:
-        if self._process is None or self._process.poll() is not None:
-            self._stop()
-            self._lines: queue.Queue[str] = queue.Queue()
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", "from gpulab.lessons._grader import main; main()"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                encoding="utf-8",
-                cwd=self._folder.name,
-                env=_environment(self._folder.name),
-                start_new_session=os.name == "posix",
-            )
-            threading.Thread(target=_listen, args=(self._process, self._lines), daemon=True).start()
-        return self._process
-
-    def _stop(self) -> None:
-        """End the process and all that it started."""
-        if self._process is not None:
-            end_below(self._process.pid)
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+    with folder:
+        try:
+            yield ask
+        finally:
+            end()
 
 
 def _listen(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
@@ -189,24 +176,18 @@ def _environment(folder: str) -> dict[str, str]:
 
 def main() -> None:
     """Serve jobs until standard input ends."""
-    jobs, outcomes = (
-        os.fdopen(os.dup(0), encoding="utf-8"),
-        os.fdopen(os.dup(1), "w", encoding="utf-8"),
-    )
+    jobs = os.fdopen(os.dup(0), encoding="utf-8")
+    outcomes = os.fdopen(os.dup(1), "w", encoding="utf-8")
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # what an answer prints or reads goes nowhere
         os.dup2(null, descriptor)
     box = False
     if FORKS:
-        from gpulab.lessons import _box
-
         _box.adopt_orphans()
         box = _box.works(tempfile.mkdtemp())
-    from gpulab.lessons import _material
-
     # Which of the claims is impossible does not depend on the memory that they are made from;
     # measuring one takes seconds an answer.
-    _material._claims = _material._make_claims(_EXAMPLE_BYTES_PER_SECOND)
+    content.KEPT["claims"] = claims_below(_EXAMPLE_BYTES_PER_SECOND)
     for text in jobs:
         job = {**json.loads(text), "box": box}
         exercise = dataclasses.replace(
@@ -270,11 +251,8 @@ def _limit(memory_bytes: int, seconds: float) -> None:
         "CPU": int(4 * (seconds + _GRACE_SECONDS)) + 1,
     }.items():
         kind = getattr(resource, f"RLIMIT_{name}")
-        most = (
-            value
-            if resource.getrlimit(kind)[1] == resource.RLIM_INFINITY
-            else min(value, resource.getrlimit(kind)[1])
-        )
+        limit = resource.getrlimit(kind)[1]
+        most = value if limit == resource.RLIM_INFINITY else min(value, limit)
         resource.setrlimit(kind, (most, most))
 
 
@@ -387,7 +365,7 @@ def _judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
         return {"state": OPEN, "message": str(error), "by": ""}
     except Refused as refusal:
         return {"state": "wrong", "message": str(refusal), "by": by}
-    result = _checks._examine(exercise, answer)
+    result = checking.examine(exercise, answer)
     return {"state": result.state, "message": result.message[:_LONGEST_MESSAGE], "by": by}
 
 
@@ -410,7 +388,7 @@ class function:  # noqa: N801 - as messages name what a learner wrote
     def __call__(self, *args: Any) -> Any:
         if self._child is None:
             self._child = _in_answer(self._job, self._exercise)
-        self._child.ask([_answers.Message().encode(each) for each in args])
+        self._child.ask([_answers.Encoder(message=True).encode(each) for each in args])
         found = _answered(self._child, self._job, {"value", "after"})
         for place, after in found["after"]:
             if isinstance(args[place], dict):
@@ -446,8 +424,6 @@ def _in_answer(job: Mapping[str, Any], exercise: Exercise) -> _Child:
 
     def work(file: IO[str]) -> None:
         if job["box"]:
-            from gpulab.lessons import _box
-
             _box.enter(folder)
             _move(str(Path.cwd()))
         for text in [""] if exercise.live else file:
@@ -469,15 +445,15 @@ def _in_answer(job: Mapping[str, Any], exercise: Exercise) -> _Child:
         if not answers:
             answers.append(_restored(job, exercise, _answers.restore))
         if exercise.live:
-            result = _checks._examine(exercise, answers[0])
+            result = checking.examine(exercise, answers[0])
             return {"state": result.state, "message": result.message}
         given = json.loads(text)
         args = [_answers.decode(each) for each in given]
-        value = _answers.Message().encode(checking.call(answers[0], *args))
+        value = _answers.Encoder(message=True).encode(checking.call(answers[0], *args))
         after = [
             (k, now)
             for k, each in enumerate(args)
-            if (now := _answers.Message().encode(each)) != given[k]
+            if (now := _answers.Encoder(message=True).encode(each)) != given[k]
         ]
         return {"value": value, "after": after}
 

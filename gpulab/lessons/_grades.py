@@ -7,10 +7,10 @@ differences are listed.
 from __future__ import annotations
 
 import csv
-import dataclasses
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import time
@@ -20,12 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
+
 from gpulab import _given
 from gpulab._files import read_regular, write_atomically
 from gpulab.errors import InputError, kind_of, message_of, shown
 from gpulab.lessons import content
-from gpulab.lessons._grader import CODE, LOST, NO_BOX, Grader, Outcome, is_code
-from gpulab.lessons.classes import Classroom, Listing, Student, line
+from gpulab.lessons._grader import CODE, LOST, NO_BOX, Outcome, grading, is_code
+from gpulab.lessons._material import Listing
+from gpulab.lessons.classes import Classroom, Student, line
 from gpulab.results import Result
 from gpulab.units import plural
 
@@ -131,6 +134,11 @@ class StudentGrades(Result):
         """
         return [grade.id for grade in self.grades if grade.found == found]
 
+    @property
+    def differing(self) -> list[str]:
+        """The exercises of which the report claims another outcome."""
+        return [grade.id for grade in self.grades if grade.differs]
+
 
 @dataclass(frozen=True)
 class Grades(Result):
@@ -147,6 +155,19 @@ class Grades(Result):
         Those that counted.
     """
 
+    columns = {
+        "student": lambda s: s.name,
+        "points": lambda s: f"{s.points:g}",
+        "of": lambda s: f"{s.most:g}",
+        "": lambda s: f"{s.percent:.0f} %",
+        "passed": lambda s: len(s.ids(PASSED)),
+        "wrong": lambda s: ", ".join(s.ids(WRONG)),
+        "cannot be checked here": lambda s: ", ".join(s.ids(OPEN)),
+        "reported otherwise": lambda s: ", ".join(s.differing),
+        "predictions": lambda s: f"{s.predictions} of {s.questions}",
+    }
+    rows_from = "students"
+
     students: tuple[StudentGrades, ...]
     rubric: Rubric
     ran_code: bool
@@ -162,31 +183,7 @@ class Grades(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per student."""
-        headers = (
-            "student",
-            "points",
-            "of",
-            "",
-            "passed",
-            "wrong",
-            "cannot be checked here",
-            "reported otherwise",
-            "predictions",
-        )
-        rows = [
-            (
-                s.name,
-                f"{s.points:g}",
-                f"{s.most:g}",
-                f"{s.percent:.0f} %",
-                str(len(s.ids(PASSED))),
-                ", ".join(s.ids(WRONG)),
-                ", ".join(s.ids(OPEN)),
-                ", ".join(g.id for g in s.grades if g.differs),
-                f"{s.predictions} of {s.questions}",
-            )
-            for s in self.students
-        ]
+        headers, rows = super().table()
         return headers, rows or [("(no students)", *[""] * 8)]
 
     def caption(self) -> str:
@@ -229,33 +226,28 @@ class Grades(Result):
         checks now.
         """
         found = []
-        for id in dict.fromkeys(g.id for s in self.students for g in s.grades):
-            all_of = [
-                g
-                for s in self.students
-                for g in s.grades
-                if g.id == id and g.found in (PASSED, WRONG)
-            ]
-            wrong = [g.message for g in all_of if g.found == WRONG]
-            if wrong:
-                reason, count = Counter(wrong).most_common(1)[0]
-                found.append(
-                    (-len(wrong), id, (id, f"{len(wrong)} of {len(all_of)}", reason, str(count)))
-                )
+        for id in self._ids:
+            of_all = [g for s in self.students for g in s.grades if g.id == id]
+            judged = [g for g in of_all if g.found in (PASSED, WRONG)]
+            reasons = Counter(g.message for g in judged if g.found == WRONG)
+            if reasons:
+                ((reason, count),) = reasons.most_common(1)
+                wrong = reasons.total()
+                row = (id, f"{wrong} of {len(judged)}", reason, str(count))
+                found.append((-wrong, id, row))
         rows = tuple(row for *_, row in sorted(found))
         headers = ("", "wrong", "the most frequent reason", "how often")
-        return Listing(
-            f"{plural(len(rows), 'exercise')} with wrong answers",
-            headers,
-            rows,
-            ("(none)", "", "", ""),
-        )
+        title = f"{plural(len(rows), 'exercise')} with wrong answers"
+        return Listing(title, headers, rows, ("(none)", "", "", ""))
+
+    @property
+    def _ids(self) -> list[str]:
+        return list(dict.fromkeys(g.id for s in self.students for g in s.grades))
 
     def csv(self) -> str:
         """Return the grades as CSV: one row per student, one column per exercise; no text in it is
         read as a formula.
         """
-        ids = list(dict.fromkeys(g.id for s in self.students for g in s.grades))
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         head = [
@@ -270,26 +262,15 @@ class Grades(Result):
             "cannot be checked here",
             "reported otherwise",
         ]
-        writer.writerow([*head, *(f"exercise {id}" for id in ids)])
+        writer.writerow([*head, *(f"exercise {id}" for id in self._ids)])
         for s in self.students:
-            found = {g.id: g for g in s.grades}
-            words = [
-                " ".join(s.ids(WRONG)),
-                " ".join(s.ids(OPEN)),
-                " ".join(g.id for g in s.grades if g.differs),
-            ]
-            numbers = [
-                f"{s.points:g}",
-                f"{s.most:g}",
-                f"{s.percent:.1f}",
-                s.predictions,
-                len(s.ids(PASSED)),
-            ]
-            each = [
-                "" if id not in found or found[id].most == 0 else f"{found[id].points:g}"
-                for id in ids
-            ]
-            writer.writerow([_plain(s.name), _plain(", ".join(s.files)), *numbers, *words, *each])
+            found = {g.id: f"{g.points:g}" for g in s.grades if g.most}
+            words = (" ".join(each) for each in (s.ids(WRONG), s.ids(OPEN), s.differing))
+            totals = [f"{s.points:g}", f"{s.most:g}", f"{s.percent:.1f}"]
+            counts = [s.predictions, len(s.ids(PASSED))]
+            points = (found.get(id, "") for id in self._ids)
+            cells = [s.name, ", ".join(s.files), *totals, *counts, *words, *points]
+            writer.writerow([_plain(str(cell)) for cell in cells])
         return out.getvalue()
 
     def write_csv(self, path: str | os.PathLike[str]) -> Path:
@@ -393,56 +374,39 @@ def grade(
     _given.flag("grade", "trust_code", trust_code)
     rules = rubric if rubric is not None else Rubric()
     lessons = [lesson for lesson in content.lessons() if _counts(lesson, room, rules)]
-    exercises = [e for lesson in lessons for e in lesson.exercises.values() if rules.of(e.id) > 0]
+    exercises = {
+        id: e for lesson in lessons for id, e in lesson.exercises.items() if rules.of(id) > 0
+    }
     jobs: dict[str, dict[str, Any]] = {}
-    keys: dict[tuple[int, str], str] = {}
+    keys: list[dict[str, str]] = [{} for _ in room.students]
     for number, student in enumerate(room.students):
-        for check in student.report.checks:
-            known = next((e for e in exercises if e.id == check.id), None)
-            if (
-                student.undecided
-                or known is None
-                or known.unkept
-                or not isinstance(check.kept, dict)
-                or check.kept.get("kind") == "nothing"
-            ):
+        for check in () if student.undecided else student.report.checks:
+            known, kept = exercises.get(check.id), check.kept
+            if known is None or known.unkept or not isinstance(kept, dict):
                 continue
-            most = (
-                known.limit_seconds if seconds is None else min(float(seconds), known.limit_seconds)
-            )
+            if kept.get("kind") == "nothing":
+                continue
             job = {
                 "id": check.id,
-                "kept": check.kept,
+                "kept": kept,
                 "seen": check.seen if known.seen else None,
-                "seconds": most,
+                "seconds": min(float(seconds or math.inf), known.limit_seconds),
                 "memory_bytes": int(memory_bytes),
-                "code": is_code(known, check.kept),
+                "code": is_code(known, kept),
                 "trust": trust_code,
             }
             key = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
             jobs.setdefault(key, {**job, "students": []})["students"].append(number)
-            keys[number, check.id] = key
-    outcomes = _outcomes(
-        jobs,
-        run_code,
-        dict.fromkeys(range(len(room.students)), float(student_seconds)),
-        progress,
-        stop,
-    )
+            keys[number][check.id] = key
+    left = dict.fromkeys(range(len(room.students)), float(student_seconds))
+    outcomes = _outcomes(jobs, run_code, left, progress, stop)
     students = tuple(
-        _student(
-            student,
-            exercises,
-            lessons,
-            rules,
-            {id: outcomes[key] for (n, id), key in keys.items() if n == number},
-        )
-        for number, student in enumerate(room.students)
+        _student(student, exercises, lessons, rules, {id: outcomes[key] for id, key in own.items()})
+        for student, own in zip(room.students, keys, strict=True)
     )
     ran = run_code and all(outcome["message"] != NO_BOX for outcome in outcomes.values())
-    return Grades(
-        students, rules, ran, len(keys), len(jobs), tuple(lesson.notebook[:2] for lesson in lessons)
-    )
+    numbers = tuple(lesson.notebook[:2] for lesson in lessons)
+    return Grades(students, rules, ran, sum(map(len, keys)), len(jobs), numbers)
 
 
 def _outcomes(
@@ -453,23 +417,20 @@ def _outcomes(
     stop: Callable[[], bool] | None,
 ) -> dict[str, Outcome]:
     """Return the outcome of each different answer; ``left`` has the seconds of each student."""
-    import psutil
-
     found: dict[str, Outcome] = {}
-    with Grader() as ask:
+    with grading() as ask:
         for count, (key, job) in enumerate(jobs.items(), 1):
             # of equal answers, who has most time left
             begin, payer = time.monotonic(), max(job["students"], key=left.__getitem__)
+            why_not = _NOT_RUN if job["code"] and not run_code else ""
+            if not why_not and left[payer] <= 0:
+                why_not = _TOO_LONG
             if stop is not None and stop():
                 found[key] = {"state": OPEN, "message": _STOPPED, "by": ""}
                 continue
-            why_not = (
-                _NOT_RUN if job["code"] and not run_code else _TOO_LONG if left[payer] <= 0 else ""
-            )
             found[key] = {"state": OPEN, "message": why_not, "by": ""} if why_not else ask(job)
-            if "did not finish within" in found[key]["message"] and psutil.getloadavg()[0] > (
-                os.cpu_count() or 1
-            ):
+            late = "did not finish within" in found[key]["message"]
+            if late and psutil.getloadavg()[0] > (os.cpu_count() or 1):
                 found[key] = ask(job)  # once more: a busy machine is not the student's doing
             left[payer] -= time.monotonic() - begin
             if progress is not None:
@@ -482,81 +443,57 @@ def _counts(lesson: content.Lesson, room: Classroom, rules: Rubric) -> bool:
         return any(lesson.notebook.startswith(each) for each in rules.notebooks)
     # Run All alone leaves a revealed question without a prediction, and a hint an exercise without
     # an attempt.
-    worked_on = {c.id for s in room.students for c in s.report.checks if c.tried}
-    worked_on |= {
-        p.id for s in room.students for p in s.report.predictions if p.predicted is not None
-    }
-    return not worked_on.isdisjoint({*lesson.exercises, *lesson.questions})
+    return any(
+        (c.tried and c.id in lesson.exercises)
+        for student in room.students
+        for c in student.report.checks
+    ) or any(
+        (p.predicted is not None and p.id in lesson.questions)
+        for student in room.students
+        for p in student.report.predictions
+    )
 
 
 def _student(
     student: Student,
-    exercises: Sequence[content.Exercise],
+    exercises: Mapping[str, content.Exercise],
     lessons: Sequence[content.Lesson],
     rules: Rubric,
     outcomes: Mapping[str, Outcome],
 ) -> StudentGrades:
     checks = {check.id: check for check in student.report.checks}
     grades = []
-    for exercise in exercises:
-        check, outcome = checks.get(exercise.id), outcomes.get(exercise.id)
+    for id, exercise in exercises.items():
+        check, outcome = checks.get(id), outcomes.get(id)
         claimed = check.state if check is not None else NOT_ATTEMPTED
-        found, message, by = OPEN, exercise.unkept or "the report holds no answer", ""
+        found, by, message = OPEN, "", exercise.unkept or "the report holds no answer"
         if student.undecided:
             message = student.undecided
         elif check is None or (check.kept is None and claimed == NOT_ATTEMPTED):
             found, message = NOT_ATTEMPTED, ""
         elif outcome is not None:
             found, message, by = outcome["state"], outcome["message"], outcome["by"]
-        elif (
-            isinstance(check.kept, dict)
-            and isinstance(check.kept.get("reason"), str)
-            and not exercise.unkept
-        ):
-            message = check.kept["reason"]
+        elif isinstance(check.kept, dict) and not exercise.unkept:
+            message = str(check.kept.get("reason", message))
+        points = most = rules.of(id)
+        if found != PASSED:
+            points = 0.0
         # By what was found here: a report that gives one of these reasons itself would take the
         # exercise out of its points.
-        unpaid = found == OPEN and not student.undecided
-        payable = (
-            unpaid
-            and rules.open_share is not None
-            and (bool(exercise.unkept) or (outcome is not None and message == _NOT_RUN))
-        )
-        left_out = (
-            unpaid
-            and not payable
-            and (bool(exercise.unkept) or (outcome is not None and message in _NOT_THE_STUDENTS))
-        )
-        share = (
-            1.0
-            if found == PASSED
-            else (rules.open_share or 0.0)
-            if payable and claimed == PASSED
-            else 0.0
-        )
-        full = rules.of(exercise.id)
-        grades.append(
-            Grade(
-                exercise.id,
-                claimed,
-                found,
-                line(message, 600),
-                share * full,
-                0.0 if left_out else full,
-                by,
-            )
-        )
-    ids = [id for lesson in lessons for id in lesson.questions]
-    given = {
-        p.id
-        for p in student.report.predictions
-        if p.predicted is not None and not student.undecided
-    }
+        reason = exercise.unkept or (message if outcome is not None else "")
+        if found == OPEN and not student.undecided and reason:
+            if rules.open_share is not None and reason in (exercise.unkept, _NOT_RUN):
+                points = rules.open_share * most if claimed == PASSED else 0.0
+            elif reason in (exercise.unkept, *_NOT_THE_STUDENTS):
+                most = 0.0
+        grades.append(Grade(id, claimed, found, line(message, 600), points, most, by))
+    ids = {id for lesson in lessons for id in lesson.questions}
+    given = {p.id for p in student.report.predictions if p.predicted is not None}
     return StudentGrades(
         student.name,
         student.files,
         tuple(grades),
-        sum(id in given for id in ids),
+        0 if student.undecided else len(given & ids),
         len(ids),
         float(rules.prediction_points),
     )
@@ -612,24 +549,19 @@ class Rubric(Result):
                 "1. Pass one of these."
             )
         if self.notebooks or self.points:  # else the lessons need not load
-            self._refuse_unknown()
-
-    def _refuse_unknown(self) -> None:
-        numbers = [lesson.notebook[:2] for lesson in content.lessons()]
-        if not isinstance(self.notebooks, (tuple, list)) or not all(
-            each in numbers for each in self.notebooks
-        ):
-            raise InputError(
-                f"Rubric: notebooks={shown(self.notebooks)}; expected several of "
-                f'{", ".join(numbers)}. Pass them such as ("02", "03").'
-            )
-        known = {id for lesson in content.lessons() for id in lesson.exercises}
-        unknown = next((id for id in self.points if id not in known), None)
-        if unknown is not None:
-            raise InputError(
-                f"Rubric: there is no exercise {shown(unknown)}; expected the number in a "
-                "notebook, such as 09.3. Fix points."
-            )
+            numbers = [lesson.notebook[:2] for lesson in content.lessons()]
+            chosen = self.notebooks if isinstance(self.notebooks, (tuple, list)) else (None,)
+            if not all(each in numbers for each in chosen):
+                raise InputError(
+                    f"Rubric: notebooks={shown(self.notebooks)}; expected several of "
+                    f'{", ".join(numbers)}. Pass them such as ("02", "03").'
+                )
+            unknown = next((id for id in self.points if id not in content.exercises()), None)
+            if unknown is not None:
+                raise InputError(
+                    f"Rubric: there is no exercise {shown(unknown)}; expected the number in a "
+                    "notebook, such as 09.3. Fix points."
+                )
 
     def of(self, id: str) -> float:
         """Return the points of an exercise."""
@@ -655,23 +587,9 @@ class Rubric(Result):
             content = json.loads(read_regular(file))
             if not isinstance(content, dict):
                 raise InputError(f"it holds {kind_of(content)}")
-            strange = sorted(set(content) - {one.name for one in dataclasses.fields(cls)})
-            if strange:
-                raise InputError(f"{shown(strange[0])} is not a setting of a rubric")
+            return cls.from_dict({**cls().to_dict(), **content}, "rubric")
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(
                 f"Rubric.read: {shown(str(path))}: {message_of(error)}; expected JSON such as "
                 '{"exercise_points": 1, "prediction_points": 0.25}. Fix the file.'
-            ) from error
-        notebooks = content.get("notebooks", ())
-        try:
-            return cls(
-                **{
-                    **content,
-                    "notebooks": tuple(notebooks) if isinstance(notebooks, list) else notebooks,
-                }
-            )
-        except InputError as error:
-            raise InputError(
-                f"Rubric.read: {shown(str(path))}: {str(error).removeprefix('Rubric: ')}"
             ) from error

@@ -1,28 +1,29 @@
 """Idioms of other languages beside their line here; each row runs and is checked with NumPy.
 
 ``rosetta("MATLAB")`` gives the table of one language; ``rosetta("MATLAB").run()`` executes each row
-on this machine and says whether its result is the one that NumPy gives. The rows are in the modules
-``_idioms_*``.
+on this machine and says whether its result is the one that NumPy gives. The rows are in
+``course/10/idioms``.
 """
 
 from __future__ import annotations
 
+import functools
 import html
-import importlib
 import linecache
 import math
 import statistics
 import timeit
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpulab import _backends, devices
+import gpulab
+from gpulab import _backends, _given, devices
 from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Evidence
-from gpulab.lessons import other_libraries
+from gpulab.lessons import content
 from gpulab.results import Result
 from gpulab.timing.agreement import tolerance_for
 from gpulab.units import plural
@@ -81,7 +82,7 @@ class Idiom:
     theirs : str
         As that language writes it.
     here : str
-        Python that defines ``result``, run with the names of ``inputs``.
+        Python that defines ``result``, run with the names of ``_inputs``.
     waits : str
         What the host waits for in the line here.
     where : str
@@ -129,53 +130,36 @@ class Idiom:
 
 
 @dataclass(frozen=True)
-class IdiomRow(Result):
-    """One idiom as the table shows it.
-
-    Attributes
-    ----------
-    name, theirs, here, waits, where, leaves_out : str
-    """
-
-    name: str
-    theirs: str
-    here: str
-    waits: str
-    where: str
-    leaves_out: str
-
-
-@dataclass(frozen=True)
 class Rosetta(Result):
-    """The idioms of one language beside their lines here.
+    """Idioms of one language beside their lines here.
 
     Attributes
     ----------
     language : str
-    rows : tuple of IdiomRow
+    names : tuple of str
+        Of the idioms, in the order shown.
     """
 
+    columns = {
+        "{0.language}": lambda row: row.theirs,
+        "here": lambda row: row.here,
+        "what the host waits for": lambda row: row.waits,
+        "where the data are": lambda row: row.where,
+        "what is not the same": lambda row: row.leaves_out,
+    }
+    rows_from = "rows"
+
     language: str
-    rows: tuple[IdiomRow, ...]
+    names: tuple[str, ...]
+
+    @property
+    def rows(self) -> tuple[Idiom, ...]:
+        """The idioms."""
+        known = {each.name: each for each in _of(self.language)}
+        return tuple(known[name] for name in self.names)
 
     def __repr__(self) -> str:
-        return (
-            f"<{plural(len(self.rows), 'idiom')} of {self.language}: "
-            f"{', '.join(row.name for row in self.rows)}>"
-        )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row an idiom."""
-        headers = (
-            self.language,
-            "here",
-            "what the host waits for",
-            "where the data are",
-            "what is not the same",
-        )
-        return headers, [
-            (row.theirs, row.here, row.waits, row.where, row.leaves_out) for row in self.rows
-        ]
+        return f"<{plural(len(self.names), 'idiom')} of {self.language}: {', '.join(self.names)}>"
 
     def _repr_html_(self) -> str:
         """The table with code as code, and the three remarks of a row below one another."""
@@ -183,26 +167,11 @@ class Rosetta(Result):
             f'<th scope="col" style="{_CELL}">{html.escape(text)}</th>'
             for text in (self.language, "here", "remarks")
         )
-        body = "".join(self._html_row(row) for row in self.rows)
+        body = "".join(map(_html_row, self.rows))
         return (
             '<figure class="gpulab-result" style="margin:0;overflow-x:auto"><table '
             'style="margin:0;color:inherit">'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></figure>"
-        )
-
-    def _html_row(self, row: IdiomRow) -> str:
-        remarks = (("waits", row.waits), ("data", row.where), ("not the same", row.leaves_out))
-        words = "".join(
-            f"<div><strong>{name}:</strong> {html.escape(text)}</div>" for name, text in remarks
-        )
-        theirs, here = (
-            "".join(f"{_LINE}{html.escape(line) or '&nbsp;'}</div>" for line in code.split("\n"))
-            for code in (row.theirs, row.here)
-        )
-        return (
-            f'<tr><th scope="row" style="{_CODE}">{theirs}</th><td style="{_CODE}">{here}</td>'
-            "<td "
-            f'style="{_CELL};white-space:normal;overflow-wrap:anywhere;min-width:16em">{words}</td></tr>'
         )
 
     def only(self, *names: str) -> Rosetta:
@@ -213,14 +182,13 @@ class Rosetta(Result):
         InputError
             If the language has no such idiom.
         """
-        known = {row.name: row for row in self.rows}
-        unknown = [name for name in names if name not in known]
+        unknown = [name for name in names if name not in self.names]
         if unknown or not names:
             raise InputError(
                 f"only: {shown(unknown or names)}; expected names of {self.language}'s table: "
-                f"{', '.join(known)}. Pass some."
+                f"{', '.join(self.names)}. Pass some."
             )
-        return Rosetta(self.language, tuple(known[name] for name in names))
+        return Rosetta(self.language, names)
 
     def run(self, slow: bool = False) -> RosettaRun:
         """Execute each row on this machine and hold its result against NumPy.
@@ -230,14 +198,27 @@ class Rosetta(Result):
         slow : bool
             Also the rows that take seconds.
         """
-        known = {each.name: each for each in _of(self.language)}
-        found = [
-            execute(known[row.name]) for row in self.rows if slow or not known[row.name].seconds
-        ]
-        left_out = tuple(row.name for row in self.rows if not slow and known[row.name].seconds)
+        found = [_execute(row) for row in self.rows if slow or not row.seconds]
+        left_out = tuple(row.name for row in self.rows if row.seconds and not slow)
         return RosettaRun(
             self.language, tuple(found), left_out, Evidence.measured(devices.default().name)
         )
+
+
+def _html_row(row: Idiom) -> str:
+    remarks = (("waits", row.waits), ("data", row.where), ("not the same", row.leaves_out))
+    words = "".join(
+        f"<div><strong>{name}:</strong> {html.escape(text)}</div>" for name, text in remarks
+    )
+    theirs, here = (
+        "".join(f"{_LINE}{html.escape(line) or '&nbsp;'}</div>" for line in code.split("\n"))
+        for code in (row.theirs, row.here)
+    )
+    return (
+        f'<tr><th scope="row" style="{_CODE}">{theirs}</th><td style="{_CODE}">{here}</td>'
+        f'<td style="{_CELL};white-space:normal;overflow-wrap:anywhere;min-width:16em">{words}'
+        "</td></tr>"
+    )
 
 
 @dataclass(frozen=True)
@@ -330,29 +311,18 @@ class RosettaRun(Result):
         return " · ".join((self.evidence.sentence, *more, *self._said_once()))
 
 
-def _of(language: str) -> tuple[Idiom, ...]:
-    """Return a language's rows; the modules that hold them load on first use."""
-    found = _all()
-    if not isinstance(language, str) or language not in found:
-        raise InputError(
-            f"rosetta: language {shown(language)}; expected one of {', '.join(found)}. Pass one of "
-            "these."
-        )
-    return found[language]
-
-
+@functools.cache
 def _all() -> dict[str, tuple[Idiom, ...]]:
-    found: dict[str, list[Idiom]] = {}
-    for name in (
-        "_idioms_matlab",
-        "_idioms_matlab_functions",
-        "_idioms_tensorflow",
-        "_idioms_jax",
-        "_idioms_cuda",
-    ):
-        for row in importlib.import_module(f"gpulab.lessons.{name}").ROWS:
-            found.setdefault(row.language, []).append(row)
-    return {language: tuple(rows) for language, rows in found.items()}
+    """Return the rows of each language, read from the course's files when they are first needed."""
+    found: dict[str, tuple[Idiom, ...]] = {}
+    for name in ("matlab", "matlab_functions", "tensorflow", "jax", "cuda"):
+        for row in content.definitions(content.COURSE / "10" / "idioms" / f"{name}.py")["ROWS"]:
+            found[row.language] = (*found.get(row.language, ()), row)
+    return found
+
+
+def _of(language: str) -> tuple[Idiom, ...]:
+    return _all()[_given.word("rosetta", "language", language, _all())]
 
 
 def rosetta(language: str) -> Rosetta:
@@ -361,7 +331,7 @@ def rosetta(language: str) -> Rosetta:
     Parameters
     ----------
     language : str
-        One of ``languages()``: "MATLAB", "TensorFlow", "TensorFlow 1", "JAX", "CuPy", "CUDA C++".
+        One of "MATLAB", "TensorFlow", "TensorFlow 1", "JAX", "CuPy", "CUDA C++".
 
     Returns
     -------
@@ -377,52 +347,39 @@ def rosetta(language: str) -> Rosetta:
     >>> rosetta("MATLAB").only("gather").run().agreeing
     1
     """
-    rows = tuple(
-        IdiomRow(each.name, each.theirs, each.here, each.waits, each.where, each.leaves_out)
-        for each in _of(language)
-    )
-    return Rosetta(language, rows)
+    return Rosetta(language, tuple(each.name for each in _of(language)))
 
 
-def inputs() -> Names:
+def _inputs() -> Names:
     """Return the names that every row finds: arrays in main memory (small letters) and on the
     device (capitals), the same each time.
     """
     import torch
 
-    import gpulab as gl
-
     rng = np.random.default_rng(10)
     a, b = (rng.standard_normal((6, 4)).astype(np.float32) for _ in range(2))
     square = rng.standard_normal((5, 5)).astype(np.float32) + 5 * np.eye(5, dtype=np.float32)
-    names: Names = {
-        "np": np,
-        "torch": torch,
-        "gl": gl,
-        "a": a,
-        "b": b,
-        "s": square,
-        "device": str(devices.default()),
+    device = str(devices.default())
+    on_device = {
+        name: torch.from_numpy(array.copy()).to(device)
+        for name, array in (("A", a), ("B", b), ("S", square))
     }
-    names |= {
-        "A": torch.from_numpy(a.copy()).to(names["device"]),
-        "B": torch.from_numpy(b.copy()).to(names["device"]),
-    }
-    names["S"] = torch.from_numpy(square.copy()).to(names["device"])
-    return names
+    host = {"a": a, "b": b, "s": square}
+    return {"np": np, "torch": torch, "gl": gpulab, "device": device, **host, **on_device}
 
 
-def execute(idiom: Idiom) -> IdiomRun:
+def _execute(idiom: Idiom) -> IdiomRun:
     """Run one row; what its libraries refuse becomes its reason."""
-    names, (theirs, why_not) = inputs(), _theirs(idiom)
+    names, (theirs, why_not) = _inputs(), _theirs(idiom)
     try:
         result = _executed(idiom.here, idiom, names)
     except _refusals() as error:
         return IdiomRun(idiom.name, "", NOT_HERE, theirs, None, message_of(error))
     difference, reason = _held(idiom, result, idiom.expected(names))
+    owner = _backends.backend_of(result)
     return IdiomRun(
         idiom.name,
-        _place(result),
+        "" if owner is None else owner.device_of(result),
         DIFFERS if reason else AGREES,
         theirs,
         difference,
@@ -453,21 +410,17 @@ def _executed(source: str, idiom: Idiom, names: Names) -> Any:
     return names["result"]
 
 
-def _why_not_theirs(idiom: Idiom) -> str:
-    if idiom.needs_gpu and devices.default().torch_type != "cuda":
-        return f"{idiom.language}'s own line needs a CUDA device"
-    return other_libraries.unusable(idiom.library) if idiom.library else ""
-
-
 def _theirs(idiom: Idiom) -> tuple[str, str]:
     """Return what came of the language's own line ("" where it is not Python), and why it was not
     run.
     """
     if not idiom.runs_theirs:
         return "", ""
-    if why_not := _why_not_theirs(idiom):
+    if idiom.needs_gpu and devices.default().torch_type != "cuda":
+        return NOT_HERE, f"{idiom.language}'s own line needs a CUDA device"
+    if idiom.library and (why_not := _backends.unusable(idiom.library)):
         return NOT_HERE, why_not
-    names = inputs()
+    names = _inputs()
     try:
         result = _executed(idiom.theirs, idiom, names)
     except _refusals() as error:
@@ -549,13 +502,3 @@ def plain_clock(call: Callable[[Names], Any]) -> Callable[[Names], float]:
         return statistics.median(timeit.repeat(once, number=10, repeat=9)) / 10
 
     return seconds
-
-
-def _place(result: Any) -> str:
-    owner = _backends.backend_of(result)
-    return "" if owner is None else owner.device_of(result)
-
-
-def plain_rows(rows: Sequence[Mapping[str, Any]], language: str) -> tuple[Idiom, ...]:
-    """Return rows of one language from their fields."""
-    return tuple(Idiom(language=language, **row) for row in rows)

@@ -1,10 +1,10 @@
 """What the notebooks show and their exercises ask about, notebook by notebook: claims and a contest
-of two devices (00), two processors and a latency curve (01), the roofs of this machine (03), the
-network that is made lighter (07), and models to be trained on several GPUs (08).
+of two devices (00), two processors and curves of memory (01), overlap (02), roofs (03), the network
+that is made lighter (07), and models to be trained on several GPUs (08).
 
-Values are from the learner's own machine; what cannot be measured here is recorded or modelled,
-with its badge. What an exercise asks about is kept until the kernel ends, so that the checks use
-the numbers that the learner saw.
+Values are measured on the learner's own machine. What it cannot measure is looked up in recordings,
+never typed into a text; what is missing there is reported as "not recorded yet". What an exercise
+asks about is kept until the kernel ends, so that the checks use the numbers that the learner saw.
 """
 
 from __future__ import annotations
@@ -17,32 +17,49 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from gpulab import compression, devices, hierarchy, models, recordings, timing, transfer, workloads
-from gpulab.devices import Device, Processor, datasheets
+from gpulab import (
+    _given,
+    compression,
+    devices,
+    hierarchy,
+    models,
+    recordings,
+    timing,
+    training,
+    workloads,
+)
+from gpulab.devices import Device, datasheets
 from gpulab.devices.memory_sizes import memory_bytes
-from gpulab.errors import InputError, MissingLibraryError
-from gpulab.evidence import Badge, Evidence, Note, known_errors
-from gpulab.hierarchy import Latency
-from gpulab.lessons._recorded import accelerator_of, limits_of, recorded_gpus, with_captions
-from gpulab.results import Result
+from gpulab.errors import InputError, MissingLibraryError, RecordingError, shown
+from gpulab.evidence import Evidence, Note
+from gpulab.hierarchy import Bandwidth, Latency
+from gpulab.lessons.content import KEPT
+from gpulab.models import Roofline
+from gpulab.parallel.results import RankSpan, RankTimeline
+from gpulab.recordings import Entry, Recording, Timing
+from gpulab.recordings.schema import accelerator_told
+from gpulab.results import Result, html_caption, html_table, note_rows
 from gpulab.timing import Measurement
 from gpulab.timing.recorded import measurement
+from gpulab.training import PipelineResult
 from gpulab.units import (
     format_bytes,
     format_bytes_per_second,
     format_flops_per_second,
+    format_ratio,
     format_seconds,
     plural,
 )
 
+Curve = TypeVar("Curve")
+NOT_YET = "not recorded yet"
+
+
 # of notebook 00
 _POINT_SECONDS = 0.25
 _GIB = 2**30
-# The modelled opponent of machines without an accelerator: the GPU and the link that recordings are
-# made on.
-_PROCESSOR, _LINK = "nvidia-h200", "pcie5-x16"
 # Which sizes of a workload a contest walks through: half a minute of CPU would be too long, so
 # matmul ends at 1024.
 _CONTEST_SIZES = {
@@ -59,11 +76,7 @@ _TRIES = 3
 _NEIGHBOURS = ("contended", "stalled")
 # Notes that are no disturbance: set-up, batching and the deadline are as they should be here.
 _EXPECTED_NOTES = ("slow-first-call", "too-short", "deadline", "warm-cache", "turn-taking")
-_claims: Claims | None = None
-_contests: dict[tuple[str, str], Contest] = {}
 # of notebook 01
-# The GPU that machines without one are compared with: the one that recordings are made on.
-_REFERENCE = "H200"
 _REGISTER_BYTES = 4
 # Bytes of a vector register and their number, by the widest instruction set (Intel SDM vol. 1; Arm
 # ARM, Advanced SIMD).
@@ -75,14 +88,12 @@ _VECTORS = {
     "asimd": (16, 32),
     "sse2": (16, 16),
 }
-_curve: Latency | None = None
 # of notebook 03
 # A ceiling is the best that was seen; where neighbours were at work it is looked for this often.
 _ROOF_TRIES = 2
 # Where a CPU is busy: products from a fraction of a millisecond to 200 milliseconds, each size for
 # a while.
 _PRODUCTS, _PRODUCT_SECONDS = (256, 512, 1024), 0.3
-_roof: models.Roofline | None = None
 _FIVE: Mapping[str, tuple[str, int, dict[str, int]]] = {
     "add": ("add", 1 << 24, {}),
     "sum": ("sum", 1 << 24, {}),
@@ -90,17 +101,336 @@ _FIVE: Mapping[str, tuple[str, int, dict[str, int]]] = {
     "one row": ("linear", 1, {"features": 4096}),
     "matmul": ("matmul", 1024, {}),
 }
-# of notebook 07
-_trained: dict[str, Any] = {}
 # of notebook 08
 VOCABULARY, CONTEXT, HEADS, LAYERS = 32_000, 1024, 16, 4
+# Timelines to read in exercises: three pipelines (06), and three times four ranks (08), in which
+# one rank does not do what the others do. They are made up, so that they are the same on every
+# machine. The program of a rank is a list of work and collectives. A collective begins when all
+# ranks have called it; if they do not all call the same one, all ranks wait until the timeout.
+# Of 06: loading, copy and step in seconds; workers; cores. What binds is never the first number
+# that the eye meets.
+_TIMELINES = {
+    "A": (0.080, 0.002, 0.015, 6, 2),  # many workers, but two cores: 40 ms a batch
+    "B": (0.030, 0.045, 0.020, 4, 8),  # a slow link
+    "C": (0.040, 0.001, 0.030, 4, 8),  # the accelerator itself
+}
+RANKS = 4
+# of the picture: long enough to be seen, short enough that the steps before it can be read
+TIMEOUT_SECONDS = 0.060
+_STEPS = 3
+_BYTES = 4_000_000
+_LAYERS = (3, 2, 1)  # the backward pass reaches the last layer first
+# seconds: a forward pass, one layer's backward pass, one layer's gradients
+_FORWARD, _BACKWARD, _SEND = 0.008, 0.005, 0.002
+_EVIDENCE = Evidence.modelled(
+    "each rank works through its list; a collective begins when all are in it and takes 2 ms",
+    "made up for the exercise: no machine ran it",
+)
+
+# One item of a rank's program: ("compute", name, seconds) or ("collective", name, seconds).
+_Item = tuple[str, str, float]
 
 
-def disturbed(codes: Iterable[str]) -> bool:
+def badge_line(evidence: Evidence, about: str = "") -> str:
+    """Return the sentence of evidence with what it is about behind its badge."""
+    if not about:
+        return evidence.sentence
+    rest = evidence.sentence.removeprefix(str(evidence.badge)).strip(" ·")
+    return f"{evidence.badge} · {about}: {rest}"
+
+
+def with_captions(result: Result) -> str:
+    """Return a result's table as HTML with one line for each line of its caption."""
+    return html_table(*result.table()) + "".join(
+        f"<div>{html_caption(line)}</div>" for line in result.caption().splitlines()
+    )
+
+
+@dataclass(frozen=True)
+class Listing(Result):
+    """A table of text, such as what recorded GPUs reach, or which exercises fail most in a class.
+
+    Attributes
+    ----------
+    title : str
+        What it lists.
+    headers : tuple of str
+    rows : tuple of tuple of str
+    empty : tuple of str
+        The row shown where there is none.
+    sources : tuple of (str, Evidence)
+        Where the figures come from: what it is that the evidence is about ("" for all), and it.
+    notes : tuple of Note
+    """
+
+    title: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    empty: tuple[str, ...]
+    sources: tuple[tuple[str, Evidence], ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<{self.title}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the rows and the notes."""
+        notes = note_rows(self.notes, len(self.headers))
+        return self.headers, [*(self.rows or (self.empty,)), *notes]
+
+    def caption(self) -> str:
+        """Return the badge lines, each once."""
+        return "\n".join(dict.fromkeys(badge_line(each, about) for about, each in self.sources))
+
+    def _repr_html_(self) -> str:
+        return with_captions(self)
+
+
+def recorded_gpus() -> dict[str, Recording]:
+    """Return the recordings of machines with an accelerator by their names; empty if there are
+    none.
+    """
+    return {
+        name: one
+        for name, one in recordings.readable().items()
+        if one.environment.device_kind != "cpu"
+    }
+
+
+def gpu_streams() -> tuple[Bandwidth, ...]:
+    """Return bandwidth curves of GPUs with all multiprocessors reading: of your own CUDA GPU,
+    measured with CuPy, else recorded ones.
+    """
+    own = functools.partial(hierarchy.bandwidth, deadline=6.0)
+    return _own_or_recorded(own, hierarchy.recorded_bandwidth)
+
+
+def gpu_curves() -> tuple[Latency, ...]:
+    """Return latency curves of GPUs: of your own CUDA GPU, measured with CuPy, else the recorded
+    ones; empty if there are none.
+    """
+    own = functools.partial(hierarchy.latency, chases=1, deadline=8.0)
+    return _own_or_recorded(own, hierarchy.recorded_latency)
+
+
+def _own_or_recorded(
+    measure: Callable[..., Curve], recorded: Callable[[Recording], Curve | None]
+) -> tuple[Curve, ...]:
+    where = devices.default()
+    if where.torch_type == "cuda":
+        with contextlib.suppress(MissingLibraryError):
+            return (measure(device=where),)
+    found = map(recorded, recorded_gpus().values())
+    return tuple(curve for curve in found if curve is not None)
+
+
+def gpu_roofs(arithmetic: str | None = None) -> tuple[Roofline, ...]:
+    """Return the roofs of recorded GPUs, those that have ceilings; empty means "not recorded yet".
+
+    Parameters
+    ----------
+    arithmetic : str, optional
+        Only GPUs with a recorded product in this number format, such as "bfloat16".
+    """
+    found = []
+    for recording in recorded_gpus().values():
+        try:
+            roofs = models.roofline(recording)
+        except InputError:  # a recording of a part of the experiments
+            continue
+        if arithmetic is None or any(top.name == arithmetic for top in roofs.arithmetic):
+            found.append(roofs)
+    return tuple(found)
+
+
+def recorded_ridges() -> Listing:
+    """Return the best matrix product in each number format on recorded GPUs, with the ridge of the
+    main memory's bandwidth, the slowest first; without rows it says "not recorded yet".
+    """
+    rows, roofs = [], gpu_roofs()
+    for one in roofs:
+        rates = {top.name: top.flops_per_second for top in one.arithmetic}
+        for name in sorted(rates, key=rates.__getitem__):
+            over = format_ratio(rates[name] / rates["float32"]) if "float32" in rates else ""
+            ridge = f"{one.ridge_flops_per_byte(name):.3g}"
+            rows.append((one.device, name, format_flops_per_second(rates[name]), over, ridge))
+    headers = "GPU (RECORDED)", "format", "best product", "relative to float32"
+    return Listing(
+        f"ridges: {', '.join(f'{row[1]} {row[-1]}' for row in rows) or NOT_YET}",
+        (*headers, "ridge, FLOP per byte"),
+        tuple(rows),
+        (NOT_YET, "", "", "", ""),
+        tuple(("", one.evidence) for one in roofs),
+    )
+
+
+def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, ...]:
+    """Return recorded GPUs' roofs with the recorded points of the same work; work that was not
+    recorded is left out.
+
+    Parameters
+    ----------
+    works : iterable of Workload
+        From ``gpulab.workloads``.
+
+    Raises
+    ------
+    InputError
+        If one is not a workload.
+    """
+    wanted = _given.items("recorded_under_roof", "works", works)
+    wrong = next((work for work in wanted if not isinstance(work, workloads.Workload)), None)
+    if wrong is not None:
+        raise InputError(
+            f"recorded_under_roof: {shown(wrong)} is not a workload; expected gl.workloads. Pass "
+            'gl.workloads.get("matmul")(n=1024).'
+        )
+    found = (_under_roof(recording, wanted) for recording in recorded_gpus().values())
+    return tuple(roofs for roofs in found if roofs is not None)
+
+
+def _under_roof(recording: Recording, works: Sequence[workloads.Workload]) -> Roofline | None:
+    """Return one recording's roofs with the work under them; None where it lacks the roofs, or all
+    of the work.
+    """
+    try:
+        roofs = models.roofline(recording)
+    except InputError:
+        return None
+    points = []
+    for work in works:
+        seen = _measured(recording, work)
+        # the catalogue is recorded with its usual options, so another layer is not in it
+        if seen is not None and (seen.flops or 0.0, seen.nbytes) == (work.flops, work.nbytes):
+            # no roof of its arithmetic: a short recording has not come to each format
+            with contextlib.suppress(InputError):
+                points.append(roofs.place_workload(work, seen))
+    return roofs.with_points(points) if points else None
+
+
+@dataclass(frozen=True)
+class RecordedOverlap(Result):
+    """Copying and computing one after the other, and in chunks that overlap, on recorded machines.
+
+    Attributes
+    ----------
+    rows : tuple of (str, int, int, float, float)
+        Machine, bytes, chunks, seconds one after the other, seconds in chunks.
+    evidence : tuple of Evidence
+        Of each machine; empty if nothing is recorded yet.
+    """
+
+    columns = {
+        "GPU (RECORDED)": lambda row: row[0],
+        "copied and computed on": lambda row: format_bytes(row[1]),
+        "chunks": lambda row: row[2],
+        "one after the other": lambda row: format_seconds(row[3]),
+        "chunks that overlap": lambda row: format_seconds(row[4]),
+        "speed-up": lambda row: format_ratio(row[3] / row[4]),
+    }
+    rows_from = "rows"
+
+    rows: tuple[tuple[str, int, int, float, float], ...]
+    evidence: tuple[Evidence, ...]
+
+    def __repr__(self) -> str:
+        return f"<{plural(len(self.rows), 'recorded overlap')}>"
+
+    def caption(self) -> str:
+        """Return the badge lines of the machines."""
+        return "\n".join(each.sentence for each in self.evidence) or NOT_YET
+
+    def _repr_html_(self) -> str:
+        return with_captions(self)
+
+
+def recorded_overlap() -> RecordedOverlap:
+    """Return the gain of overlapping copies with compute on recorded GPUs, by bytes and chunks;
+    empty means "not recorded yet".
+    """
+    rows, evidence = [], []
+    for name, recording in recorded_gpus().items():
+        times = {
+            (
+                int(e.params["nbytes"]),
+                int(e.params["chunks"]),
+                str(e.params["arrangement"]),
+            ): e.timing.median_seconds
+            for e in recording.select("overlap")
+            if e.timing is not None
+        }
+        found = [
+            (name, nbytes, chunks, seconds, times[nbytes, chunks, "chunked"])
+            for (nbytes, chunks, arrangement), seconds in sorted(times.items())
+            if arrangement == "serial" and (nbytes, chunks, "chunked") in times
+        ]
+        if found:
+            rows += found
+            evidence.append(recording.evidence())
+    return RecordedOverlap(tuple(rows), tuple(evidence))
+
+
+def recorded_options(means: Sequence[str] | None = None) -> Listing:
+    """Return recorded times of training with different options (mixed precision, compile, graphs,
+    layouts, fused optimizers): machine, what ran and how many steps of it, and their time.
+
+    Parameters
+    ----------
+    means : sequence of str, optional
+        Only these, such as ``("plain", "compile", "graph")``; None takes all.
+    """
+
+    def by_model(entry: Entry) -> tuple[str, ...]:
+        # what is compared stands together: one model in one number format, its options in a row
+        parts = (str(entry.params.get(name, "")) for name in ("model", "precision"))
+        return (entry.experiment, *parts)
+
+    rows: list[tuple[str, ...]] = []
+    sources: list[tuple[str, Evidence]] = []
+    for name, recording in recorded_gpus().items():
+        before = len(rows)
+        for entry in sorted(recording.entries, key=by_model):
+            wanted = means is None or entry.params.get("means") in means
+            if entry.experiment.startswith("training") and entry.timing is not None and wanted:
+                parts = (
+                    f"{value} steps" if key == "steps" else str(value)
+                    for key, value in entry.params.items()
+                )
+                what = f"{entry.experiment}: {', '.join(parts)}"
+                rows.append((name, what, _with_interval(entry.timing)))
+        if len(rows) > before:
+            sources.append(("", recording.evidence()))
+    return Listing(
+        plural(len(rows), "recorded training step") if rows else NOT_YET,
+        ("machine", "training, and how many steps of it", "time (RECORDED)"),
+        tuple(rows),
+        ("no GPU", NOT_YET, ""),
+        tuple(sources),
+    )
+
+
+def _with_interval(timing: Timing) -> str:
+    text, interval = format_seconds(timing.median_seconds), timing.interval_seconds
+    if interval is None:
+        return text
+    return f"{text} (95 % {format_seconds(interval[0])} to {format_seconds(interval[1])})"
+
+
+T = TypeVar("T")
+
+
+def _kept(name: str, make: Callable[[], T], again: bool = False) -> T:
+    """Return what has that name in ``KEPT``; it is made where it is not there, or again."""
+    if again or name not in KEPT:
+        KEPT[name] = make()
+    return KEPT[name]  # type: ignore[no-any-return]
+
+
+def _disturbed(notes: Iterable[Note]) -> bool:
     """Return whether, by the notes of a measurement, something else used or slowed the CPU, so that
     its time may be too long.
     """
-    return any(code in _DISTURBANCES for code in codes)
+    return any(note.code in _DISTURBANCES for note in notes)
 
 
 @dataclass(frozen=True)
@@ -135,28 +465,21 @@ class Claims(Result):
     evidence : Evidence
     """
 
+    columns = {
+        "claim": lambda claim: claim.letter,
+        "the work (float32)": lambda claim: claim.work,
+        "time claimed": lambda claim: format_seconds(claim.seconds),
+    }
+    rows_from = "claims"
+
     claims: tuple[Claim, ...]
     ceiling_bytes_per_second: float
     evidence: Evidence
 
     def __repr__(self) -> str:
-        lines = [
-            f"  {claim.letter}: {claim.work} in {format_seconds(claim.seconds)}"
-            for claim in self.claims
-        ]
-        return "\n".join(
-            [
-                f"Memory moves at most {format_bytes_per_second(self.ceiling_bytes_per_second)}. "
-                "Four claims:",
-                *lines,
-            ]
-        )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per claim."""
-        return ("claim", "the work (float32)", "time claimed"), [
-            (c.letter, c.work, format_seconds(c.seconds)) for c in self.claims
-        ]
+        lines = (f"\n  {c.letter}: {c.work} in {format_seconds(c.seconds)}" for c in self.claims)
+        ceiling = format_bytes_per_second(self.ceiling_bytes_per_second)
+        return f"Memory moves at most {ceiling}. Four claims:{''.join(lines)}"
 
     def caption(self) -> str:
         """Return the badge and the ceiling."""
@@ -174,13 +497,11 @@ def four_claims() -> Claims:
     cache can explain a rate. They stay the same until the kernel ends, so that the check uses the
     numbers that the learner saw.
     """
-    global _claims
-    if _claims is None:
-        _claims = _make_claims(devices.ceilings("cpu").bandwidth())
-    return _claims
+    return _kept("claims", lambda: claims_below(devices.ceilings("cpu").bandwidth()))
 
 
-def _make_claims(ceiling: float) -> Claims:
+def claims_below(ceiling: float) -> Claims:
+    """Return the claims for a memory of that bandwidth."""
     # (work, bytes moved, share of the ceiling): the impossible one is neither the shortest nor the
     # longest time.
     plan = (
@@ -227,11 +548,6 @@ class ContestRow(Result):
     notes: str = ""
     accelerator_notes: str = ""
 
-    @property
-    def disturbed(self) -> bool:
-        """Whether the CPU's time may be too long because something else used the CPU."""
-        return disturbed(self.notes.split(", "))
-
 
 @dataclass(frozen=True)
 class Contest(Result):
@@ -246,6 +562,17 @@ class Contest(Result):
     cpu_evidence : Evidence
         Of the CPU's column, which is measured here.
     """
+
+    columns = {
+        "{0.size_meaning}": lambda row: row.n,
+        "CPU (MEASURED)": lambda row: format_seconds(row.cpu_seconds),
+        "{0.evidence.badge}: returned": lambda row: format_seconds(row.returned_seconds),
+        "{0.evidence.badge}: done": lambda row: format_seconds(row.accelerator_seconds),
+        "{0.evidence.badge}: with copies": lambda row: format_seconds(row.with_copies_seconds),
+        "notes on the CPU": lambda row: row.notes or "none",
+        "on the accelerator": lambda row: row.accelerator_notes or "none",
+    }
+    rows_from = "rows"
 
     label: str
     size_meaning: str
@@ -274,36 +601,6 @@ class Contest(Result):
     def __repr__(self) -> str:
         return f"<{self.label}: CPU against {self.accelerator} at {plural(len(self.rows), 'size')}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per size."""
-        badge = str(self.evidence.badge)
-        headers = (
-            self.size_meaning,
-            "CPU (MEASURED)",
-            f"{badge}: returned",
-            f"{badge}: done",
-            f"{badge}: with copies",
-            "notes on the CPU",
-            "on the accelerator",
-        )
-        return headers, [
-            (
-                str(row.n),
-                *map(
-                    format_seconds,
-                    (
-                        row.cpu_seconds,
-                        row.returned_seconds,
-                        row.accelerator_seconds,
-                        row.with_copies_seconds,
-                    ),
-                ),
-                row.notes or "none",
-                row.accelerator_notes or "none",
-            )
-            for row in self.rows
-        ]
-
     def caption(self) -> str:
         """Return the device of the accelerator's columns, and their badge."""
         badge, _, rest = self.evidence.sentence.partition(" ")
@@ -312,18 +609,16 @@ class Contest(Result):
         )
 
 
-def contest(workload: str = "matmul", dtype: str = "float32", again: bool = False) -> Contest:
-    """Measure a workload on this CPU over sizes, and compare with an accelerator.
+def contest(workload: str = "matmul", again: bool = False) -> Contest:
+    """Measure a workload in float32 on this CPU over sizes, and compare with an accelerator.
 
-    The accelerator is the one of this machine, or a recorded one, or a modelled one, in this order.
-    The table is kept until the kernel ends, so that an exercise uses the numbers that the learner
-    saw.
+    The accelerator is the one of this machine, or a recorded one. The table is kept until the
+    kernel ends, so that an exercise uses the numbers that the learner saw.
 
     Parameters
     ----------
     workload : str
         "matmul" or "add".
-    dtype : str
     again : bool
         Measure again.
 
@@ -332,32 +627,26 @@ def contest(workload: str = "matmul", dtype: str = "float32", again: bool = Fals
     InputError
         If the contest has no such workload.
     """
-    if workload not in _CONTEST_SIZES:
-        raise InputError(
-            f"contest: {workload!r} has no sizes here; expected one of "
-            f"{', '.join(_CONTEST_SIZES)}. Pass one of these."
-        )
-    key = (workload, dtype)
-    if key in _contests and not again:
-        return _contests[key]
-    works = [workloads.get(workload)(n=n, dtype=dtype) for n in _CONTEST_SIZES[workload]]
+    sizes = _CONTEST_SIZES[_given.word("contest", "workload", workload, _CONTEST_SIZES)]
+    return _kept(f"contest {workload}", lambda: _contest(workload, sizes), again)
+
+
+def _contest(workload: str, sizes: Sequence[int]) -> Contest:
+    works = [workloads.get(workload)(n=n, dtype="float32") for n in sizes]
     name, evidence, times = _opponent(works)
-    rows = tuple(_row(work, times(work)) for work in works)
+    rows = []
+    for work, (returned, done, copied, notes) in zip(works, times, strict=True):
+        own = _undisturbed(work)
+        rows.append(
+            ContestRow(work.n, own.median_seconds, returned, done, copied, _codes(own), notes)
+        )
     here = Evidence.measured(devices.find("cpu").name)
-    _contests[key] = Contest(
-        f"{workload} {dtype}", works[0].spec.size_meaning, name, rows, evidence, here
-    )
-    return _contests[key]
+    label, meaning = f"{workload} float32", works[0].spec.size_meaning
+    return Contest(label, meaning, name, tuple(rows), evidence, here)
 
 
 # Returned, done, with both copies, and the codes of the notes.
-Times = Callable[[workloads.Workload], tuple[float, float, float, str]]
-
-
-def _row(work: workloads.Workload, accelerator: tuple[float, float, float, str]) -> ContestRow:
-    m = _undisturbed(work)
-    returned, done, copied, notes = accelerator
-    return ContestRow(work.n, m.median_seconds, returned, done, copied, _codes(m), notes)
+Times = tuple[float, float, float, str]
 
 
 def _codes(m: Measurement) -> str:
@@ -372,68 +661,35 @@ def _undisturbed(work: workloads.Workload) -> Measurement:
     """
     tried: list[Measurement] = []
     inputs = work.inputs("cpu")
-    while len(tried) < _TRIES:
+    for _ in range(_TRIES):
         m = timing.measure(
             work.run, *inputs, device="cpu", deadline=_POINT_SECONDS, label=work.label
         )
-        if not disturbed(note.code for note in m.notes):
+        if not _disturbed(m.notes):
             return m
         tried.append(m)
     return min(tried, key=lambda m: m.median_seconds)
 
 
-def _opponent(works: list[workloads.Workload]) -> tuple[str, Evidence, Times]:
+def _opponent(works: list[workloads.Workload]) -> tuple[str, Evidence, Iterable[Times]]:
     device = devices.default()
     if not device.is_cpu:
-        return device.name, Evidence.measured(device.name), lambda work: _live(work, device)
-    found = [_recorded(work) for work in works]
-    for machine in sorted(set.intersection(*(set(each) for each in found))):
-        there = {work.n: each[machine] for work, each in zip(works, found, strict=True)}
-        if all(
-            m.environment.device_kind != "cpu" and m.with_transfer_seconds is not None
-            for m in there.values()
-        ):
-            evidence = there[works[0].n].evidence
-            return evidence.device, evidence, functools.partial(_looked_up, there)
-    return _modelled(transfer.processor(_PROCESSOR), transfer.link(_LINK, memory="pageable"))
-
-
-def _recorded(work: workloads.Workload) -> dict[str, Measurement]:
-    """Return what each recorded machine measured for a workload; a recording that cannot be read is
-    left out, as in all notebooks.
-    """
-    found = {}
-    for name, recording in recordings.readable().items():
-        entry = recording.find("catalogue", workload=work.name, n=work.n, dtype=work.dtype)
-        m = None if entry is None else measurement(recording, entry)
-        if m is not None:
-            found[name] = m
-    return found
-
-
-def _modelled(chip: transfer.ProcessorModel, link: transfer.Link) -> tuple[str, Evidence, Times]:
-    """Return an accelerator that computes by a processor's formula and copies each array over a
-    link's.
-    """
-
-    def times(work: workloads.Workload) -> tuple[float, float, float, str]:
-        inside = chip.seconds(work.flops, work.nbytes, work.dtype)
-        arrays = 3  # both workloads of a contest send two arrays and fetch one of the same size
-        return chip.launch_seconds, inside, inside + arrays * link.seconds(work.nbytes / arrays), ""
-
-    evidence = Evidence.modelled(
-        f"{chip.evidence.assumptions}; each array copied separately over {link.name}, "
-        f"{link.evidence.assumptions}",
-        f"{chip.evidence.source}; {link.evidence.source}",
-        known_errors(link=link.evidence, compute=chip.evidence),
+        return device.name, Evidence.measured(device.name), (_live(work, device) for work in works)
+    for recording in recorded_gpus().values():
+        found = [m for work in works if (m := _measured(recording, work)) is not None]
+        if len(found) == len(works) and all(m.with_transfer_seconds is not None for m in found):
+            times = [(*_three_times(m), _codes(m)) for m in found]
+            return found[0].evidence.device, found[0].evidence, times
+    raise RecordingError(
+        f"contest: no recorded GPU has all sizes of {works[0].name}; expected the recordings that "
+        "come with gpulab. Install it again."
     )
-    return f"a modelled {chip.name}", evidence, times
 
 
-def _looked_up(
-    there: Mapping[int, Measurement], work: workloads.Workload
-) -> tuple[float, float, float, str]:
-    return *_three_times(there[work.n]), _codes(there[work.n])
+def _measured(recording: Recording, work: workloads.Workload) -> Measurement | None:
+    """Return what was recorded of a workload of this size and type."""
+    entry = recording.find("catalogue", workload=work.name, n=work.n, dtype=work.dtype)
+    return None if entry is None else measurement(recording, entry)
 
 
 def _three_times(m: Measurement) -> tuple[float, float, float]:
@@ -447,7 +703,7 @@ def _live(work: workloads.Workload, device: Any) -> tuple[float, float, float, s
     """
     inputs = work.inputs(device)
     tried: list[tuple[float, float, float]] = []
-    while len(tried) < _TRIES:
+    for _ in range(_TRIES):
         m = timing.measure(
             work.run,
             *inputs,
@@ -463,70 +719,24 @@ def _live(work: workloads.Workload, device: Any) -> tuple[float, float, float, s
     return returned, done, copied, _codes(m)
 
 
-@dataclass(frozen=True)
-class SideBySide(Result):
-    """Your CPU compared with a GPU.
-
-    Attributes
-    ----------
-    cpu, gpu : str
-        Their names.
-    rows : tuple of (str, str, str)
-        Name of the figure, value of the CPU, value of the GPU.
-    cpu_evidence, evidence : Evidence
-        Of each side; without a GPU here, the GPU's is from a recording or a data sheet.
-    notes : tuple of Note
-        What disturbed the measurement of the rates.
-    """
-
-    cpu: str
-    gpu: str
-    rows: tuple[tuple[str, str, str], ...]
-    cpu_evidence: Evidence
-    evidence: Evidence
-    notes: tuple[Note, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"<{self.cpu} beside {self.gpu}: {plural(len(self.rows), 'figure')}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a figure, and the notes."""
-        notes = [(f"note: {note.code}", note.sentence, "") for note in self.notes]
-        return ("", f"CPU: {self.cpu}", f"GPU: {self.gpu}"), [*self.rows, *notes]
-
-    def caption(self) -> str:
-        """Return the sources of the CPU's and of the GPU's figures, one line each."""
-        shown = self.evidence.badge is not Badge.MODELLED
-        gpu = (
-            "the GPU's rates (the rest by its driver and its compute capability)"
-            if shown
-            else "the GPU"
-        )
-        sides = (
-            ("the CPU's rates (the rest as the system reports it)", self.cpu_evidence),
-            (gpu, self.evidence),
-        )
-        return "\n".join(
-            f"{each.badge} · {name}: {each.sentence.removeprefix(str(each.badge)).strip(' ·')}"
-            for name, each in sides
-        )
-
-    def _repr_html_(self) -> str:
-        return with_captions(self)
-
-
-def side_by_side() -> SideBySide:
-    """Return your CPU compared with your GPU; without one, with a recorded GPU or the data sheet of
-    an NVIDIA H200.
-    """
+def side_by_side() -> Listing:
+    """Return your CPU compared with your GPU, or with a recorded one."""
     processor, ceilings = devices.machine().processor, devices.ceilings("cpu")
     where = devices.default()
-    name, figures, evidence, doubts = (
-        _own(where) if where.kind == "cuda" else _of_recording() or _of_data_sheet()
+    name, figures, evidence, doubts = _own(where) if where.kind == "cuda" else _of_recording()
+    threads, cores = processor.usable_cores, processor.physical_cores
+    # two threads of one core are listed as two processors by the system
+    has_threads = cores is not None and cores < threads
+    lanes, held = next(
+        (
+            (nbytes // 4, nbytes * k)
+            for word, (nbytes, k) in _VECTORS.items()
+            if word in processor.simd
+        ),
+        (4, 512) if processor.architecture in ("arm64", "aarch64") else (0, 0),
     )
-    lanes, held = _vector(processor)
     cpu = (
-        _cores(processor),
+        f"{cores} (with {threads} threads)" if has_threads else f"{threads}",
         str(lanes) if lanes else "not reported",
         "1 or 2",
         f"{format_bytes(held)} of vector registers" if held else "not reported",
@@ -544,13 +754,22 @@ def side_by_side() -> SideBySide:
         "main memory bandwidth",
         "float32 arithmetic",
     )
-    rows = tuple(zip(names, cpu, figures, strict=True))
-    told = {note.code for note in ceilings.notes}
+    shown = {note.code for note in ceilings.notes}
     notes = (
         *_pointing("cpu", ceilings.notes),
-        *(note for note in _pointing(str(where), doubts) if note.code not in told),
+        *(note for note in _pointing(str(where), doubts) if note.code not in shown),
     )
-    return SideBySide(processor.name, name, rows, ceilings.evidence, evidence, notes)
+    return Listing(
+        f"{processor.name} beside {name}: {plural(len(names), 'figure')}",
+        ("", f"CPU: {processor.name}", f"GPU: {name}"),
+        tuple(zip(names, cpu, figures, strict=True)),
+        (),
+        (
+            ("the CPU's rates (the rest as the system reports it)", ceilings.evidence),
+            ("the GPU's rates (the rest by its driver and its compute capability)", evidence),
+        ),
+        notes,
+    )
 
 
 def _pointing(device: str, notes: Sequence[Note]) -> list[Note]:
@@ -566,30 +785,14 @@ def _pointing(device: str, notes: Sequence[Note]) -> list[Note]:
     ]
 
 
-def _cores(processor: Processor) -> str:
-    """Return how many cores this process may use: two threads of one core are listed as two
-    processors by the system.
-    """
-    threads, cores = processor.usable_cores, processor.physical_cores
-    return (
-        f"{threads}" if cores is None or cores >= threads else f"{cores} (with {threads} threads)"
-    )
-
-
-def _vector(processor: Processor) -> tuple[int, int]:
-    """Return the float32 numbers of a vector register, and the bytes that all of a core's hold;
-    zeros where nothing is known.
-    """
-    for word, (nbytes, count) in _VECTORS.items():
-        if word in processor.simd:
-            return nbytes // 4, nbytes * count
-    return (4, 512) if processor.architecture in ("arm64", "aarch64") else (0, 0)
-
-
 def _figures(
     capability: str, multiprocessors: int, l2_bytes: int | None, bandwidth: float, flops: float
 ) -> tuple[str, ...]:
-    sm, lanes = limits_of(capability), _lanes(capability)
+    known = capability in models.compute_capabilities()
+    sm = models.sm_limits(capability) if known else None
+    # the float32 units of a multiprocessor each do a multiplication and an addition in a clock
+    clock = datasheets.rates_per_clock(capability)
+    lanes = "not known" if clock is None else f"{clock['float32'] // 2}"
     held = (
         (
             f"{sm.warps * 32:,}",
@@ -602,38 +805,14 @@ def _figures(
     if isinstance(l2_bytes, int) and l2_bytes > 0:  # a recording may lack it
         held = (*held[:2], f"{held[2]} in each, L2 {format_bytes(l2_bytes)} for all")
     rates = format_bytes_per_second(bandwidth), format_flops_per_second(flops)
-    return (f"{multiprocessors}", str(lanes) if lanes else "not known", *held, *rates)
+    return (f"{multiprocessors}", lanes, *held, *rates)
 
 
-def _lanes(capability: str) -> int:
-    """The float32 units of a multiprocessor, each of which does a multiplication and an addition in
-    a clock; 0 where not known.
-    """
-    rates = datasheets.rates_per_clock(capability)
-    return rates["float32"] // 2 if rates is not None else 0
-
-
-def _of_data_sheet() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
-    part = datasheets.part(_REFERENCE)
-    assert part is not None
-    flops = part.peaks()["float32"]
-    figures = _figures(
-        part.compute_capability, part.multiprocessors, None, part.bytes_per_second, flops
-    )
-    made = Evidence.modelled(
-        "every unit busy at the highest clock",
-        f"{part.source}; CUDA Programming Guide, compute capabilities",
-        "upper bounds, which no program reaches",
-    )
-    return f"NVIDIA {part.name} (data sheet)", figures, made, ()
-
-
-def _of_recording() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]] | None:
-    """The first recorded GPU that has ceilings and tells its multiprocessors; None where there is
-    none.
-    """
+def _of_recording() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
+    """The first recorded GPU that has ceilings and tells its multiprocessors."""
     for recording in recorded_gpus().values():
-        gpu = accelerator_of(recording)
+        gpu = accelerator_told(recording)
+        several, capability = gpu.get("multiprocessors"), gpu.get("compute_capability")
         try:
             roofs = models.roofline(recording)
             rates = (
@@ -642,15 +821,13 @@ def _of_recording() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]] |
             )
         except InputError:  # a recording without these ceilings
             continue
-        if gpu is not None:
-            figures = _figures(
-                str(gpu["compute_capability"]),
-                int(gpu["multiprocessors"]),
-                gpu.get("l2_bytes"),
-                *rates,
-            )
+        if isinstance(several, int) and several > 0 and isinstance(capability, str) and capability:
+            figures = _figures(capability, several, gpu.get("l2_bytes"), *rates)
             return roofs.device, figures, roofs.evidence, ()
-    return None
+    raise RecordingError(
+        "side_by_side: no recorded GPU has ceilings; expected the recordings that come with "
+        "gpulab. Install it again."
+    )
 
 
 def _own(where: Device) -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
@@ -674,22 +851,7 @@ def memory_curve(again: bool = False) -> Latency:
     again : bool
         Measure again, for example because other programs were running.
     """
-    global _curve
-    if _curve is None or again:
-        _curve = hierarchy.latency(deadline=5.0)
-    return _curve
-
-
-def gpu_curves() -> tuple[Latency, ...]:
-    """Return latency curves of GPUs: of your own CUDA GPU, measured with CuPy, else the recorded
-    ones; empty if there are none.
-    """
-    where = devices.default()
-    if where.torch_type == "cuda":
-        with contextlib.suppress(MissingLibraryError):
-            return (hierarchy.latency(device=where, chases=1, deadline=8.0),)
-    found = (hierarchy.recorded_latency(recording) for recording in recorded_gpus().values())
-    return tuple(curve for curve in found if curve is not None)
+    return _kept("latency curve", lambda: hierarchy.latency(deadline=5.0), again)
 
 
 def five_works() -> dict[str, workloads.Workload]:
@@ -697,7 +859,7 @@ def five_works() -> dict[str, workloads.Workload]:
     return {key: workloads.get(name)(n=n, **params) for key, (name, n, params) in _FIVE.items()}
 
 
-def roof(again: bool = False) -> models.Roofline:
+def roof(again: bool = False) -> Roofline:
     """Return the measured roofs of this machine's best device; they stay the same until the kernel
     ends.
 
@@ -714,35 +876,28 @@ def roof(again: bool = False) -> models.Roofline:
     >>> roof() is roof()
     True
     """
-    global _roof
-    if _roof is None or again:
-        best = models.roofline(devices.default(), refresh=again)
-        for _ in range(_ROOF_TRIES - 1):
-            if not disturbed(note.code for note in best.notes):
-                break
-            best = _highest(best, models.roofline(devices.default(), refresh=True))
-        _roof = (
-            _with_larger_product(_pointing_here(best))
-            if disturbed(note.code for note in best.notes)
-            else best
-        )
-    return _roof
+    return _kept("roof", lambda: _quiet_roof(again), again)
 
 
-def _pointing_here(found: models.Roofline) -> models.Roofline:
-    """Let the notes name the call that the learner has: these roofs are kept here."""
+def _quiet_roof(refresh: bool) -> Roofline:
+    best = models.roofline(devices.default(), refresh=refresh)
+    for _ in range(_ROOF_TRIES - 1):
+        if not _disturbed(best.notes):
+            break
+        best = _highest(best, models.roofline(devices.default(), refresh=True))
+    if not _disturbed(best.notes):
+        return best
+    # let the notes name the call that the learner has: these roofs are kept here
     notes = (
         dataclasses.replace(
             note, sentence=note.sentence.replace("refresh=True", "gl.lessons.roof(again=True)")
         )
-        for note in found.notes
+        for note in best.notes
     )
-    return dataclasses.replace(found, notes=tuple(notes))
+    return _with_larger_product(dataclasses.replace(best, notes=tuple(notes)))
 
 
-def _with_larger_product(
-    found: models.Roofline, clock: Callable[[], float] = time.perf_counter
-) -> models.Roofline:
+def _with_larger_product(found: Roofline) -> Roofline:
     """Raise the float32 roof to what more and larger products reach.
 
     On a busy CPU nearly every short product waits for a thread that lost its core, so the quick
@@ -756,10 +911,10 @@ def _with_larger_product(
     best, source = 0.0, ""
     for n in _PRODUCTS:
         a, out = torch.rand(n, n, generator=torch.Generator().manual_seed(0)), torch.empty(n, n)
-        shortest, start, end = math.inf, clock(), clock() + _PRODUCT_SECONDS
+        shortest, start, end = math.inf, time.perf_counter(), time.perf_counter() + _PRODUCT_SECONDS
         while start < end:
             torch.mm(a, a, out=out)
-            now = clock()
+            now = time.perf_counter()
             shortest, start = min(shortest, now - start), now
         if 2.0 * n**3 / shortest > best:
             best, source = (
@@ -775,17 +930,19 @@ def _with_larger_product(
     return dataclasses.replace(found, arithmetic=tops)
 
 
-def _highest(one: models.Roofline, other: models.Roofline) -> models.Roofline:
+def _highest(one: Roofline, other: Roofline) -> Roofline:
     """Return the higher of each roof, with the notes and the badge of the later look."""
-    tops = {each.name: each for each in (*one.arithmetic, *other.arithmetic)}
-    slopes = {each.name: each for each in (*one.memory, *other.memory)}
-    for top in one.arithmetic:
-        tops[top.name] = max(top, tops[top.name], key=lambda each: each.flops_per_second)
-    for slope in one.memory:
-        slopes[slope.name] = max(slope, slopes[slope.name], key=lambda each: each.bytes_per_second)
-    return dataclasses.replace(
-        other, arithmetic=tuple(tops.values()), memory=tuple(slopes.values())
-    )
+    tops = _best((*one.arithmetic, *other.arithmetic), lambda top: top.flops_per_second)
+    slopes = _best((*one.memory, *other.memory), lambda slope: slope.bytes_per_second)
+    return dataclasses.replace(other, arithmetic=tops, memory=slopes)
+
+
+def _best(roofs: Iterable[Any], rate: Callable[[Any], float]) -> tuple[Any, ...]:
+    """Return the highest roof of each name."""
+    found: dict[str, Any] = {}
+    for roof in roofs:
+        found[roof.name] = max(found.get(roof.name, roof), roof, key=rate)
+    return tuple(found.values())
 
 
 def trained(task: str = "digits-cnn") -> Any:
@@ -795,13 +952,16 @@ def trained(task: str = "digits-cnn") -> Any:
     ----------
     task : str
     """
-    if task not in _trained:
-        _trained[task] = compression.cook(compression.Recipe(), task, seed=0, device="cpu").eval()
-    return copy.deepcopy(_trained[task])
+    recipe = compression.Recipe()
+    return copy.deepcopy(
+        _kept(
+            f"trained {task}", lambda: compression.cook(recipe, task, seed=0, device="cpu").eval()
+        )
+    )
 
 
 @dataclass(frozen=True)
-class Case(Result):
+class Case:
     """One model on one machine.
 
     Attributes
@@ -847,44 +1007,137 @@ CASES = {
 }
 
 
-@dataclass(frozen=True)
-class ThreeCases(Result):
-    """The cases of the exercise, side by side.
-
-    Attributes
-    ----------
-    cases : tuple of Case
-    evidence : Evidence
-    """
-
-    cases: tuple[Case, ...]
-    evidence: Evidence
-
-    def __repr__(self) -> str:
-        return f"<{len(self.cases)} models on {len(self.cases)} machines>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per case."""
-        rows = [
-            (
-                case.letter,
-                f"{case.parameter_count / 1e9:.2g} billion",
-                f"{case.gpus} x {case.gpu}",
-                format_bytes(case.gpu_bytes),
-                case.link,
-            )
-            for case in self.cases
-        ]
-        return ("", "parameters", "machine", "memory of each GPU", "link"), rows
-
-
-def three_cases() -> ThreeCases:
+def three_cases() -> Listing:
     """Return the three models and machines of the exercise on choosing a strategy."""
-    words = (
+    rows = tuple(
+        (
+            case.letter,
+            f"{case.parameter_count / 1e9:.2g} billion",
+            f"{case.gpus} x {case.gpu}",
+            format_bytes(case.gpu_bytes),
+            case.link,
+        )
+        for case in CASES.values()
+    )
+    made_up = Evidence.modelled(
         "made up for the exercise: transformers of four wide layers, float32, Adam, one sequence "
-        "of 1,024 tokens for each rank"
+        "of 1,024 tokens for each rank",
+        "memory of the GPUs from NVIDIA's data sheets",
     )
-    return ThreeCases(
-        tuple(CASES.values()),
-        Evidence.modelled(words, "memory of the GPUs from NVIDIA's data sheets"),
+    return Listing(
+        f"{len(CASES)} models on {len(CASES)} machines",
+        ("", "parameters", "machine", "memory of each GPU", "link"),
+        rows,
+        (),
+        (("", made_up),),
     )
+
+
+def timeline(letter: str) -> PipelineResult:
+    """Return one of three pipelines, "A" to "C", whose bottleneck the exercise asks for.
+
+    They are made up for the exercise by ``training.model_pipeline``, so they are the same on every
+    machine.
+
+    Raises
+    ------
+    InputError
+        If there is no such letter.
+    """
+    loading, copy, compute, workers, cores = _TIMELINES[
+        _given.word("timeline", "letter", letter, _TIMELINES)
+    ]
+    return training.model_pipeline(
+        loading, compute, copy_seconds=copy, workers=workers, cores=cores, steps=24
+    )
+
+
+def collective(layer: int) -> str:
+    """Return the name of the collective that averages a layer's gradients, as it appears in the
+    timelines.
+    """
+    return f"all_reduce layer {layer}"
+
+
+def _program(slow: float = 1.0) -> list[_Item]:
+    items: list[_Item] = []
+    for step in range(1, _STEPS + 1):
+        items.append(("compute", f"forward {step}", _FORWARD * slow))
+        for layer in _LAYERS:
+            items += [
+                ("compute", f"backward {step}, layer {layer}", _BACKWARD * slow),
+                ("collective", collective(layer), _SEND),
+            ]
+        items.append(("compute", f"optimizer {step}", 0.001 * slow))
+    return items
+
+
+def _hangs() -> dict[str, tuple[list[list[_Item]], int, str]]:
+    """Return what the exercise asks for: the programs, the rank that leaves the common order, and
+    at which collective ("slow": none does).
+    """
+    skips, slow, alone = ([_program() for _ in range(RANKS)] for _ in range(3))
+    # rank 2 leaves out one collective of the second step and goes on
+    del skips[2][[k for k, item in enumerate(skips[2]) if item[1] == collective(2)][1]]
+    # rank 3 computes at half the pace
+    slow[3] = _program(2.0)
+    # after the first step rank 0 saves the model and calls a barrier that stands in its branch only
+    at = next(k for k, item in enumerate(alone[0]) if item[1] == "optimizer 1") + 1
+    alone[0][at:at] = [("compute", "save", 0.006), ("collective", "barrier", _SEND)]
+    return {"A": (skips, 2, collective(2)), "B": (slow, 3, "slow"), "C": (alone, 0, "barrier")}
+
+
+HANGS = _hangs()
+
+
+# What an answer may name: every collective of the timelines, or that there is none.
+NAMES = (*map(collective, _LAYERS), "barrier", "slow")
+
+
+def hang(letter: str) -> RankTimeline:
+    """Return one of three timelines, "A" to "C", for the exercise on hangs.
+
+    Raises
+    ------
+    InputError
+        If there is no such letter.
+    """
+    programs = HANGS[_given.word("hang", "letter", letter, HANGS)][0]
+    spans, end = _run(programs)
+    ordered = tuple(sorted(spans, key=lambda span: (span.rank, span.begin_seconds, span.kind)))
+    steps = dict.fromkeys(span.name for span in ordered if span.name.startswith("forward "))
+    starts = [min(span.begin_seconds for span in ordered if span.name == step) for step in steps]
+    return RankTimeline(f"timeline {letter}", RANKS, ordered, tuple(starts), end, (), _EVIDENCE)
+
+
+def _run(programs: Sequence[Sequence[_Item]]) -> tuple[list[RankSpan], float]:
+    """Let every rank work until all are done, or until all that are left wait for each other."""
+    at, now = [0] * len(programs), [0.0] * len(programs)
+    spans: list[RankSpan] = []
+    while True:
+        for rank, program in enumerate(programs):
+            while at[rank] < len(program) and program[at[rank]][0] == "compute":
+                _, name, seconds = program[at[rank]]
+                spans.append(RankSpan(rank, "compute", name, now[rank], now[rank] + seconds))
+                now[rank] += seconds
+                at[rank] += 1
+        waiting = [
+            program[at[rank]] if at[rank] < len(program) else None
+            for rank, program in enumerate(programs)
+        ]
+        if all(item is None for item in waiting):
+            return spans, max(now)
+        begin = max(now)
+        together = len({item[1] if item else "" for item in waiting}) == 1
+        until = begin if together else begin + TIMEOUT_SECONDS
+        for rank, item in enumerate(waiting):
+            if item is not None and until > now[rank]:
+                spans.append(RankSpan(rank, "idle", item[1], now[rank], until))
+            if item is not None and together:
+                spans.append(
+                    RankSpan(rank, "communication", item[1], begin, begin + item[2], _BYTES)
+                )
+                now[rank] = begin + item[2]
+                at[rank] += 1
+        if not together:
+            return spans, until

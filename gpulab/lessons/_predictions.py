@@ -1,4 +1,5 @@
-"""Predictions: the learner answers before the measurement, then sees both side by side.
+"""Predictions: the learner answers before the measurement, then sees both side by side, with the
+misconception behind a common wrong answer.
 
 The first answer counts. Later ones, and answers given after the measurement was shown, are kept
 separately and do not count. No widget is made here: ``%load_ext gpulab`` shows a ``Prediction`` as
@@ -13,12 +14,14 @@ import html
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from gpulab import _given
+from gpulab import _given, devices
 from gpulab.errors import InputError, kind_of, shown
-from gpulab.lessons import _store
+from gpulab.evidence import Badge, Evidence
+from gpulab.lessons import _progress, content
+from gpulab.lessons._material import badge_line, with_captions
 from gpulab.results import Result
 from gpulab.units import (
     format_bytes,
@@ -33,6 +36,48 @@ Observer = Callable[["Prediction"], None]
 # this kernel's questions, so that answer() and reveal() know unit and choices
 _known: dict[str, Prediction] = {}
 _observers: dict[str, list[Observer]] = {}
+# Of several sides, the answer is no better than the weakest.
+_WEAKEST_FIRST = (Badge.MODELLED, Badge.RECORDED, Badge.MEASURED)
+# What is typed or read from a file may be 5e-324: past these, a ratio or its inverse is 0 or
+# infinite.
+_SMALLEST_RATIO = 1e-300
+# What makes a measured time too long.
+_DISTURBED = ("contended", "stalled", "throttled", "unstable")
+_NOT_ASKED = (
+    "This kernel does not know the question, so nothing is compared. Run the cell with "
+    "gl.lessons.predict first."
+)
+_NEVER = (
+    "You gave a number, but on this machine there is no such number. The text below explains why."
+)
+_SENTENCES = {
+    "not measured": "There is nothing to compare with yet.",
+    "no prediction": "No prediction. Next time, answer before you run this cell: the surprise is "
+    "what you remember.",
+    "right": "You were right.",
+    "close": "You were close.",
+}
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+_RATES = {"B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12}
+# What people write for a speed-up and a share; "%" is kept as a percentage, 0 to 100.
+_WORDS = {"ratio": ("x", "×", "times"), "percent": ("%", "percent")}
+_FORMATS: Mapping[str, Callable[[float], str]] = {
+    "time": format_seconds,
+    "storage": format_bytes,
+    "bandwidth": format_bytes_per_second,
+    "ratio": format_ratio,
+}
+# Six digits of a larger count would take an exponent, which few read as calls; beyond a quadrillion
+# nobody reads the digits.
+_MILLION, _ENDLESS = 999_999.5, 1e15
+_THOUSAND = 999.5  # of a percentage three digits are shown
+# A comma parts thousands: 1,500. In 0,125 and 1234,567 it stands for a decimal point, and is
+# refused.
+_NUMBER = re.compile(
+    r"\s*([-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*",
+    re.DOTALL,
+)
 # How like a choice an answer must be to count as its misspelling, and each of its words one of the
 # choice's: "then" is "than", and "before" is not "after".
 _NEAR, _NEAR_WORD = 0.8, 0.6
@@ -100,11 +145,8 @@ class Prediction:
         shown = self._entry.get("revealed")
         if not shown:
             return None
-        return (
-            f"{shown.get('text', '')} ({shown['badge']})"
-            if shown.get("badge")
-            else str(shown.get("text", ""))
-        )
+        badge = f" ({shown['badge']})" if shown.get("badge") else ""
+        return f"{shown.get('text', '')}{badge}"
 
     @property
     def status(self) -> str:
@@ -130,9 +172,9 @@ class Prediction:
             If the answer is not one of the choices, not a number, negative, infinite, or in a unit
             of another kind.
         """
-        base = self._parse(value)
-        entry = KeptAnswer(base, self.text_of(base), _store.now()).to_dict()
-        said: list[str] = []
+        base = choose(value, self.choices) if self.choices else self.quantity.parse(value)
+        text, before, said = self.text_of(base), self._entry, list[str]()
+        entry = KeptAnswer(base, text, _progress.now()).to_dict()
 
         def edit(content: dict[str, Any]) -> None:
             mine = content["predictions"].setdefault(self.id, {})
@@ -143,21 +185,17 @@ class Prediction:
             elif (mine.get("first") or {}).get("value") != base:
                 mine.setdefault("later", []).append(entry)
 
-        before = self._entry
-        _store.change(edit, said.append)
-        tell(self)
-        return " ".join([self._answer_sentence(before, base), *said])
-
-    def _answer_sentence(self, before: dict[str, Any], base: float | str) -> str:
-        text = self.text_of(base)
+        _progress.change(edit, said.append)
+        _notify(self)
         first = _kept(before.get("first"))
+        sentence = f"Prediction kept: {text}. Run the next cell to measure."
         if first is not None and first.value != base:
-            return (
+            sentence = (
                 f"Your first answer, {first.text}, counts; {text} is kept too, but does not count."
             )
-        if first is None and before.get("revealed") is not None:
-            return f"The answer was already shown; {text} is kept, but does not count."
-        return f"Prediction kept: {text}. Run the next cell to measure."
+        elif first is None and before.get("revealed") is not None:
+            sentence = f"The answer was already shown; {text} is kept, but does not count."
+        return " ".join([sentence, *said])
 
     def observe(self, callback: Observer) -> Callable[[], None]:
         """Call ``callback(prediction)`` after each answer and after the reveal; return a function
@@ -169,50 +207,37 @@ class Prediction:
 
     @property
     def _entry(self) -> dict[str, Any]:
-        entry = _store.read()["predictions"].get(self.id, {})
+        entry = _progress.read()["predictions"].get(self.id, {})
         return entry if isinstance(entry, dict) else {}
 
     @property
     def quantity(self) -> Unit:
         """The unit, as an object that parses and formats."""
-        return unit_of(self.unit)
-
-    def _parse(self, value: Any) -> float | str:
-        if not self.choices:
-            return self.quantity.parse(value)
-        return choose(value, self.choices)
+        return _unit_of(self.unit)
 
     def text_of(self, base: float | str) -> str:
         """Return a value in base units, or a choice, as the learner reads it."""
         return base if isinstance(base, str) else self.quantity.format(base)
 
-    def __repr__(self) -> str:
-        asked = f"Predict {self.id}: {self.question}{self._options()}"
-        return f"{asked}\n{self.status} {self._how()}".rstrip()
-
-    def _options(self) -> str:
-        return "".join(f"\n  {number}. {choice}" for number, choice in enumerate(self.choices, 1))
-
-    def _how(self) -> str:
+    @property
+    def _call(self) -> str:
+        """The call that answers; "" where there is an answer already."""
         if self.revealed is not None or self.answer is not None:
             return ""
-        return (
-            f"Answer in a cell: gl.lessons.answer({self.id!r}, "
-            f"{1 if self.choices else self.example!r})"
-        )
+        return f"gl.lessons.answer({self.id!r}, {1 if self.choices else self.example!r})"
+
+    def __repr__(self) -> str:
+        options = "".join(f"\n  {k}. {choice}" for k, choice in enumerate(self.choices, 1))
+        how = f" Answer in a cell: {self._call}" if self._call else ""
+        return f"Predict {self.id}: {self.question}{options}\n{self.status}{how}"
 
     def _repr_html_(self) -> str:
         items = "".join(f"<li>{html.escape(choice)}</li>" for choice in self.choices)
-        how = (
-            f"<p>Answer in a cell: <code>{html.escape(self._how().partition(': ')[2])}</code></p>"
-            if self._how()
-            else ""
-        )
-        options = f"<ol>{items}</ol>" if items else ""
+        how = f"<p>Answer in a cell: <code>{html.escape(self._call)}</code></p>"
         return (
             f"<p><strong>Predict {html.escape(self.id)}.</strong> "
-            f"{html.escape(self.question)}</p>{options}"
-            f"<p>{html.escape(self.status)}</p>{how}"
+            f"{html.escape(self.question)}</p>{f'<ol>{items}</ol>' if items else ''}"
+            f"<p>{html.escape(self.status)}</p>{how if self._call else ''}"
         )
 
 
@@ -342,18 +367,13 @@ def _kept(data: Any) -> KeptAnswer | None:
     )
 
 
-def tell(asked: Prediction) -> None:
+def _notify(asked: Prediction) -> None:
     """Call the observers of a question."""
     for callback in list(_observers.get(asked.id, [])):
         callback(asked)
 
 
-def known(id: str) -> Prediction | None:
-    """Return this kernel's question of that id, or None if its cell did not run."""
-    return _known.get(id)
-
-
-def recalled(id: str) -> Prediction | None:
+def _recalled(id: str) -> Prediction | None:
     """Return the question as this kernel asked it, else as it was when its answer was kept; None if
     its unit is unknown.
     """
@@ -365,25 +385,6 @@ def recalled(id: str) -> Prediction | None:
     return Prediction(
         id, entry.get("question") or "", entry["unit"], tuple(map(str, entry["choices"]))
     )
-
-
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-_BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "kB": 1e3, "MB": 1e6, "GB": 1e9}
-_RATES = {"B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12}
-# What people write for a speed-up, a share and a plain count; "%" is kept as a percentage, 0 to
-# 100.
-_RATIO_WORDS = ("x", "×", "times", "")
-_PERCENT_WORDS = ("%", "percent", "")
-# Six digits of a larger count would take an exponent, which few read as calls; beyond a quadrillion
-# nobody reads the digits.
-_MILLION, _ENDLESS = 999_999.5, 1e15
-_THOUSAND = 999.5  # of a percentage three digits are shown
-# A comma parts thousands: 1,500. In 0,125 and 1234,567 it stands for a decimal point, and is
-# refused.
-_NUMBER = re.compile(
-    r"\s*([-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*",
-    re.DOTALL,
-)
 
 
 @dataclass(frozen=True)
@@ -418,61 +419,43 @@ class Unit:
         InputError
             If the answer is not a finite, non-negative number, or has a unit of another kind.
         """
-        value = self._parse_text(answer) if isinstance(answer, str) else self._number(answer)
-        if not math.isfinite(value):
-            raise InputError(
-                f"predict: {answer!r} is not a finite number; expected something like "
-                f"{self.example}. Answer with a number."
-            )
-        if value < 0:
-            raise InputError(
-                f"predict: {answer!r} is negative; expected zero or more, such as {self.example}. "
-                "Answer without the minus."
-            )
-        return value
-
-    def _number(self, answer: object) -> float:
+        text, like = shown(answer), f"something like {self.example}"
         try:
             if isinstance(answer, bool):
                 raise TypeError("a truth value is not a quantity")
-            return float(answer) * self.scale  # type: ignore[arg-type]
+            value = self._parse_text(answer) if isinstance(answer, str) else answer * self.scale
+            value = float(value)
+        except InputError:
+            raise
         except Exception as error:
             # whatever the learner's own object raises when asked for a number
-            raise InputError(
-                f"predict: {_short(answer)} is not a number; expected something like "
-                f"{self.example}. Answer with a number or with text such as {self.example!r}."
-            ) from error
+            advice = f"Answer with a number or with text such as {self.example!r}."
+            raise _refused(f"{text} is not a number", like, advice) from error
+        if not math.isfinite(value):
+            raise _refused(f"{text} is not a finite number", like, "Answer with a number.")
+        if value < 0:
+            expected = f"zero or more, such as {self.example}"
+            raise _refused(f"{text} is negative", expected, "Answer without the minus.")
+        return value
 
     def _parse_text(self, text: str) -> float:
-        match = _NUMBER.fullmatch(text)
-        if match is None or not match.group(1).strip("+-."):
-            raise InputError(
-                f"predict: cannot read {_short(text)}; expected a number, such as "
-                f"{self.example!r}. Answer with a number."
-            )
+        match, unreadable = _NUMBER.fullmatch(text), f"cannot read {shown(text)}"
+        digits, word = match.groups() if match else ("", "")
         try:
-            number = float(match.group(1).replace(",", ""))
+            number = float(digits.replace(",", ""))
         except ValueError as error:
-            raise InputError(
-                f"predict: cannot read {_short(text)}; expected a number, such as "
-                f"{self.example!r}. Answer with a number."
-            ) from error
-        word = match.group(2)
+            expected = f"a number, such as {self.example!r}"
+            raise _refused(unreadable, expected, "Answer with a number.") from error
         if word in ("", self.name) or (self.kind == "count" and word == _singular(self.name)):
             return number * self.scale
         if re.match(r",\d", word):
-            raise InputError(
-                f"predict: cannot read {_short(text)}; expected a decimal point, such as 1.5 (a "
-                "comma separates thousands: 1,500). Write it with a point."
-            )
+            expected = "a decimal point, such as 1.5 (a comma separates thousands: 1,500)"
+            raise _refused(unreadable, expected, "Write it with a point.")
         if word[0].isdecimal():
-            raise InputError(
-                f"predict: cannot read {_short(text)}; expected one number, such as 1500. Write "
-                "the number without spaces."
-            )
-        return self._with_word(number, word, text)
-
-    def _with_word(self, number: float, word: str, text: str) -> float:
+            expected = "one number, such as 1500"
+            raise _refused(unreadable, expected, "Write the number without spaces.")
+        if word.lower() in _WORDS.get(self.kind, ()):
+            return number
         try:
             if self.kind == "time":
                 return parse_seconds(f"{number!r} {word}")
@@ -480,30 +463,18 @@ class Unit:
                 return float(parse_bytes(f"{number!r} {word}"))
             if self.kind == "bandwidth" and word.lower().endswith("/s"):
                 return float(parse_bytes(f"{number!r} {word[:-2].strip()}"))
+            raise InputError(f"{word} is no unit of a {self.kind}")
         except (InputError, OverflowError) as error:
-            raise self._foreign(text) from error
-        if (self.kind == "ratio" and word.lower() in _RATIO_WORDS) or (
-            self.kind == "percent" and word.lower() in _PERCENT_WORDS
-        ):
-            return number
-        raise self._foreign(text)
-
-    def _foreign(self, text: str) -> InputError:
-        return InputError(
-            f"predict: the unit in {_short(text)} does not fit; expected "
-            f"{self.name or 'a plain number'}. Write it like {self.example!r}."
-        )
+            what, expected = (
+                f"the unit in {shown(text)} does not fit",
+                self.name or "a plain number",
+            )
+            raise _refused(what, expected, f"Write it like {self.example!r}.") from error
 
     def format(self, value: float) -> str:
         """Return a value in base units as text with a fitting prefix."""
-        if self.kind == "time":
-            return format_seconds(value)
-        if self.kind == "storage":
-            return format_bytes(value)
-        if self.kind == "bandwidth":
-            return format_bytes_per_second(value)
-        if self.kind == "ratio":
-            return format_ratio(value)
+        if self.kind in _FORMATS:
+            return _FORMATS[self.kind](value)
         if self.kind == "percent":
             return f"{value:,.0f} %" if value >= _THOUSAND else f"{value:.3g} %"
         word = _singular(self.name) if value == 1 else self.name
@@ -522,12 +493,9 @@ def _singular(noun: str) -> str:
     )
 
 
-def unit_of(name: str) -> Unit:
+def _unit_of(name: str) -> Unit:
     """Return the unit of that name; an unknown word is taken as a noun that is counted
     ("elements").
-
-    >>> unit_of("us").parse("0.5 ms"), unit_of("us").parse(500), unit_of("x").parse("1,000x")
-    (0.0005, 0.0005, 1000.0)
     """
     for kind, table in (("time", _SECONDS), ("storage", _BYTES), ("bandwidth", _RATES)):
         if name in table:
@@ -537,9 +505,319 @@ def unit_of(name: str) -> Unit:
     return Unit(name, "percent" if name == "%" else "count", 1.0)
 
 
-def _short(value: object) -> str:
+def _refused(what: str, expected: str, advice: str) -> InputError:
+    return InputError(f"predict: {what}; expected {expected}. {advice}")
+
+
+@dataclass(frozen=True)
+class Reveal(Result):
+    """A prediction and its measurement side by side.
+
+    Attributes
+    ----------
+    id, question : str
+    predicted, measured : float or str or None
+        In base units, or a choice; None if there is none.
+    predicted_text, measured_text : str
+    ratio : float or None
+        measured / predicted, if both are numbers, neither is zero, and the quotient is finite.
+    verdict : str
+        "close", "off", "right", "wrong", "no prediction" or "not measured".
+    sentence : str
+        The misconception behind a common wrong answer, or how far off it was.
+    evidence : Evidence or None
+        Of the measurement, if the passed object has it; with several sides, the weakest.
+    sides : mapping of str to Evidence
+        For an answer that compares two things, the evidence of each; else empty.
+    """
+
+    id: str
+    question: str
+    predicted: float | str | None
+    predicted_text: str
+    measured: float | str | None
+    measured_text: str
+    ratio: float | None
+    verdict: str
+    sentence: str
+    evidence: Evidence | None
+    sides: Mapping[str, Evidence] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        mine = (
+            f"you predicted {self.predicted_text}"
+            if self.predicted is not None
+            else "no prediction"
+        )
+        badge = f" ({self.badges})" if self.badges else ""
+        return f"{self.id}: {mine}; the answer: {self.measured_text}{badge}. {self.sentence}"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the two answers side by side."""
+        kind = self.badges or "not measured"
+        return (f"Prediction {self.id}", "your answer", f"the answer ({kind})"), [
+            (self.question, self.predicted_text, self.measured_text)
+        ]
+
+    @property
+    def badges(self) -> str:
+        """The badge; if the sides differ, the badge of each: "the CPU MEASURED, the GPU MODELLED";
+        "" without evidence.
+        """
+        if len({each.badge for each in self.sides.values()}) > 1:
+            return ", ".join(f"{name} {each.badge}" for name, each in self.sides.items())
+        return str(self.evidence.badge) if self.evidence is not None else ""
+
+    def caption(self) -> str:
+        """Return the line of evidence, or one for each side."""
+        if not self.sides:
+            return super().caption()
+        return "\n".join(badge_line(each, name) for name, each in self.sides.items())
+
+    def _repr_html_(self) -> str:
+        return f"{with_captions(self)}<p>{html.escape(self.sentence)}</p>"
+
+
+def reveal(
+    id: str,
+    measured: Any,
+    reason: str = "",
+    evidence: Evidence | Mapping[str, Evidence] | None = None,
+    *,
+    interval: tuple[float, float] | None = None,
+    warning: str = "",
+) -> Reveal:
+    """Show the prediction and the measurement side by side; without a prediction, report that and
+    continue.
+
+    A kept answer includes its question, so this also works if the cell of the question did not run
+    in this kernel.
+
+    Parameters
+    ----------
+    id : str
+        As ``predict`` was given it.
+    measured : Measurement, number, text, other result or None
+        The median of a measurement is used; a plain number is in base units (seconds, bytes, bytes
+        per second, a ratio); text is a choice, or a number with its unit; None means that this
+        machine could not measure it.
+    reason : str
+        With None: the reason why there is no measurement.
+    evidence : Evidence or mapping of str to Evidence, optional
+        The source of a plain number; by default the evidence of ``measured`` itself, else MEASURED
+        on this CPU. For an answer that compares two things, the evidence of each by name.
+    interval : (float, float), optional
+        The 95 % interval of a plain number, in base units; a measurement has its own. It is shown
+        beside the answer, with a warning where it is wider than what counts as close.
+    warning : str
+        Why the answer may be wrong, such as a busy machine; shown below it. By default it is taken
+        from the notes of a measurement.
+
+    Raises
+    ------
+    InputError
+        If ``measured`` is not one of these, ``interval`` not two finite numbers, or ``warning`` not
+        text.
+    """
+    if not isinstance(id, str) or not id:
+        raise InputError(
+            f"reveal: id {shown(id)}; expected text such as '02.1'. Pass the id that "
+            "predict was given."
+        )
+    if not isinstance(warning, str):
+        raise InputError(
+            f"reveal {id}: warning is {shown(warning)}; expected text. Leave it out where "
+            "there is none."
+        )
+    known = content.question(id)
+    recalled = _recalled(id)
+    asked = recalled or Prediction(id, "", "", ())
+    sides, source = _evidence(known, measured, evidence)
     try:
-        text = repr(value)
-    except Exception:  # a learner's object whose repr fails is still to be named in a sentence
-        text = kind_of(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+        value, text, never = _outcome(asked, known, measured, reason)
+    except InputError:
+        if recalled is not None or not isinstance(measured, str):
+            raise
+        # one of the choices of a question that was not asked here
+        value, text, never = measured, measured, False
+    if isinstance(value, float):
+        text, warning = _with_doubt(asked, known, measured, text, interval, warning)
+    # what was measured answers nothing, so no badge may stand beside "not measured"
+    if value is None and not never:
+        sides, source = {}, None
+    kept = asked.answer
+    predicted = kept.value if kept else None
+    ratio, verdict = ratio_of(predicted, value), verdict_of(predicted, value, known)
+    if never:
+        verdict = "off" if kept else "no prediction"
+    sentence = _NEVER if never and kept else _sentence(verdict, predicted, value, ratio, known)
+    # the sentence of a note begins in lower case
+    sentence = f"{sentence} {warning[:1].upper()}{warning[1:]}".rstrip()
+    # a file of an earlier version: without unit and choices no verdict is safe
+    unknown = kept is not None and recalled is None
+    if unknown:
+        ratio, verdict, sentence = None, "not measured", _NOT_ASKED
+    found = Reveal(
+        asked.id,
+        asked.question,
+        predicted,
+        kept.text if kept else "no prediction",
+        value,
+        text,
+        ratio,
+        verdict,
+        sentence,
+        source,
+        sides,
+    )
+
+    def edit(content: dict[str, Any]) -> None:
+        entry = content["predictions"].setdefault(id, {})
+        entry["question"] = asked.question or entry.get("question") or ""
+        before = entry.get("revealed")
+        if value is None and not never:
+            if before is None:
+                entry["unmeasured"] = text
+            return
+        entry.pop("unmeasured", None)
+        if before is None or before.get("verdict") == "no prediction":
+            date, badges = _progress.now(), found.badges
+            entry["revealed"] = {"value": value, "text": text, "date": date}
+            entry["revealed"] |= {"verdict": verdict, "badge": badges}
+
+    if not unknown:
+        _progress.change(edit)
+        _notify(asked)
+    return found
+
+
+def _with_doubt(
+    asked: Prediction,
+    known: content.Question,
+    measured: Any,
+    text: str,
+    interval: tuple[float, float] | None,
+    warning: str,
+) -> tuple[str, str]:
+    """Return an answer's text with its interval, and the warning that belongs to it."""
+    if known.outcome is None:
+        interval = getattr(measured, "interval_seconds", None) if interval is None else interval
+        notes = [note for note in getattr(measured, "notes", ()) if note.code in _DISTURBED]
+        warning = warning or (f"The machine was disturbed: {notes[0].sentence}" if notes else "")
+    if interval is None:
+        return text, warning
+    ends = _given.items(f"reveal {asked.id}", "interval", interval)
+    if len(ends) != len(("low", "high")):
+        raise InputError(
+            f"reveal {asked.id}: interval is {shown(interval)}; expected its two ends. Pass "
+            "for example (low, high)."
+        )
+    low, high = sorted(_number(asked.id, end) for end in ends)
+    if not warning and high > low * known.close_ratio**2:
+        warning = (
+            "The times vary too widely for a verdict: run the cell above again when the "
+            "machine is quiet."
+        )
+    return f"{text} ({asked.quantity.format(low)} to {asked.quantity.format(high)})", warning
+
+
+def _evidence(
+    known: content.Question, measured: Any, given: Any
+) -> tuple[dict[str, Evidence], Evidence | None]:
+    """Return the evidence of each side, where there are sides, and that of the answer."""
+    sides = dict(given) if isinstance(given, Mapping) else {}
+    if not all(isinstance(each, Evidence) for each in sides.values()):
+        raise InputError(
+            f"reveal {known.id}: evidence is {shown(given)}; expected the evidence of each "
+            "side by its name. "
+            'Pass for example {"the CPU": cpu.evidence, "the GPU": bill.evidence}.'
+        )
+    if given is None and known.sides is not None and measured is not None:
+        sides = dict(known.sides(measured))
+    if sides:
+        return sides, min(sides.values(), key=lambda each: _WEAKEST_FIRST.index(each.badge))
+    source = given or getattr(measured, "evidence", None)
+    # a figure of the learner's own cell
+    if not isinstance(source, Evidence) and measured is not None:
+        source = Evidence.measured(devices.find("cpu").name)
+    return {}, source if isinstance(source, Evidence) else None
+
+
+def _outcome(
+    asked: Prediction, known: content.Question, measured: Any, reason: str
+) -> tuple[float | str | None, str, bool]:
+    """Return the answer, its words, and whether it is that there is no such number."""
+    try:
+        value = (
+            known.outcome(measured)
+            if known.outcome is not None and measured is not None
+            else measured
+        )
+    except content.Never as why:
+        return None, str(why), True
+    except content.Unmeasured as why:
+        return None, f"not measured: {why}", False
+    value = getattr(value, "median_seconds", value)
+    if value is None:
+        return None, f"not measured{': ' + reason if reason else ''}", False
+    if asked.choices:
+        chosen = choose(value, asked.choices)
+        return chosen, chosen, False
+    base = asked.quantity.parse(value) if isinstance(value, str) else _number(asked.id, value)
+    return base, asked.quantity.format(base), False
+
+
+def _number(id: str, value: Any) -> float:
+    what, fault = kind_of(value), None
+    try:
+        number = float(value)
+        what = f"{number}"
+    except Exception as error:  # whatever the caller's own object raises when asked for a number
+        number, fault = math.nan, error
+    if not math.isfinite(number):
+        raise InputError(
+            f"reveal {id}: {what} is not a measurement; expected a finite number in base units, a "
+            "measurement or a choice. Pass the figure itself, such as m.median_seconds, or None "
+            "and a reason."
+        ) from fault
+    return number
+
+
+def ratio_of(predicted: float | str | None, measured: float | str | None) -> float | None:
+    """Return measured / predicted, where it is a ratio to work with."""
+    if isinstance(predicted, float) and isinstance(measured, float) and predicted > 0:
+        ratio = measured / predicted
+        return ratio if _SMALLEST_RATIO < ratio < 1 / _SMALLEST_RATIO else None
+    return None
+
+
+def verdict_of(
+    predicted: float | str | None, measured: float | str | None, known: content.Question
+) -> str:
+    """Return how good a prediction is, in the words of ``Reveal.verdict``."""
+    if measured is None:
+        return "not measured"
+    if predicted is None:
+        return "no prediction"
+    if isinstance(measured, str) or isinstance(predicted, str):
+        return "right" if predicted == measured else "wrong"
+    ratio = ratio_of(predicted, measured)
+    near = ratio is not None and 1 / known.close_ratio <= ratio <= known.close_ratio
+    return "close" if near or abs(predicted - measured) <= known.close_absolute else "off"
+
+
+def _sentence(
+    verdict: str, predicted: Any, measured: Any, ratio: float | None, known: content.Question
+) -> str:
+    if verdict in _SENTENCES:
+        return _SENTENCES[verdict]
+    explanation = next(
+        (reading.sentence for reading in known.readings if reading.when(predicted, measured)), ""
+    )
+    if ratio is None:
+        return explanation or "That is not the result. The text below explains why."
+    side, factor = "low" if ratio >= 1 else "high", format_ratio(max(ratio, 1 / ratio))
+    size = f"too {side} by a factor of {factor.removesuffix('x')}"
+    if factor == format_ratio(1):  # of a question whose answer is exact: 2,052 for 2,048
+        size = f"slightly too {side}"
+    return f"Your prediction was {size}. {explanation}".strip()

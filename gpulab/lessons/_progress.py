@@ -1,18 +1,269 @@
-"""The learner's progress in one table, and a way to restart a notebook without losing anything."""
+"""The learner's progress: one JSON file that survives crashes, two kernels, and bad content, its
+table, and a way to restart a notebook without losing anything.
+
+Every change is made under a lock and written to a temporary file that then replaces the old one. A
+file that is truncated or not from gpulab is set aside under a dated name, never overwritten. If
+nothing can be written (a read-only folder, a full disk), the progress is kept in memory and a
+sentence says so; the lesson continues.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
+from gpulab._files import free_name, open_regular, read_regular, try_lock, write_atomically
+from gpulab._given import expanded
 from gpulab.errors import InputError, shown
-from gpulab.lessons import _store, content
+from gpulab.lessons import content
 from gpulab.results import Result, html_table
 from gpulab.units import plural
 
+SCHEMA = "gpulab-progress"
+SCHEMA_VERSION = 1
+# How long to wait for another kernel's lock. A change takes about a millisecond, so two seconds
+# mean that the lock is stuck.
+_LOCK_SECONDS = 2.0
 _MOST_ROWS = 8  # that a table shows unfolded
+_inside = threading.RLock()  # threads of this kernel; the file lock holds between kernels
+Edit = Callable[[dict[str, Any]], None]
+_pending: dict[str, list[Edit]] = {}  # path -> the changes that could not be written yet
+
+
+def here() -> pathlib.Path:
+    """Return the working directory; "." if it was removed while the kernel was running."""
+    try:
+        return pathlib.Path.cwd()
+    except OSError:
+        return pathlib.Path()
+
+
+def path() -> pathlib.Path:
+    """Return the progress file: ``GPULAB_PROGRESS``, or ``.gpulab/progress.json`` in the working
+    directory.
+
+    Raises
+    ------
+    InputError
+        If GPULAB_PROGRESS names the home directory of an unknown user.
+    """
+    chosen = os.environ.get("GPULAB_PROGRESS")
+    return expanded("GPULAB_PROGRESS", chosen) if chosen else here() / ".gpulab" / "progress.json"
+
+
+def named() -> str:
+    """Return the name of the progress file as a message shows it; what names none is shown as it
+    was written.
+    """
+    return os.environ.get("GPULAB_PROGRESS") or str(path())
+
+
+def _reason(error: OSError | InputError) -> str:
+    return str(error.strerror or error) if isinstance(error, OSError) else str(error).split("; ")[0]
+
+
+def now() -> str:
+    """Return the time in the format of the file: UTC, ISO 8601, whole seconds."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def empty() -> dict[str, Any]:
+    """Return the content of a new file."""
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "predictions": {},
+        "exercises": {},
+        "history": [],
+    }
+
+
+def read() -> dict[str, Any]:
+    """Return the progress; a damaged or unreadable file counts as empty here (the next change sets
+    it aside).
+    """
+    with _inside:
+        try:
+            content, _ = _load(path())
+        except (OSError, InputError):
+            content = empty()
+        for edit in _pending.get(named(), []):
+            edit(content)
+    return content
+
+
+def fault() -> str | None:
+    """Return what is wrong with the progress file, or None if it can be read or does not exist;
+    ``read`` treats a damaged one as empty.
+    """
+    try:
+        return _load(path())[1]
+    except (OSError, InputError) as error:
+        return f"cannot be read ({_reason(error)})"
+
+
+def change(edit: Edit, say: Callable[[str], None] = print) -> None:
+    """Apply ``edit`` to the progress and save it.
+
+    Parameters
+    ----------
+    edit : callable
+        Changes the dictionary in place; it may be called again with newer content of the file.
+    say : callable
+        Called with the sentence to show when a file was set aside or nothing could be written.
+    """
+    with _inside:
+        waiting = _pending.setdefault(named(), [])
+        waiting.append(edit)
+        try:
+            # kernels that reach the file through different links share its lock
+            where = pathlib.Path(os.path.realpath(path()))
+            where.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(where):
+                content, fault = _load(where)
+                if fault:
+                    say(_set_aside(where, fault))
+                for each in waiting:
+                    each(content)
+                write_atomically(
+                    where,
+                    json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8", "replace"),
+                )
+        except (OSError, InputError) as error:
+            if len(waiting) == 1:  # say it once, not at every answer
+                say(
+                    f"progress: {named()} cannot be written ({_reason(error)}); expected a file in "
+                    "a folder that you may write to. Your answers are kept until the kernel "
+                    "stops; set GPULAB_PROGRESS to another file to keep them longer."
+                )
+            return
+        except BaseException:
+            # a change that fails by itself (or is interrupted) would fail again with every later
+            # one
+            waiting.remove(edit)
+            raise
+        waiting.clear()
+
+
+def _load(where: pathlib.Path) -> tuple[dict[str, Any], str | None]:
+    """Return the content, and what is wrong with the file (None: nothing)."""
+    try:
+        # with the mark that Windows' own editors put before a text that they saved
+        text = read_regular(where).decode("utf-8-sig")
+        content = json.loads(text)
+    except FileNotFoundError:
+        return empty(), None
+    except UnicodeDecodeError:
+        return empty(), "is not text"
+    except (ValueError, RecursionError):
+        return empty(), "is truncated or is not JSON"
+    if _is_ours(content):
+        return content, None
+    return empty(), "is not a progress file of this gpulab version"
+
+
+# The types that readers rely on in an item; unknown keys are kept.
+_KINDS: Mapping[str, type] = {
+    "state": str,
+    "attempts": int,
+    "first": dict,
+    "later": list,
+    "revealed": dict,
+    "unmeasured": str,
+    "question": str,
+    "unit": str,
+    "choices": list,
+}
+
+
+def _is_ours(content: Any) -> bool:
+    stamp = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION}
+    if not isinstance(content, dict) or not stamp.items() <= content.items():
+        return False
+    parts = [content.get("predictions"), content.get("exercises")]
+    return (
+        isinstance(content.get("history"), list)
+        and all(isinstance(part, dict) for part in parts)
+        and all(_is_entry(entry) for part in parts for entry in part.values())
+    )
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and all(
+        isinstance(entry[key], kind) for key, kind in _KINDS.items() if entry.get(key) is not None
+    )
+
+
+def _set_aside(where: pathlib.Path, fault: str) -> str:
+    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
+    aside = free_name(where.with_name(f"{where.stem}-set-aside-{stamp}{where.suffix}"))
+    shutil.copy2(where, aside)  # not renamed: the new file keeps the mode of the old one
+    return (
+        f"progress: {where.name} {fault}; expected the file that gpulab wrote. It is kept as "
+        f"{aside.name}, and a new one begins; to restore it, repair that file and give it its old "
+        "name."
+    )
+
+
+@contextlib.contextmanager
+def _locked(where: pathlib.Path) -> Iterator[None]:
+    """Hold the lock file beside ``where``; another kernel's change waits for this one, but where
+    the file system knows no locks.
+    """
+    with open(f"{where}.lock", "a+b", opener=open_regular) as file:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while not try_lock(file.fileno(), otherwise=True):
+            if time.monotonic() > deadline:
+                raise OSError(None, "another kernel holds its lock")
+            time.sleep(0.01)
+        yield
+
+
+POLICIES = ("show", "after-attempt", "withhold")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When solutions are shown, and the message shown when they are not."""
+
+    solutions: str
+    message: str
+
+
+def policy() -> Policy:
+    """Return the class's policy; with a setting that cannot be read, solutions are withheld and the
+    message says why.
+    """
+    chosen, named = os.environ.get("GPULAB_SOLUTIONS"), os.environ.get("GPULAB_CLASS")
+    message, where = "", "GPULAB_SOLUTIONS"
+    try:
+        if not chosen:
+            file = expanded("GPULAB_CLASS", named) if named else here() / ".gpulab" / "class.json"
+            if not named and not file.exists():
+                return Policy("show", "")
+            where = str(file)
+            # which knows by its first bytes how Windows' own tools wrote it
+            content = json.loads(read_regular(file))
+            chosen = content.get("solutions", "show")
+            message = str(content.get("message") or "")
+    except InputError as error:
+        return Policy("withhold", f"{error} Ask your instructor.")
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        fault = f'cannot be read ({error}); expected JSON such as {{"solutions": "show"}}'
+        return Policy("withhold", f"{where} {fault}. Ask your instructor.")
+    if chosen in POLICIES:
+        return Policy(str(chosen), message)
+    fault = f"has the value {str(chosen)[:40]!r}; expected one of {', '.join(POLICIES)}"
+    return Policy("withhold", f"{where} {fault}. Ask your instructor.")
 
 
 @dataclass(frozen=True)
@@ -84,16 +335,8 @@ class Progress(Result):
         for number in sorted({row.id.partition(".")[0] for row in self.rows}):
             here = [row for row in self.rows if row.id.startswith(f"{number}.")]
             counts = ("{} of {}".format(*_done(here, kind)) for kind in ("exercise", "prediction"))
-            rows.append(
-                (
-                    number,
-                    *counts,
-                    ", ".join(
-                        row.id for row in here if row.kind == "exercise" and row.state != "passed"
-                    )
-                    or "none",
-                )
-            )
+            left = [row.id for row in here if row.kind == "exercise" and row.state != "passed"]
+            rows.append((number, *counts, ", ".join(left) or "none"))
         return ("notebook", "exercises passed", "predictions given", "open exercises"), rows
 
     def _items(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -121,8 +364,8 @@ class Progress(Result):
             "" if self.fault.startswith("cannot be read") else ", and set aside at your next answer"
         )
         return (
-            f"{Path(self.file).name} {self.fault}, so its content is not shown; the file is "
-            f"kept{later}. "
+            f"{pathlib.Path(self.file).name} {self.fault}, so its content is not shown; the file "
+            f"is kept{later}. "
         )
 
     def _totals(self) -> str:
@@ -154,50 +397,39 @@ def progress(notebook: str = "") -> Progress:
     InputError
         If there is no such notebook.
     """
-    lessons = content.chosen(notebook, "progress")
-    kept = _store.read()
+    lessons, kept = content.chosen(notebook, "progress"), read()
     rows: list[ProgressRow] = []
     for lesson in lessons:
         for id in lesson.ids:
             if id in lesson.questions:
                 rows.append(_prediction_row(id, kept["predictions"].get(id) or {}))
             else:
+                entry = kept["exercises"].get(id) or {}
+                attempts, state = int(entry.get("attempts") or 0), entry.get("state")
+                detail = plural(attempts, "attempt") if attempts else ""
+                title = lesson.exercises[id].title
                 rows.append(
-                    _exercise_row(id, lesson.exercises[id].title, kept["exercises"].get(id) or {})
+                    ProgressRow(id, "exercise", title, str(state or "not attempted"), detail)
                 )
     totals = (*_done(rows, "exercise"), *_done(rows, "prediction"))
-    return Progress(tuple(rows), *totals, _store.named(), _store.fault() or "")
+    return Progress(tuple(rows), *totals, named(), fault() or "")
 
 
-def _prediction_row(id: str, entry: dict[str, Any]) -> ProgressRow:
-    first, shown = entry.get("first") or {}, entry.get("revealed") or {}
+def _prediction_row(id: str, entry: Mapping[str, Any]) -> ProgressRow:
+    first, revealed = entry.get("first") or {}, entry.get("revealed") or {}
     title = str(entry.get("question", "")) or (
         "its question was not asked" if entry else "not answered yet"
     )
-    said = f"you: {first.get('text', '')}; " if first else ""
-    if not shown:
-        why = str(entry.get("unmeasured", ""))
-        return ProgressRow(
-            id,
-            "prediction",
-            title,
-            "predicted" if first else "open",
-            f"{said}{why}" if why else str(first.get("text", "")),
-        )
-    badge = f" ({shown['badge']})" if shown.get("badge") else ""
-    return ProgressRow(
-        id,
-        "prediction",
-        title,
-        str(shown.get("verdict", "open")),
-        f"{said}answer: {shown.get('text', '')}{badge}",
-    )
-
-
-def _exercise_row(id: str, title: str, entry: dict[str, Any]) -> ProgressRow:
-    attempts = int(entry.get("attempts") or 0)
-    detail = f"{attempts} attempt{'s' if attempts != 1 else ''}" if attempts else ""
-    return ProgressRow(id, "exercise", title, str(entry.get("state") or "not attempted"), detail)
+    mine = str(first.get("text", ""))
+    before = f"you: {mine}; " if first else ""
+    if revealed:
+        badge = f" ({revealed['badge']})" if revealed.get("badge") else ""
+        state = str(revealed.get("verdict", "open"))
+        detail = f"{before}answer: {revealed.get('text', '')}{badge}"
+    else:
+        state, why = "predicted" if first else "open", str(entry.get("unmeasured", ""))
+        detail = f"{before}{why}" if why else mine
+    return ProgressRow(id, "prediction", title, state, detail)
 
 
 def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
@@ -220,7 +452,7 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
             "it as text."
         )
     prefix = notebook.partition("_")[0] + "."
-    before = _store.read()
+    before = read()
     if not any(
         key.startswith(prefix) for part in ("predictions", "exercises") for key in before[part]
     ):
@@ -228,21 +460,22 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
             content.chosen(notebook, "start_again")
         say(f"There are no answers of notebook {prefix[:-1]}; nothing was changed.")
         return
-    moved: list[int] = []
+    moved = 0
 
     def edit(content: dict[str, Any]) -> None:
+        nonlocal moved
         old = {
             part: {
                 key: content[part].pop(key) for key in list(content[part]) if key.startswith(prefix)
             }
             for part in ("predictions", "exercises")
         }
-        moved[:] = [sum(map(len, old.values()))]
-        if moved[0]:
-            content["history"].append({"date": _store.now(), "notebook": notebook, **old})
+        moved = sum(map(len, old.values()))
+        if moved:
+            content["history"].append({"date": now(), "notebook": notebook, **old})
 
-    _store.change(edit, say)
+    change(edit, say)
     say(
-        f"{plural(moved[0], 'answer')} of notebook {prefix[:-1]} moved into the history of "
-        f"{Path(_store.named()).name}; you can start again."
+        f"{plural(moved, 'answer')} of notebook {prefix[:-1]} moved into the history of "
+        f"{pathlib.Path(named()).name}; you can start again."
     )

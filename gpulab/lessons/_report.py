@@ -8,6 +8,7 @@ student wrote into it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import getpass
 import hashlib
 import json
@@ -27,7 +28,7 @@ from gpulab._files import write_atomically
 from gpulab._given import expanded
 from gpulab.errors import GpulabError, InputError, shown
 from gpulab.evidence import NOTE_CODES, Environment, Evidence, Note
-from gpulab.lessons import _answers, _store, content
+from gpulab.lessons import _progress, content
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
 from gpulab.results import Result
 from gpulab.units import format_bytes, plural
@@ -164,28 +165,6 @@ class ReportedCheck(Result):
 
 
 @dataclass(frozen=True)
-class ReportedMeasurement(Result):
-    """A measurement that was an answer.
-
-    Attributes
-    ----------
-    id, label : str
-    median_seconds : float
-    interval_seconds : (float, float) or None
-    notes : tuple of str
-        Their codes.
-    evidence : Evidence
-    """
-
-    id: str
-    label: str
-    median_seconds: float
-    interval_seconds: tuple[float, float] | None
-    notes: tuple[str, ...]
-    evidence: Evidence
-
-
-@dataclass(frozen=True)
 class StudentReport(Result):
     """The report of one student.
 
@@ -203,7 +182,8 @@ class StudentReport(Result):
         The best device first; empty if nothing was measured.
     predictions : tuple of ReportedPrediction
     checks : tuple of ReportedCheck
-    measurements : tuple of ReportedMeasurement
+    measurements : tuple
+        Empty: a measurement that was an answer is among the checks; earlier versions repeated it.
     """
 
     schema_version: ClassVar[int] = 1
@@ -216,7 +196,7 @@ class StudentReport(Result):
     roofs: tuple[ReportedRoofs, ...]
     predictions: tuple[ReportedPrediction, ...]
     checks: tuple[ReportedCheck, ...]
-    measurements: tuple[ReportedMeasurement, ...]
+    measurements: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
         return (
@@ -227,27 +207,24 @@ class StudentReport(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the content, one row per part."""
-        rows = [
+        return ("report", ""), [
             ("name", self.name or "(none)"),
             ("date", self.date),
             ("machine", self.machine.processor),
-        ]
-        rows += [
             ("device", self.machine.device),
             ("memory", format_bytes(self.machine.memory_bytes)),
+            *(
+                (
+                    f"prediction {p.id}",
+                    f"{p.predicted_text or 'none'}; answer: {p.measured_text or 'not shown'}",
+                )
+                for p in self.predictions
+            ),
+            *(
+                (f"exercise {c.id}", f"{c.state}, {plural(c.attempts, 'attempt')}")
+                for c in self.checks
+            ),
         ]
-        rows += [
-            (
-                f"prediction {p.id}",
-                f"{p.predicted_text or 'none'}; answer: {p.measured_text or 'not shown'}",
-            )
-            for p in self.predictions
-        ]
-        rows += [
-            (f"exercise {c.id}", f"{c.state}, {c.attempts} attempt{'s' if c.attempts != 1 else ''}")
-            for c in self.checks
-        ]
-        return ("report", ""), rows
 
     def rooflines(self) -> tuple[Roofline, ...]:
         """Return the roofs of the student's devices, RECORDED: a named machine on a date, as
@@ -314,8 +291,7 @@ _TELLING = 4  # shorter user or host names ("me", "pc1") occur in any text by ch
 def report(
     name: str = "", notebook: str = "", measure: bool = True, progress: bool = True
 ) -> StudentReport:
-    """Return the report that a student hands in: machine, predictions, checks with their answers,
-    measurements.
+    """Return the report that a student hands in: machine, predictions, checks with their answers.
 
     Parameters
     ----------
@@ -338,32 +314,33 @@ def report(
     """
     who = _name(name)
     lessons = content.chosen(notebook, "report")
-    fault = _store.fault() if progress else None
+    fault = _progress.fault() if progress else None
     if fault:  # else an empty report would be handed in without a word
         raise InputError(
-            f"report: your progress {_store.named()} {fault}; expected the file that gpulab wrote. "
-            "Check an answer again, which sets that file aside and begins a new one, or repair it."
+            f"report: your progress {_progress.named()} {fault}; expected the file that gpulab "
+            "wrote. Check an answer again, which sets that file aside and begins a new one, or "
+            "repair it."
         )
-    kept = _store.read() if progress else _store.empty()
+    kept = _progress.read() if progress else _progress.empty()
     ids = [id for lesson in lessons for id in lesson.ids]
-    found = {id: kept["predictions"][id] for id in _of(kept["predictions"], ids, notebook)}
-    asked = {
-        id: entry
-        for id, entry in found.items()
-        if any(map(entry.get, ("first", "later", "revealed")))
-    }
-    done = {id: kept["exercises"][id] for id in _of(kept["exercises"], ids, notebook)}
-    checks = tuple(_check(id, entry) for id, entry in done.items())
+    predictions, exercises = (
+        {id: kept[part][id] for id in _of(kept[part], ids, notebook)}
+        for part in ("predictions", "exercises")
+    )
+    checks = tuple(_check(id, entry) for id, entry in exercises.items())
     return StudentReport(
         name=who,
-        date=_store.now(),
+        date=_progress.now(),
         gpulab_version=gpulab.__version__,
         notebook=lessons[0].notebook[:2] if notebook else "",
         machine=_machine(),
         roofs=_roofs() if measure else (),
-        predictions=tuple(_prediction(id, entry) for id, entry in asked.items()),
+        predictions=tuple(
+            _prediction(id, entry)
+            for id, entry in predictions.items()
+            if any(map(entry.get, ("first", "later", "revealed")))
+        ),
         checks=checks,
-        measurements=tuple(one for check in checks if (one := _measurement(check)) is not None),
     )
 
 
@@ -373,28 +350,16 @@ def _name(name: Any) -> str:
             f"report: name={shown(name)}; expected text of at most {LONGEST_NAME} characters. Type "
             "a name, or leave it out."
         )
-    return " ".join(
-        "".join(
-            c for c in name if not unicodedata.category(c).startswith("C") or c in "\t\n "
-        ).split()
-    )
+    visible = (c for c in name if not unicodedata.category(c).startswith("C") or c in "\t\n ")
+    return " ".join("".join(visible).split())
 
 
 def _of(entries: Mapping[str, Any], ids: list[str], notebook: str) -> list[str]:
     """The course's ids in their order; without a notebook asked for also those of the student's own
     cells.
     """
-    known = [id for id in ids if isinstance(entries.get(id), dict)]
-    own = (
-        []
-        if notebook
-        else [
-            id
-            for id, entry in entries.items()
-            if id not in set(ids) and isinstance(entry, dict) and len(id) <= 40
-        ]
-    )
-    return known + own
+    own = [] if notebook else [id for id in entries if id not in set(ids) and len(id) <= 40]
+    return [id for id in (*ids, *own) if isinstance(entries.get(id), dict)]
 
 
 def _prediction(id: str, entry: Mapping[str, Any]) -> ReportedPrediction:
@@ -459,28 +424,6 @@ def _impersonal(value: Any) -> Any:
             "command": None,
         }
     return made
-
-
-def _measurement(check: ReportedCheck) -> ReportedMeasurement | None:
-    from gpulab.timing import Measurement
-
-    value = check.kept.get("value") if isinstance(check.kept, dict) else None
-    if not isinstance(value, dict) or value.get("class") != "Measurement":
-        return None
-    try:
-        m = _answers.restore_result(value)
-    except _answers.NotKeptError:
-        return None
-    if not isinstance(m, Measurement):
-        return None
-    return ReportedMeasurement(
-        check.id,
-        m.label[:_LONGEST_TEXT],
-        m.median_seconds,
-        m.interval_seconds,
-        tuple(n.code for n in m.notes),
-        m.evidence,
-    )
 
 
 def _machine() -> ReportedMachine:
@@ -554,29 +497,18 @@ def write_report(
             f"report: {file} cannot be written ({error.strerror or error}); expected a file in a "
             "folder of yours. Pass another one with --out."
         ) from error
-    for sentence in (f"Wrote {file} ({len(text) / 1000:.0f} kB).", *contents(made)):
+    for sentence in (f"Wrote {file} ({len(text) / 1000:.0f} kB).", *_contents(made)):
         say(sentence)
     return file
 
 
-def contents(made: StudentReport) -> list[str]:
+def _contents(made: StudentReport) -> list[str]:
     """Return sentences on the content of a report, for the student who is about to send it."""
-    sources = [
-        check.id
-        for check in made.checks
-        if isinstance(check.kept, dict) and check.kept.get("kind") in ("code", "file")
-    ]
-    kept = sum(
-        isinstance(check.kept, dict) and check.kept.get("kind") != "nothing"
-        for check in made.checks
-    )
+    kinds = {c.id: c.kept.get("kind") for c in made.checks if isinstance(c.kept, dict)}
+    sources = [id for id, kind in kinds.items() if kind in ("code", "file")]
+    missing = [id for id, kind in kinds.items() if kind == "nothing"]
     given = sum(prediction.predicted is not None for prediction in made.predictions)
     tried = sum(check.tried for check in made.checks)
-    missing = [
-        check.id
-        for check in made.checks
-        if isinstance(check.kept, dict) and check.kept.get("kind") == "nothing"
-    ]
     of_machine = [
         made.machine.device,
         "versions of its libraries",
@@ -585,8 +517,8 @@ def contents(made: StudentReport) -> list[str]:
     ]
     lines = [
         f"It contains: {f'the name {made.name!r}' if made.name else 'no name'}; this machine "
-        f"({', '.join(of_machine)}); {given} prediction{'s' if given != 1 else ''}; {tried} "
-        f"checked exercise{'s' if tried != 1 else ''}, {kept} with your answer.",
+        f"({', '.join(of_machine)}); {plural(given, 'prediction')}; "
+        f"{plural(tried, 'checked exercise')}, {len(kinds) - len(missing)} with your answer.",
         "It does not contain your user name, this machine's name, paths or serial numbers.",
     ]
     if sources:
@@ -599,29 +531,30 @@ def contents(made: StudentReport) -> list[str]:
             "It has no answer for these exercises, so they cannot be graded from it: "
             f"{', '.join(missing)}."
         )
-    for what, where in traces(made):
+    for what, where in _traces(made):
         lines.append(f"Check it before you send it: {what} appears in {where}.")
     return lines
 
 
-def traces(made: StudentReport) -> list[tuple[str, str]]:
+def _traces(made: StudentReport) -> list[tuple[str, str]]:
     """Return which of user name, host name and home folder appear in the report, and where; only a
     student's own text can contain them.
     """
-    found = []
-    secrets = {
-        "your user name": _user(),
-        "this machine's name": socket.gethostname().partition(".")[0],
-        "your home folder": str(_home()),
-    }
+    secrets = {"this machine's name": socket.gethostname().partition(".")[0]}
+    # a user without an entry, or without a home
+    with contextlib.suppress(OSError, KeyError, ImportError):
+        secrets = {"your user name": getpass.getuser(), **secrets}
+    with contextlib.suppress(RuntimeError):
+        secrets["your home folder"] = str(pathlib.Path.home())
     parts = {
         # Two backslashes in a source mean one.
         f"answer {check.id}": "\n".join(_words([check.kept, check.seen])).replace("\\\\", "\\")
         for check in made.checks
     } | {f"prediction {p.id}": f"{p.question} {p.predicted_text}" for p in made.predictions}
+    found = []
     for what, secret in secrets.items():
+        pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])")
         if len(secret) >= _TELLING:
-            pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])")
             found += [(what, where) for where, text in parts.items() if pattern.search(text)]
     return found
 
@@ -637,20 +570,6 @@ def _words(value: Any) -> Iterator[str]:
             yield from _words(part)
     else:
         yield str(value)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return ""
-
-
-def _home() -> str:
-    try:
-        return str(pathlib.Path.home())
-    except RuntimeError:
-        return ""
 
 
 # characters of a name in a file's name: at most 160 bytes of the 255 that file systems take
@@ -692,17 +611,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab report``; return the exit code."""
-    if not arguments.doctor_only:
+    machine_only = arguments.doctor_only
+    if not machine_only:
         _find_progress()
-    made = report(
-        arguments.name,
-        arguments.notebook,
-        measure=not (arguments.no_measure or arguments.doctor_only),
-        progress=not arguments.doctor_only,
-    )
-    write_report(
-        made, arguments.out or _default(made.name, "doctor" if arguments.doctor_only else "report")
-    )
+    measure = not (arguments.no_measure or machine_only)
+    made = report(arguments.name, arguments.notebook, measure, progress=not machine_only)
+    write_report(made, arguments.out or _default(made.name, "doctor" if machine_only else "report"))
     return 0
 
 
@@ -711,15 +625,15 @@ def _find_progress() -> None:
     is.
     """
     copy = pathlib.Path("my-notebooks", ".gpulab", "progress.json")
-    if not _store.path().exists() and not os.environ.get("GPULAB_PROGRESS") and copy.is_file():
+    if not _progress.path().exists() and not os.environ.get("GPULAB_PROGRESS") and copy.is_file():
         os.environ["GPULAB_PROGRESS"] = str(copy.absolute())
-    if _store.path().is_file():
-        print(f"Your progress is read from {_store.path()}.")
-    else:
-        print(
-            f"There is no progress at {_store.path()}: change to the folder of your notebooks, or "
-            "set GPULAB_PROGRESS to the file."
-        )
+    path = _progress.path()
+    print(
+        f"Your progress is read from {path}."
+        if path.is_file()
+        else f"There is no progress at {path}: change to the folder of your notebooks, or set "
+        "GPULAB_PROGRESS to the file."
+    )
 
 
 def _default(name: str, what: str = "report") -> str:
@@ -727,12 +641,8 @@ def _default(name: str, what: str = "report") -> str:
     short hash where others were lost.
     """
     plain = " ".join(unicodedata.normalize("NFC", name).lower().split())
-    word = "-".join("".join(c if c.isalnum() else " " for c in plain).split())[
-        :_LONGEST_WORD
-    ].strip("-")
-    lost = (
-        hashlib.sha256(plain.encode()).hexdigest()[:4]
-        if word.replace("-", " ") != plain.replace("-", " ")
-        else ""
-    )
+    letters = "".join(c if c.isalnum() else " " for c in plain)
+    word = "-".join(letters.split())[:_LONGEST_WORD].strip("-")
+    is_whole = word.replace("-", " ") == plain.replace("-", " ")
+    lost = "" if is_whole else hashlib.sha256(plain.encode()).hexdigest()[:4]
     return f"{'-'.join(filter(None, (f'gpulab-{what}', word, lost)))}.json"

@@ -1,7 +1,7 @@
-"""Run a learner's code safely: errors become sentences, and endless loops are ended.
+"""Checked exercises: explain a wrong answer, accept any right one, never raise.
 
-The code runs in a thread of its own. When its time limit is reached, an exception is raised inside
-it; a loop that catches even that continues in the background, and the message says so.
+A learner's code runs in a thread of its own. When its time limit is reached, an exception is raised
+inside it; a loop that catches even that continues in the background, and the message says so.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpulab.errors import with_article
-from gpulab.lessons.content import NotAttempted, Nothing, Refused
+from gpulab.errors import InputError, shown, with_article
+from gpulab.lessons import _answers, _progress, content
+from gpulab.lessons.content import Exercise, NotAttempted, Nothing, Refused
+from gpulab.results import Result
 
+PASSED, WRONG, NOT_ATTEMPTED = "passed", "wrong", "not attempted"
 # A pure-Python loop notices the exception within a switch interval (5 ms); two tries of a second
 # cover long C calls.
 _GRACE_SECONDS = 1.0
@@ -295,15 +299,212 @@ def load(names: Sequence[str]) -> None:
     names : sequence of str
         A library that cannot be imported is skipped; the check reports it if it needs the library.
     """
-    if not names:
-        return
-    thread = threading.Thread(target=_import, args=(names,), name="gpulab-import")
+
+    def work() -> None:
+        for name in names:
+            with contextlib.suppress(Exception):  # the check imports it again and shows its error
+                importlib.import_module(name)
+
+    thread = threading.Thread(target=work, name="gpulab-import")
     thread.start()
     while thread.is_alive():
-        thread.join(0.05)  # a wait that an interrupt can end
+        thread.join(_POLL_SECONDS)  # a wait that an interrupt can end
 
 
-def _import(names: Sequence[str]) -> None:
-    for name in names:
-        with contextlib.suppress(Exception):  # the check imports it again, and its error is shown
-            importlib.import_module(name)
+@dataclass(frozen=True)
+class CheckResult(Result):
+    """The result of a check.
+
+    Attributes
+    ----------
+    id : str
+    state : str
+        "passed", "wrong" or "not attempted".
+    message : str
+        Why it is right, or what is wrong with it.
+    """
+
+    id: str
+    state: str
+    message: str
+
+    def __str__(self) -> str:
+        mark = {PASSED: "passed", WRONG: "not yet", NOT_ATTEMPTED: "not attempted yet"}[self.state]
+        return f"{self.id} {mark}{': ' + self.message if self.message else '.'}"
+
+    def _ipython_display_(self) -> None:
+        """Show the result at the end of a cell, once: ``check`` has just printed it."""
+        global _just_printed
+        if _just_printed is None or _just_printed[0] is not self or _just_printed[1] != _cell():
+            print(self)
+        _just_printed = None
+
+
+_just_printed: tuple[CheckResult, int | None] | None = None  # and the cell that it stands below
+
+
+def _cell() -> int | None:
+    """Return the number of the cell that runs; None outside of IPython, which who has cells has
+    imported.
+    """
+    ipython = sys.modules.get("IPython")
+    count = getattr(ipython.get_ipython(), "execution_count", None) if ipython is not None else None
+    return count if isinstance(count, int) else None
+
+
+def check(id: str | Exercise, answer: Any = None) -> CheckResult:
+    """Check an answer, print the result and keep it; never raises.
+
+    Parameters
+    ----------
+    id : str or Exercise
+        The exercise, such as "02.2"; or one of your own, made with
+        ``gpulab.lessons.content.Exercise``.
+    answer : any
+        What the stub asks for: a number, a function, a measurement.
+
+    Returns
+    -------
+    CheckResult
+        ``state`` is "passed", "wrong" or "not attempted".
+    """
+    global _just_printed
+    try:
+        exercise = id if isinstance(id, Exercise) else content.exercise(id)
+    except InputError as error:
+        name = id if isinstance(id, str) else shown(id, 40)
+        result = CheckResult(name, NOT_ATTEMPTED, str(error))
+    else:
+        result = examine(exercise, answer)
+        if result.state != NOT_ATTEMPTED:
+            _keep(result, exercise, answer)
+    print(result)
+    _just_printed = result, _cell()
+    return result
+
+
+def examine(exercise: Exercise, answer: Any) -> CheckResult:
+    """Return what the check says of an answer; nothing is printed or kept."""
+    state, message = WRONG, ""
+    try:
+        if is_stub(answer):
+            raise NotAttempted
+        load(exercise.loads)
+        state, message = PASSED, run(lambda: exercise.check(answer), exercise.limit_seconds)
+    except Nothing as nothing:
+        if _has_stub_body(answer, exercise):
+            state = NOT_ATTEMPTED
+        else:
+            message = str(nothing)
+    except NotAttempted as missing:
+        state, message = NOT_ATTEMPTED, str(missing)
+    except Refused as refusal:
+        message = str(refusal)
+    except KeyboardInterrupt:
+        state, message = NOT_ATTEMPTED, "The check was interrupted; run the cell again."
+    except Exception as error:
+        # an answer that breaks the check is wrong, and the learner is told how
+        message = (
+            f"The check cannot use {describe(answer)}: {explain(error)}. The question says what "
+            "kind of answer it expects."
+        )
+    return CheckResult(exercise.id, state, message)
+
+
+def _has_stub_body(function: Any, exercise: Exercise) -> bool:
+    """Return whether a function has the stub's body; a stub of one's own may be no Python."""
+    try:
+        parts = compile(exercise.stub, "stub", "exec").co_consts
+    except SyntaxError:
+        parts = ()
+    stub = next(
+        (part for part in parts if getattr(part, "co_name", "") == exercise.answer_name), None
+    )
+    code = getattr(function, "__code__", None)
+    return (
+        code is not None
+        and stub is not None
+        and (code.co_code, code.co_names) == (stub.co_code, stub.co_names)
+    )
+
+
+def _keep(result: CheckResult, exercise: Exercise, answer: Any) -> None:
+    kept = _answers.keep(answer, exercise.answer_is_file)
+    saw = exercise.seen.get() if exercise.seen is not None else None
+    seen = None if saw is None else _answers.keep_result(saw)
+
+    def edit(content: dict[str, Any]) -> None:
+        entry = content["exercises"].setdefault(result.id, {})
+        entry["attempts"] = entry.get("attempts", 0) + 1
+        entry["last"] = {"state": result.state, "date": _progress.now()}
+        # passed once stays passed, with the answer that passed
+        if entry.get("state") != PASSED or result.state == PASSED:
+            entry["state"] = result.state
+            entry["kept"] = kept
+            entry["seen"] = seen
+
+    _progress.change(edit)
+
+
+def hint(id: str) -> None:
+    """Print the next hint of an exercise; each call gives a further hint.
+
+    Parameters
+    ----------
+    id : str
+        The exercise, such as "02.2".
+
+    Raises
+    ------
+    InputError
+        If there is no such exercise.
+    """
+    hints, policy = content.exercise(id).hints, _progress.policy()
+    given, attempted = _so_far(id)
+    number = min(given + 1, len(hints))
+    print(f"{id} hint {number} of {len(hints)}: {hints[number - 1]}")
+    if given >= len(hints):
+        way_on = f". gl.lessons.solution({id!r}) shows a solution."
+        if policy.solutions == "withhold":
+            way_on = f"; your instructor opens the solution. {policy.message}"
+        elif policy.solutions == "after-attempt" and not attempted:
+            way_on = f"; the solution opens after your first attempt. {policy.message}"
+        print(f"That was the last one{way_on}".rstrip())
+    _progress.change(lambda kept: kept["exercises"].setdefault(id, {}).update(hints=number))
+
+
+def solution(id: str) -> None:
+    """Print a solution of an exercise, unless the class's instructor withholds it.
+
+    Parameters
+    ----------
+    id : str
+        The exercise, such as "02.2".
+
+    Raises
+    ------
+    InputError
+        If there is no such exercise.
+    """
+    exercise, policy = content.exercise(id), _progress.policy()
+    given, attempted = _so_far(id)
+    hints_left = given < len(exercise.hints)
+    if policy.solutions == "withhold":
+        more = f"Your instructor opens it{'; gl.lessons.hint gives a hint' if hints_left else ''}."
+        print(f"{id}: the solution is withheld. {policy.message or more}")
+    elif policy.solutions == "after-attempt" and not attempted:
+        more = f"Try gl.lessons.hint({id!r})." if hints_left else ""
+        text = f"{id}: the solution opens after your first attempt. {policy.message or more}"
+        print(text.rstrip())
+    else:
+        print(f"# One solution of {id}, {exercise.title}:\n{exercise.solution.strip()}")
+        _progress.change(
+            lambda kept: kept["exercises"].setdefault(id, {}).update(solution_shown=True)
+        )
+
+
+def _so_far(id: str) -> tuple[int, bool]:
+    """Return how many hints were given, and whether an answer was checked."""
+    entry = _progress.read()["exercises"].get(id, {})
+    given = entry.get("hints", 0)
+    return max(given, 0) if isinstance(given, int) else 0, bool(entry.get("attempts"))

@@ -1,39 +1,53 @@
-"""A class: its students, their predictions, measurements and exercises. ``_class_reading`` reads
-it, ``_grades`` grades it.
+"""A class: its students, their predictions and exercises, read from a folder of their reports; and
+``gpulab class``. ``_grades`` grades it.
+
+A file is untrusted data: its size is limited, it is parsed as strict JSON, checked field by field,
+and never executed. A damaged or hostile file results in one sentence and nothing else.
 """
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import datetime
 import functools
+import json
+import math
+import os
+import stat
 import statistics
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
-from gpulab.lessons import _reveal, content
-from gpulab.lessons._predictions import KeptAnswer
-from gpulab.lessons._report import ReportedPrediction, StudentReport
+from gpulab import _given
+from gpulab._files import read_regular, refuse_unwritable
+from gpulab.errors import InputError, RecordingError, message_of, shown
+from gpulab.lessons import content
+from gpulab.lessons._answers import MOST_CHARACTERS
+from gpulab.lessons._material import Listing
+from gpulab.lessons._predictions import ratio_of, verdict_of
+from gpulab.lessons._report import ReportedMachine, ReportedPrediction, StudentReport
 from gpulab.models import Roofline
 from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 
+SAME_NAME = ("ask", "later", "apart")
+# a report of the whole course has some 100 kB, one with every answer at its limit 3 MB
+MOST_BYTES = 8 * 2**20
+MOST_FILES = 5_000
+_MOST_ENTRIES = 1_000
+_LONGEST = 1_000  # characters of any text that is shown
+_LONGEST_PLACE = 100  # of where a file lies
+_RATES = (1.0, 1e21)  # FLOP/s and bytes/s that any machine can have
+_TOMORROW = datetime.timedelta(days=1)
+# what is shown of a prediction
+_SHOWN = ("id", "question", "predicted_text", "measured_text", "predicted", "measured")
 _LONGEST_LINE = 100  # characters of a name in a table
 _LONGEST_QUESTION = 400  # as a report has it
-
-
-@dataclass(frozen=True)
-class RefusedFile(Result):
-    """A file that is not a report, and the reason.
-
-    Attributes
-    ----------
-    file, sentence : str
-    """
-
-    file: str
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,14 @@ class Questions(Result):
     rows : tuple of QuestionRow
     """
 
+    columns = {
+        "": lambda row: row.id,
+        "question": lambda row: row.question,
+        "close or right": lambda row: f"{row.right} of {row.judged}",
+        "answers": lambda row: row.text,
+    }
+    rows_from = "rows"
+
     rows: tuple[QuestionRow, ...]
 
     def __repr__(self) -> str:
@@ -130,37 +152,8 @@ class Questions(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per question."""
-        rows = [(r.id, r.question, f"{r.right} of {r.judged}", r.text) for r in self.rows]
-        return ("", "question", "close or right", "answers"), rows or [
-            ("(no predictions)", "", "", "")
-        ]
-
-
-@dataclass(frozen=True)
-class Listing(Result):
-    """A table of a class, such as of the exercises that fail most.
-
-    Attributes
-    ----------
-    title : str
-        What it lists, with their number.
-    headers : tuple of str
-    rows : tuple of tuple of str
-    empty : tuple of str
-        The row shown where there is none.
-    """
-
-    title: str
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    empty: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return f"<{self.title}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the rows."""
-        return self.headers, self.rows or [self.empty]
+        headers, rows = super().table()
+        return headers, rows or [("(no predictions)", "", "", "")]
 
 
 @dataclass(frozen=True)
@@ -172,24 +165,22 @@ class Classroom(Result):
     folder : str
     students : tuple of Student
         By name.
-    refused : tuple of RefusedFile
+    refused : tuple of (str, str)
+        Each file that is not a report, and the reason.
     remarks : tuple of str
     """
 
     folder: str
     students: tuple[Student, ...]
-    refused: tuple[RefusedFile, ...]
+    refused: tuple[tuple[str, str], ...]
     remarks: tuple[str, ...]
 
     def __repr__(self) -> str:
         return f"<{self._totals()}>"
 
     def _totals(self) -> str:
-        students = f"{len(self.students)} student{'s' if len(self.students) != 1 else ''}"
-        files = (
-            f"{len(self.refused)} file{'s' if len(self.refused) != 1 else ''} that cannot be read"
-        )
-        return f"{students}, {files}"
+        files = plural(len(self.refused), "file")
+        return f"{plural(len(self.students), 'student')}, {files} that cannot be read"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per student."""
@@ -204,17 +195,8 @@ class Classroom(Result):
         )
         if not self.students:
             what = "none of the files here is a report" if self.refused else "there is no file here"
-            return headers, [
-                (
-                    f"({what})",
-                    "Each student runs `gpulab report --name NAME` and hands in the file.",
-                    "",
-                    "",
-                    "",
-                    "",
-                    "",
-                )
-            ]
+            advice = "Each student runs `gpulab report --name NAME` and hands in the file."
+            return headers, [(f"({what})", advice, "", "", "", "", "")]
         return headers, [_student_row(each) for each in self.students]
 
     def caption(self) -> str:
@@ -224,17 +206,11 @@ class Classroom(Result):
     @property
     def problems(self) -> Listing:
         """The files that could not be read, each with a sentence, and remarks."""
-        title = (
-            f"{plural(len(self.refused), 'file')} that cannot be read, "
-            f"{plural(len(self.remarks), 'remark')}"
-        )
-        rows = [(each.file, each.sentence) for each in self.refused] + [
-            ("remark", remark) for remark in self.remarks
-        ]
         return Listing(
-            title,
+            f"{plural(len(self.refused), 'file')} that cannot be read, "
+            f"{plural(len(self.remarks), 'remark')}",
             ("file", "what is wrong with it"),
-            tuple(rows),
+            (*self.refused, *(("remark", remark) for remark in self.remarks)),
             ("(none)", "every file could be read"),
         )
 
@@ -250,24 +226,24 @@ class Classroom(Result):
         """
         rows = []
         for id, entries in _by_id(self.students):
-            given = [p for _, p in entries if p.predicted is not None]
-            ratios = [r for p in given if (r := _ratio(p)) is not None]
-            chosen = [
+            given = [p for p in entries if p.predicted is not None]
+            verdicts = [_verdict(p) for p in given]
+            ratios = (ratio_of(p.measured, p.predicted) for p in given)
+            chosen = Counter(
                 line(p.predicted, _LONGEST_QUESTION) for p in given if isinstance(p.predicted, str)
-            ]
-            counts = sorted(
-                ((word, chosen.count(word)) for word in dict.fromkeys(chosen)),
-                key=lambda pair: -pair[1],
             )
-            judged = sum(_verdict(p) != "not measured" for p in given)
-            right = sum(_verdict(p) in ("close", "right") for p in given)
-            asked = Counter(line(p.question, _LONGEST_QUESTION) for _, p in entries if p.question)
-            # as most have it: one file may say anything
-            question = asked.most_common(1)[0][0] if asked else ""
-            answered = sum(p.measured is not None for _, p in entries)
+            asked = Counter(line(p.question, _LONGEST_QUESTION) for p in entries if p.question)
             rows.append(
                 QuestionRow(
-                    id, question, len(given), judged, right, answered, tuple(ratios), tuple(counts)
+                    id,
+                    # as most have it: one file may say anything
+                    asked.most_common(1)[0][0] if asked else "",
+                    len(given),
+                    sum(verdict != "not measured" for verdict in verdicts),
+                    sum(verdict in ("close", "right") for verdict in verdicts),
+                    sum(p.measured is not None for p in entries),
+                    tuple(ratio for ratio in ratios if ratio is not None),
+                    tuple(chosen.most_common()),
                 )
             )
         return Questions(tuple(rows))
@@ -279,7 +255,7 @@ class Classroom(Result):
         found = []
         for id, entries in _by_id(self.students):
             readings = content.question(id).readings
-            given = [p for _, p in entries if p.predicted is not None]
+            given = [p for p in entries if p.predicted is not None]
             fitting = Counter(
                 _reading(readings, p) for p in given if _verdict(p) in ("off", "wrong")
             )
@@ -300,29 +276,17 @@ class Classroom(Result):
         checks.
         """
         found = []
-        for exercise in (
-            each for lesson in content.lessons() for each in lesson.exercises.values()
-        ):
+        for id, exercise in content.exercises().items():
             checks = [
-                c
-                for each in self.students
-                for c in each.report.checks
-                if c.id == exercise.id and c.attempts
+                c for each in self.students for c in each.report.checks if c.id == id and c.attempts
             ]
             if checks:
-                failed, solutions = (
-                    sum(c.state != "passed" for c in checks),
-                    sum(c.solution_shown for c in checks),
-                )
+                failed = sum(c.state != "passed" for c in checks)
+                solutions = sum(c.solution_shown for c in checks)
                 attempts = f"{statistics.median(c.attempts for c in checks):g}"
-                row = (
-                    exercise.id,
-                    exercise.title,
-                    f"{failed} of {len(checks)}",
-                    attempts,
-                    str(solutions or ""),
-                )
-                found.append((-failed, exercise.id, row))
+                of_all = f"{failed} of {len(checks)}"
+                row = (id, exercise.title, of_all, attempts, str(solutions or ""))
+                found.append((-failed, id, row))
         rows = tuple(row for *_, row in sorted(found))
         headers = (
             "",
@@ -331,9 +295,8 @@ class Classroom(Result):
             "attempts (median)",
             "looked at the solution",
         )
-        return Listing(
-            plural(len(rows), "exercise"), headers, rows, ("(none tried)", "", "", "", "")
-        )
+        title = plural(len(rows), "exercise")
+        return Listing(title, headers, rows, ("(none tried)", "", "", "", ""))
 
 
 def _student_row(student: Student) -> tuple[str, ...]:
@@ -341,10 +304,8 @@ def _student_row(student: Student) -> tuple[str, ...]:
     given = [p for p in report.predictions if p.predicted is not None]
     judged = sum(_verdict(p) != "not measured" for p in given)
     close = sum(_verdict(p) in ("close", "right") for p in report.predictions)
-    passed, tried = (
-        sum(c.state == "passed" for c in report.checks),
-        sum(c.tried for c in report.checks),
-    )
+    passed = sum(c.state == "passed" for c in report.checks)
+    tried = sum(c.tried for c in report.checks)
     return (
         student.name,
         line(report.machine.device),
@@ -356,40 +317,25 @@ def _student_row(student: Student) -> tuple[str, ...]:
     )
 
 
-def _by_id(
-    students: Iterable[Student],
-) -> Iterator[tuple[str, list[tuple[Student, ReportedPrediction]]]]:
-    found: dict[str, list[tuple[Student, ReportedPrediction]]] = {}
+def _by_id(students: Iterable[Student]) -> Iterator[tuple[str, list[ReportedPrediction]]]:
+    """Yield the predictions of each question of the course, in the course's order."""
+    found: dict[str, list[ReportedPrediction]] = {}
     for student in students:
         for prediction in student.report.predictions:
-            found.setdefault(prediction.id, []).append((student, prediction))
-    known = {
-        id: place
-        for place, id in enumerate(id for lesson in content.lessons() for id in lesson.questions)
-    }
-    yield from sorted(
-        ((id, entries) for id, entries in found.items() if id in known),
-        key=lambda pair: known[pair[0]],
-    )
+            found.setdefault(prediction.id, []).append(prediction)
+    for lesson in content.lessons():
+        yield from ((id, found[id]) for id in lesson.questions if id in found)
 
 
 # asked for each prediction of each student; the course does not change meanwhile
 _question = functools.cache(content.question)
 
 
-def _ratio(p: ReportedPrediction) -> float | None:
-    """Return predicted / measured, where it is a ratio to work with."""
-    return _reveal._ratio(p.measured, p.predicted)
-
-
 def _verdict(p: ReportedPrediction) -> str:
-    kept = None if p.predicted is None else KeptAnswer(p.predicted, p.predicted_text, "")
     # either not measured yet, or the answer was that there is no such number
     if p.measured is None:
-        return "off" if kept is not None and p.measured_text else "not measured"
-    return _reveal._verdict(
-        kept, p.measured, _reveal._ratio(p.predicted, p.measured), _question(p.id)
-    )
+        return "off" if p.predicted is not None and p.measured_text else "not measured"
+    return verdict_of(p.predicted, p.measured, _question(p.id))
 
 
 def _reading(readings: Sequence[content.Reading], p: ReportedPrediction) -> str:
@@ -416,3 +362,495 @@ def line(text: str, most: int = _LONGEST_LINE) -> str:
     )
     plain = " ".join(plain.split())
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
+
+
+def classroom(
+    folder: str | os.PathLike[str],
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    same_name: str = SAME_NAME[0],
+) -> Classroom:
+    """Read a folder of reports, also in folders inside it, as learning platforms hand them out.
+
+    Parameters
+    ----------
+    folder : path
+    progress : callable, optional
+        Called with (files read, files in all).
+    same_name : str
+        Anybody can type any name, so of reports with one name from different folders, or with
+        answers to the same exercises, one may be another student's. "ask" lists each of them and
+        lets ``grade`` give no points for any; "later" lets the later one count, and "apart" takes
+        each for a student. Files of one folder in which there is no other name are one student's.
+
+    Returns
+    -------
+    Classroom
+        Its ``students``; ``problems`` names each file that cannot be read, with the reason, and
+        remarks.
+
+    Raises
+    ------
+    InputError
+        If there is no such folder, or ``same_name`` is none of these.
+    """
+    _given.word("classroom", "same_name", same_name, SAME_NAME)
+    try:
+        root = Path(folder).expanduser()
+        found = root.is_dir()
+    except (TypeError, ValueError, OSError, RuntimeError):
+        found = False
+    if not found:
+        raise InputError(
+            f"classroom: {shown(folder)} is not a folder; expected the one that holds the "
+            "students' reports. Pass its path."
+        )
+    files, remarks = _files(root)
+    read: list[_Read] = []
+    refused: list[tuple[str, str]] = []
+    for number, file in enumerate(files, 1):
+        name = _place(file.relative_to(root).as_posix())
+        try:
+            read.append(_Read(name, str(file.parent.relative_to(root)), read_report(file)))
+        except RecordingError as error:
+            refused.append((name, message_of(error, 400)))
+        if progress is not None:
+            progress(number, len(files))
+    students, twice = _students(read, same_name)
+    return Classroom(str(root), students, tuple(refused), (*remarks, *twice))
+
+
+class _Read(NamedTuple):
+    """A file that was read: its name as shown, its folder, and the report."""
+
+    file: str
+    folder: str
+    report: StudentReport
+
+    @property
+    def date(self) -> datetime.datetime:
+        return datetime.datetime.fromisoformat(self.report.date)
+
+
+def _files(root: Path) -> tuple[list[Path], list[str]]:
+    """Every .json below the folder, links not followed; the remarks say what was not looked into,
+    where whole students would be missing.
+    """
+    found: list[Path] = []
+    closed: list[OSError] = []
+    links: list[str] = []
+    others = 0
+    for folder, folders, names in os.walk(root, onerror=closed.append):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        inside = (Path(folder, name) for name in folders)
+        links += [_place(each.relative_to(root).as_posix()) for each in inside if each.is_symlink()]
+        visible = sorted(name for name in names if not name.startswith("."))
+        reports = [Path(folder, name) for name in visible if name.lower().endswith(".json")]
+        found += reports
+        others += len(visible) - len(reports)
+        if len(found) > MOST_FILES:
+            break
+    remarks = [f"{plural(others, 'file')} not ending in .json skipped."] if others else []
+    remarks += [
+        f"The folder {_place(os.path.relpath(error.filename or root, root))} cannot be opened "
+        f"({error.strerror or error}), so its content was not read."
+        for error in closed
+    ]
+    remarks += [f"The folder {name} is a link; links are not followed." for name in links]
+    if len(found) > MOST_FILES:
+        remarks.append(f"Only the first {MOST_FILES:,} files were read; split the folder.")
+    return found[:MOST_FILES], remarks
+
+
+def _place(path: str) -> str:
+    """Return a path below the folder as it may be shown; of a long one the end, for a platform's
+    archive begins all with one long name.
+    """
+    plain = line(path, len(path))
+    return plain if len(plain) <= _LONGEST_PLACE else f"…{plain[1 - _LONGEST_PLACE :]}"
+
+
+def read_report(path: str | os.PathLike[str]) -> StudentReport:
+    """Return the report in a file, with every field checked.
+
+    Raises
+    ------
+    RecordingError
+        If it is missing, a link or a device, too large, not strict JSON, damaged, from a newer
+        version, or has impossible values.
+    """
+    try:
+        about = Path(path).lstat()
+        if not stat.S_ISREG(about.st_mode):
+            raise RecordingError(
+                "This is a link, a folder or a device; expected a plain file. Ask for the file "
+                "itself."
+            )
+        if about.st_size > MOST_BYTES:
+            raise RecordingError(
+                f"It has {format_bytes(about.st_size)}; expected at most "
+                f"{format_bytes(MOST_BYTES)}. Reports are never that large."
+            )
+        # As bytes: by the first ones it is known how Windows' own tools wrote it, where a student
+        # has looked into the file and saved it.
+        content = json.loads(
+            read_regular(Path(path), MOST_BYTES), parse_constant=_finite, parse_float=_finite
+        )
+        if not isinstance(content, dict) or content.get("schema") != StudentReport.__name__:
+            raise RecordingError(
+                "It is JSON, but not a report; expected the file that `gpulab report` wrote. Was "
+                "the progress file handed in?"
+            )
+        # half a character would end the terminal's or the notebook's own output
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
+        report = StudentReport.from_dict(content, "report")
+        fault = _date_fault(report.date) or _fault(report)
+    except RecordingError:
+        raise
+    except OSError as error:
+        raise RecordingError(
+            f"It cannot be read ({error.strerror or error}); expected a file that you may read."
+        ) from error
+    except UnicodeEncodeError as error:
+        raise RecordingError(
+            "It holds an incomplete character; expected the output of `gpulab report`. The file "
+            "was damaged."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise RecordingError(
+            "It is not text; expected the file that `gpulab report` wrote. Was another file handed "
+            "in?"
+        ) from error
+    except RecursionError as error:
+        raise RecordingError(
+            "It is nested more deeply than any report; expected the output of `gpulab report`. Ask "
+            "for it again."
+        ) from error
+    except (ValueError, MemoryError) as error:
+        raise RecordingError(
+            f"It is not JSON ({message_of(error, 80)}); expected the output of `gpulab report`. Is "
+            "it cut off?"
+        ) from error
+    if fault:
+        raise RecordingError(
+            f"{fault}; expected the output of `gpulab report`. The file was damaged or changed."
+        )
+    return report
+
+
+def _finite(word: str) -> float:
+    value = float(word)
+    if not math.isfinite(value):
+        raise RecordingError(
+            f"It holds the number {shown(word, 20)}, which is not finite; expected finite numbers. "
+            "It was not written by gpulab."
+        )
+    return value
+
+
+def _date_fault(date: str) -> str:
+    try:
+        made = datetime.datetime.fromisoformat(date)
+    except ValueError:
+        return f"Its date is {shown(date, 40)}"
+    if made.tzinfo is None:
+        return f"Its date is {shown(date, 40)}, without a time zone"
+    if made - datetime.datetime.now(datetime.timezone.utc) > _TOMORROW:
+        return f"Its date, {shown(date, 40)}, is in the future (or that computer's clock is wrong)"
+    return ""
+
+
+def _fault(report: StudentReport) -> str:
+    """Return what has the right type and cannot be true, or is too much to show; "" for nothing."""
+    checks, machine, predictions = report.checks, report.machine, report.predictions
+    entries = {"predictions": predictions, "checks": checks}
+    twice = (
+        (what, next((id for id, n in Counter(e.id for e in several).items() if n > 1), None))
+        for what, several in entries.items()
+    )
+    numbers = (value for p in predictions for value in (p.predicted, p.measured))
+    rates = [
+        rate
+        for each in report.roofs
+        for rate in (*each.flops_per_second.values(), *each.bytes_per_second.values())
+    ]
+    texts: list[Any] = [report.name, report.notebook, report.gpulab_version, machine.device]
+    texts += [machine.processor, machine.system, *machine.doctor, *machine.accelerators]
+    texts += [*(each.device for each in report.roofs), *(check.id for check in checks)]
+    texts += [getattr(p, name) for p in predictions for name in _SHOWN]
+    faults = [
+        *(
+            (len(several) > _MOST_ENTRIES, f"It has {len(several):,} {what}")
+            for what, several in entries.items()
+        ),
+        *(
+            (id is not None, f"It has two {what} with the same number, {shown(id, 20)}")
+            for what, id in twice
+        ),
+        (
+            not all(0 <= n <= 10**6 for check in checks for n in (check.attempts, check.hints)),
+            "The number of attempts or hints of an exercise is negative or above a million",
+        ),
+        (
+            any(check.state not in ("passed", "wrong", "not attempted") for check in checks),
+            "The state of an exercise is unknown",
+        ),
+        (
+            not all(math.isfinite(n) and n >= 0 for n in numbers if isinstance(n, float)),
+            "A prediction is negative or not finite",
+        ),
+        (
+            not all(_RATES[0] <= rate <= _RATES[1] for rate in rates)
+            or len(report.roofs) > 8
+            or len(rates) > 200,
+            "The rates of its roofs are impossible",
+        ),
+        (not all(each.device for each in report.roofs), "Its roofs have no device"),
+        (
+            not (1 <= machine.cores <= 100_000 and 1 <= machine.memory_bytes <= 2**60),
+            f"Its machine has {shown(machine.cores, 20)} cores and "
+            f"{shown(machine.memory_bytes, 20)} bytes of memory",
+        ),
+        (
+            any(isinstance(text, str) and len(text) > _LONGEST for text in texts),
+            f"A text in it has more than {_LONGEST:,} characters",
+        ),
+        (
+            any(
+                len(json.dumps(part)) > 2 * MOST_CHARACTERS
+                for check in checks
+                for part in (check.kept, check.seen)
+            ),
+            "An answer in it is larger than the limit",
+        ),
+    ]
+    return next((sentence for is_so, sentence in faults if is_so), "")
+
+
+def _students(read: Sequence[_Read], same_name: str) -> tuple[tuple[Student, ...], list[str]]:
+    """Put the files of one student together; the later file of the same notebooks counts.
+
+    One in which nothing was predicted or tried, as before class, tells of the machine and takes no
+    other's place.
+    """
+    groups: dict[str, list[_Read]] = {}
+    for number, one in enumerate(read):
+        name = line(one.report.name)
+        # by no words: two files may be shown alike
+        key = unicodedata.normalize("NFKC", name).casefold() if name else f"\0{number}"
+        groups.setdefault(key, []).append(one)
+    # each folder once for each name in it: one with a single name is what one student uploaded
+    names = Counter(folder for group in groups.values() for folder in {r.folder for r in group})
+    students, remarks = [], []
+    for group in groups.values():
+        group.sort(key=lambda one: one.date, reverse=True)
+        latest = group[0]
+        name = line(latest.report.name) or f"(no name) {latest.file}"
+        worked = [one for one in group if _has_work(one.report)]
+        if same_name != "later" and _is_disputed(worked, names):
+            remark, undecided = _dispute(name, group, same_name)
+            students += [
+                Student(f"{name} ({one.file})", (one.file,), one.report, undecided) for one in group
+            ]
+            remarks.append(remark)
+            continue
+        used: list[_Read] = []
+        for one in worked or group:
+            same = next((u for u in used if u.report.notebook == one.report.notebook), None)
+            if same is None:
+                used.append(one)
+            else:
+                remarks.append(
+                    f"{name} handed in twice: {same.file} is later and counts, {one.file} does "
+                    f"not.{_two(same, one)}"
+                )
+        files = ", ".join(one.file for one in used)
+        if len(used) > 1:
+            remarks.append(
+                f"{name} handed in {len(used)} files for different notebooks: {files} are "
+                f"combined.{_two(*used)}"
+            )
+        report = _together([one.report for one in used], latest.report.machine)
+        if latest not in used:
+            remarks.append(
+                f"{name}: {latest.file} has no predictions and no exercises, so only its machine "
+                "is used."
+            )
+            used.insert(0, latest)
+        students.append(Student(name, tuple(one.file for one in used), report))
+    students.sort(key=lambda each: each.name.casefold())
+    return tuple(students), [*remarks, *_versions(students)]
+
+
+def _dispute(name: str, group: Sequence[_Read], same_name: str) -> tuple[str, str]:
+    """Return the remark on several reports of one name, and why none of them is graded."""
+    files = ", ".join(one.file for one in group)
+    remark = f"{len(group)} reports have the name {name}: {files};"
+    if same_name == "apart":
+        return f"{remark} each counts as one student.", ""
+    return (
+        f'{remark} none of them is graded. Pass same_name="later" (--same-name later) if they are '
+        'one student\'s, or "apart" if they are not.',
+        f"{len(group)} reports have this name, and which of them count is for you to decide: "
+        f"{files}",
+    )
+
+
+def _is_disputed(group: Sequence[_Read], names: Mapping[str, int]) -> bool:
+    """Whether one report of a name could take the place of another student's; ``names`` counts the
+    names in each folder.
+    """
+    places = {one.folder for one in group}
+    ids = [entry.id for one in group for entry in (*one.report.checks, *one.report.predictions)]
+    uploaded = places != {"."} and all(names[place] == 1 for place in places)
+    return len(places) > 1 or (len(set(ids)) < len(ids) and not uploaded)
+
+
+def _has_work(report: StudentReport) -> bool:
+    """Whether something was predicted or tried: Run All alone, on another machine, leaves revealed
+    questions without a prediction.
+    """
+    return any(p.predicted is not None for p in report.predictions) or any(
+        check.tried for check in report.checks
+    )
+
+
+def _two(*read: _Read) -> str:
+    """Return the doubt where files of one name come from different machines; "" where they do
+    not.
+    """
+    machines = {_identity(one.report.machine) for one in read}
+    return " They come from different machines: perhaps two students." if len(machines) > 1 else ""
+
+
+def _versions(students: Sequence[Student]) -> list[str]:
+    """Return who has which version of gpulab, where they differ: checks and questions may differ,
+    too.
+    """
+    found: dict[str, list[str]] = {}
+    for student in students:
+        found.setdefault(line(student.report.gpulab_version, 40), []).append(student.name)
+    if len(found) < 2:
+        return []
+    (most, whose), *others = sorted(found.items(), key=lambda pair: -len(pair[1]))
+    words = [f"{version} ({', '.join(sorted(who, key=str.casefold))})" for version, who in others]
+    return [
+        f"The versions of gpulab differ: {most} ({len(whose)} of {len(students)} students), "
+        f"{', '.join(words)}."
+    ]
+
+
+def _together(reports: Sequence[StudentReport], machine: ReportedMachine) -> StudentReport:
+    """One report of several, the latest first, and of a machine: what a later one does not have is
+    taken from an earlier one.
+
+    Roofs are of the machine that made their file: those of another one would stand under this one's
+    processor, as a CPU's.
+    """
+
+    # a machine with one best device; what is free, installed or updated there may have changed
+    def is_same(other: ReportedMachine) -> bool:
+        return _identity(other) == _identity(machine) and other.device == machine.device
+
+    roofs = next((each.roofs for each in reports if each.roofs and is_same(each.machine)), ())
+    entries: dict[str, Any] = {}
+    if len(reports) > 1:
+        entries["notebook"] = ""
+        for name in ("predictions", "checks"):
+            found = {e.id: e for report in reversed(reports) for e in getattr(report, name)}
+            entries[name] = tuple(found.values())
+    return dataclasses.replace(reports[0], machine=machine, roofs=roofs, **entries)
+
+
+def _identity(machine: ReportedMachine) -> tuple[str, str, int]:
+    return machine.system, machine.processor, machine.memory_bytes
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand to the command line's parser."""
+    parser = subparsers.add_parser(
+        "class",
+        help="read a folder of reports and write the grades",
+        description="Read a folder of reports and list the students, the machines with something "
+        "to fix, and the files that cannot be read. With --grades every answer is checked again, "
+        "and the grades are written as CSV.",
+    )
+    parser.add_argument("folder", help="the folder of the reports, including its subfolders")
+    parser.add_argument(
+        "--grades", metavar="FILE", help="check every answer again and write the grades there"
+    )
+    parser.add_argument(
+        "--rubric",
+        metavar="FILE",
+        help='a rubric such as {"exercise_points": 2, "notebooks": ["02"]} (default: see the docs)',
+    )
+    code = parser.add_mutually_exclusive_group()
+    code.add_argument(
+        "--no-code",
+        action="store_true",
+        help="do not run answers that are code: functions, kernels and scripts",
+    )
+    code.add_argument(
+        "--trust-code",
+        action="store_true",
+        help="run code also where there is no box: every answer can then read, change and send "
+        "whatever you can, and set any grade",
+    )
+    parser.add_argument(
+        "--same-name",
+        choices=SAME_NAME,
+        default=SAME_NAME[0],
+        help="of reports of one name: grade none and list them (ask, the default), let the later "
+        "one count, or take each for a student",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out ``gpulab class``; return the exit code."""
+    from gpulab.lessons import Rubric, grade
+
+    out, graded = arguments.grades, arguments.grades is not None
+    if not graded and (arguments.rubric is not None or arguments.no_code or arguments.trust_code):
+        raise InputError(
+            "class: --rubric, --no-code and --trust-code say how answers are graded; expected "
+            "--grades FILE with them. Add it."
+        )
+    # Both before the answers are run, which takes minutes.
+    rubric = None if arguments.rubric is None else Rubric.read(arguments.rubric)
+    if graded:
+        try:
+            refuse_unwritable(_given.expanded("class", out))
+        except OSError as error:
+            raise InputError(
+                f"class: {shown(out)} cannot be written ({error.strerror or error}); expected a "
+                "file in a folder of yours. Change --grades."
+            ) from error
+    room = classroom(arguments.folder, same_name=arguments.same_name)
+    _print(room.table())
+    print(f"\n{room.caption()}")
+    if room.refused or room.remarks:
+        print()
+        _print(room.problems.table())
+    if graded:
+        run_code, trust_code = not arguments.no_code, arguments.trust_code
+        grades = grade(room, rubric, run_code=run_code, trust_code=trust_code)
+        try:
+            file = grades.write_csv(out)
+        except InputError:  # such as a disk that is full by now: what took an hour is not lost
+            print(grades.csv())
+            raise
+        print(f"\n{grades.caption()} Written to {file}.")
+        if grades.differences().rows:
+            print()
+            _print(grades.differences().table())
+    return 0
+
+
+def _print(table: tuple[Sequence[str], Sequence[Sequence[str]]]) -> None:
+    headers, rows = table
+    lines = [tuple(map(str, cells)) for cells in (headers, *rows)]
+    widths = [min(max(map(len, column)), 60) for column in zip(*lines, strict=True)]
+    for cells in lines:
+        padded = (text.ljust(width) for text, width in zip(cells, widths, strict=True))
+        print("  ".join(padded).rstrip())

@@ -15,9 +15,11 @@ for each exercise, in cells that begin with a line such as ``# %% stub``:
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import difflib
 import functools
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -96,6 +98,11 @@ class Usual:
     says: str
 
 
+# What the notebooks measured and the checks compare with, by name: the same until the kernel ends,
+# so that a check uses the numbers that the learner saw.
+KEPT: dict[str, Any] = {}
+
+
 @dataclass(frozen=True)
 class Seen:
     """A result of the learner's own machine that a check compares the answer with; kept with the
@@ -103,21 +110,22 @@ class Seen:
 
     Attributes
     ----------
-    words : str
-        A description: "the latency curve of your memory".
+    name : str
+        Its name in ``KEPT``.
     kind : type
         The result's class.
-    get : callable
-        Returns the result that the learner saw, or None if there is none yet; does not measure.
-    put : callable
-        Sets such a result for the check to compare with, to check an answer again on another
-        machine.
     """
 
-    words: str
+    name: str
     kind: type[Result]
-    get: Callable[[], Any]
-    put: Callable[[Any], None]
+
+    def get(self) -> Any:
+        """Return the result that the learner saw, or None if there is none yet."""
+        return KEPT.get(self.name)
+
+    def put(self, result: Any) -> None:
+        """Set the result, to check an answer again on another machine."""
+        KEPT[self.name] = result
 
 
 @dataclass(frozen=True)
@@ -173,11 +181,6 @@ class Exercise:
     unkept: str = ""
     answer_is_file: bool = False
     live: bool = False
-
-    @property
-    def depends_on_machine(self) -> bool:
-        """Whether a right answer on one machine may be wrong on another."""
-        return bool(self.machine)
 
 
 @dataclass(frozen=True)
@@ -251,7 +254,7 @@ def read_lesson(folder: Path) -> Lesson:
     """
     file = folder / "outcomes.py"
     with _named(file):
-        taken = _run(file.read_text(encoding="utf-8"), file) if file.exists() else {}
+        taken = definitions(file) if file.exists() else {}
     with _named(folder / "predictions.toml"):
         tables = tomllib.loads((folder / "predictions.toml").read_text(encoding="utf-8"))
         notebook = tables.pop("notebook")
@@ -271,7 +274,7 @@ def read_lesson(folder: Path) -> Lesson:
     for path in sorted(folder.glob("*.py")):
         if path != file:
             with _named(path):
-                found = read_exercise(path)
+                found = _exercise_of(path)
                 if exercises.setdefault(int(found.id.partition(".")[2]), found) is not found:
                     raise ValueError(f"another file has the id {found.id}")
     return Lesson(
@@ -281,7 +284,7 @@ def read_lesson(folder: Path) -> Lesson:
     )
 
 
-def read_exercise(path: Path) -> Exercise:
+def _exercise_of(path: Path) -> Exercise:
     """Return the exercise of a file."""
     cells: dict[str, list[tuple[str, str]]] = {}
     kind, first, lines = "", 0, path.read_text(encoding="utf-8").splitlines()
@@ -295,14 +298,14 @@ def read_exercise(path: Path) -> Exercise:
             )
             kind, first = line.removeprefix("# %%").strip(), number + 1
     source = {name: each[0][1].lstrip("\n") for name, each in cells.items()}
-    checks = _run(cells["check"][0][1], path)
+    checks = definitions(path, cells["check"][0][1])
     hints = (
         " ".join(line.removeprefix("#").strip() for line in text.split("\n")).strip()
         for _, text in cells["hint"]
     )
     usual = tuple(Usual(text.lstrip("\n"), words) for words, text in cells.get("wrong", ()))
     return Exercise(
-        **_run(source["exercise"], path),
+        **definitions(path, source["exercise"]),
         stub=source["stub"],
         solution=source["solution"],
         hints=tuple(hints),
@@ -312,13 +315,14 @@ def read_exercise(path: Path) -> Exercise:
     )
 
 
-def _run(source: str, path: Path) -> dict[str, Any]:
-    """Run a part of a content file; return what it defines."""
+def definitions(path: Path, source: str | None = None) -> dict[str, Any]:
+    """Run a content file, or a part of it; return what it defines."""
     # The name of a module that exists, for dataclasses; cloudpickle carries what it does not find
     # there by value.
     names: dict[str, Any] = {"__name__": __name__}
     before = set(names) | {"__builtins__", "__annotations__"}
-    exec(compile(source, str(path), "exec", annotations.compiler_flag, dont_inherit=True), names)
+    text = path.read_text(encoding="utf-8") if source is None else source
+    exec(compile(text, str(path), "exec", annotations.compiler_flag, dont_inherit=True), names)
     return {name: value for name, value in names.items() if name not in before}
 
 
@@ -338,16 +342,20 @@ def chosen(notebook: str, who: str) -> tuple[Lesson, ...]:
     InputError
         If there is none. One digit is not the number of a notebook: "0" would match ten of them.
     """
-    known = lessons()
     whole = isinstance(notebook, str) and (notebook == "" or len(notebook) >= len("02"))
-    found = tuple(lesson for lesson in known if whole and lesson.notebook.startswith(notebook))
+    found = tuple(each for each in lessons() if whole and each.notebook.startswith(notebook))
     if not found:
-        numbers = ", ".join(lesson.notebook[:2] for lesson in known)
+        numbers = ", ".join(lesson.notebook[:2] for lesson in lessons())
         raise InputError(
             f"{who}: there is no notebook {shown(notebook, 40)}; expected one of {numbers}. Leave "
             "it out for all of them."
         )
     return found
+
+
+def exercises() -> dict[str, Exercise]:
+    """Return every exercise of the course by its id."""
+    return {id: each for lesson in lessons() for id, each in lesson.exercises.items()}
 
 
 def exercise(id: str) -> Exercise:
@@ -358,7 +366,7 @@ def exercise(id: str) -> Exercise:
     InputError
         If there is none.
     """
-    known = {key: each for lesson in lessons() for key, each in lesson.exercises.items()}
+    known = exercises()
     if not isinstance(id, str) or id not in known:
         close = difflib.get_close_matches(shown(id).strip("'"), known)
         raise InputError(
@@ -372,7 +380,45 @@ def question(id: str) -> Question:
     """Return what is known about a prediction; an id that the course does not have gets an empty
     record (your own notebook).
     """
-    for lesson in lessons():
-        if id in lesson.questions:
-            return lesson.questions[id]
-    return Question(id)
+    return next(
+        (lesson.questions[id] for lesson in lessons() if id in lesson.questions), Question(id)
+    )
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add ``gpulab misconceptions`` to the command line's parser."""
+    parser = subparsers.add_parser(
+        "misconceptions",
+        help="list the common wrong predictions and wrong answers of the course",
+        description="List the misconceptions behind common wrong predictions, and the common wrong "
+        "answers to each exercise "
+        "with words of their refusal.",
+    )
+    parser.add_argument(
+        "notebook",
+        nargs="?",
+        default="",
+        metavar="NN",
+        help="only this notebook, such as 02 (default: all)",
+    )
+    parser.set_defaults(run=_misconceptions)
+
+
+def _misconceptions(arguments: argparse.Namespace) -> int:
+    """Carry out ``gpulab misconceptions``; return the exit code."""
+    fill = functools.partial(textwrap.fill, width=100, initial_indent="- ", subsequent_indent="  ")
+    for lesson in chosen(arguments.notebook, "misconceptions"):
+        print(f"{lesson.notebook}\n{'=' * len(lesson.notebook)}")
+        for id in lesson.ids:
+            if id in lesson.questions:
+                readings = lesson.questions[id].readings
+                print(
+                    f"\n{id}, a prediction", *(fill(r.sentence.strip()) for r in readings), sep="\n"
+                )
+            else:
+                print(f"\n{id}, an exercise: {lesson.exercises[id].title}")
+                for usual in lesson.exercises[id].usual:
+                    source = textwrap.indent(usual.source.rstrip(), "    ")
+                    print(f'- refused with "{usual.says}":\n{source}')
+        print()
+    return 0

@@ -31,6 +31,7 @@ _FITTING: dict[str, dict[str, Any]] = {
     "models.StageSchedule": {"schedule": "gpipe", "stages": 1, "microbatches": 1, "chunks": 1},
     "parallel.ScheduleRun": {"schedule": "gpipe", "stages": 1, "microbatches": 1, "chunks": 1},
     "models.StagePass": {"stage": 0, "end": 90.0},
+    "lessons.Rosetta": {"language": "MATLAB", "names": ("gpuArray", "gather")},
     "lessons.Rubric": {"notebooks": ("02",), "points": {"02.5": 2.0}, "open_share": 0.5},
     "models.Occupancy": {"allowed": {"warps": 8, "registers": 9, "shared": 10, "blocks": 11}},
     "models.SmLimits": {"compute_capability": "9.0"},

@@ -212,7 +212,7 @@ def test_a_reveal_carries_its_badges(evidence: Any, name: str, approved: Any) ->
     """Of two sides each has its line, and the answer is no better than the weakest."""
     lessons.predict("90.2", "Is a < b?", choices=["<yes>", "no"]).submit(1)
     shown = lessons.reveal("90.2", "no", evidence=evidence)
-    lines = shown.captions() if evidence is not None else [str(shown.evidence.badge)]
+    lines = shown.caption().splitlines() if evidence is not None else [str(shown.evidence.badge)]
     page = shown._repr_html_()
     assert "&lt;yes&gt;" in page
     assert "<yes>" not in page

@@ -54,7 +54,7 @@ def test_each_exercise_has_its_cells(course: Path, lesson: Any) -> None:
             exercise.stub.strip(),
             exercise.solution.strip(),
         )
-        by_hand = exercise.depends_on_machine
+        by_hand = bool(exercise.machine)
         wanted = {
             "grade": by_hand,
             "locked": False,

@@ -27,7 +27,7 @@ impossible = "C"
 
 # %% check
 from typing import Any
-from gpulab.lessons import checking, _material
+from gpulab.lessons import checking, four_claims
 from gpulab.lessons.content import Refused
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
@@ -36,7 +36,7 @@ def check(answer: Any) -> str:
     if not isinstance(answer, str) or answer.strip().upper() not in ("A", "B", "C", "D"):
         raise Refused(f"Your answer is {checking.describe(answer)}; the check expects one letter, 'A', 'B', 'C' or 'D'.")
     letter = answer.strip().upper()
-    shown = _material.four_claims()
+    shown = four_claims()
     claim = next(each for each in shown.claims if each.letter == letter)
     rate = claim.nbytes / claim.seconds
     found = f"{letter} moves {format_bytes(claim.nbytes)} in {format_seconds(claim.seconds)}: {format_bytes_per_second(rate)}"

@@ -28,13 +28,14 @@ for row in reversed(gl.lessons.contest("matmul").rows):  # from the largest size
 
 # %% check
 from typing import Any
-from gpulab.lessons import checking, _material
+from gpulab.lessons import checking, contest as measured_contest
+from gpulab.lessons._material import Contest
 from gpulab.lessons.content import Refused, Seen
 from gpulab.units import format_seconds
 
 
 def check(answer: Any) -> str:
-    contest = _material.contest("matmul")
+    contest = measured_contest("matmul")
     rows = {row.n: row for row in contest.rows}
     right = contest.wins_from
     if isinstance(answer, str):
@@ -60,13 +61,7 @@ def check(answer: Any) -> str:
     raise Refused(f"It wins there, but loses again at a larger size: {times}. Which size is the first from which it stays faster?")
 
 
-_MATMUL = ("matmul", "float32")  # the contest's key
-seen = Seen(
-        "the contest over sizes",
-        _material.Contest,
-        lambda: _material._contests.get(_MATMUL),
-        lambda contest: _material._contests.update({_MATMUL: contest}),
-    )
+seen = Seen("contest matmul", Contest)
 
 # %% wrong: is not in the table
 wins_from = 1000

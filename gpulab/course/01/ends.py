@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from gpulab.errors import GpulabError
 from gpulab.hierarchy import Latency
-from gpulab.lessons import _material, checking
+from gpulab.lessons import checking, memory_curve
 from gpulab.lessons.content import Refused, Seen
 from gpulab.units import format_bytes, format_seconds, parse_bytes
 
@@ -52,7 +52,7 @@ def check(answer: Any) -> str:
             raise Refused(f"The check cannot read {value[:40]!r} as a size. It expects {_SIZES}.") from error
     if any(b <= a for a, b in itertools.pairwise(given)):
         raise Refused("The sizes must go up, because the first cache is the smallest.")
-    curve = _material.memory_curve()
+    curve = memory_curve()
     sizes = np.array([p.nbytes for p in curve.points], dtype=float)
     times = np.minimum.accumulate(np.array([p.least_seconds for p in curve.points])[::-1])[::-1]
     rises = [level.between_bytes for level in curve.levels().levels if level.between_bytes is not None]
@@ -109,12 +109,7 @@ def _at(size: float, sizes: np.ndarray, times: np.ndarray) -> float:
     return float(np.exp(np.interp(np.log(size), np.log(sizes), np.log(times))))
 
 
-seen = Seen(
-        "the latency curve of your memory",
-        Latency,
-        lambda: _material._curve,
-        lambda curve: setattr(_material, "_curve", curve),
-    )
+seen = Seen("latency curve", Latency)
 
 # %% wrong: did you write KiB
 ends = [32, 512, 8192]

@@ -45,12 +45,12 @@ least_seconds = {
 from collections.abc import Mapping
 from typing import Any
 from gpulab import models
-from gpulab.lessons import _material, checking, five_works
+from gpulab.lessons import checking, five_works, roof
 from gpulab.lessons.content import NotAttempted, Refused, Seen
 from gpulab.units import format_seconds
 
 _WITHIN = 1.3
-_ROOF = Seen("the roofs of your device", models.Roofline, lambda: _material._roof, lambda roof: setattr(_material, "_roof", roof))
+_ROOF = Seen("roof", models.Roofline)
 _SUM = 0.005  # so near to both times together that it is no chance, where the longer time is further away
 _ROUNDING = 1 + 1e-9  # exactly 1.3 is within 1.3
 
@@ -62,8 +62,7 @@ def check(answer: Any) -> str:
     missing = [name for name in works if name not in answer]
     if missing:
         raise Refused(f"Your answer lacks {', '.join(missing)}. The check expects all of {', '.join(works)}.")
-    roof = _material.roof()
-    peak, bandwidth = roof.arithmetic_roof("float32").flops_per_second, roof.memory_roof("DRAM").bytes_per_second
+    peak, bandwidth = roof().arithmetic_roof("float32").flops_per_second, roof().memory_roof("DRAM").bytes_per_second
     added = []  # of each, whether it is both times together, and whether that can be told from the longer one
     for name, work in works.items():
         if checking.is_stub(answer[name]):

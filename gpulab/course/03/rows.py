@@ -32,11 +32,11 @@ rows = max(1, math.ceil(4 * ridge * f**2 / rest)) if rest > 0 else "never"
 import math
 from typing import Any
 from gpulab import models
-from gpulab.lessons import _material, checking
+from gpulab.lessons import checking, roof
 from gpulab.lessons.content import Refused, Seen
 
 _WITHIN = 1.5
-_ROOF = Seen("the roofs of your device", models.Roofline, lambda: _material._roof, lambda roof: setattr(_material, "_roof", roof))
+_ROOF = Seen("roof", models.Roofline)
 _ROUNDING = 1 + 1e-9  # exactly 1.5 is within 1.5
 FEATURES = 4096
 
@@ -51,7 +51,7 @@ def _crossing(ridge: float) -> float:
 
 
 def check(answer: Any) -> str:
-    ridge = _material.roof().ridge_flops_per_byte("float32")
+    ridge = roof().ridge_flops_per_byte("float32")
     right = _crossing(ridge)
     where = f"your ridge is at {ridge:.3g} FLOP per byte"
     if isinstance(answer, str):

@@ -31,7 +31,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 from gpulab.lessons import checking
-from gpulab.lessons._timelines import CASES, NAMES, RANKS
+from gpulab.lessons._material import HANGS, NAMES, RANKS
 from gpulab.lessons.content import NotAttempted, Refused
 
 _LOOK = {
@@ -47,11 +47,11 @@ _VICTIM = {
 
 
 def check(answer: Any) -> str:
-    if not isinstance(answer, Mapping) or set(answer) != set(CASES):
+    if not isinstance(answer, Mapping) or set(answer) != set(HANGS):
         raise Refused(f'Your answer is {checking.describe(answer)}; the check expects {{"A": (rank, what), "B": ..., "C": ...}}.')
     if any(checking.is_stub(each) for each in answer.values()):
         raise NotAttempted
-    for letter, (_, culprit, wanted) in CASES.items():
+    for letter, (_, culprit, wanted) in HANGS.items():
         each = answer[letter]
         if not isinstance(each, (tuple, list)) or len(each) != 2:
             raise Refused(

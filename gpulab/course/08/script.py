@@ -69,7 +69,7 @@ from typing import Any
 from gpulab import training
 from gpulab.errors import RankError, shown
 from gpulab.lessons import checking, torchrun
-from gpulab.lessons._torchrun import CrashError
+from gpulab.lessons.parallel_checks import CrashError
 from gpulab.lessons.content import Refused
 
 TASK, STEPS, BATCH, RATE = "digits-mlp", 20, 64, 0.1  # as the notebook's loop has them

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.lessons._idioms import SCALED_BY_A_KERNEL, Names, plain_clock, plain_rows
+from gpulab.lessons._idioms import SCALED_BY_A_KERNEL, Idiom, Names, plain_clock
 
 
 def _torch_kind() -> str:
@@ -280,4 +280,4 @@ x = A.clone().requires_grad_(True)
     },
 )
 
-ROWS = plain_rows(_ROWS, "MATLAB")
+ROWS = tuple(Idiom(language="MATLAB", **row) for row in _ROWS)

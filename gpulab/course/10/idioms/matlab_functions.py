@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.lessons._idioms import Names, float64_of, plain_rows
+from gpulab.lessons._idioms import Idiom, Names, float64_of
 
 _STAYS = "on the device"
 _COLUMNS = "MATLAB goes down each column unless told otherwise; {} takes {}, so dim=0 is said."
@@ -263,4 +263,4 @@ result = X.float()""",
     },
 )
 
-ROWS = plain_rows(_ROWS, "MATLAB")
+ROWS = tuple(Idiom(language="MATLAB", **row) for row in _ROWS)
