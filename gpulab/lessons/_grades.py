@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-import psutil
-
 from gpulab import _given
 from gpulab._files import read_regular, write_atomically
 from gpulab.errors import InputError, kind_of, message_of, shown
@@ -417,6 +415,8 @@ def _outcomes(
     stop: Callable[[], bool] | None,
 ) -> dict[str, Outcome]:
     """Return the outcome of each different answer; ``left`` has the seconds of each student."""
+    import psutil
+
     found: dict[str, Outcome] = {}
     with grading() as ask:
         for count, (key, job) in enumerate(jobs.items(), 1):
