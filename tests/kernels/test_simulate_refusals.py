@@ -166,13 +166,11 @@ NOT_YET: dict[str, str] = {
     "list": "v = [1, 2]  # HERE",
     "match": "match i:  # HERE\n    case 1:\n        pass",
     "print": "print(i)  # HERE",
-    "for else": "for k in range(3):  # HERE\n    pass\nelse:\n    pass",
     "const of an argument": "v = cuda.const.array_like(x)  # HERE",
     "bare name": "i  # HERE",
     "bare sum": "i + 1  # HERE",
     "bits of a float": "v = cuda.popc(1.5)  # HERE",
     "value for some threads": "out[i] = half(x[i])  # HERE?",
-    "loop over an array": "for v in x:  # HERE\n    pass",
     "float range": "for k in range(0.5):  # HERE\n    pass",
     "kind changes": "v = x\nif i > 3:\n    v = 1  # HERE\nout[i] = 0",
 }  # fmt: skip

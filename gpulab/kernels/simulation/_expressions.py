@@ -28,7 +28,6 @@ from gpulab.kernels.simulation._functions import (
     written_number,
 )
 from gpulab.kernels.simulation._geometry import Mask
-from gpulab.kernels.simulation._machine import RelaunchError
 from gpulab.kernels.simulation._memory import (
     ATTRIBUTES,
     Choice,
@@ -42,11 +41,13 @@ from gpulab.kernels.simulation._memory import (
     part_of,
     tuple_like,
 )
+from gpulab.kernels.simulation._turns import RelaunchError
 from gpulab.kernels.simulation.source import (
     UNKNOWN,
     Callee,
     Intrinsic,
     Source,
+    compared_reads,
     dtype_of,
     known_object,
 )
@@ -164,6 +165,7 @@ class Translator:
         # reads that may find no value, and the variables read so
         self.unsure, self.followed = unsure, {node.id for node in unsure}
         self._assigned_to: str | None = None
+        self._compared = compared_reads(source)
 
     def fail(self, message: str, node: ast.AST) -> KernelError:
         """Return the error for a node."""
@@ -603,9 +605,18 @@ class Translator:
         )
         constant = is_constant(node.slice, source, lambda part: self.number(part) is not UNKNOWN)
         fail = lambda message: self.fail(message, node)  # noqa: E731
+        compared = node in self._compared
+        if compared:
+            self.program.notes.append(
+                f"line {line}: `{ast.unparse(node)}` is read without an atomic where other threads "
+                "may change it by one. That is benign where the value only serves a "
+                "compare-and-swap, which fails if it is old."
+            )
 
         def run(frame: Frame, mask: Mask) -> Any:
             owner = value(frame, mask)
+            if isinstance(owner, _types.Items):
+                return owner.at(frame, mask, index(frame, mask)[0][0])
             places, from_end = index(frame, mask)
             if isinstance(owner, tuple):
                 return item_of(owner, places, mask, constant, fail)
@@ -618,9 +629,8 @@ class Translator:
                 return self._field(frame, owner, mask, places[0], node)
             if sliced or len(places) < owner.ndim or owner.dtype.names is not None:
                 return part_of(frame.machine, owner, mask, places, from_end, source, line)
-            return load(
-                frame.machine, owner, mask, index_of(owner, places, source, line), line, from_end
-            )
+            indices = index_of(owner, places, source, line)
+            return load(frame.machine, owner, mask, indices, line, from_end, compared)
 
         return run
 
@@ -656,20 +666,6 @@ class Translator:
         return run
 
     # -- calls
-
-    def range_of(self, node: ast.expr) -> list[Expression] | None:
-        """Return the limits of ``range(...)``, or None where the expression is something else."""
-        if (
-            not isinstance(node, ast.Call)
-            or not isinstance(node.func, ast.Name)
-            or node.func.id in self.local
-        ):
-            return None
-        if self.static(node.func) != Intrinsic("range"):
-            return None
-        if not 1 <= len(node.args) <= 3 or node.keywords:
-            raise self.fail("range takes one to three numbers", node)
-        return [self.expression(argument) for argument in node.args]
 
     def called(self, node: ast.Call) -> Any:
         """Return what a call calls: an ``Intrinsic``, a NumPy type, a Python function, or

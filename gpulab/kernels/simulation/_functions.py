@@ -18,7 +18,7 @@ import numpy as np
 from gpulab.errors import KernelError
 from gpulab.kernels.simulation import _memory, _types
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, lane_bits
-from gpulab.kernels.simulation._machine import Machine, RelaunchError
+from gpulab.kernels.simulation._machine import Machine
 from gpulab.kernels.simulation._memory import (
     START,
     View,
@@ -28,6 +28,7 @@ from gpulab.kernels.simulation._memory import (
     index_of,
     local_view,
 )
+from gpulab.kernels.simulation._turns import RelaunchError
 from gpulab.kernels.simulation.source import UNKNOWN, dtype_of
 from gpulab.units import plural
 
@@ -482,21 +483,6 @@ def _constant_array(call: Call) -> Expression:
     return lambda frame, mask: view
 
 
-@makes("len")
-def _len(call: Call) -> Expression:
-    value = call.translator.expression(call.arguments(1)[0])
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        found = value(frame, mask)
-        if isinstance(found, View):
-            return found.shape[0]
-        if isinstance(found, tuple):
-            return np.int64(len(found))
-        raise call.fail("len takes an array or a tuple")
-
-    return run
-
-
 # -- what lanes do together
 
 
@@ -506,11 +492,14 @@ def _syncthreads(call: Call) -> Expression:
     values = call.numbers(1 if kind else 0)
 
     def run(frame: Frame, mask: Mask) -> Any:
-        value = _asked(call, frame.machine, values[0](frame, mask)) if kind else None
-        frame.machine.barrier(mask, call.line)
-        if kind:
-            return block_vote(frame.machine, kind, value, mask)
-        return None
+        machine = frame.machine
+
+        def meet(mask: Mask, value: Any = None) -> Any:
+            machine.barrier(mask, call.line)
+            return block_vote(machine, kind, value, mask) if kind else None
+
+        asked = [_asked(call, machine, value(frame, mask)) for value in values]
+        return machine.together(call.node, mask, meet, *asked, block=True)
 
     return run
 
@@ -532,21 +521,12 @@ def _asked(call: Call, machine: Machine, value: Any) -> Any:
     return _types.truth(value if value.dtype.itemsize <= 4 else value.astype(np.int32))
 
 
-@makes("cuda.syncwarp")
-def _syncwarp(call: Call) -> Expression:
-    members = call.numbers(0, 1, ("membermask",))
-    call.translator.program.names_lanes |= bool(members)
-    return lambda frame, mask: synchronize(
-        frame.machine, members[0](frame, mask) if members else None, mask, call.line
-    )
-
-
 @makes("cuda.threadfence", "cuda.threadfence_block", "cuda.threadfence_system")
 def _fence(call: Call) -> Expression:
     call.arguments(0)
-    if call.name != "cuda.threadfence_block":
-        call.translator.program.uses_fences = True
-    return lambda frame, mask: frame.machine.fence(mask)
+    call.translator.program.uses_fences = True
+    everywhere = call.name != "cuda.threadfence_block"
+    return lambda frame, mask: frame.machine.fence(mask, everywhere)
 
 
 @makes("cuda.nanosleep")
@@ -569,49 +549,45 @@ def _lanemask_lt(call: Call) -> Expression:
     ).astype(np.uint32)
 
 
+_INTEGERS = ("bool", *(f"{sign}int{8 << n}" for sign in ("", "u") for n in range(4)))
+
+
 def _register_warp() -> None:
+    def warp(
+        name: str, act: Callable[..., Any], more: int = 0, takes: tuple[str, ...] = ()
+    ) -> None:
+        FUNCTIONS[f"cuda.{name}"] = functools.partial(_together, act=act, more=more, takes=takes)
+
     for kind in ("", "_up", "_down", "_xor"):
-        FUNCTIONS[f"cuda.shfl{kind}_sync"] = functools.partial(_shuffle, kind=kind)
+        warp(f"shfl{kind}_sync", functools.partial(shuffle, kind=kind), 2, _SHUFFLED)
     for kind in ("all", "any", "eq", "ballot"):
-        FUNCTIONS[f"cuda.{kind}_sync"] = functools.partial(_vote, kind=kind)
-    FUNCTIONS["cuda.match_any_sync"] = _match_any
+        warp(f"{kind}_sync", functools.partial(vote, kind=kind), 1, _INTEGERS)
+    warp("match_any_sync", match_any, 1, _SHUFFLED)
+    warp("match_all_sync", match_all, 1, _SHUFFLED)
+    warp("syncwarp", synchronize)
     for operation in (*_memory.OPERATIONS, "cas", "compare_and_swap"):
         FUNCTIONS[f"cuda.atomic.{operation}"] = functools.partial(_atomic, operation=operation)
 
 
-def _shuffle(call: Call, kind: str) -> Expression:
-    members, value, lane = call.numbers(3)
+def _together(call: Call, act: Callable[..., Any], more: int, takes: tuple[str, ...]) -> Expression:
+    """Return what lanes of a warp do together: ``act(machine, line, mask, members, *values)``."""
+    parts = call.numbers(more and 1 + more, 1 + more, ("membermask",))
+    if not more:
+        call.translator.program.names_lanes |= bool(parts)
+        parts = parts or [lambda frame, mask: np.int64(_ALL)]
 
     def run(frame: Frame, mask: Mask) -> Any:
-        named, given = members(frame, mask), value(frame, mask)
-        if given.dtype.name not in _SHUFFLED:
+        given, machine = [part(frame, mask) for part in parts], frame.machine
+        if more and given[1].dtype.name not in takes:
             raise call.fail(
-                f"{call.name} takes values of {', '.join(_SHUFFLED)}; this one is of {given.dtype}"
+                f"{call.name} takes values of {', '.join(takes)}; this one is of {given[1].dtype}"
             )
-        return shuffle(frame.machine, kind, named, given, lane(frame, mask), mask, call.line)
+        if any(value.dtype.kind not in "iub" for value in (given[0], *given[2:])):
+            raise call.fail(f"{call.name} takes integers for the mask and the lane")
+        both = functools.partial(act, machine, call.line)
+        return machine.together(call.node, mask, both, *given)
 
     return run
-
-
-def _vote(call: Call, kind: str) -> Expression:
-    members, value = call.numbers(2)
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        named, given = members(frame, mask), value(frame, mask)
-        if given.dtype.kind not in "iub":
-            raise call.fail(
-                f"{call.name} takes a truth value or an integer; this one is of {given.dtype}"
-            )
-        return vote(frame.machine, kind, named, given, mask, call.line)
-
-    return run
-
-
-def _match_any(call: Call) -> Expression:
-    members, value = call.numbers(2)
-    return lambda frame, mask: match_any(
-        frame.machine, members(frame, mask), value(frame, mask), mask, call.line
-    )
 
 
 def _atomic(call: Call, operation: str) -> Expression:
@@ -644,9 +620,6 @@ def _atomic(call: Call, operation: str) -> Expression:
     return run
 
 
-_register_warp()
-
-
 # -------------------------------------------------------------------------------------------------
 # What the lanes of a warp do together: shuffles, votes, ``syncwarp``; and the votes of a block.
 
@@ -675,7 +648,7 @@ def _active(machine: Machine, mask: Mask) -> np.ndarray:
 
 
 def shuffle(
-    machine: Machine, kind: str, members: Any, value: Any, lane: Any, mask: Mask, line: int
+    machine: Machine, line: int, mask: Mask, members: Any, value: Any, lane: Any, kind: str
 ) -> Any:
     """Return the value of another lane; a lane that takes no part has none to give, which is a
     finding.
@@ -748,7 +721,7 @@ def _expect_named(machine: Machine, members: Any, mask: Mask, line: int) -> None
         )
 
 
-def vote(machine: Machine, kind: str, members: Any, value: Any, mask: Mask, line: int) -> Any:
+def vote(machine: Machine, line: int, mask: Mask, members: Any, value: Any, kind: str) -> Any:
     """Return the warp's vote among the lanes that take part: all, any, eq (all true or none), or
     the ballot's bits as numba's int32.
     """
@@ -773,7 +746,7 @@ def _participants(machine: Machine, members: Any, mask: Mask) -> np.ndarray:
     return found
 
 
-def match_any(machine: Machine, members: Any, value: Any, mask: Mask, line: int) -> Any:
+def match_any(machine: Machine, line: int, mask: Mask, members: Any, value: Any) -> Any:
     """Return for each lane the bits of the lanes that hold the same value, as numba's int32."""
     _expect_named(machine, members, mask, line)
     if value.dtype.kind == "f":
@@ -787,7 +760,19 @@ def match_any(machine: Machine, members: Any, value: Any, mask: Mask, line: int)
     return bits.reshape(bits.shape[0], machine.batch.width).astype(np.uint32).view(np.int32)
 
 
-def synchronize(machine: Machine, members: Any, mask: Mask, line: int) -> None:
+def match_all(machine: Machine, line: int, mask: Mask, members: Any, value: Any) -> Any:
+    """Return the bits of the lanes that take part where all hold the same value, else 0, and
+    whether they do.
+    """
+    same = match_any(machine, line, mask, members, value)
+    taking_part = _participants(machine, members, mask)
+    bits = of_warps(machine, lane_bits(taking_part.reshape(len(taking_part), -1), machine.batch))
+    alike = (by_warp(machine, same.view(np.uint32) == bits) | ~taking_part).all(axis=2)
+    found = of_warps(machine, alike)
+    return np.where(found, bits, np.uint32(0)).view(np.int32), found
+
+
+def synchronize(machine: Machine, line: int, mask: Mask, members: Any) -> None:
     """Let the lanes arrive at ``syncwarp``: every lane that is named must, unless it has exited.
     Groups of a warp may name themselves.
     """
@@ -797,9 +782,6 @@ def synchronize(machine: Machine, members: Any, mask: Mask, line: int) -> None:
 
 def _groups(machine: Machine, members: Any, mask: Mask) -> Iterator[tuple[np.ndarray, int]]:
     """Return the lanes (as bits of each warp) that name the same lanes, and whom they name."""
-    if members is None:
-        yield mask.bits, _ALL
-        return
     if np.size(members) == 1:
         yield mask.bits, int(np.asarray(members).item()) & _ALL
         return
@@ -888,3 +870,6 @@ def block_vote(machine: Machine, kind: str, value: Any, mask: Mask) -> Any:
     else:
         found = (true & active).sum(axis=1, keepdims=True)
     return found.astype(np.int32)
+
+
+_register_warp()

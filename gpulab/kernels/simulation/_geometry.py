@@ -108,6 +108,11 @@ class Batch:
             for axis in range(3)
         )
 
+    @property
+    def lanes_apart(self) -> list[np.ndarray]:
+        """Return the mask of each thread of one block, as an array."""
+        return [self.linear_thread == lane for lane in range(self.threads)]
+
     def place_of_thread(self, lane: int) -> Extent:
         """Return a lane's ``threadIdx`` (x, y, z)."""
         return _place(lane, self.block)

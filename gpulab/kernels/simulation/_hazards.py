@@ -94,6 +94,8 @@ def of_all_blocks(where: Any, mask: Mask, words: int) -> Lanes:
 
 
 Flat = np.ndarray  # one entry for each lane that takes part
+_EVENT_BITS = 32
+_EVENTS = (1 << _EVENT_BITS) - 1
 
 
 class WarpBarriers:
@@ -127,37 +129,78 @@ class WarpBarriers:
         return found
 
 
-class Fences:
-    """What each block has published to the others, by ``threadfence`` and an atomic after it, and
-    when it last looked, by an atomic.
+class Releases:
+    """What agents (blocks, or threads) have released to each other, by a fence and an atomic after
+    it, and when each last looked, by an atomic.
+
+    The reader's fence is not asked for: the programming guide's own example has none. Source: CUDA
+    C++ Programming Guide, "Memory Fence Functions"; PTX ISA, "Release and Acquire Patterns".
     """
 
-    def __init__(self, blocks: int) -> None:
-        self._fenced = np.full(blocks, -1, dtype=np.int64)
-        self._covered, self._published, self._looked = (
-            self._fenced.copy(),
-            self._fenced.copy(),
-            self._fenced.copy(),
-        )
+    def __init__(self, agents: int) -> None:
+        self._fenced = np.full(agents, -1, dtype=np.int64)
+        self._released, self._looked = self._fenced.copy(), self._fenced.copy()
+        # each release: agent and fence as one number, and the event of the atomic
+        self._fences, self._atomics = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        self._new: list[tuple[np.ndarray, np.ndarray]] = []
+        self.met = -1  # when all agents last met at a barrier of the grid
 
-    def fence(self, blocks: Flat, event: int) -> None:
-        """Note that blocks call ``threadfence``."""
-        self._fenced[blocks] = event
+    def fence(self, agents: Flat, event: int) -> None:
+        """Note that agents call ``threadfence``."""
+        self._fenced[agents] = event
 
-    def atomic(self, blocks: Flat, event: int) -> None:
-        """Note that blocks call an atomic on global memory."""
-        self._covered[blocks] = self._fenced[blocks]
-        self._published[blocks] = self._looked[blocks] = event
+    def atomic(self, agents: Flat, event: int) -> None:
+        """Note that agents call an atomic."""
+        fences = self._fenced[agents]
+        new = fences > self._released[agents]
+        if new.any():
+            releasing, fences = agents[new].astype(np.int64), fences[new]
+            self._released[releasing] = fences
+            self._new.append((releasing << _EVENT_BITS | fences, np.full(len(fences), event)))
+        self._looked[agents] = event
 
     def ordered(self, earlier: Flat, since: Flat, later: Flat) -> Flat:
-        """Return where an access of one block at an event comes before what another block does
-        now.
+        """Return where an access of one agent at an event comes before what another one does now:
+        where its first release after that comes before the other's last look.
         """
-        published, looked = self._published[earlier], self._looked[later]
-        found: Flat = (since < self._covered[earlier]) & (
-            (published < looked) | ((published == looked) & (earlier < later))
-        )
+        self._sort()
+        found: Flat = since < self.met
+        if len(self._fences):
+            place = np.searchsorted(
+                self._fences, earlier.astype(np.int64) << _EVENT_BITS | since, "right"
+            )
+            place = np.minimum(place, len(self._fences) - 1)
+            fences, released, looked = (
+                self._fences[place],
+                self._atomics[place],
+                self._looked[later],
+            )
+            found |= (
+                (fences >> _EVENT_BITS == earlier)
+                & (fences & _EVENTS > since)
+                & ((released < looked) | ((released == looked) & (earlier < later)))
+            )
         return found
+
+    def _sort(self) -> None:
+        if self._new:
+            fences, atomics = (np.concatenate(parts) for parts in zip(*self._new, strict=True))
+            fences = np.append(self._fences, fences)
+            order = np.argsort(fences, kind="stable")
+            self._fences, self._atomics = fences[order], np.append(self._atomics, atomics)[order]
+            self._new = []
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What orders the lanes of a batch of blocks beside ``syncthreads``: ``blocks`` of the whole
+    grid, all others of these blocks, whose first lane has the number ``first``.
+    """
+
+    warps: WarpBarriers | None = None
+    blocks: Releases | None = None
+    threads: Releases | None = None
+    first: int = 0
 
 
 # -------------------------------------------------------------------------------------------------
@@ -342,10 +385,11 @@ class Evicted:
 #
 # Two accesses of one word race when two threads make them, at least one writes, not both are
 # atomic, and nothing orders them. Threads of one block are ordered by ``syncthreads``, lanes of
-# one warp also by ``syncwarp``. Threads of different blocks are ordered only by the way of the
-# last block: one writes, calls ``threadfence``, and then an atomic; the other calls an atomic
-# later. (Fences and atomics count for the whole block here.) Two plain writes of the same value
-# are not reported: the memory is the same in either order.
+# one warp also by ``syncwarp``. All of them are ordered by a release: one writes, calls
+# ``threadfence``, and then an atomic; the other calls an atomic later. (Between blocks, fences and
+# atomics count for the whole block here.) Two plain writes of the same value are not reported: the
+# memory is the same in either order. A plain read whose value goes only into a compare-and-swap of
+# the same element counts as an atomic: an old value makes that fail.
 #
 # For each word two witnesses of each kind (plain writes, atomics, plain reads) are kept: the last
 # thread that did so, and one more that differs from it as much as possible: of another block, else
@@ -431,8 +475,7 @@ class Tracker:
     ) -> None:
         self.words, self.width, self.across_blocks = words, width, across_blocks
         self.rows = 1
-        self.barriers: WarpBarriers | None = None
-        self.fences: Fences | None = None
+        self.orders = Orders()
         self.events = events
         self.quiet = True
         self._owners = Owners(words)
@@ -444,12 +487,13 @@ class Tracker:
         # Which words of shared memory have a value; None once all have, and for global memory.
         self._written: np.ndarray | None = None if across_blocks else np.zeros(words, dtype=bool)
 
-    def serve(self, barriers: WarpBarriers | None) -> Tracker:
-        """Look up the warp barriers of these blocks from here on."""
-        self.barriers = barriers
-        for witnesses in self._witnesses.values():
-            if witnesses.forgotten is not None:
-                witnesses.forgotten.clear()  # none of these blocks' warps
+    def serve(self, orders: Orders) -> Tracker:
+        """Look up what orders these blocks from here on."""
+        if orders.first != self.orders.first and orders.warps is not None:
+            for witnesses in self._witnesses.values():
+                if witnesses.forgotten is not None:
+                    witnesses.forgotten.clear()  # none of these blocks' warps
+        self.orders = orders
         return self
 
     def split(self, rows: int) -> None:
@@ -470,6 +514,10 @@ class Tracker:
     def read(self, lanes: Lanes, moment: Moment) -> Conflict | None:
         """Note a read; return a conflict with a write or an atomic before it."""
         return self._access("load", lanes, moment, ("store", "atomic"), None)
+
+    def read_compared(self, lanes: Lanes, moment: Moment) -> Conflict | None:
+        """Note a read that is as good as an atomic one; return a conflict with a write before."""
+        return self._access("atomic", lanes, moment, ("store",), None)
 
     def write(
         self, lanes: Lanes, moment: Moment, unchanged: Callable[[Flat], Flat]
@@ -584,9 +632,8 @@ class Tracker:
             lanes = np.flatnonzero(unordered & (others >= 0))
             if len(lanes) and self.events:
                 lanes = lanes[~self._by_warp_barrier(fields[lanes], words[lanes], threads[lanes])]
-            if len(lanes) and self.fences is not None:
-                blocks = others[lanes] // self.width, threads[lanes] // self.width
-                lanes = lanes[~self.fences.ordered(blocks[0], fields[lanes, 3], blocks[1])]
+            if len(lanes) and self.orders.blocks is not None:
+                lanes = lanes[~self._by_release(fields[lanes], words[lanes], threads[lanes])]
             if len(lanes) and unchanged is not None:
                 lanes = lanes[~unchanged(lanes)]
             if len(lanes):
@@ -648,9 +695,24 @@ class Tracker:
         )
         return found
 
+    def _by_release(self, fields: Flat, words: Flat, threads: Flat) -> Flat:
+        """Return where the other lane, or its block, released its access before this one looked."""
+        orders, others, since = self.orders, fields[:, 0], fields[:, 3]
+        assert orders.blocks is not None
+        assert orders.threads is not None
+        if not self.across_blocks:
+            base = words // self.words * self.width if self.rows > 1 else 0
+            return orders.threads.ordered(others + base, since, threads + base)
+        found = orders.blocks.ordered(others // self.width, since, threads // self.width)
+        same = others // self.width == threads // self.width
+        found[same] = orders.threads.ordered(
+            others[same] - orders.first, since[same], threads[same] - orders.first
+        )
+        return found
+
     def _by_warp_barrier(self, fields: Flat, words: Flat, threads: Flat) -> Flat:
         """Return where a ``syncwarp`` since the other lane's access orders it before this one."""
-        barriers = self.barriers
+        barriers = self.orders.warps
         if barriers is None:
             return np.zeros(len(threads), dtype=bool)
         others, since = fields[:, 0], fields[:, 3]

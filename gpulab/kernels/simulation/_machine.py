@@ -4,6 +4,7 @@ stand, shared memory, what was found.
 
 from __future__ import annotations
 
+import ast
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -14,14 +15,16 @@ import numpy as np
 
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, count_warps
 from gpulab.kernels.simulation._hazards import (
-    Fences,
     Lanes,
+    Orders,
+    Releases,
     Tracker,
     WarpBarriers,
     of_all_blocks,
     of_one_block,
 )
 from gpulab.kernels.simulation._memory import START, Known, Store, View, shared_view
+from gpulab.kernels.simulation._turns import Turns, WaitError
 from gpulab.kernels.simulation._types import Integers
 from gpulab.kernels.simulation.report import Finding, Step, StepAccess, Thread
 from gpulab.kernels.simulation.source import Source
@@ -226,10 +229,6 @@ _REMEMBERED = 8
 _WORK_OF_A_FINDING = 16
 
 
-class RelaunchError(Exception):
-    """The run showed something that must be known before it: the launch begins again."""
-
-
 @dataclass
 class Launch:
     """What lasts through all batches of a launch."""
@@ -242,11 +241,11 @@ class Launch:
     shared_limit: int
     uses_warp_barriers: bool
     names_lanes: bool
-    fences: Fences | None
+    releases: Releases | None
     dynamic_word: int = 1  # bytes of the smallest element of dynamic shared memory
-    steps: int = 0
+    steps: float = 0
     repeated: int = 0
-    next_look: int = 0
+    next_look: float = 0
     epoch: int = 0
     event: int = 0
     findings: dict[tuple, Finding] = field(default_factory=dict)
@@ -261,6 +260,14 @@ class Launch:
     integers: Integers = field(default_factory=Integers)  # what assignments that meet others gave
     # loops whose lanes could not run alone, and how often in a row
     left_to_lockstep: dict[int, int] = field(default_factory=dict)
+    turns: Turns | None = None  # of blocks or threads that wait for each other
+    # for loops that look whether they wait: how many do, how often memory changed, and how many
+    # atomics left it as it was
+    watchers: int = 0
+    changes: int = 0
+    vain_atomics: int = 0
+    alone: float = 1.0  # what a statement of lanes that run alone counts
+    trackers: list[Tracker] = field(default_factory=list)  # of global memory
 
     def text_of(self, line: int) -> str:
         """Return a line of the kernel or of a device function."""
@@ -285,6 +292,8 @@ class Machine:
             if launch.uses_warp_barriers
             else None
         )
+        threads = launch.releases and Releases(batch.blocks * batch.width)
+        self.orders = Orders(self.barriers, launch.releases, threads, batch.first * batch.width)
         self.known = Known()
         self._lanes: dict[tuple[int, int, int], tuple[Any, Lanes]] = {}
         self._recording = False
@@ -302,8 +311,8 @@ class Machine:
             self._trace(line, mask)
 
     def steps(self, line: int, statements: int) -> None:
-        """Note that so many statements were executed and counted elsewhere."""
-        self.launch.steps += statements
+        """Note that lanes alone executed so many statements, which are counted elsewhere."""
+        self.launch.steps += statements * self.launch.alone
         if self.launch.steps > self.launch.next_look:
             self._look(line)
 
@@ -330,7 +339,9 @@ class Machine:
                 "or pass a larger max_steps",
                 line,
             )
-        if launch.stop is not None:
+        if launch.turns is not None:
+            launch.turns.look()
+        elif launch.stop is not None:
             launch.stop()
         self.counters.settle_statements()
         launch.next_look = min(
@@ -485,7 +496,7 @@ class Machine:
     def _new_tracker(self, words: int) -> Tracker:
         tracker = Tracker(
             words, self.batch.width, False, self.launch.uses_warp_barriers, self.launch.names_lanes
-        ).serve(self.barriers)
+        ).serve(self.orders)
         if isinstance(self.epoch, np.ndarray):
             tracker.split(self.batch.blocks)
         return tracker
@@ -553,19 +564,53 @@ class Machine:
         self._lanes[key] = where, lanes
         return lanes
 
-    def publish(self, mask: Mask) -> None:
-        """Let the lanes' blocks call an atomic on global memory, which publishes what they
-        fenced.
+    def publish(self, mask: Mask, everywhere: bool) -> None:
+        """Let the lanes call an atomic, which publishes what they fenced; ``everywhere`` where it
+        is on global memory, so that other blocks can see it.
         """
-        if self.launch.fences is not None:
-            self.launch.event += 1
-            self.launch.fences.atomic(self._blocks_of(mask), self.launch.event)
+        self._note(Releases.atomic, mask, everywhere)
 
-    def fence(self, mask: Mask) -> None:
-        """Let the lanes call ``threadfence``."""
-        if self.launch.fences is not None:
+    def fence(self, mask: Mask, everywhere: bool) -> None:
+        """Let the lanes call ``threadfence``, or ``threadfence_block``."""
+        self._note(Releases.fence, mask, everywhere)
+
+    def _note(
+        self, what: Callable[[Releases, np.ndarray, int], None], mask: Mask, everywhere: bool
+    ) -> None:
+        orders = self.orders
+        if orders.threads is not None and orders.blocks is not None:
             self.launch.event += 1
-            self.launch.fences.fence(self._blocks_of(mask), self.launch.event)
+            what(orders.threads, mask.flat, self.launch.event)
+            if everywhere:
+                what(orders.blocks, self._blocks_of(mask), self.launch.event)
+
+    def serve(self) -> None:
+        """Let the hazards of global memory be judged by what orders these blocks."""
+        for tracker in self.launch.trackers:
+            tracker.serve(self.orders)
+
+    # -- blocks or threads that wait for each other
+
+    def wait(self, line: int, mask: Mask, settled: bool) -> None:
+        """Let others go on while lanes wait in a loop; ``settled`` where nothing but a change of
+        memory lets them leave it.
+        """
+        turns = self.launch.turns
+        if turns is None:
+            raise WaitError(line)
+        turns.spin(line, mask, self.launch.changes if settled else -1)
+
+    def together(
+        self, site: ast.AST, mask: Mask, act: Callable[..., Any], *values: Any, block: bool = False
+    ) -> Any:
+        """Return what lanes of a warp, or all threads of the block, do together in a place of the
+        source: ``act(mask, *values)`` of all of them. The lanes of a warp that are to come are the
+        bits of the first value.
+        """
+        turns = self.launch.turns
+        if turns is None or not turns.by_thread:
+            return act(mask, *values)
+        return turns.meet(id(site), act, values, block)
 
     def _blocks_of(self, mask: Mask) -> np.ndarray:
         """Return the numbers of the blocks that have a lane here."""

@@ -817,13 +817,16 @@ def load(
     indices: tuple[Any, ...],
     line: int,
     from_end: tuple[bool, ...] = (False,) * 32,
+    compared: bool = False,
 ) -> Any:
-    """Return the elements at an index; 0 where that is out of bounds."""
+    """Return the elements at an index; 0 where that is out of bounds. ``compared`` where the value
+    only serves a compare-and-swap, so that other threads' atomics do not matter.
+    """
     where, inside = locate(machine, view, indices, mask, line, "read", from_end)
     store = view.store
     if inside is None:
         return store.dtype.type(0)
-    _touch(machine, store, where, inside, line, "load", None)
+    _touch(machine, store, where, inside, line, "load", None, compared)
     value = store.read(where, machine.batch)
     if inside is not mask and inside.array is not None:
         value = _types.select(inside.array, value, store.dtype.type(0))
@@ -873,13 +876,31 @@ def store(
         return
     value = _types.cast(value, view.dtype)
     lanes = _touch(machine, view.store, where, inside, line, "store", value)
-    view.store.write(where, value, inside)
+    changing(machine, view.store, where, lambda: view.store.write(where, value, inside))
     if lanes:
         _clash(machine, view.store, where, lanes, line, value)
 
 
+def changing(machine: Machine, store: Store, where: Any, write: Callable[[], Any]) -> Any:
+    """Do what writes to places; note whether memory is another one then, if a loop asks for it."""
+    launch = machine.launch
+    if not launch.watchers:
+        return write()
+    before = store.read(where, machine.batch)
+    found = write()
+    launch.changes += not np.array_equal(before, store.read(where, machine.batch))
+    return found
+
+
 def _touch(
-    machine: Machine, store: Store, where: Any, mask: Mask, line: int, kind: str, value: Any
+    machine: Machine,
+    store: Store,
+    where: Any,
+    mask: Mask,
+    line: int,
+    kind: str,
+    value: Any,
+    compared: bool = False,
 ) -> list[Lanes]:
     """Count an access within bounds, and look whether another thread's access is unordered with it;
     return who was looked at.
@@ -892,6 +913,7 @@ def _touch(
     tracker: Tracker | None = store.tracker
     if tracker is None:
         return []
+    kind = "compared" if compared else kind
     moment = Moment(_epochs(machine, mask), machine.launch.event, line)
     if store.pitch == store.word_bytes == store.dtype.itemsize:
         lanes = machine.lanes_of(store, where, mask)
@@ -927,6 +949,8 @@ def _conflict(
     tracker: Tracker = store.tracker
     if kind == "load":
         return tracker.read(lanes, moment)
+    if kind == "compared":
+        return tracker.read_compared(lanes, moment)
     if kind == "store":
         return tracker.write(
             lanes, moment, lambda some: _same_as_memory(machine, store, where, lanes, some, value)
@@ -1086,10 +1110,23 @@ def atomic(
     if inside is None:
         return view.dtype.type(0)
     _touch(machine, view.store, where, inside, line, "atomic", None)
-    if view.store.space == "global":
-        machine.publish(inside)
-    mask, store, batch = inside, view.store, mask.batch
-    places = store.flat(where, mask)
+    machine.publish(inside, view.store.space == "global")
+    launch = machine.launch
+    before = launch.changes
+    old = changing(
+        machine,
+        view.store,
+        where,
+        lambda: _updated(view.store, where, operation, values, inside, wanted),
+    )
+    launch.vain_atomics += launch.changes == before
+    return old
+
+
+def _updated(
+    store: Store, where: Any, operation: str, values: list[Any], mask: Mask, wanted: bool
+) -> Any:
+    batch, places = mask.batch, store.flat(where, mask)
     given = [mask.selected(_types.cast(value, store.dtype)) for value in values]
     data = store.data.reshape(-1)
     if operation == "sub":

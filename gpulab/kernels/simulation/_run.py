@@ -9,7 +9,6 @@ import types
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,10 +28,11 @@ from gpulab.kernels._arguments import (
 from gpulab.kernels.simulation import _types
 from gpulab.kernels.simulation._expressions import type_of
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask
-from gpulab.kernels.simulation._hazards import BYTES_OF_A_WORD, Fences, Tracker
-from gpulab.kernels.simulation._machine import Counters, Launch, Machine, RelaunchError
+from gpulab.kernels.simulation._hazards import BYTES_OF_A_WORD, Releases, Tracker
+from gpulab.kernels.simulation._machine import Counters, Launch, Machine
 from gpulab.kernels.simulation._memory import View, global_view, tuple_like
 from gpulab.kernels.simulation._translate import Frame, StatementTranslator
+from gpulab.kernels.simulation._turns import RelaunchError, Turns, WaitError
 from gpulab.kernels.simulation._types import Join, notes_of, reaching_definitions
 from gpulab.kernels.simulation.report import ArrayAccess, Counts, Simulation
 from gpulab.kernels.simulation.source import (
@@ -182,7 +182,7 @@ class Program:
         self._functions[weakref.ref(callee.function)] = made
         return made.translate(self)
 
-    @cached_property
+    @property
     def written(self) -> frozenset[str]:
         """Return the kernel's parameters (and other names) that it may write to."""
         return frozenset(written_names(self.source, self.calls, self.writes))
@@ -302,6 +302,15 @@ _BYTES_AT_ONCE = 1 << 28
 # M_MMAP_THRESHOLD; elsewhere it does nothing.
 _BYTES_TO_KEEP = 1 << 24
 
+# Statements of a batch after which a kernel counts as endless, unless it is told (some 20 seconds),
+# and what one of a lane that runs alone counts then: it takes as much less time (measured).
+_MOST_STEPS, _STEPS_OF_A_STATEMENT_ALONE = 1_500_000, 1 / 50
+# What is resident at once on an H100 SXM or H200. Source: NVIDIA H100 Tensor Core GPU Architecture
+# white paper, and CUDA C++ Programming Guide 13.0, technical specifications of compute capability
+# 9.0.
+_MULTIPROCESSORS, _BLOCKS_OF_A_MULTIPROCESSOR, _LANES_OF_A_MULTIPROCESSOR = 132, 32, 2048
+_SHARED_OF_A_MULTIPROCESSOR, _SHARED_OF_THE_SYSTEM = 228 * 1024, 1024
+
 # A test holds this against the comparison that is committed.
 KNOWN_ERROR = (
     "502 of 528 counters of 44 kernels are those of an NVIDIA H200; what its compiler saves "
@@ -315,7 +324,7 @@ def simulate(
     block: Any,
     *args: Any,
     dynamic_shared_bytes: int = 0,
-    max_steps: int = 500_000,
+    max_steps: int | None = None,
     trace: int | None = None,
     stop: Callable[[], None] | None = None,
     progress: Callable[[float, str], None] | None = None,
@@ -334,9 +343,11 @@ def simulate(
         change in place, as on a GPU.
     dynamic_shared_bytes : int
         Bytes of dynamic shared memory for each block (``cuda.shared.array(0, dtype)``).
-    max_steps : int
-        Statements of whole batches after which a kernel counts as endless. A race, or another
-        finding, that comes up again counts as 16.
+    max_steps : int, optional
+        Statements of a batch of blocks after which a kernel counts as endless. A race, or another
+        finding, that comes up again counts as 16. Without it a kernel counts as endless after the
+        work of 1,500,000 such statements, some 20 seconds; a statement of a thread that runs alone
+        counts as a fiftieth.
     trace : int, optional
         The number of a block whose statements and accesses are recorded, warp by warp, in
         ``.trace``.
@@ -363,9 +374,10 @@ def simulate(
     Notes
     -----
     Lockstep is a model. Since Volta the lanes of a warp may run apart, and only ``syncwarp`` orders
-    them: hazards are found by that rule. A lane that waits in a loop for a lane of its own warp, or
-    for another block that runs at the same time, never ends here, although it does on hardware
-    since Volta. Fences and atomics that order blocks count for whole blocks. The lanes that the
+    them: hazards are found by that rule. Where lanes wait in a loop for a block that is resident at
+    the same time (a lock), blocks run in turns; where they wait for threads of their own block,
+    these do, as hardware since Volta lets them, and ``.notes`` says so. Fences and atomics that
+    order blocks count for whole blocks. The lanes that the
     mask of a shuffle or a vote names must all reach that call together, except those that have
     returned, as the CUDA Programming Guide states. Two calls in two branches do not count as one;
     neither does, here, one call in a function that both branches call.
@@ -396,7 +408,7 @@ def simulate(
         )
     for name, value, least, most in (
         ("dynamic_shared_bytes", dynamic_shared_bytes, 0, MOST_SHARED_BYTES),
-        ("max_steps", max_steps, 1, 2**62),
+        ("max_steps", 1 if max_steps is None else max_steps, 1, 2**62),
         ("trace", 0 if trace is None else trace, 0, math.prod(extents[0]) - 1),
     ):
         check_whole("simulate", name, value, least, most)
@@ -405,42 +417,52 @@ def simulate(
     except TypeError:
         check_count("simulate", source.name, source.parameters, args)
         raise
-    arguments = _Arguments(source, bound, program.written)
-    launch = Launch(
-        source,
-        program.sources,
-        Counters(),
-        max_steps,
-        dynamic_shared_bytes,
-        MOST_SHARED_BYTES,
-        program.uses_warp_barriers,
-        program.names_lanes,
-        Fences(math.prod(extents[0])) if program.uses_fences else None,
-        min(program.dynamic_sizes, default=1),
-        traced_block=trace,
-        stop=stop,
-    )
-    changing = [view for view in arguments.views if view.store.writable]
-    before = [view.store.root.data.copy() for view in changing]
-    try:
-        shared_bytes = _run(program, launch, extents, arguments, progress)
-    except BaseException as error:  # an interrupt as well: arrays are as they were before
-        for view, data in zip(changing, before, strict=True):
-            view.store.root.data[...] = data
-        if not isinstance(error, RelaunchError):
-            raise
-        return simulate(
-            kernel,
-            grid,
-            block,
-            *args,
-            dynamic_shared_bytes=dynamic_shared_bytes,
-            max_steps=max_steps,
-            trace=trace,
+    waits: list[WaitError] = []
+    while True:
+        arguments = _Arguments(source, bound, program.written)
+        changing = [view for view in arguments.views if view.store.writable]
+        before = [view.store.root.data.copy() for view in changing]
+        launch = Launch(
+            source,
+            program.sources,
+            Counters(),
+            _MOST_STEPS if max_steps is None else max_steps,
+            dynamic_shared_bytes,
+            MOST_SHARED_BYTES,
+            program.uses_warp_barriers,
+            program.names_lanes,
+            Releases(math.prod(extents[0])) if program.uses_fences else None,
+            min(program.dynamic_sizes, default=1),
+            traced_block=trace,
             stop=stop,
-            progress=progress,
+            alone=_STEPS_OF_A_STATEMENT_ALONE if max_steps is None else 1,
         )
-    return _report(program, launch, extents, shared_bytes)
+        try:
+            shared_bytes = _run(program, launch, extents, arguments, progress, waits)
+        except BaseException as error:  # an interrupt as well: arrays are as they were before
+            for view, data in zip(changing, before, strict=True):
+                view.store.root.data[...] = data
+            if not isinstance(error, RelaunchError):
+                raise
+            waits += [error] if isinstance(error, WaitError) else []
+        else:
+            if waits:
+                launch.notes.add(_note_of(waits[-1].line, len(waits) > 1))
+            return _report(program, launch, extents, shared_bytes)
+
+
+def _note_of(line: int, by_thread: bool) -> tuple[int, str]:
+    """Return what to say of a loop that waits: for other blocks, or for threads of its block."""
+    if not by_thread:
+        return line, (
+            f"line {line}: threads wait here for others. Blocks ran in turns, which needs those "
+            "that wait and those that are waited for to be resident at the same time."
+        )
+    return line, (
+        f"line {line}: threads wait here for others of their own block. Each thread ran by itself, "
+        "as hardware since Volta lets it (independent thread scheduling; before, a warp hangs "
+        "here), and what is counted is counted for each."
+    )
 
 
 class _Arguments:
@@ -513,14 +535,20 @@ def _run(
     extents: tuple[Extent, Extent],
     arguments: _Arguments,
     progress: Callable[[float, str], None] | None,
+    waits: list[WaitError],
 ) -> int:
+    """Run the blocks; return the shared memory of one. ``waits`` are those found so far: none, and
+    blocks run in lockstep; one, and they take turns; two, and their threads do.
+    """
     grid, block = extents
     blocks = math.prod(grid)
     width = -(-math.prod(block) // WARP) * WARP
+    resident = _resident(program.static_shared_bytes + launch.dynamic_bytes, width)
     together = max(
         1,
         min(
-            blocks,
+            1 if waits else blocks,
+            resident,
             _LANES_AT_ONCE // width,
             _BYTES_AT_ONCE // max(_bytes_of_arrays(program, launch, width), 1),
         ),
@@ -534,30 +562,54 @@ def _run(
                 launch.uses_warp_barriers,
                 launch.names_lanes,
             )
-            view.store.tracker.fences = launch.fences
-    shared_bytes = 0
+            launch.trackers.append(view.store.tracker)
+    shared_bytes = done = 0
     np.empty(_BYTES_TO_KEEP, dtype=np.uint8)
-    with np.errstate(all="ignore"):
-        for first in range(0, blocks, together):
-            batch = Batch(first, min(together, blocks - first), grid, block)
-            machine = Machine(launch, batch)
-            for view in arguments.views:
-                if view.store.tracker is not None:
-                    view.store.tracker.serve(machine.barriers)
-            try:
-                program.kernel.call(machine, dict(arguments.values), batch.everyone, is_kernel=True)
-            except RecursionError as error:
-                raise KernelError(
-                    f"{program.source.name}: calls are nested too deeply; expected a few levels. "
-                    "Write the kernel with fewer nested calls."
-                ) from error
-            launch.counters.settle_statements()
-            launch.counters.settle_accesses()
-            shared_bytes = max(shared_bytes, machine.shared_bytes)
-            if progress is not None:
-                done = first + batch.blocks
-                progress(done / blocks, f"{done:,} of {blocks:,} blocks")
+
+    def ended(machine: Machine) -> None:
+        nonlocal shared_bytes, done
+        launch.counters.settle_statements()
+        launch.counters.settle_accesses()
+        launch.steps = launch.next_look = 0
+        shared_bytes, done = max(shared_bytes, machine.shared_bytes), done + machine.batch.blocks
+        if progress is not None:
+            progress(done / blocks, f"{done:,} of {blocks:,} blocks")
+
+    def work(machine: Machine, mask: Mask) -> None:
+        try:
+            with np.errstate(all="ignore"):
+                program.kernel.call(machine, dict(arguments.values), mask, is_kernel=True)
+        except RecursionError as error:
+            raise KernelError(
+                f"{program.source.name}: calls are nested too deeply; expected a few levels. "
+                "Write the kernel with fewer nested calls."
+            ) from error
+
+    batches = (
+        Batch(first, min(together, blocks - first), grid, block)
+        for first in range(0, blocks, together)
+    )
+    machines = (Machine(launch, batch) for batch in batches)
+    if waits:
+        launch.watchers = 1
+        launch.turns = Turns(machines, resident, waits)
+        launch.turns.run(launch, work, ended)
+        return shared_bytes
+    for machine in machines:
+        machine.serve()
+        work(machine, machine.batch.everyone)
+        ended(machine)
     return shared_bytes
+
+
+def _resident(block_bytes: int, width: int) -> int:
+    """Return how many blocks an H100 or H200 has at work at once."""
+    each = min(
+        _BLOCKS_OF_A_MULTIPROCESSOR,
+        _LANES_OF_A_MULTIPROCESSOR // width,
+        _SHARED_OF_A_MULTIPROCESSOR // (block_bytes + _SHARED_OF_THE_SYSTEM),
+    )
+    return _MULTIPROCESSORS * max(each, 1)
 
 
 def _bytes_of_arrays(program: Program, launch: Launch, width: int) -> int:

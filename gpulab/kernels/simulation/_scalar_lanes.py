@@ -359,6 +359,7 @@ class ScalarLoop:
         ``items`` is a range, or a list with one for each lane.
         """
         machine, done = frame.machine, 0
+        before: dict[str, Any] = {}
         failures = machine.launch.left_to_lockstep
         if failures.get(id(self), 0) >= _TRIES or machine.launch.traced_block is not None:
             return mask, 0
@@ -387,6 +388,10 @@ class ScalarLoop:
                 return going, done
             failures.pop(id(self), None)
             done += _FUEL
+            now = {name: frame.variables.get(name) for name in self._names}
+            if all(more) and is_unchanged(before, now):
+                return going, done  # it waits, which is seen in lockstep
+            before = now
             if isinstance(items, list):
                 items = [one for one, stays in zip(items, more, strict=True) if stays]
             going = _those(going, more)
@@ -606,6 +611,15 @@ def scalar_loop_of(
     ]
     followed = frozenset(part.id for part in stored) & translator.followed
     return ScalarLoop(node, names, fixed, [part for part in stored if part in joined], followed)
+
+
+def is_unchanged(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Return whether variables hold what they held before."""
+    return before.keys() == now.keys() and all(
+        now[name] is value
+        or (isinstance(value, (np.ndarray, np.generic)) and np.array_equal(value, now[name]))
+        for name, value in before.items()
+    )
 
 
 def _is_fixed(node: ast.expr, translator: Translator) -> bool:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ast
-import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpulab.errors import KernelError
-from gpulab.kernels.simulation import _types
-from gpulab.kernels.simulation._expressions import Expression, Translator, type_of
+from gpulab.kernels.simulation._expressions import Expression, Translator
 from gpulab.kernels.simulation._geometry import Mask, union
+from gpulab.kernels.simulation._loops import (
+    ForTurns,
+    Loop,
+    LoopBody,
+    Statement,
+    WhileTurns,
+    items_of,
+)
 from gpulab.kernels.simulation._machine import Machine
 from gpulab.kernels.simulation._memory import (
     Slice,
@@ -26,7 +32,7 @@ from gpulab.kernels.simulation._memory import (
     part_of,
     store,
 )
-from gpulab.kernels.simulation._scalar_lanes import ScalarLoop, scalar_loop_of
+from gpulab.kernels.simulation._scalar_lanes import scalar_loop_of
 from gpulab.kernels.simulation._types import Definition
 from gpulab.kernels.simulation.source import Source
 from gpulab.units import plural
@@ -37,17 +43,6 @@ if TYPE_CHECKING:
 # -------------------------------------------------------------------------------------------------
 # A call of a kernel or device function at work: its variables, its loops, and the lanes that left
 # them.
-
-
-Statement = Callable[["Frame", Mask], "Mask | None"]
-
-
-@dataclass(eq=False)
-class Loop:
-    """The lanes that left a loop's body early."""
-
-    broken: Mask | None = None
-    continued: Mask | None = None
 
 
 @dataclass(eq=False)
@@ -118,101 +113,6 @@ def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], Ke
         raise fail(f"{name} has {error}") from error
 
 
-@dataclass(frozen=True, eq=False)
-class ForLoop:
-    """The body of a ``for``, and the two ways to run it."""
-
-    line: int
-    target: Callable[[Frame, Mask, Any], None]
-    body: Statement
-    scalar_loop: ScalarLoop | None = None
-
-    def over(
-        self,
-        frame: Frame,
-        mask: Mask,
-        items: Sequence[Any],
-        number: Callable[[int], Any] = np.int64,
-    ) -> Mask | None:
-        """Run the loop where all lanes take the same values: of a range, whose ``number`` is its
-        type, or of a tuple.
-        """
-        machine, loop, returns = frame.machine, Loop(), frame.returns
-        frame.loops.append(loop)
-        going: Mask | None = mask
-        turn, count = 0, len(items)
-        scalar, numbers = (
-            self.scalar_loop and self.scalar_loop.begins(),
-            items if isinstance(items, range) else None,
-        )
-        if number is not np.int64:
-            scalar = None
-        while going is not None:
-            if (
-                scalar is not None
-                and numbers is not None
-                and scalar.turns_before <= turn < count
-                and scalar.suits(frame, going)
-            ):
-                going, done = scalar.run(frame, going, numbers[turn:])
-                scalar = None
-                turn += done
-                if going is None:
-                    break
-            machine.step(self.line, going)
-            if turn == count:
-                machine.counters.tested.append((self.line, going, None, going))
-                break
-            machine.counters.tested.append((self.line, going, going, None))
-            self.target(frame, going, items[turn] if numbers is None else number(numbers[turn]))
-            going = union(self.body(frame, going), loop.continued)
-            loop.continued = None
-            turn += 1
-        frame.loops.pop()
-        return mask if frame.returns == returns else union(going, loop.broken)
-
-    def lane_by_lane(
-        self, frame: Frame, mask: Mask, start: Any, stop: Any, step: Any
-    ) -> Mask | None:
-        """Run the loop where the limits differ between lanes: each leaves when its own values
-        end.
-        """
-        machine, loop, returns = frame.machine, Loop(), frame.returns
-        frame.loops.append(loop)
-        going: Mask | None = mask
-        out: list[Mask | None] = [None]
-        now = start
-        up = bool(np.all(step > 0))
-        scalar, turn = self.scalar_loop and self.scalar_loop.begins(), 0
-        while going is not None:
-            if (
-                scalar is not None
-                and turn >= scalar.turns_before
-                and scalar.suits(frame, going)
-                and now.dtype == stop.dtype == _types.INT
-            ):
-                each = zip(
-                    *(going.selected(limit).tolist() for limit in (now, stop, step)), strict=True
-                )
-                going, done = scalar.run(frame, going, [range(*limits) for limits in each])
-                now, scalar = now + step * np.int64(done), None
-                if going is None:
-                    break
-            turn += 1
-            machine.step(self.line, going)
-            more = now < stop if up else np.where(step > 0, now < stop, now > stop)
-            yes, no = machine.test(self.line, going, more)
-            out.append(no)
-            if yes is None:
-                break
-            self.target(frame, yes, now)
-            going = union(self.body(frame, yes), loop.continued)
-            loop.continued = None
-            now = now + step
-        frame.loops.pop()
-        return mask if frame.returns == returns else functools.reduce(union, out, loop.broken)
-
-
 # -------------------------------------------------------------------------------------------------
 # Turn a kernel's statements into closures that run them for the lanes of a mask.
 #
@@ -236,7 +136,6 @@ class StatementTranslator:
         local = source.local_names.union(around)
         self.expressions = Translator(source, program, local, unsure, self.target)
         self._depth = 0
-        self._loops = 0
 
     def fail(self, message: str, node: ast.AST) -> KernelError:
         """Return the error for a node."""
@@ -441,98 +340,24 @@ class StatementTranslator:
         return run
 
     def _while(self, node: ast.While) -> Statement:
-        if node.orelse:
-            raise self.fail("`else` after a loop is not supported in a kernel", node)
-        line, test = node.test.lineno, self.expressions.condition(node.test)
-        body = self._body(node.body)
-        may = scalar_loop_of(node, self.expressions, self._joined)
+        test = self.expressions.condition(node.test)
+        loop = self._loop(node, node.test.lineno)
+        return lambda frame, mask: loop.run(frame, mask, WhileTurns(test))
+
+    def _for(self, node: ast.For) -> Statement:
+        values, target = self.expressions.expression(node.iter), self.target(node.target)
+        loop = self._loop(node, node.lineno)
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
-            machine, loop, returns = frame.machine, Loop(), frame.returns
-            frame.loops.append(loop)
-            going: Mask | None = mask
-            out: list[Mask | None] = [None]
-            scalar, turn = may and may.begins(), 0
-            while going is not None:
-                if scalar is not None:
-                    turn += 1
-                    if turn > scalar.turns_before and scalar.suits(frame, going):
-                        going, _ = scalar.run(frame, going)
-                        if going is None:
-                            break
-                        scalar = None
-                machine.step(line, going)
-                yes, no = machine.test(line, going, test(frame, going))
-                out.append(no)
-                if yes is None:
-                    break
-                going = union(body(frame, yes), loop.continued)
-                loop.continued = None
-            frame.loops.pop()
-            return mask if frame.returns == returns else functools.reduce(union, out, loop.broken)
+            items = items_of(values(frame, mask), self.source, node.lineno)
+            return loop.run(frame, mask, ForTurns(items, target))
 
         return run
 
-    def _body(self, nodes: list[ast.stmt]) -> Statement:
-        self._loops += 1
-        body = self.block(nodes)
-        self._loops -= 1
-        return body
-
-    def _for(self, node: ast.For) -> Statement:
-        if node.orelse:
-            raise self.fail("`else` after a loop is not supported in a kernel", node)
-        target, body, limits = (
-            self.target(node.target),
-            self._body(node.body),
-            self.expressions.range_of(node.iter),
-        )
-        parts = ForLoop(
-            node.lineno,
-            target,
-            body,
-            None if limits is None else scalar_loop_of(node, self.expressions, self._joined),
-        )
-        if limits is None:
-            values = self.expressions.expression(node.iter)
-
-            def run_values(frame: Frame, mask: Mask) -> Mask | None:
-                items = values(frame, mask)
-                if not isinstance(items, tuple):
-                    raise self.fail("expected `range(...)` or a tuple to loop over", node)
-                if len({type_of(item) for item in items}) > 1:
-                    raise self.fail(
-                        "the elements of the tuple are of several types; expected one type to loop "
-                        "over",
-                        node,
-                    )
-                return parts.over(frame, mask, items)
-
-            return run_values
-        counters = limits
-
-        def run_range(frame: Frame, mask: Mask) -> Mask | None:
-            found = [limit(frame, mask) for limit in counters]
-            if not all(
-                isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iub"
-                for value in found
-            ):
-                raise self.fail("range needs integers", node)
-            dtype = _types.range_type([value.dtype for value in found])
-            zero, one = dtype.type(0), dtype.type(1)
-            found = [
-                _types.cast(value.reshape(-1)[0] if np.size(value) == 1 else value, dtype)
-                for value in found
-            ]
-            start, stop, step = [zero, *found, one] if len(found) == 1 else [*found, one][:3]
-            # in lanes that are not here it may be anything
-            if mask.split(step == 0)[0] is not None:
-                raise self.fail("range with a step of 0 has no end; expected another step", node)
-            if all(np.ndim(value) == 0 for value in (start, stop, step)):
-                return parts.over(frame, mask, range(int(start), int(stop), int(step)), dtype.type)
-            return parts.lane_by_lane(frame, mask, start, stop, step)
-
-        return run_range
+    def _loop(self, node: ast.While | ast.For, line: int) -> LoopBody:
+        body, orelse = self.block(node.body), self.block(node.orelse) if node.orelse else None
+        scalar = None if orelse else scalar_loop_of(node, self.expressions, self._joined)
+        return LoopBody(line, body, orelse, scalar)
 
     def _break(self, node: ast.Break) -> Statement:
         line = node.lineno

@@ -30,6 +30,17 @@ INT, UINT, FLOAT, SINGLE, BOOL = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class Items:
+    """What a ``for`` goes through: how many items there are (in each lane), and each by its number.
+    A range of int64 has ``limits``: its start, stop and step.
+    """
+
+    count: Any
+    at: Callable[[Any, Any, Any], Any]  # of a frame, a mask and a number
+    limits: tuple[Any, Any, Any] | None = None
+
+
 @cache
 def arithmetic_type(left: np.dtype, right: np.dtype) -> np.dtype:
     """Return the type of + - * // % of two types."""
@@ -459,7 +470,7 @@ class _Reader:
             left, again = self._broken.pop(), _joined([before, after, *self._continued.pop()])
             assert again is not None
             if again == now:
-                return _joined([now, *left])
+                return _joined([self.block(node.orelse, now), *left])
             now = again
 
     def _read(self, node: ast.AST, state: State) -> None:

@@ -144,6 +144,8 @@ def signatures_of(kernel: Any) -> tuple[Signature, ...]:
     what it was given in ``signatures``.
     """
     given = inspect.getattr_static(kernel, "signatures", None)
+    if isinstance(given, property):  # of numba's own
+        given = None
     if given is None and inspect.getattr_static(kernel, "_can_compile", True) is False:
         overloads = inspect.getattr_static(kernel, "overloads", {})
         given = [getattr(made, "signature", types) for types, made in overloads.items()]
@@ -335,6 +337,32 @@ def written_names(
     return written
 
 
+def compared_reads(source: Source) -> set[ast.AST]:
+    """Return the reads of elements whose value goes, through variables, into a compare-and-swap of
+    the same element as the old one: it fails where that is no longer the value.
+    """
+    assigned: dict[str, list[ast.expr]] = {}
+    for node in source.nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            assigned.setdefault(node.targets[0].id, []).append(node.value)
+    found: set[ast.AST] = set()
+    for node in source.nodes:
+        match node:
+            case ast.Call(func=ast.Attribute(attr="cas"), args=[array, index, old, _]):
+                waiting, seen = [old], set()
+                while waiting:
+                    part = waiting.pop()
+                    if isinstance(part, ast.Name) and part.id not in seen:
+                        seen.add(part.id)
+                        waiting += assigned.get(part.id, [])
+                    elif isinstance(part, ast.Call):  # a type of the value
+                        waiting += part.args
+                    elif isinstance(part, ast.Subscript):
+                        same = ast.dump(part.value), ast.dump(part.slice)
+                        found |= {part} if same == (ast.dump(array), ast.dump(index)) else set()
+    return found
+
+
 # -------------------------------------------------------------------------------------------------
 # What the names in a kernel mean: numba's cuda module, ours that stands in for it, math, NumPy,
 # and Python's own functions.
@@ -345,7 +373,7 @@ def written_names(
 
 
 _BUILTINS = ("abs", "min", "max", "range", "len", "int", "float", "bool", "round", "pow", "complex")
-_BUILTINS += ("divmod", "sum")
+_BUILTINS += ("divmod", "sum", "enumerate", "zip", "print")
 _SINGLE_NAMES = {"int": "int64", "float": "float64", "bool": "bool"}
 _NUMBA_TYPES = {
     **{
