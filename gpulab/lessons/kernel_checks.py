@@ -31,6 +31,7 @@ _WORDS = {
     "result is undefined.",
     "barrier": "A barrier is not reached by all threads of its block, so on a GPU the block may "
     "hang or give wrong results.",
+    "exception": "It raises an exception.",
     "uninitialised": "It reads shared memory that nothing was written to.",
     "shuffle": "A shuffle or a vote involves a lane that does not take part.",
 }

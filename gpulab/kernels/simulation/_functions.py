@@ -483,6 +483,70 @@ def _constant_array(call: Call) -> Expression:
     return lambda frame, mask: view
 
 
+# -- text
+
+# Lines that are kept: CUDA's own buffer has a megabyte.
+_MOST_PRINTED = 10_000
+
+
+@makes("print")
+def _print(call: Call) -> Expression:
+    parts: list[Any] = [
+        node.value
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        else call.translator.expression(node)
+        for node in call.arguments(0, 32)
+    ]
+
+    def run(frame: Frame, mask: Mask) -> None:
+        columns = [
+            [part] * mask.lanes if isinstance(part, str) else _texts(part(frame, mask), mask)
+            for part in parts
+        ]
+        lines = map(" ".join, zip(*columns, strict=True)) if columns else [""] * mask.lanes
+        frame.machine.launch.printed.extend(lines)
+
+    return run
+
+
+def _texts(value: Any, mask: Mask) -> list[str]:
+    """Return a value in each lane as CUDA prints it."""
+    if isinstance(value, tuple):
+        columns = [_texts(part, mask) for part in value]
+        comma = "," if len(value) == 1 else ""
+        return [f"({', '.join(parts)}{comma})" for parts in zip(*columns, strict=True)]
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return [kind_of_value(value)] * mask.lanes
+    form = "{:f}" if value.dtype.kind == "f" else "{}"
+    return [form.format(one) for one in mask.selected(value).tolist()]
+
+
+# -- the grid as a group
+
+
+GRID = object()
+
+
+@makes("cuda.cg.this_grid")
+def _this_grid(call: Call) -> Expression:
+    call.arguments(0)
+    call.translator.program.uses_fences = call.translator.program.meets = True
+    return lambda frame, mask: GRID
+
+
+@makes(".sync")
+def _sync(call: Call) -> Expression:
+    value = call.translator.expression(call.arguments(1)[0])
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        if value(frame, mask) is not GRID:
+            raise call.fail("`.sync` is of `cuda.cg.this_grid()` alone")
+        frame.machine.barrier(mask, call.line, of_grid=True)
+        return np.int32(0)
+
+    return run
+
+
 # -- what lanes do together
 
 

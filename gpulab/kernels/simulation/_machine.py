@@ -267,6 +267,7 @@ class Launch:
     changes: int = 0
     vain_atomics: int = 0
     alone: float = 1.0  # what a statement of lanes that run alone counts
+    printed: list[str] = field(default_factory=list)
     trackers: list[Tracker] = field(default_factory=list)  # of global memory
 
     def text_of(self, line: int) -> str:
@@ -283,6 +284,7 @@ class Machine:
         launch.epoch += 1
         self.epoch: int | np.ndarray = launch.epoch
         self.exited: Mask | None = None
+        self.raised: Mask | None = None  # those of them that ended by an exception
         self.shared: dict[tuple[Any, ...], View] = {}
         self.shared_bytes = 0
         self.dynamic: list[View] = []
@@ -390,16 +392,19 @@ class Machine:
         assert rest is not None
         return rest
 
-    def barrier(self, mask: Mask, line: int) -> None:
+    def barrier(self, mask: Mask, line: int, of_grid: bool = False) -> None:
         """Let the lanes arrive at ``syncthreads``: all threads of a block that have not exited
-        must.
+        must; ``of_grid`` where all of the grid must.
         """
         waiting = self.alive
         arrived = mask.blocks
         if mask is not waiting and (missing := waiting.without(mask)) is not None:
-            absent = missing.blocks & arrived
+            absent = missing.blocks if of_grid else missing.blocks & arrived
             if absent.any():
-                self._divergent_barrier(mask, missing, absent, line)
+                self._divergent_barrier(mask, missing, absent, line, of_grid)
+        if of_grid and self.launch.releases is not None:
+            self.launch.event += 1
+            self.launch.releases.met = self.launch.event
         self.launch.epoch += 1
         if arrived.all():
             self.epoch = self.launch.epoch
@@ -410,19 +415,23 @@ class Machine:
             self.batch.blocks if len(arrived) == 1 else 1
         )
 
-    def _divergent_barrier(self, mask: Mask, missing: Mask, absent: np.ndarray, line: int) -> None:
-        row = int(np.argmax(np.broadcast_to(absent, (self.batch.blocks, 1))[:, 0]))
-        here, away = self._first_lane(mask, row), self._first_lane(missing, row)
-        blocks = int(np.count_nonzero(absent)) * (self.batch.blocks if len(absent) == 1 else 1)
+    def _divergent_barrier(
+        self, mask: Mask, missing: Mask, absent: np.ndarray, line: int, of_grid: bool
+    ) -> None:
+        whom, threads = "grid" if of_grid else "block", []
+        for lanes, blocks in ((mask, mask.blocks if of_grid else absent), (missing, absent)):
+            row = int(np.argmax(np.broadcast_to(blocks, (self.batch.blocks, 1))[:, 0]))
+            threads.append(self.thread(row, self._first_lane(lanes, row)))
+        count = int(np.count_nonzero(absent)) * (self.batch.blocks if len(absent) == 1 else 1)
         self.found(
             "barrier",
             line,
             "",
             (),
-            (self.thread(row, here), self.thread(row, away)),
-            blocks,
-            "not all threads of the block reach this barrier: of the two named here, only the "
-            "first does. On a GPU the block would hang, or continue with wrong data",
+            tuple(threads),
+            count,
+            f"not all threads of the {whom} reach this barrier: of the two named here, only the "
+            f"first does. On a GPU the {whom} would hang, or continue with wrong data",
         )
 
     def _first_lane(self, mask: Mask, row: int) -> int:

@@ -157,6 +157,7 @@ class Program:
     def __init__(self, function: Any) -> None:
         self.source = read_source(function)
         self.uses_warp_barriers = self.uses_fences = False
+        self.meets = False  # whether all blocks meet at a barrier of the grid
         self.names_lanes = False  # whether a syncwarp names the lanes that wait
         self.static_shared_bytes = self.static_shared_elements = 0  # of a block
         self.local_bytes = 0  # of a thread
@@ -448,6 +449,8 @@ def simulate(
         else:
             if waits:
                 launch.notes.add(_note_of(waits[-1].line, len(waits) > 1))
+            if launch.printed:
+                print("\n".join(launch.printed))
             return _report(program, launch, extents, shared_bytes)
 
 
@@ -553,6 +556,14 @@ def _run(
             _BYTES_AT_ONCE // max(_bytes_of_arrays(program, launch, width), 1),
         ),
     )
+    if program.meets:
+        if waits or blocks > resident:
+            raise KernelError(
+                f"{program.source.name}: the grid of {blocks:,} blocks meets at a barrier; "
+                f"expected at most the {resident:,} that are resident at once on an H100 or H200, "
+                "and no other loop in which blocks wait for each other. Use fewer blocks."
+            )
+        together = blocks
     for view in arguments.views:
         if view.store.writable and view.store.tracker is None:
             view.store.tracker = Tracker(

@@ -90,6 +90,15 @@ class Frame:
             f"{name} is read by threads that have not assigned it: on a GPU its value is undefined",
         )
 
+    def throw(self, error: str, mask: Mask, line: int) -> None:
+        """Raise an exception in some lanes, which ends them."""
+        machine = self.machine
+        self.returns += 1
+        machine.exited, machine.raised = union(machine.exited, mask), union(machine.raised, mask)
+        row, lane = divmod(int(mask.flat[0]), mask.batch.width)
+        text = f"{error} is raised here, and the thread ends"
+        machine.found("exception", line, "", (), (machine.thread(row, lane),), mask.lanes, text)
+
     def give(self, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
         """Return from the call in some lanes."""
         self.returns += 1
@@ -151,6 +160,8 @@ class StatementTranslator:
         def run(frame: Frame, mask: Mask) -> Mask | None:
             for part in parts:
                 going = part(frame, mask)
+                if frame.machine.raised is not None:  # perhaps in a function that was called
+                    going = going and going.without(frame.machine.raised)
                 if going is None:
                     return None
                 mask = going
@@ -174,19 +185,50 @@ class StatementTranslator:
     def _pass(self, node: ast.Pass) -> None:
         return None
 
-    def _assert(self, node: ast.Assert) -> None:
-        return None  # as numba does outside of its debug mode
+    def _raise(self, node: ast.Raise) -> Statement:
+        line, error = node.lineno, "an exception" if node.exc is None else ast.unparse(node.exc)
+
+        def run(frame: Frame, mask: Mask) -> None:
+            frame.machine.step(line, mask)
+            frame.throw(error, mask, line)
+
+        return run
+
+    def _assert(self, node: ast.Assert) -> Statement:
+        test = self.expressions.condition(node.test)
+
+        def run(frame: Frame, mask: Mask) -> Mask | None:
+            yes, no = mask.split(test(frame, mask))
+            if no is not None:
+                frame.throw("AssertionError", no, node.lineno)
+            return yes
+
+        return run
+
+    def _delete(self, node: ast.Delete) -> None:
+        if not all(isinstance(target, ast.Name) for target in node.targets):
+            raise self.fail("del takes names of variables in a kernel", node)
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            if (alias.asname or alias.name) not in self.source.imports:
+                where = getattr(node, "module", alias.name)
+                raise self.fail(f"the module {where} is not supported in a kernel", node)
+
+    _importfrom = _import
 
     def _expr(self, node: ast.Expr) -> Statement | None:
-        if isinstance(node.value, ast.Constant):
+        line, called = node.lineno, isinstance(node.value, ast.Call)
+        value = (
+            self.expressions.call(node.value, unused=True)
+            if isinstance(node.value, ast.Call)
+            else self.expressions.expression(node.value)
+            if not isinstance(node.value, ast.Constant)
+            else None
+        )
+        # a compiler leaves out what nobody uses
+        if value is None or not (called or any(map(_acts, ast.walk(node)))):
             return None
-        if not isinstance(node.value, ast.Call):
-            raise self.fail(
-                "an expression whose value is not used does nothing; expected a call or an "
-                "assignment",
-                node,
-            )
-        line, value = node.lineno, self.expressions.call(node.value, unused=True)
 
         def run(frame: Frame, mask: Mask) -> Mask:
             frame.machine.step(line, mask)
@@ -201,12 +243,13 @@ class StatementTranslator:
         value = self.expressions.expression(node.value, assigned_to=name)
         targets = [self.target(target) for target in node.targets]
 
-        def run(frame: Frame, mask: Mask) -> Mask:
+        def run(frame: Frame, mask: Mask) -> Mask | None:
             frame.machine.step(line, mask)
             new = value(frame, mask)
-            for target in targets:
-                target(frame, mask, new)
-            return mask
+            going = mask if frame.machine.raised is None else mask.without(frame.machine.raised)
+            for target in targets if going is not None else ():
+                target(frame, going, new)
+            return going
 
         return run
 
@@ -342,7 +385,20 @@ class StatementTranslator:
     def _while(self, node: ast.While) -> Statement:
         test = self.expressions.condition(node.test)
         loop = self._loop(node, node.test.lineno)
+        self._note_barrier(node)
         return lambda frame, mask: loop.run(frame, mask, WhileTurns(test))
+
+    def _note_barrier(self, node: ast.While) -> None:
+        """Note where some threads come to the barrier in a loop's test early, by ``continue``."""
+        calls = [part.func for part in ast.walk(node.test) if isinstance(part, ast.Call)]
+        barriers = [call for call in map(ast.unparse, calls) if "syncthreads" in call]
+        early = [part for part in ast.walk(node) if isinstance(part, ast.Continue)]
+        if barriers and early:
+            self.expressions.program.notes.append(
+                f"line {node.lineno}: threads that `continue` in line {early[0].lineno} wait at "
+                f"{barriers[0]} here until the others have come to the end of the loop's body. "
+                "That holds as long as no other barrier stands between the two."
+            )
 
     def _for(self, node: ast.For) -> Statement:
         values, target = self.expressions.expression(node.iter), self.target(node.target)
@@ -396,16 +452,17 @@ class StatementTranslator:
         return run
 
 
+def _acts(node: ast.AST) -> bool:
+    """Return whether a part of an expression does more than to compute."""
+    return isinstance(node, (ast.Call, ast.NamedExpr))
+
+
 _WORDS: dict[type, str] = {
-    ast.Import: "an import",
-    ast.ImportFrom: "an import",
     ast.Try: "try",
     ast.With: "with",
     ast.ClassDef: "a class",
     ast.Global: "global",
     ast.Nonlocal: "nonlocal",
-    ast.Delete: "del",
-    ast.Raise: "raise",
     ast.AsyncFunctionDef: "async",
     ast.Match: "match",
 }

@@ -47,7 +47,7 @@ class Finding(Result):
     Attributes
     ----------
     kind : str
-        "race", "bounds", "barrier", "uninitialised" or "shuffle" (a vote as well).
+        "race", "bounds", "barrier", "uninitialised", "shuffle" (a vote as well) or "exception".
     line : int
         The line of the kernel's file or cell.
     code : str

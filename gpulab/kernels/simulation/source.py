@@ -12,6 +12,7 @@ import builtins
 import dataclasses
 import enum
 import functools
+import importlib
 import inspect
 import linecache
 import math
@@ -86,6 +87,24 @@ class Source:
         """Return the error that names a line."""
         return KernelError(f"{self.name}, line {line} `{self.text_of(line)}`: {message}.", line)
 
+    @functools.cached_property
+    def imports(self) -> dict[str, Any]:
+        """Return what names stand for that imports in the function give: of modules into which a
+        kernel may look.
+        """
+        found: dict[str, Any] = {}
+        for node in self.nodes:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                for alias in node.names:
+                    name = node.module if isinstance(node, ast.ImportFrom) else alias.name
+                    if name in _MODULES:
+                        module = importlib.import_module(name)
+                        inner = getattr(module, alias.name, None)
+                        found[alias.asname or alias.name] = (
+                            inner if isinstance(node, ast.ImportFrom) else module
+                        )
+        return found
+
     def global_object(self, name: str) -> Any:
         """Return what a name that is not local stands for.
 
@@ -94,6 +113,8 @@ class Source:
         KeyError
             If it stands for nothing.
         """
+        if name in self.imports:
+            return self.imports[name]
         if name in self._closure:
             try:
                 return self._closure[name].cell_contents
@@ -447,6 +468,8 @@ _MODULES = {
     "numba.core.types": "numba",
     "numba.cuda": "cuda",
     "numba_cuda.numba.cuda": "cuda",
+    "numba.cuda.cg": "cuda.cg",
+    "numba_cuda.numba.cuda.cg": "cuda.cg",
 }
 _PARTS = {"cuda": "cuda", "types": "numba", "libdevice": "libdevice"}
 _STUBS = [
