@@ -28,7 +28,7 @@ from gpulab.recordings.schema import Timing, accelerator_told
 from gpulab.timing import Measurement
 from gpulab.timing.series import Series
 from gpulab.units import format_bytes, plural
-from gpulab.workloads.room_left import MARGIN, free_bytes
+from gpulab.workloads import MARGIN, free_bytes
 
 # -------------------------------------------------------------------------------------------------
 # Validation of sizes, methods and deadlines, and what the system reports about the caches.

@@ -24,7 +24,7 @@ from gpulab.units import (
     format_seconds,
     plural,
 )
-from gpulab.workloads.room_left import free_bytes
+from gpulab.workloads import free_bytes
 
 if TYPE_CHECKING:
     from gpulab.kernels.ladder import Rung

@@ -25,7 +25,7 @@ from gpulab.timing.series import Series
 from gpulab.transfer._links import DEFAULT_LINK, Link, check_bytes, check_sizes, named_link
 from gpulab.transfer.results import SERIES_WORDS, Sweep, SweepPoint
 from gpulab.units import format_bytes
-from gpulab.workloads.room_left import MARGIN, free_bytes
+from gpulab.workloads import MARGIN, free_bytes
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]

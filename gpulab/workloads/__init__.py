@@ -45,6 +45,23 @@ again in float64; an entry whose rows depend on each other provides its own ``di
 
 from gpulab.workloads import _catalog as _catalog
 from gpulab.workloads import draw
-from gpulab.workloads._registry import Workload, WorkloadSpec, get, names, register
+from gpulab.workloads._registry import (
+    MARGIN,
+    Workload,
+    WorkloadSpec,
+    free_bytes,
+    get,
+    names,
+    register,
+)
 
-__all__ = ["Workload", "WorkloadSpec", "draw", "get", "names", "register"]
+__all__ = [
+    "MARGIN",
+    "Workload",
+    "WorkloadSpec",
+    "draw",
+    "free_bytes",
+    "get",
+    "names",
+    "register",
+]

@@ -14,11 +14,15 @@ from gpulab.workloads import _registry, draw
 from gpulab.workloads._registry import Workload, WorkloadSpec, register
 
 
-def _functional() -> Any:
-    """Return ``torch.nn.functional``, imported only where a workload runs."""
-    from torch.nn import functional
+def _torch() -> Any:
+    """Return ``torch``, imported only where a workload runs."""
+    import torch
 
-    return functional
+    return torch
+
+
+def _functional() -> Any:
+    return _torch().nn.functional
 
 
 # -------------------------------------------------------------------------------------------------
@@ -28,8 +32,6 @@ def _functional() -> Any:
 def _matmul_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     """Compute 64 rows by 64 columns again: 128 n^2 FLOPs at most, whatever n is."""
     a, b = inputs
-    if not _registry.is_tensor(result) or result.shape != (w.n, w.n):
-        return math.inf
     index = _registry.pick(w, 64, w.n)
     columns = _registry.rows(b.T, index).T
     return _registry.relative_difference(
@@ -56,8 +58,6 @@ def _attention_shape(w: Workload) -> tuple[int, int, int, int]:
 
 def _attention_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     """Compute 16 queries of the first batch entry again, against all keys."""
-    if not _registry.is_tensor(result) or tuple(result.shape) != _attention_shape(w):
-        return math.inf
     index = _registry.pick(w, 16, w.n)
     at = index.to(result.device)
     q, k, v = inputs
@@ -66,9 +66,7 @@ def _attention_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> 
 
 
 def _solve(a: Any, b: Any) -> Any:
-    import torch
-
-    return torch.linalg.solve(a, b)
+    return _torch().linalg.solve(a, b)
 
 
 def _solve_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
@@ -79,8 +77,6 @@ def _solve_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> floa
     each instead of n^3 in all.
     """
     a, b = (_registry.reference_copy(x) for x in inputs)
-    if not _registry.is_tensor(result) or result.shape != b.shape:
-        return math.inf
     x = _registry.reference_copy(result)
     refined, step = x.clone(), 1 / (4 * math.sqrt(w.n))
     for _ in range(14):
@@ -100,6 +96,7 @@ register(
         make_inputs=lambda w, g: (draw.normal(g, w.n, w.n), draw.normal(g, w.n, w.n)),
         counts="2 n^3 FLOPs; two matrices read, one written",
         difference=_matmul_difference,
+        shape=lambda w, inputs: (w.n, w.n),
         sum_length=lambda w: w.n,
         matrix="matmul",
         emulated_in_float16=True,
@@ -142,6 +139,7 @@ register(
         counts="4 b h n^2 d FLOPs: both matrix products, without the softmax between them; q, k, "
         "v read, the result written",
         difference=_attention_difference,
+        shape=lambda w, inputs: _attention_shape(w),
         sum_length=lambda w: w.n,
         matrix="matmul",
         # PyTorch's plain path keeps the n x n scores; the fused ones do not.
@@ -169,6 +167,7 @@ register(
         counts="2/3 n^3 FLOPs for the LU factors and 2 n^2 for the substitutions; matrix and "
         "right side read, solution written",
         difference=_solve_difference,
+        shape=lambda w, inputs: (w.n,),
         sum_length=lambda w: w.n,
         memory=lambda w: 3 * w.n**2 * w.itemsize,
     )
@@ -309,12 +308,6 @@ _SORT_AGAIN = 1 << 18
 _FREQUENCIES = 1024
 
 
-def _fft(x: Any) -> Any:
-    import torch
-
-    return torch.fft.fft(torch.view_as_complex(x))
-
-
 def _fft_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     """Compute up to 2,048 frequencies again, in sets: those at equal distance from a first one.
 
@@ -323,8 +316,6 @@ def _fft_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     """
     import torch
 
-    if not _registry.is_tensor(result) or result.shape != (w.n,):
-        return math.inf
     x = torch.view_as_complex(_registry.reference_copy(inputs[0]))
     m = math.gcd(w.n, _FREQUENCIES)
     worst = 0.0
@@ -347,8 +338,7 @@ def _checksum(x: Any) -> int:
     """Return a number that does not depend on the order of the elements but, very likely, on every
     bit of them.
     """
-    import torch
-
+    torch = _torch()
     bits = (
         x.contiguous()
         .view({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
@@ -363,8 +353,6 @@ def _sort_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float
     """A sort is exact: the result must ascend and hold the same elements (above 2^18 elements told
     by a checksum).
     """
-    if not _registry.is_tensor(result) or result.shape != inputs[0].shape:
-        return math.inf
     if w.n <= _SORT_AGAIN:
         return _registry.relative_difference(
             _registry.reference_copy(result), _registry.reference_copy(inputs[0]).sort().values
@@ -390,8 +378,6 @@ def _gather_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
 def _gather_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     """Look some rows up again."""
     indices, table = inputs
-    if not _registry.is_tensor(result) or result.shape != (w.n, w.params["width"]):
-        return math.inf
     index = _registry.pick(w, 64, w.n)
     return _registry.relative_difference(
         _registry.rows(result, index), _registry.rows(table, _registry.rows(indices, index))
@@ -404,7 +390,7 @@ register(
         summary="the Fourier transform of a complex signal",
         size_meaning="complex values; powers of two are fastest",
         sizes=(1 << 8, 1 << 11, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24),
-        function=_fft,
+        function=lambda x: _torch().fft.fft(_torch().view_as_complex(x)),
         flops=lambda w: 5 * w.n * math.log2(w.n),
         nbytes=lambda w: 4 * w.n * w.itemsize,
         make_inputs=lambda w, g: (draw.normal(g, w.n, 2),),
@@ -412,6 +398,7 @@ register(
         counts="5 n log2 n FLOPs, the radix-2 count, which the literature uses for all "
         "algorithms; one complex array read, one written",
         difference=_fft_difference,
+        shape=lambda w, inputs: (w.n,),
         sum_length=lambda w: math.log2(w.n) + 1,
         memory=lambda w: 8 * w.n * w.itemsize,
     )
@@ -429,6 +416,7 @@ register(
         make_inputs=lambda w, g: (draw.normal(g, w.n),),
         counts="no FLOPs (it compares and moves); one array read, one written",
         difference=_sort_difference,
+        shape=lambda w, inputs: inputs[0].shape,
         # torch.sort returns the places as int64 too, and works in as much again.
         memory=lambda w: w.n * (4 * w.itemsize + 16),
     )
@@ -448,6 +436,7 @@ register(
         counts="no FLOPs; n int64 indices and the v (1 - (1 - 1/v)^n) rows that n draws from v "
         "touch on average read, n rows written",
         difference=_gather_difference,
+        shape=lambda w, inputs: (w.n, w.params["width"]),
         memory=lambda w: w.n * 8 + (w.params["vocabulary"] + w.n) * w.params["width"] * w.itemsize,
     )
 )
@@ -459,12 +448,6 @@ register(
 
 
 _FILTER_SIDE = 3  # rows and columns of the filters; the padding keeps the image's size
-
-
-def _convolve(x: Any, weight: Any) -> Any:
-    return _functional().conv2d(
-        x, weight, padding=_FILTER_SIDE // 2, groups=x.shape[1] // weight.shape[1]
-    )
 
 
 def _groups(w: Workload) -> int:
@@ -502,7 +485,9 @@ def _register_convolution(name: str, summary: str, params: dict[str, int]) -> No
             summary=summary,
             size_meaning="images in the batch",
             sizes=(1, 2, 4, 16, 64, 256),
-            function=_convolve,
+            function=lambda x, weight: _functional().conv2d(
+                x, weight, padding=_FILTER_SIDE // 2, groups=x.shape[1] // weight.shape[1]
+            ),
             flops=lambda w: 2 * w.n * w.params["side"] ** 2 * _weights(w),
             nbytes=lambda w: (2 * w.n * _pixels(w) + _weights(w)) * w.itemsize,
             make_inputs=_convolution_inputs,
@@ -607,8 +592,6 @@ def _step_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float
     differ by 20 %, and a limit as wide as that would find no fault.
     """
     step, x, y = inputs
-    if not _registry.is_tensor(result) or result.dim() != 0:
-        return math.inf
     model = _reference_model(step.model)
     device = next(model.parameters()).device
     images = x.is_floating_point()
@@ -642,14 +625,10 @@ def _step(
         return TrainingStep(build(), loss)
 
 
-def _classification_loss(model: Any, x: Any, y: Any) -> Any:
-    return _functional().cross_entropy(model(x), y)
-
-
 def _cnn_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
     step = _step(
         lambda: networks.cnn(_IMAGE_CHANNELS, _CLASSES, w.params["width"], _STAGES),
-        _classification_loss,
+        lambda model, x, y: _functional().cross_entropy(model(x), y),
         g,
     )
     side = w.params["side"]
@@ -699,11 +678,13 @@ def _cnn_memory(w: Workload) -> float:
 
 
 def _transformer_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
-    build = lambda: networks.transformer(  # noqa: E731
-        _VOCABULARY, w.params["width"], _HEADS, w.params["layers"], context=_CONTEXT
-    )
+    width, layers = w.params["width"], w.params["layers"]
     return (
-        _step(build, lambda model, x, y: model(x, y), g),
+        _step(
+            lambda: networks.transformer(_VOCABULARY, width, _HEADS, layers, context=_CONTEXT),
+            lambda model, x, y: model(x, y),
+            g,
+        ),
         draw.integers(g, _VOCABULARY, w.n, _CONTEXT),
         draw.integers(g, _VOCABULARY, w.n, _CONTEXT),
     )
@@ -751,6 +732,7 @@ register(
         counts="FLOPs of convolutions and the head, forward and twice that backward, without the "
         f"gradient of the images; {_STEP_BYTES}",
         difference=_step_difference,
+        shape=lambda w, inputs: (),
         sum_length=lambda w: w.n * w.params["side"] ** 2,
         matrix="convolution",
         memory=_cnn_memory,
@@ -772,6 +754,7 @@ register(
         counts="FLOPs of matrix products (attention's in full), forward and twice that backward; "
         f"{_STEP_BYTES}",
         difference=_step_difference,
+        shape=lambda w, inputs: (),
         sum_length=lambda w: w.n * _CONTEXT,
         matrix="matmul",
         memory=_transformer_memory,

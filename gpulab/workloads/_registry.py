@@ -1,4 +1,4 @@
-"""What a workload is, the registry, and the comparison of a result with float64."""
+"""What a workload is, whether it can run on a device, the registry, and agreement with float64."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from gpulab._given import is_whole
-from gpulab.errors import InputError, shown
-from gpulab.workloads import room_left
+from gpulab import devices
+from gpulab._given import whole
+from gpulab.devices import Device
+from gpulab.errors import InputError, OutOfMemoryError, shown
+from gpulab.units import format_bytes, format_flops, format_seconds
 
 # -------------------------------------------------------------------------------------------------
 # Agreement with a float64 reference, sampled so that checking never costs more than the work, and
@@ -46,17 +48,6 @@ _REFERENCE_FLOPS = 1e9
 _ROWS = 64
 
 
-def tolerance(w: Workload) -> float:
-    """Return the relative difference that a workload's dtype allows."""
-    # Half formats are summed in float32 (PyTorch's CPU kernels, Tensor Cores).
-    summed_in = "float64" if w.dtype == "float64" else "float32"
-    stored_in = "tf32" if room_left.tf32_permitted(w) else w.dtype
-    return (
-        _STORED_ROUNDINGS * ROUNDOFF[stored_in]
-        + _SUM_ROUNDINGS * math.sqrt(w.spec.sum_length(w)) * ROUNDOFF[summed_in]
-    )
-
-
 def relative_difference(result: Any, reference: Any) -> float:
     """Return max|result - reference| / max|reference| of two CPU tensors in double precision."""
     if tuple(result.shape) != tuple(reference.shape) or not bool(result.isfinite().all()):
@@ -76,11 +67,6 @@ def reference_copy(x: Any) -> Any:
 
     x = x.detach().cpu()
     return x.to(torch.complex128) if x.is_complex() else x.double() if x.is_floating_point() else x
-
-
-def is_tensor(value: Any) -> bool:
-    """Return whether a value is a torch tensor, without importing torch."""
-    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
 
 
 def pick(w: Workload, count: int, below: int) -> Any:
@@ -117,7 +103,7 @@ def by_rows(
 
     def difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
         """Return max|result - reference| / max|reference| over the sampled rows."""
-        if not is_tensor(result) or result.dim() == 0:
+        if result.dim() == 0:
             return math.inf
         total = int(result.shape[0])
         cut = (
@@ -143,15 +129,38 @@ difference_by_rows = by_rows()
 
 def difference_of_all(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     """Compute everything again in float64; for work that reads its inputs once."""
-    if not is_tensor(result):
-        return math.inf
     return relative_difference(
         reference_copy(result), w.spec.function(*(reference_copy(x) for x in inputs))
     )
 
 
 # -------------------------------------------------------------------------------------------------
-# What a workload is, and the registry that holds them.
+# What a workload is, whether it can run on a device, and the registry that holds them.
+
+
+# Some float16 operators are emulated on CPUs: matmul at about 2 GFLOP/s, convolutions at 0.4
+# GFLOP/s on two cores (float32: 170 and 110). Above this many FLOPs one call takes from 50 to 250
+# ms, and a measurement many seconds.
+EMULATED_FLOPS = 1e8
+_EMULATED_FLOPS_PER_SECOND = 1e9
+
+# What is estimated to fit must leave this share for fragmentation and the libraries' own
+# workspaces.
+MARGIN = 1.1
+
+
+def free_bytes(device: Device) -> int | None:
+    """Return the bytes that a new tensor can take on a device now, or None where the device does
+    not report it.
+    """
+    free = device.free_bytes
+    if free is None or device.torch_type not in ("cuda", "xpu"):
+        return free
+    import torch
+
+    # What PyTorch's allocator holds without using it goes to new tensors first.
+    module = getattr(torch, device.torch_type)
+    return free + int(module.memory_reserved(device.index) - module.memory_allocated(device.index))
 
 
 ITEMSIZE: Mapping[str, int] = MappingProxyType(
@@ -241,14 +250,31 @@ class Workload:
         "tf32" for matrix products and convolutions of float32 where PyTorch may use it (CUDA;
         convolutions by default), else ``arithmetic_dtype``.
         """
-        return "tf32" if room_left.tf32_permitted(self, device) else self.dtype
+        return "tf32" if self._may_use_tf32(device) else self.dtype
+
+    def _may_use_tf32(self, device: Any) -> bool:
+        """Return whether PyTorch may do this work in TF32; with no device, on any of this
+        machine.
+        """
+        if self.dtype != "float32" or self.spec.matrix is None or "torch" not in sys.modules:
+            return False
+        if not sys.modules["torch"].cuda.is_available():
+            return False
+        on_cuda = device is None or devices.find(device).kind == "cuda"
+        return on_cuda and "tf32" in devices.arithmetic(self.dtype, "cuda", self.spec.matrix)
 
     @property
     def tolerance(self) -> float:
         """The max|a - reference| / max|reference| that the dtype allows: some roundings of its
         format and of its sums.
         """
-        return tolerance(self)
+        # Half formats are summed in float32 (PyTorch's CPU kernels, Tensor Cores).
+        summed_in = "float64" if self.dtype == "float64" else "float32"
+        stored_in = "tf32" if self._may_use_tf32(None) else self.dtype
+        return (
+            _STORED_ROUNDINGS * ROUNDOFF[stored_in]
+            + _SUM_ROUNDINGS * math.sqrt(self.spec.sum_length(self)) * ROUNDOFF[summed_in]
+        )
 
     def check(self, device: Any = "cpu") -> None:
         """Return normally if the workload can run on a device.
@@ -262,7 +288,22 @@ class Workload:
         OutOfMemoryError
             If inputs, result and intermediate storage do not fit into the memory that is free.
         """
-        room_left.check_dtype(self, device)
+        where = devices.find(device)
+        others = ", ".join(dtype for dtype in self.spec.dtypes if dtype != self.dtype)
+        if self.dtype == "float64" and not _has_float64(where):
+            raise InputError(
+                f"{self.label}: {where.name} has no float64 arithmetic; expected one of: {others}. "
+                "Pass dtype='float32'."
+            )
+        is_emulated = where.is_cpu and self.dtype == "float16" and self.spec.emulated_in_float16
+        if is_emulated and self.flops > EMULATED_FLOPS:
+            raise InputError(
+                f"{self.label}: CPUs emulate this operation in float16, so "
+                f"{format_flops(self.flops)} would take about "
+                f"{format_seconds(self.flops / _EMULATED_FLOPS_PER_SECOND)} a call; expected at "
+                f"most {format_flops(EMULATED_FLOPS)}. Pass a smaller n, or dtype='bfloat16' or "
+                "'float32'."
+            )
         self.check_fits(device)
 
     def check_fits(self, device: Any = "cpu") -> None:
@@ -276,7 +317,19 @@ class Workload:
         OutOfMemoryError
             If it does not fit.
         """
-        room_left.check_fits(self, device)
+        where = devices.find(device)
+        needs = [(where, self.memory_bytes * MARGIN)]
+        if not where.is_cpu:
+            # The inputs are drawn on the host in float32 and converted there.
+            needs.append((devices.Device("cpu"), self.nbytes * (1 + 4 / self.itemsize)))
+        for place, needed in needs:
+            free = free_bytes(place)
+            if free is not None and needed > free:
+                raise OutOfMemoryError(
+                    f"{self.label}: needs about {format_bytes(needed)} on {place.name}, where "
+                    f"{format_bytes(free)} is free; expected a size that fits. Pass a smaller n, "
+                    "or free memory first (gl.memory.release())."
+                )
 
     def inputs(self, device: Any = "cpu", seed: int = 0) -> tuple[Any, ...]:
         """Return seeded torch inputs on a device; the same values on every device.
@@ -288,8 +341,17 @@ class Workload:
         InputError, OutOfMemoryError, DeviceError
             As ``check``.
         """
+        import torch
+
         self.check(device)
-        return room_left.make_inputs(self, device, seed)
+        seed = whole(self.label, "seed", seed, 0, 2**63 - 1)
+        where, real, made = str(devices.find(device)), getattr(torch, self.dtype), []
+        with devices.guard(f"{self.label}: making the inputs on {where}"):
+            for value in self.spec.make_inputs(self, torch.Generator().manual_seed(seed)):
+                # a step object converts its model
+                floating = not isinstance(value, torch.Tensor) or value.is_floating_point()
+                made.append(value.to(where, real) if floating else value.to(where))
+        return tuple(made)
 
     def run(self, *inputs: Any) -> Any:
         """Do the work once (it may return before the device has finished)."""
@@ -299,9 +361,21 @@ class Workload:
         """Return max|result - reference| / max|reference| against a float64 reference of sampled
         rows or elements.
 
-        Infinite where the result has another shape or values that are not finite.
+        Infinite where the result is no tensor or has another shape or values that are not finite.
         """
+        shape = self.spec.shape(self, inputs) if self.spec.shape is not None else None
+        is_tensor = "torch" in sys.modules and isinstance(result, sys.modules["torch"].Tensor)
+        if not is_tensor or (shape is not None and tuple(result.shape) != tuple(shape)):
+            return math.inf
         return self.spec.difference(self, result, inputs)
+
+
+def _has_float64(device: Device) -> bool:
+    if device.kind == "xpu":
+        import torch
+
+        return bool(getattr(torch.xpu.get_device_properties(device.index), "has_fp64", True))
+    return device.kind != "mps"
 
 
 @dataclass(frozen=True)
@@ -330,6 +404,9 @@ class WorkloadSpec:
         The formulas in words, including what the convention leaves out.
     difference : callable
         Takes the workload, a result and the inputs; returns the relative difference.
+    shape : callable or None
+        Takes the workload and the inputs; returns the result's shape, where ``difference`` relies
+        on it.
     sum_length : callable
         Takes the workload; returns how many terms the longest sum in it has, for the tolerance.
     matrix : str or None
@@ -352,6 +429,7 @@ class WorkloadSpec:
     params: Mapping[str, int] = field(default_factory=dict)
     counts: str = ""
     difference: Callable[[Workload, Any, tuple[Any, ...]], float] = difference_by_rows
+    shape: Callable[[Workload, tuple[Any, ...]], Sequence[int]] | None = None
     sum_length: Callable[[Workload], float] = lambda _: 1.0
     matrix: str | None = None
     emulated_in_float16: bool = False
@@ -374,7 +452,8 @@ class WorkloadSpec:
             If the size is not a positive whole number, or a dtype or parameter is not one of the
             entry's.
         """
-        size = self.sizes[len(self.sizes) // 2] if n is None else _whole(self.name, "n", n)
+        size = self.sizes[len(self.sizes) // 2]
+        size = size if n is None else whole(self.name, "n", n, 1, LARGEST_SIZE)
         for key in params:
             if key not in self.params:
                 known = ", ".join(self.params) or "none"
@@ -383,7 +462,7 @@ class WorkloadSpec:
                     f"{known}.{_nearest(key, self.params)}"
                 )
         given = {
-            key: _whole(self.name, key, params.get(key, default))
+            key: whole(self.name, key, params.get(key, default), 1, LARGEST_SIZE)
             for key, default in self.params.items()
         }
         workload = Workload(self.name, self._dtype(dtype), size, MappingProxyType(given), self)
@@ -405,15 +484,6 @@ class WorkloadSpec:
                 f"{_nearest(text, self.dtypes)}"
             )
         return text
-
-
-def _whole(workload: str, name: str, value: Any) -> int:
-    if not is_whole(value) or not 1 <= value <= LARGEST_SIZE:
-        raise InputError(
-            f"{workload}: {name} is {shown(value, 40)}; expected a whole number from 1 to 2**40. "
-            f"Pass for example {name}=1024."
-        )
-    return int(value)
 
 
 def _nearest(text: Any, known: Any) -> str:
@@ -446,7 +516,7 @@ def register(spec: WorkloadSpec) -> WorkloadSpec:
             f"from: {', '.join(ITEMSIZE)}."
         )
     for size in spec.sizes:
-        _whole(spec.name, "a size", size)
+        whole(spec.name, "a size", size, 1, LARGEST_SIZE)
     _REGISTRY[spec.name] = spec
     return spec
 
