@@ -298,12 +298,6 @@ class RooflineExplorer(Instrument):
         Action("run", "Run", "Measure the roofs of the device, then each workload."),
     )
 
-    def __init__(self, **values: Any) -> None:
-        self._recordings = recordings.readable()
-        # what stands beside, by its controls
-        self._known: dict[tuple[Any, ...], tuple[Roofline | None, tuple[Note, ...]]] = {}
-        super().__init__(**values)
-
     def make_controls(self) -> list[Control]:
         """Return workloads, number format, size, device, time for each, and the machine beside."""
         here = [(str(d), d.name) for d in reversed(devices.available())]
@@ -311,7 +305,7 @@ class RooflineExplorer(Instrument):
         formats = dict.fromkeys(dtype for name in names for dtype in workloads.get(name).dtypes)
         far = [
             (name, f"{recording.environment.device} (recorded)")
-            for name, recording in self._recordings.items()
+            for name, recording in recordings.readable().items()
         ]
         sheets = [(part.name, f"{part.name} (data sheet)") for part in datasheets.PARTS]
         seconds = [(s, rounded(format_seconds(s))) for s in (0.2, 0.5, 1.0, 2.0, 5.0)]
@@ -424,26 +418,16 @@ class RooflineExplorer(Instrument):
         """The roofline of the other machine, with its points; None if there is none."""
         return self._beside(self.values)[0]
 
-    def _beside(self, values: Values) -> tuple[Roofline | None, tuple[Note, ...]]:
-        """Return the other machine with its points, and what was left out; kept, as finding it
-        takes longer than a redraw may.
-        """
-        key = tuple(values[name] for name in ("beside", "workloads", "dtype", "size"))
-        if key not in self._known:
-            self._known[key] = self._find_beside(values)
-        return self._known[key]
-
-    def _find_beside(self, values: Values) -> tuple[Roofline | None, tuple[Note, ...]]:
-        name = values["beside"]
+    def _beside(self, values: Values) -> tuple[Roofline | None, list[Note]]:
+        """Return the other machine with its points, and what was left out."""
+        name, points, notes = values["beside"], list[RooflinePoint](), list[Note]()
         if name == _NONE:
-            return None, ()
+            return None, notes
         try:
             roofs = models.roofline(name)
         except (InputError, DeviceError, RecordingError) as error:
             # such as a recording without ceilings
-            return None, (Note("skipped", str(error)),)
-        points: list[RooflinePoint] = []
-        notes: list[Note] = []
+            return None, [Note("skipped", str(error))]
         for each in values["workloads"]:
             try:
                 work = _workload(each, values)
@@ -455,13 +439,13 @@ class RooflineExplorer(Instrument):
                 notes.append(Note("skipped", f"{work.label} on {name}: not recorded yet."))
             else:
                 points.append(point)
-        return roofs.with_points(points), tuple(notes)
+        return roofs.with_points(points), notes
 
     def _placed(self, roofs: Roofline, work: Workload, name: str) -> RooflinePoint | None:
         """Return a recorded point, None where it was not recorded, or a prediction from a data
         sheet.
         """
-        recording = self._recordings.get(name)
+        recording = recordings.readable().get(name)
         if recording is None:
             return roofs.place_workload(work)
         entry = recording.find("catalogue", workload=work.name, n=work.n, dtype=work.dtype)
@@ -516,7 +500,7 @@ class RooflineExplorer(Instrument):
         if name != _NONE:
             first += [f'far = gl.models.roofline("{name}")', "others = []"]
             beside = ", [far.with_points(others)]"
-        if name in self._recordings:
+        if name in recordings.readable():
             loop += [
                 f'    seen = gl.timing.recorded.recorded(name, n, work.dtype).get("{name}")',
                 "    others += [far.place_workload(work, seen)] if seen else []",

@@ -457,10 +457,6 @@ class ScalingLab(OnRanks):
         ),
     )
 
-    def __init__(self, **values: Any) -> None:
-        self._recorded: dict[tuple[str, str], ScalingResult | None] = {}
-        super().__init__(**values)
-
     def make_controls(self) -> list[Control]:
         """Return what is shown, what is measured, and the numbers of the models."""
         live: dict[str, Any] = {"shows_only": True}
@@ -656,14 +652,11 @@ class ScalingLab(OnRanks):
 
     @property
     def _far(self) -> ScalingResult | None:
-        """The recorded machine's scaling; kept, since reading it takes longer than a redraw may."""
-        name, mode = self.values["recorded"], self.values["mode"]
+        """The recorded machine's scaling."""
+        name = self.values["recorded"]
         if name == _NONE:
             return None
-        if (name, mode) not in self._recorded:
-            loaded = recordings.load(name)
-            self._recorded[name, mode] = parallel.recorded_scaling(loaded, mode=mode)
-        return self._recorded[name, mode]
+        return parallel.recorded_scaling(recordings.load(name), mode=self.values["mode"])
 
     def draw(self, values: Values) -> Drawing:
         """Return points and curves as figure and table, and a description."""

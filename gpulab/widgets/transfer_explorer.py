@@ -75,14 +75,6 @@ class TransferExplorer(Instrument):
         ),
     )
 
-    def __init__(self, **values: Any) -> None:
-        self._devices = devices.available()
-        self._recorded: dict[str, Sweep | None] = {}
-        # (id of a sweep, series) -> the sweep, without which another one could come to its id, and
-        # its fit, or why there is none
-        self._fits: dict[tuple[int, str], tuple[Sweep, AlphaBeta | str]] = {}
-        super().__init__(**values)
-
     def make_controls(self) -> list[Control]:
         """Return the view, then the controls of each view; the modelled link serves all three."""
         return [
@@ -103,10 +95,9 @@ class TransferExplorer(Instrument):
     def _sweep_controls(self) -> list[Control]:
         here = [
             (str(d), f"{d.name}{': host copy' if d.is_cpu else ''}")
-            for d in reversed(self._devices)
+            for d in reversed(devices.available())
         ]
-        far = list(recordings.readable())
-        machines = [(_NONE, "none" if far else "none recorded yet"), *far]
+        machines = [(_NONE, "none"), *recordings.readable()]
         seconds = [(s, rounded(format_seconds(s))) for s in (2.0, 5.0, 10.0, 20.0, 60.0)]
         ours: dict[str, Any] = {"views": ("sweep",), "for_actions": ("sweep",)}
         shown: dict[str, Any] = {"views": ("sweep",), "shows_only": True}
@@ -163,7 +154,9 @@ class TransferExplorer(Instrument):
         ]
 
     def _break_even_controls(self) -> list[Control]:
-        against = [(str(d), f"{d.name} (this machine)") for d in self._devices if not d.is_cpu]
+        against = [
+            (str(d), f"{d.name} (this machine)") for d in devices.available() if not d.is_cpu
+        ]
         against += [
             (f"recording {name}", f"{recording.environment.device} (recorded)")
             for name, recording in recordings.readable().items()
@@ -205,7 +198,7 @@ class TransferExplorer(Instrument):
                 name="way",
                 label="Timeline",
                 options=(("model", "modelled link"), ("here", "measured here")),
-                default="model" if len(self._devices) == 1 else "here",
+                default="model" if len(devices.available()) == 1 else "here",
                 radio=True,
                 help="The modelled timeline is updated with "
                 "each control; the measured one is made when you press its button.",
@@ -312,12 +305,15 @@ class TransferExplorer(Instrument):
 
     def _offer_series(self) -> None:
         """Offer each series of the sweeps shown; the live one comes first."""
-        options = [
-            (f"{where} {' '.join(series)}", f"{name}: {_series_words(*series)}")
-            for where, s, name in self._sweeps()
-            for series in s.series
-        ]
-        self.replace_control(self._series_control(options))
+        self.replace_control(
+            self._series_control(
+                [
+                    (f"{where} {' '.join(series)}", f"{name}: {_series_words(*series)}")
+                    for where, s, name in self._sweeps()
+                    for series in s.series
+                ]
+            )
+        )
 
     # What is shown.
 
@@ -329,40 +325,31 @@ class TransferExplorer(Instrument):
     @property
     def fit(self) -> AlphaBeta | None:
         """The fit on the screen."""
-        found = self._fit()
+        found = self._fit_or_why_not()
         return found if isinstance(found, AlphaBeta) else None
 
     def _sweeps(self) -> list[tuple[str, Sweep, str]]:
         """Return (key, sweep, name) of what was measured here and of the recorded machine that is
         chosen.
         """
-        name = self.values["recorded"]
-        if name not in self._recorded:
-            self._recorded[name] = (
-                None if name == _NONE else transfer.recorded_sweep(recordings.load(name))
-            )
         both = [
             ("live", self.results.get("sweep"), "here"),
-            ("recorded", self._recorded[name], name),
+            ("recorded", _recorded_sweep(self.values), self.values["recorded"]),
         ]
         return [(key, s, name) for key, s, name in both if s is not None]
 
-    def _fit(self) -> AlphaBeta | str | None:
-        """Return the chosen series' fit, the sentence why it has none, or None where nothing was
-        measured.
+    def _fit_or_why_not(self) -> AlphaBeta | str | None:
+        """Return the chosen series' fit, the sentence why it has none (a sweep that was stopped
+        early has too few sizes), or None where nothing was measured.
         """
-        where, _, series = self.values["series"].partition(" ")
-        return next((self._fit_of(s, series) for key, s, _ in self._sweeps() if key == where), None)
-
-    def _fit_of(self, s: Sweep, series: str) -> AlphaBeta | str:
-        key = (id(s), series)
-        if key not in self._fits:
-            try:
-                self._fits[key] = s, s.fit(*series.split(" "))
-            except InputError as error:
-                # a sweep that was stopped early has too few sizes: said where the fit would be
-                self._fits[key] = s, str(error)
-        return self._fits[key][1]
+        where, *series = self.values["series"].split(" ")
+        for key, s, _ in self._sweeps():
+            if key == where:
+                try:
+                    return s.fit(*series)
+                except InputError as error:
+                    return str(error)
+        return None
 
     def work(
         self, action: str, values: Values, progress: Progress, stop: Stop
@@ -376,13 +363,9 @@ class TransferExplorer(Instrument):
             return transfer.overlap(
                 values["nbytes"], chunks=values["chunks"], progress=progress, stop=stop
             )
-        s = transfer.sweep(
+        return transfer.sweep(
             values["device"], deadline=values["deadline"], progress=progress, stop=stop
         )
-        # here, beside the kernel's main thread, so that a choice of series redraws at once
-        for series in s.series:
-            self._fit_of(s, " ".join(series))
-        return s
 
     def draw(self, values: Values) -> Drawing:
         """Return the sweep with its fit, the break-even, or the timeline."""
@@ -396,17 +379,18 @@ class TransferExplorer(Instrument):
                 message="Press Find break-even: it measures this CPU over the usual sizes of the "
                 "workload."
             )
-        evidence = [e for e in (b.host_evidence, b.evidence) if e is not None]
         figure = figures.break_even(b) if b.rows else None
+        evidence = [e for e in (b.host_evidence, b.evidence) if e is not None]
         return Drawing(figure, *b.table(), evidence, b.notes, b.sentence)
 
     def _draw_sweep(self, values: Values) -> Drawing:
         sweeps, link, name = self._sweeps(), self.link, values["recorded"]
         links = [link] if values["link_shown"] else []
-        found, fit = self._fit(), self.fit
+        found = self._fit_or_why_not()
+        fit = found if isinstance(found, AlphaBeta) else None
         nbytes = float(values["predict_mebibytes"]) * _MIB
         words = [] if self.results.get("sweep") else ["Press Sweep to measure on this machine."]
-        if name != _NONE and self._recorded[name] is None:
+        if name != _NONE and all(key != "recorded" for key, *_ in sweeps):
             words.append(f"Transfers of {name}: not recorded yet.")
         if isinstance(found, str):
             words.append(f"No fit: {found}")
@@ -451,14 +435,13 @@ class TransferExplorer(Instrument):
                 "and one after the other."
             )
         codes = {note.code for note in o.notes}
-        if "implausible" in codes:
-            gain = "more than is possible, so no gain is reported"
-        elif "no-overlap" in codes and o.chunks > 1:
-            gain = "no overlap happened"
-        elif round(100 * o.ratio) > 0:
-            gain = f"{o.ratio_text} of the gain that is possible"
-        else:
-            gain = "nothing was gained"
+        gains = (
+            ("more than is possible, so no gain is reported", "implausible" in codes),
+            ("no overlap happened", "no-overlap" in codes and o.chunks > 1),
+            (f"{o.ratio_text} of the gain that is possible", round(100 * o.ratio) > 0),
+            ("nothing was gained", True),
+        )
+        gain = next(words for words, holds in gains if holds)
         pieces = plural(o.chunks, "chunk")
         message = (
             f"In {pieces} it takes {format_seconds(o.seconds)}, one after the other "
@@ -522,7 +505,7 @@ class TransferExplorer(Instrument):
         lines, drawn = [f"s = {swept}"], ["s", "fit"]
         if values["quantity"] == "rate":
             drawn.append('quantity="rate"')
-        if self._recorded[values["recorded"]]:
+        if _recorded_sweep(values) is not None:
             recording = call("recordings.load", values["recorded"])
             lines.append(f"far = {call('transfer.recorded_sweep', Code(recording))}")
             drawn.append("beside=[far]")
@@ -532,6 +515,12 @@ class TransferExplorer(Instrument):
             lines.append(link)
             drawn.append("links=[link]")
         return [*lines, f"gl.figures.sweep({', '.join(drawn)})"]
+
+
+def _recorded_sweep(values: Values) -> Sweep | None:
+    if values["recorded"] == _NONE:
+        return None
+    return transfer.recorded_sweep(recordings.load(values["recorded"]))
 
 
 def _link_arguments(values: Values) -> dict[str, Any]:
