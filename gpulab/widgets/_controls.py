@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -47,6 +47,8 @@ class Control:
     views : tuple of str
         The values of the control named ``view`` for which this control is shown; empty means all of
         them.
+    when : callable, optional
+        Takes the values of all controls; whether this control is shown then.
     in_panel : bool
         False for a control that the instrument draws elsewhere than in the panel on top.
     """
@@ -60,6 +62,7 @@ class Control:
     shows_only: bool = False
     for_actions: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
+    when: Callable[[Mapping[str, Any]], bool] | None = None
     in_panel: bool = True
 
     @property

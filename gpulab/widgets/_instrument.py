@@ -18,7 +18,7 @@ How to add an instrument
    - ``code_for(values)``: the few lines of gpulab that give the same result in a cell; ``cell``
      and ``call`` write them from the arguments of the core call;
    - ``changed(name)``, if the options of one control depend on another control: call
-     ``self.replace_control(...)`` there;
+     ``self.rebuild(...)`` there with the names of those that ``make_controls`` then makes anew;
    - ``ended(action)``, if a control selects which result is shown: set it to the new result there,
      with ``self.turn`` (if it is named ``view`` and its values are the names of the actions, the
      base class knows which result is shown; a control with ``views`` is shown only in those views);
@@ -344,8 +344,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self._working: dict[str, Any] | None = None  # the values of the work under way
         # (view, control) -> the number of the newest value that came from there
         self._taken: dict[tuple[Any, str], int] = {}
+        self.values: dict[str, Any] = {}  # none yet, for the first controls
         self.controls: dict[str, Control] = {c.name: c for c in self.make_controls()}
-        self.values: dict[str, Any] = {name: c.initial for name, c in self.controls.items()}
+        self.values.update({name: c.initial for name, c in self.controls.items()})
         buttons = [{"name": a.name, "label": a.label, "help": a.help} for a in self.actions]
         self._panel = ControlsPanel(title=self.title, summary=self.summary, actions=buttons)
         self._picture = ipywidgets.Output()
@@ -370,11 +371,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         return ()
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether a control is shown, given the values of the others; by default its
-        ``views`` decide.
-        """
-        view = self.values.get("view")
-        return view is None or not control.views or view in control.views
+        """Return whether a control is shown, given the values of the others."""
+        in_view = not control.views or self.values.get("view") in control.views
+        return in_view and (control.when is None or control.when(self.values))
 
     def changed(self, name: str) -> None:
         """React to a changed control, before the redraw."""
@@ -562,6 +561,12 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         # what was refused was meant for the one before
         if self._panel.error_control == control.name:
             self._panel.write(error="", error_control="")
+
+    def rebuild(self, *names: str) -> None:
+        """Replace controls by those that ``make_controls`` makes for the present values."""
+        for control in self.make_controls():
+            if control.name in names:
+                self.replace_control(control)
 
     def turn(self, action: str, **values: Any) -> None:
         """Set controls for a new result, for use in ``ended``; a control that the reader moved

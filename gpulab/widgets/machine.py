@@ -128,8 +128,7 @@ class CompareTimings(Instrument):
 
     def make_controls(self) -> list[Control]:
         """Return workload, size, dtype, devices, copies, time and the recorded machines."""
-        names = workloads.names()
-        first = "matmul" if "matmul" in names else names[0]
+        spec = workloads.get(self.values.get("workload", "matmul"))
         several = Several(
             name="devices",
             label="Devices",
@@ -142,11 +141,28 @@ class CompareTimings(Instrument):
             Choice(
                 name="workload",
                 label="Workload",
-                options=names,
-                default=first,
+                options=workloads.names(),
+                default="matmul",
                 help="What is computed.",
             ),
-            *self._depending(first),
+            Number(
+                name="n",
+                label="Size n",
+                default=spec.sizes[len(spec.sizes) // 2],
+                minimum=1,
+                maximum=2**40,
+                integer=True,
+                suggestions=spec.sizes,
+                help=f"{spec.summary[:1].upper()}{spec.summary[1:]}; n: {spec.size_meaning}. Arrow "
+                "keys step through the usual sizes.",
+            ),
+            Choice(
+                name="dtype",
+                label="Number format",
+                options=spec.dtypes,
+                default="float32",
+                help="The format of the inputs.",
+            ),
             *([several] if len(self._devices) > 1 else []),
             Slider(
                 name="deadline",
@@ -172,40 +188,15 @@ class CompareTimings(Instrument):
             ),
         ]
 
-    @staticmethod
-    def _depending(workload: str) -> list[Control]:
-        """Return the controls whose options the workload decides."""
-        spec = workloads.get(workload)
-        return [
-            Number(
-                name="n",
-                label="Size n",
-                default=spec.sizes[len(spec.sizes) // 2],
-                minimum=1,
-                maximum=2**40,
-                integer=True,
-                suggestions=spec.sizes,
-                help=f"{spec.summary[:1].upper()}{spec.summary[1:]}; n: {spec.size_meaning}. Arrow "
-                "keys step through the usual sizes.",
-            ),
-            Choice(
-                name="dtype",
-                label="Number format",
-                options=spec.dtypes,
-                default="float32",
-                help="The format of the inputs.",
-            ),
-        ]
-
     def changed(self, name: str) -> None:
         """Give size and dtype the options of the new workload; a size that it does not offer
         becomes its default size.
         """
         if name == "workload":
-            for control in self._depending(self.values["workload"]):
-                self.replace_control(control)
-                if isinstance(control, Number) and self.values["n"] not in control.suggestions:
-                    self.values["n"] = control.initial
+            self.rebuild("n", "dtype")
+            spec = workloads.get(self.values["workload"])
+            if self.values["n"] not in spec.sizes:
+                self.values["n"] = self.controls["n"].initial
 
     def _arguments(self, values: Values) -> dict[str, Any]:
         """Return what ``gl.compare`` takes after the workload."""

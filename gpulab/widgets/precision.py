@@ -61,6 +61,7 @@ class NumberFormats(Instrument):
     def make_controls(self) -> list[Control]:
         """Return the two formats, the number, the steps away from it, and its bits."""
         names = [(name, _described(precision.format(name))) for name in precision.formats()]
+        one = precision.format(self.values.get("format", "float16"))
         return [
             Choice(
                 name="format",
@@ -92,19 +93,15 @@ class NumberFormats(Instrument):
                 default=0,
                 help="Move along the numbers of the format: each step leads to the next one.",
             ),
-            self._bits_control("float16"),
+            Several(
+                name="bits",
+                label="Bits that are 1",
+                options=[(k, _bit_name(one, k)) for k in range(one.bits)],
+                default=(),
+                help="Flip one: s is the sign, e the exponent, m the mantissa; the first bit of a "
+                "field is the most significant.",
+            ),
         ]
-
-    def _bits_control(self, name: str) -> Control:
-        one = precision.format(name)
-        return Several(
-            name="bits",
-            label="Bits that are 1",
-            options=[(k, _bit_name(one, k)) for k in range(one.bits)],
-            default=(),
-            help="Flip one: s is the sign, e the exponent, m the mantissa; the first bit of a "
-            "field is the most significant.",
-        )
 
     def __init__(self, **values: Any) -> None:
         # the bits of an infinity or nan, which no number field can hold
@@ -125,7 +122,7 @@ class NumberFormats(Instrument):
         if name in ("format", "value", "steps"):
             self._special = None
         if name == "format":
-            self.replace_control(self._bits_control(self.values["format"]))
+            self.rebuild("bits")
         if name == "value":
             self.values["steps"] = 0
         self._tick()
@@ -260,15 +257,22 @@ class LossScaling(Instrument):
 
     def make_controls(self) -> list[Control]:
         """Return the task, the training before, the format, which gradients, and the scale."""
-        scales = [(scale, plain(scale)) for scale in _SCALES]
+        own = [_OWN] if self._loaded is not None else []
         return [
-            self._task_control(),
+            Choice(
+                name="task",
+                label="Model",
+                options=[*own, *training.tasks()],
+                default="digits-mlp",
+                help="A network of the course and its data.",
+            ),
             Choice(
                 name="steps",
                 label="Training steps before",
                 options=_TRAINED,
                 default=100,
                 help="Gradients shrink as a network learns.",
+                when=lambda v: v["task"] != _OWN,  # what was loaded needs no training
             ),
             Choice(
                 name="format",
@@ -288,27 +292,13 @@ class LossScaling(Instrument):
             Slider(
                 name="scale",
                 label="Scale of the loss",
-                options=scales,
+                options=[(scale, plain(scale)) for scale in _SCALES],
                 default=1.0,
                 shows_only=True,
                 help="Every gradient is multiplied by it. A power of two changes only the "
                 "exponent.",
             ),
         ]
-
-    def _task_control(self) -> Control:
-        own = [_OWN] if self._loaded is not None else []
-        return Choice(
-            name="task",
-            label="Model",
-            options=[*own, *training.tasks()],
-            default="digits-mlp",
-            help="A network of the course and its data.",
-        )
-
-    def on_screen(self, control: Control) -> bool:
-        """Return whether a control is shown: loaded gradients need no training."""
-        return control.name != "steps" or self.values.get("task") != _OWN
 
     def load(self, gradients: Gradients) -> LossScaling:
         """Show gradients of your own.
@@ -335,7 +325,7 @@ class LossScaling(Instrument):
             )
         with self._lock:
             self._loaded = gradients
-            self.replace_control(self._task_control())
+            self.rebuild("task")
             self.set(task=_OWN)
         return self
 

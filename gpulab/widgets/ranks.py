@@ -231,6 +231,7 @@ class PipelineSchedule(OnRanks):
                 default=2,
                 help="For the interleaved schedule: the batch passes through all stages this many "
                 "times.",
+                when=lambda v: v["schedule"] == "interleaved",
             ),
             Number(
                 name="forward_ms",
@@ -265,10 +266,6 @@ class PipelineSchedule(OnRanks):
                 "run they take their real time.",
             ),
         ]
-
-    def on_screen(self, control: Control) -> bool:
-        """Return whether the control applies to the schedule."""
-        return control.name != "chunks" or bool(self.values["schedule"] == "interleaved")
 
     @property
     def timetable(self) -> StageSchedule:
@@ -460,6 +457,10 @@ class ScalingLab(OnRanks):
     def make_controls(self) -> list[Control]:
         """Return what is shown, what is measured, and the numbers of the models."""
         live: dict[str, Any] = {"shows_only": True}
+        ring: dict[str, Any] = {
+            "shows_only": True,
+            "when": lambda v: "ring" in v["laws"] and self._follows_sliders(v),
+        }
         machines = [
             (name, recording.environment.device)
             for name, recording in recordings.readable().items()
@@ -514,6 +515,7 @@ class ScalingLab(OnRanks):
                 options=(("sliders", "from the sliders"), ("measured", "as measured here")),
                 radio=True,
                 help="For the model curves; measured values extend them far beyond this machine.",
+                when=lambda v: bool(_made_of_step(v)),
                 **live,
             ),
             Slider(
@@ -522,6 +524,7 @@ class ScalingLab(OnRanks):
                 options=[(s, format_seconds(s)) for s in _STEPS],
                 default=0.1,
                 help="Forward, backward and update.",
+                when=lambda v: bool(_made_of_step(v)) and self._follows_sliders(v),
                 **live,
             ),
             Slider(
@@ -530,7 +533,7 @@ class ScalingLab(OnRanks):
                 options=[(b, format_bytes(b)) for b in _BYTES],
                 default=2**28,
                 help="The payload of each step's all-reduce: the size of the model's parameters.",
-                **live,
+                **ring,
             ),
             Slider(
                 name="latency_seconds",
@@ -538,7 +541,7 @@ class ScalingLab(OnRanks):
                 options=[(a, format_seconds(a)) for a in _LATENCIES],
                 default=1e-5,
                 help="A ring all-reduce over p ranks passes 2 (p - 1) messages one after another.",
-                **live,
+                **ring,
             ),
             Slider(
                 name="bandwidth_bytes_per_second",
@@ -546,7 +549,7 @@ class ScalingLab(OnRanks):
                 options=[(r, format_bytes_per_second(r)) for r in _RATES],
                 default=2e10,
                 help="Between two neighbors of the ring.",
-                **live,
+                **ring,
             ),
             Slider(
                 name="overlap",
@@ -555,6 +558,7 @@ class ScalingLab(OnRanks):
                 default=0.0,
                 help="The share of the communication that can overlap with the backward pass, if "
                 "there is enough time.",
+                when=lambda v: "ring" in v["laws"],
                 **live,
             ),
             Choice(
@@ -588,19 +592,9 @@ class ScalingLab(OnRanks):
             ),
         ]
 
-    def on_screen(self, control: Control) -> bool:
-        """Return whether a control applies: the sliders of step and link only if a curve depends on
-        them.
-        """
-        ring = "ring" in self.values["laws"]
-        sliders = self.values["basis"] == "sliders" or self._live_link is None
-        if control.name == "basis":
-            return bool(_made_of_step(self.values))
-        if control.name == "step_seconds":
-            return bool(_made_of_step(self.values)) and sliders
-        if control.name in _RING:
-            return ring and sliders
-        return ring if control.name == "overlap" else super().on_screen(control)
+    def _follows_sliders(self, values: Values) -> bool:
+        """Return whether step and link come from the sliders."""
+        return values["basis"] == "sliders" or self._live_link is None
 
     # The work.
 

@@ -555,64 +555,59 @@ class SimtMicroscope(FollowingInstrument):
         """Return the kernel, the block and the warp that are followed; the step has its own buttons
         below them.
         """
-        return [
-            self._kernel_control(),
-            self._block_control(),
-            self._warp_control(),
-            self._step_control(),
-        ]
-
-    def _kernel_control(self) -> Control:
         own = [(_OWN, f"{self._own.name} (yours)")] if self._own else []
-        options = [*own, *((name, example.label) for name, example in EXAMPLES.items())]
-        words = (
+        edit = (
             "Edit your kernel in its own cell, run that cell, and press Run here."
             if self._own
             else "The code at the end is the kernel's cell: copy it, change it, and open it in "
             "the microscope as the last line shows."
         )
-        return Choice(name="kernel", label="Kernel", options=options, help=words)
-
-    def _block_control(self) -> Control:
-        most = self.launch.blocks - 1
-        return Number(
-            name="block_number",
-            label="Block",
-            default=0,
-            minimum=0,
-            maximum=most,
-            integer=True,
-            help=f"The block to follow, 0 to {most:,}, where x varies fastest; the counts are "
-            "summed over all blocks.",
-        )
-
-    def _warp_control(self) -> Control:
+        blocks = self.launch.blocks - 1
         threads = min(self.launch.threads, 1024)  # a larger block is refused by the simulation
-        options = [
-            (w, f"{w}: threads {LANES * w} to {min(LANES * w + LANES, threads) - 1}")
-            for w in range(warps_of((threads,)))
+        steps = len(self._walk.steps(self._shown_warp)) if self._walk is not None else 0
+        return [
+            Choice(
+                name="kernel",
+                label="Kernel",
+                options=[*own, *((name, example.label) for name, example in EXAMPLES.items())],
+                help=edit,
+            ),
+            Number(
+                name="block_number",
+                label="Block",
+                default=0,
+                minimum=0,
+                maximum=blocks,
+                integer=True,
+                help=f"The block to follow, 0 to {blocks:,}, where x varies fastest; the counts "
+                "are summed over all blocks.",
+            ),
+            Choice(
+                name="warp",
+                label="Warp",
+                options=[
+                    (w, f"{w}: threads {LANES * w} to {min(LANES * w + LANES, threads) - 1}")
+                    for w in range(warps_of((threads,)))
+                ],
+                help="The warp to follow: 32 threads with consecutive numbers.",
+                shows_only=True,
+            ),
+            Number(
+                name="step",
+                label="Step",
+                default=1,
+                minimum=1,
+                maximum=max(steps, 1),
+                integer=True,
+                shows_only=True,
+                in_panel=False,  # it has its own slider below
+            ),
         ]
-        words = "The warp to follow: 32 threads with consecutive numbers."
-        return Choice(name="warp", label="Warp", options=options, help=words, shows_only=True)
-
-    def _step_control(self) -> Control:
-        most = len(self._walk.steps(self._shown_warp)) if self._walk is not None else 0
-        return Number(
-            name="step",
-            label="Step",
-            default=1,
-            minimum=1,
-            maximum=max(most, 1),
-            integer=True,
-            shows_only=True,
-            in_panel=False,  # it has its own slider below
-        )
 
     def changed(self, name: str) -> None:
         """Adjust the block and the warp to another kernel, and the step to another warp."""
         if name == "kernel":
-            self.replace_control(self._block_control())
-            self.replace_control(self._warp_control())
+            self.rebuild("block_number", "warp")
             self.values["step"] = 1
         elif name == "warp":
             self._follow_warp()
@@ -628,7 +623,7 @@ class SimtMicroscope(FollowingInstrument):
     def _follow_warp(self) -> None:
         """Stay at the same moment of the block: the new warp's first step that is not before it."""
         place = self._place
-        self.replace_control(self._step_control())
+        self.rebuild("step")
         if self._walk is None or place is None:
             return
         steps = self._walk.steps(self._shown_warp)
@@ -641,8 +636,7 @@ class SimtMicroscope(FollowingInstrument):
     def launch(self) -> Launch:
         """The kernel in the microscope, with its launch."""
         first = _OWN if self._own else next(iter(EXAMPLES))
-        # none before the controls are made
-        name = getattr(self, "values", {}).get("kernel", first)
+        name = self.values.get("kernel", first)  # none before the controls are made
         if name == _OWN:
             assert self._own is not None
             return self._own
@@ -809,8 +803,8 @@ class SimtMicroscope(FollowingInstrument):
             label = f"Source of {s.kernel} with its counts"
             self._microscope.write(source=show_source(s), label=label)
             self._rows = table_of(s, self._outputs)
-        self.replace_control(self._warp_control())
-        self.replace_control(self._step_control())
+        self.rebuild("warp")
+        self.rebuild("step")  # of that warp
 
     def failed(self, action: str) -> None:
         """Remove the old result from the screen: it belongs to another kernel, or to an older
@@ -818,7 +812,7 @@ class SimtMicroscope(FollowingInstrument):
         """
         self.results.clear()
         self._walk, self._outputs, self._rows = None, {}, ()
-        self.replace_control(self._step_control())
+        self.rebuild("step")
         self._send_controls()
         self._redraw()
 

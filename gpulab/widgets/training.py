@@ -107,6 +107,7 @@ class PipelineTimeline(Instrument):
                 options=(1, 2, 4, 8),
                 default=2,
                 help="How far a worker may be ahead of the training (prefetch_factor).",
+                when=lambda v: v["workers"] > 0,
             ),
             Switch(
                 name="pinned",
@@ -125,6 +126,7 @@ class PipelineTimeline(Instrument):
                 label="Accelerator",
                 options=accelerators,
                 help="The device that computes.",
+                when=lambda v: len(accelerators) > 1,
             ),
             Slider(
                 name="step_seconds",
@@ -145,6 +147,7 @@ class PipelineTimeline(Instrument):
                 shows_only=True,
                 help="For the modelled timeline: one worker on its own core. A measured run "
                 "without workers sets it to your machine's time.",
+                when=lambda v: v["way"] == "model",
             ),
             Number(
                 name="cores",
@@ -156,18 +159,9 @@ class PipelineTimeline(Instrument):
                 suggestions=(1, 2, 4, 8, 16, 32, 64),
                 shows_only=True,
                 help="Of the modelled host; if there are more workers than cores, they take turns.",
+                when=lambda v: v["way"] == "model",
             ),
         ]
-
-    def on_screen(self, control: Control) -> bool:
-        """Return whether the control applies to what is shown."""
-        if control.name in ("loading_ms", "cores"):
-            return bool(self.values["way"] == "model")
-        if control.name == "prefetch":
-            return bool(self.values["workers"] > 0)
-        if control.name == "accelerator":
-            return len(getattr(control, "options", ())) > 1
-        return True
 
     @property
     def modelled(self) -> PipelineResult:
@@ -339,6 +333,7 @@ class ModelDiet(Instrument):
                 label="Network",
                 options=_NETWORKS,
                 help="Fewer connections by design, for images.",
+                when=lambda v: v["task"].endswith("cnn"),
                 **live,
             ),
             Slider(
@@ -368,6 +363,7 @@ class ModelDiet(Instrument):
                 options=(("per-channel", "channel"), ("per-tensor", "layer")),
                 radio=True,
                 help="For weights of few bits.",
+                when=lambda v: "bits" in v["stored"],
                 **live,
             ),
             Choice(
@@ -375,6 +371,7 @@ class ModelDiet(Instrument):
                 label="Inputs of layers",
                 options=_INPUTS,
                 help="For weights of few bits.",
+                when=lambda v: "bits" in v["stored"],
                 **live,
             ),
             Choice(
@@ -417,16 +414,6 @@ class ModelDiet(Instrument):
                 **live,
             ),
         ]
-
-    def on_screen(self, control: Control) -> bool:
-        """Return whether a control applies: scale and inputs only with few bits, networks only for
-        images.
-        """
-        if control.name in ("scale", "inputs"):
-            return "bits" in self.values["stored"]
-        if control.name == "network":
-            return bool(self.values["task"].endswith("cnn"))
-        return super().on_screen(control)
 
     def recipe(self, values: Values | None = None) -> Recipe:
         """Return the recipe of the controls.
@@ -602,7 +589,13 @@ class InferencePlanner(Instrument):
     def make_controls(self) -> list[Control]:
         """Return the model, the device, the formats, context, batch and price."""
         return [
-            self._model_control(),
+            Choice(
+                name="model",
+                label="Model",
+                options=list(self._models),
+                default="Llama 3 8B",
+                help="By its published configuration; load() adds your own.",
+            ),
             Choice(
                 name="device",
                 label="Device",
@@ -652,15 +645,6 @@ class InferencePlanner(Instrument):
             ),
         ]
 
-    def _model_control(self) -> Control:
-        return Choice(
-            name="model",
-            label="Model",
-            options=list(self._models),
-            default="Llama 3 8B",
-            help="By its published configuration; load() adds your own.",
-        )
-
     def load(self, model: LanguageModel) -> InferencePlanner:
         """Add a model of your own to the list, and choose it.
 
@@ -676,7 +660,7 @@ class InferencePlanner(Instrument):
             )
         with self._lock:
             self._models[model.name] = model
-            self.replace_control(self._model_control())
+            self.rebuild("model")
             self.set(model=model.name)
         return self
 

@@ -99,6 +99,12 @@ class TransferExplorer(Instrument):
         ]
         machines = [(_NONE, "none"), *recordings.readable()]
         seconds = [(s, rounded(format_seconds(s))) for s in (2.0, 5.0, 10.0, 20.0, 60.0)]
+        # of each sweep that is shown; the live one comes first
+        series = [
+            (f"{where} {' '.join(one)}", f"{name}: {_series_words(*one)}")
+            for where, s, name in self._sweeps()
+            for one in s.series
+        ]
         ours: dict[str, Any] = {"views": ("sweep",), "for_actions": ("sweep",)}
         shown: dict[str, Any] = {"views": ("sweep",), "shows_only": True}
         return [
@@ -132,7 +138,14 @@ class TransferExplorer(Instrument):
                 help="Time over size shows the latency, rate over size shows the bandwidth.",
                 **shown,
             ),
-            self._series_control([]),
+            Choice(
+                name="series",
+                label="Fitted series",
+                options=series or ((_NONE, "none yet"),),
+                help="The series whose time is fitted as latency + size / bandwidth, with the 95 % "
+                "band for a new measurement.",
+                **shown,
+            ),
             Number(
                 name="predict_mebibytes",
                 label="Predict a copy of",
@@ -227,25 +240,15 @@ class TransferExplorer(Instrument):
                 options=(0.25, 0.5, 1.0, 2.0, 4.0),
                 default=1.0,
                 help="The time of the modelled compute relative to one copy of all bytes.",
+                when=_uses_link,
                 **shown,
             ),
         ]
 
     @staticmethod
-    def _series_control(options: Sequence[tuple[str, str]]) -> Control:
-        return Choice(
-            name="series",
-            label="Fitted series",
-            options=options or ((_NONE, "none yet"),),
-            help="The series whose time is fitted as latency + size / bandwidth, with the 95 % "
-            "band for a new measurement.",
-            views=("sweep",),
-            shows_only=True,
-        )
-
-    @staticmethod
     def _link_controls() -> list[Control]:
         default = transfer.link("pcie4-x16")
+        shown: dict[str, Any] = {"shows_only": True, "when": _uses_link}
         return [
             Choice(
                 name="link",
@@ -253,7 +256,7 @@ class TransferExplorer(Instrument):
                 options=transfer.link_names(),
                 default=default.name,
                 help="Sets latency and bandwidth to those published for such a link.",
-                shows_only=True,
+                **shown,
             ),
             Slider(
                 name="latency_seconds",
@@ -261,7 +264,7 @@ class TransferExplorer(Instrument):
                 options=[(s, rounded(format_seconds(s))) for s in _LATENCIES],
                 default=default.latency_seconds,
                 help="The time of a copy of zero bytes.",
-                shows_only=True,
+                **shown,
             ),
             Slider(
                 name="bandwidth_bytes_per_second",
@@ -269,22 +272,11 @@ class TransferExplorer(Instrument):
                 options=[(r, f"{r / 1e9:g} GB/s") for r in _BANDWIDTHS],
                 default=default.bandwidth_bytes_per_second,
                 help="The rate that large copies approach.",
-                shows_only=True,
+                **shown,
             ),
         ]
 
     # What controls do to each other.
-
-    def on_screen(self, control: Control) -> bool:
-        """Return whether the control applies to what is shown: the modelled link only if it is
-        drawn or used.
-        """
-        v = self.values
-        used = {"sweep": v["link_shown"], "break_even": v["against"] == "model"}
-        needs_link = control.name in ("link", *_NUMBERS, "compute_ratio")
-        if needs_link and not used.get(v["view"], v["way"] == "model"):
-            return False
-        return super().on_screen(control)
 
     def changed(self, name: str) -> None:
         """Set latency and bandwidth to those of a newly chosen link, and offer the series of the
@@ -294,26 +286,14 @@ class TransferExplorer(Instrument):
             preset = transfer.link(self.values["link"])
             self.values.update({number: getattr(preset, number) for number in _NUMBERS})
         if name == "recorded":
-            self._offer_series()
+            self.rebuild("series")
 
     def ended(self, action: str) -> None:
         """Show the new result."""
         self.turn(action, view=action)
         if action == "overlap":
             self.turn(action, way="here")
-        self._offer_series()
-
-    def _offer_series(self) -> None:
-        """Offer each series of the sweeps shown; the live one comes first."""
-        self.replace_control(
-            self._series_control(
-                [
-                    (f"{where} {' '.join(series)}", f"{name}: {_series_words(*series)}")
-                    for where, s, name in self._sweeps()
-                    for series in s.series
-                ]
-            )
-        )
+        self.rebuild("series")
 
     # What is shown.
 
@@ -334,7 +314,7 @@ class TransferExplorer(Instrument):
         """
         both = [
             ("live", self.results.get("sweep"), "here"),
-            ("recorded", _recorded_sweep(self.values), self.values["recorded"]),
+            ("recorded", _recorded_sweep(self.values), self.values.get("recorded", _NONE)),
         ]
         return [(key, s, name) for key, s, name in both if s is not None]
 
@@ -517,10 +497,15 @@ class TransferExplorer(Instrument):
         return [*lines, f"gl.figures.sweep({', '.join(drawn)})"]
 
 
+def _uses_link(values: Values) -> bool:
+    """Return whether the view draws or uses the modelled link."""
+    used = {"sweep": values["link_shown"], "break_even": values["against"] == "model"}
+    return bool(used.get(values["view"], values["way"] == "model"))
+
+
 def _recorded_sweep(values: Values) -> Sweep | None:
-    if values["recorded"] == _NONE:
-        return None
-    return transfer.recorded_sweep(recordings.load(values["recorded"]))
+    name = values.get("recorded", _NONE)
+    return None if name == _NONE else transfer.recorded_sweep(recordings.load(name))
 
 
 def _link_arguments(values: Values) -> dict[str, Any]:
