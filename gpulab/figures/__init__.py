@@ -2,7 +2,6 @@
 
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
-from gpulab.figures.inference import inference
 from gpulab.figures.kernels import access, occupancy
 from gpulab.figures.memory import (
     machine,
@@ -13,17 +12,18 @@ from gpulab.figures.memory import (
 )
 from gpulab.figures.precision import gradient_window, number_line
 from gpulab.figures.ranks import pipeline_schedule, rank_timeline, scaling
-from gpulab.figures.roofline import class_predictions, class_roofline, roofline
-from gpulab.figures.timing import comparison, measurement
-from gpulab.figures.training import diet, ladder_gains, pipeline, profile, waterfall
-from gpulab.figures.transfer import (
+from gpulab.figures.roofline import class_predictions, class_roofline, inference, roofline
+from gpulab.figures.timing import (
     bandwidth,
     break_even,
+    comparison,
     latency,
+    measurement,
     overlap,
     parallel_chains,
     sweep,
 )
+from gpulab.figures.training import diet, ladder_gains, pipeline, profile, waterfall
 
 __all__ = [
     "LabFigure",

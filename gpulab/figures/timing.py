@@ -1,11 +1,13 @@
-"""Figures of measurements and comparisons: three times side by side, each with its evidence."""
+"""Figures of times: measurements and comparisons, copies over size with their fit, break-even and
+overlap, and latency and bandwidth of the memory hierarchy.
+"""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,20 +15,30 @@ from gpulab.evidence import Badge
 from gpulab.figures import palette
 from gpulab.figures._style import (
     AXIS,
+    MID_GREY,
     LabFigure,
+    bar_marker,
+    extent,
+    guide,
     ink,
     interval_bars,
     linear_axis,
+    linear_seconds_axis,
     log_axis,
     note,
+    on_mouse,
     picture,
     round_step,
+    row_axis,
     ticks,
+    upright,
 )
-from gpulab.units import format_ratio, format_seconds, plural
+from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 if TYPE_CHECKING:
+    from gpulab.hierarchy import Bandwidth, Latency, ParallelChains, Reported
     from gpulab.timing import Comparison, ComparisonRow, Measurement
+    from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep, SweepPoint
 
 # A sample this many times the median would press all others into one line on a linear axis.
 _LOG_FROM = 4.0
@@ -198,3 +210,532 @@ def _linear_seconds(samples: np.ndarray, median: float) -> dict[str, Any]:
     decimals = max(0, min(6, math.ceil(-math.log10(round_step((high - low) / 5) / scale) - 1e-9)))
     axis = linear_axis(high, f"time per call ({unit})", lambda t: f"{t / scale:.{decimals}f}", low)
     return {**axis, "range": [low, high]}
+
+
+# Copies.
+
+_WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
+# the second one of a model, or it would look recorded
+_SYMBOLS = {"pageable": ("circle", "cross"), "pinned": ("diamond", "x")}
+_CURVE_POINTS = 160
+_LATE = 0.7  # share of the axis from which on a label behind its line would be cut off
+_ROW = 16  # pixels of a label
+# Reported sizes closer than this (in decades of the axis' span) get a row each, so that their
+# labels do not overlap.
+_NEAR = 0.24
+
+
+def sweep(
+    s: Sweep | None,
+    fit: AlphaBeta | Sequence[AlphaBeta] | None = None,
+    quantity: Literal["seconds", "rate"] = "seconds",
+    beside: Sequence[Sweep] = (),
+    *,
+    links: Sequence[Link] = (),
+    at_bytes: float | None = None,
+) -> LabFigure:
+    """Return transfer time (or rate) over size for each series, with the fitted line and its
+    prediction interval.
+
+    Parameters
+    ----------
+    s : Sweep or None
+        None draws only ``beside`` and ``links``.
+    fit : AlphaBeta or several, optional
+        Drawn dashed, with the band in which a new measurement should fall 95 times in 100; latency,
+        bandwidth and knees are named.
+    quantity : str
+        "seconds", or "rate" for bytes a second.
+    beside : sequence of Sweep
+        Recorded or modelled sweeps to draw with it.
+    links : sequence of Link
+        Drawn as dashed lines over the sizes of the sweeps.
+    at_bytes : float, optional
+        A size whose predicted time is marked on the first fit, with its interval.
+    """
+    fits = [] if fit is None else list(fit) if isinstance(fit, Sequence) else [fit]
+    sweeps = ([] if s is None else [s]) + list(beside)
+    rate = quantity == "rate"
+    title = f"Transfer {'rate' if rate else 'time'} over size"
+    sizes = [float(p.nbytes) for one in sweeps for p in one.points] or [2.0**10, 2.0**30]
+    curve = np.geomspace(min(sizes), max(sizes), _CURVE_POINTS)
+    drawn = [_link_line(link, rate, curve) for link in links]
+    for one in sweeps:
+        device = one.device if len(sweeps) > 1 else ""
+        drawn += [
+            _series_points(one.select(*series), one.evidence.badge, rate, device)
+            for series in one.series
+        ]
+    if fits and at_bytes is not None:
+        drawn.append(_prediction(fits[0], rate, at_bytes))
+    guides = _fit_guides(fits[0], rate, min(sizes), max(sizes)) if len(fits) == 1 else []
+    levels = _levels(s, fits) if rate else []
+    # Left of the middle the curves of links lie lower, and those of caches higher; at the right end
+    # all of them are. The higher level has its name over its line and the lower one under it.
+    guides += [
+        guide(value, text, axis="y", x=0.3, xanchor="left", yanchor="top" if k else "bottom")
+        for k, (value, text) in enumerate(levels)
+    ]
+    values = [*extent(drawn), *(value for value, _ in levels)]
+    return picture(
+        title,
+        [one.evidence for one in sweeps] + [link.evidence for link in links],
+        _sweep_words(title, sweeps, fits, links),
+        [trace for k, one in enumerate(fits) for trace in _fit_lines(one, rate, curve, k == 0)]
+        + drawn,
+        {"type": "scatter"},
+        height=440,
+        guides=guides,
+        xaxis=log_axis("bytes", [*sizes, at_bytes if fits else None], "size (log scale)"),
+        yaxis=log_axis("B/s", values, "rate (log scale)")
+        if rate
+        else log_axis("seconds", values, "time (log scale)"),
+        showlegend=True,
+    )
+
+
+def _link_line(link: Link, rate: bool, x: np.ndarray) -> dict[str, Any]:
+    seconds, badge = [link.seconds(n) for n in x], link.evidence.badge
+    return {
+        "x": x,
+        "y": list(x / seconds) if rate else seconds,
+        "mode": "lines",
+        "line": palette.line(badge, palette.COPIES["to_device"]),
+        "name": ink(f"{link.name} ({badge.value.lower()})"),
+        "customdata": [
+            f"{format_bytes(n)}: {format_seconds(t)}" for n, t in zip(x, seconds, strict=True)
+        ],
+        "hovertemplate": f"{link.name}, %{{customdata}}<extra></extra>",
+    }
+
+
+def _prediction(fit: AlphaBeta, rate: bool, nbytes: float) -> dict[str, Any]:
+    low, middle, high = fit.predict(nbytes)
+    words = (
+        f"predicted, {format_bytes(nbytes)}: {format_seconds(middle)}, 95 % {format_seconds(low)} "
+        f"to {format_seconds(high)}"
+    )
+    if rate:
+        low, middle, high = nbytes / high, nbytes / middle, nbytes / low
+    return {
+        "x": [nbytes],
+        "y": [middle],
+        "mode": "markers",
+        "marker": palette.marker(Badge.MODELLED, palette.VERMILLION, "square", 11),
+        "error_y": interval_bars([middle], [(low, high)], palette.VERMILLION, 2, 6),
+        "name": ink(words),
+        "hovertemplate": f"{words}<extra></extra>",
+    }
+
+
+def _series_points(
+    points: Sequence[SweepPoint], badge: Badge, rate: bool, device: str
+) -> dict[str, Any]:
+    first = points[0]
+    color = palette.COPIES.get(first.direction, palette.GREY)
+    where = f"{first.memory}{', ' + device if device else ''}"
+    values = [p.median_seconds for p in points]
+    ends = [p.interval_seconds or (p.median_seconds, p.median_seconds) for p in points]
+    if rate:
+        values = [p.bytes_per_second for p in points]
+        ends = [
+            (p.nbytes / high, p.nbytes / low) for p, (low, high) in zip(points, ends, strict=True)
+        ]
+    symbol = _SYMBOLS.get(first.memory, ("square", "star"))[badge is Badge.MODELLED]
+    return {
+        "x": [p.nbytes for p in points],
+        "y": values,
+        "mode": "markers",
+        "error_y": interval_bars(values, ends, color),
+        "name": ink(f"{_direction(first.direction)}, {where} ({badge.value.lower()})"),
+        "marker": palette.marker(badge, color, symbol, 8),
+        **on_mouse(map(_point_words, points)),
+    }
+
+
+def _direction(name: str) -> str:
+    return _WORDS.get(name, name)
+
+
+def _point_words(p: SweepPoint) -> str:
+    return (
+        f"{format_bytes(p.nbytes)}: {format_seconds(p.median_seconds)}, "
+        f"{format_bytes_per_second(p.bytes_per_second)}"
+    )
+
+
+def _fit_lines(fit: AlphaBeta, rate: bool, x: np.ndarray, first: bool) -> list[dict[str, Any]]:
+    low, middle, high = (np.asarray(v, dtype=float) for v in fit.predict(x))
+    if rate:
+        low, middle, high = x / high, x / middle, x / low
+    bandwidth = format_bytes_per_second(fit.bandwidth_bytes_per_second)
+    band = {
+        "x": [*x, *x[::-1]],
+        "y": [*high, *low[::-1]],
+        "fill": "toself",
+        "fillcolor": "rgba(127,127,127,0.2)",
+        "line": {"width": 0},
+        "name": ink("95 % prediction interval"),
+        "showlegend": first,
+    }
+    line = {
+        "x": x,
+        "y": middle,
+        "line": palette.line(Badge.MODELLED, MID_GREY),
+        "name": ink(f"fit: {format_seconds(fit.latency_seconds)} + size / {bandwidth}"),
+    }
+    return [{"mode": "lines", "hoverinfo": "skip", **trace} for trace in (band, line)]
+
+
+def _fit_guides(fit: AlphaBeta, rate: bool, low: float, high: float) -> list[Any]:
+    """Name what the curve shows: the flat latency, the half of the bandwidth and knees.
+
+    Time rises from the lower left to the upper right, so labels stand at the upper left; of a rate
+    at the lower right. Each has a row of its own, should they stand close together.
+    """
+    half = fit.half_bandwidth_bytes
+    marks = [(half, f"half the bandwidth at {format_bytes(half)}")]
+    marks += [(knee, f"knee at {format_bytes(knee)}") for knee in fit.knees_bytes]
+    guides = []
+    for k, (nbytes, text) in enumerate((n, words) for n, words in marks if low < n < high):
+        late = not rate and bool(np.log(nbytes / low) > 0.4 * np.log(high / low))
+        shift = (_ROW if rate else -_ROW) * k
+        guides.append(guide(nbytes, text, bottom=rate, before=late, yshift=shift))
+    if not rate:
+        latency = fit.latency_seconds
+        guides.append(guide(latency, f"latency {format_seconds(latency)}", axis="y"))
+    return guides
+
+
+def _levels(s: Sweep | None, fits: Sequence[AlphaBeta]) -> list[tuple[float, str]]:
+    """Return the host's memory bandwidth and the fit's, each with its words, the highest first."""
+    levels = []
+    if s is not None and (ceiling := s.memory_bandwidth_bytes_per_second) is not None:
+        rate = format_bytes_per_second(ceiling)
+        levels.append((ceiling, f"memory bandwidth {rate} (reads + writes)"))
+    if len(fits) == 1:
+        bandwidth = fits[0].bandwidth_bytes_per_second
+        levels.append((bandwidth, f"bandwidth of the fit {format_bytes_per_second(bandwidth)}"))
+    return sorted(levels, reverse=True)
+
+
+def _sweep_words(
+    title: str, sweeps: Sequence[Sweep], fits: Sequence[AlphaBeta], links: Sequence[Link]
+) -> str:
+    parts = []
+    for one in sweeps:
+        where = f" on {one.device}" if len(sweeps) > 1 else ""
+        for direction, memory in one.series:
+            points = one.select(direction, memory)
+            ends = f"smallest {_point_words(points[0])}, largest {_point_words(points[-1])}"
+            parts.append(f"{_direction(direction)} from {memory} memory{where}, {ends}")
+    parts += [
+        f"the fit: latency {format_seconds(fit.latency_seconds)}, bandwidth "
+        f"{format_bytes_per_second(fit.bandwidth_bytes_per_second)}"
+        for fit in fits
+    ]
+    parts += [
+        f"{link.name}, modelled: {link.evidence.assumptions or 'the fit of a sweep'}"
+        for link in links
+    ]
+    where = f" on {sweeps[0].device}" if sweeps else ""
+    return f"{title}{where}. {'; '.join(parts)}."
+
+
+def break_even(b: BreakEven) -> LabFigure:
+    """Return the times of host and accelerator over the size, with the size above which the
+    accelerator is faster.
+    """
+    rows = "; ".join(
+        f"n = {r.n}: CPU {format_seconds(r.host_seconds)}, accelerator "
+        f"{format_seconds(r.device_seconds)}"
+        for r in b.rows
+    )
+    sizes = [row.n for row in b.rows]
+    host, device = [row.host_seconds for row in b.rows], [row.device_seconds for row in b.rows]
+    xaxis, layout = log_axis("count", [*sizes, b.size], "size n (log scale)"), {}
+    if b.size is not None:
+        left, right = xaxis["range"]
+        late = (math.log10(b.size) - left) / (right - left) > _LATE
+        layout["guides"] = [guide(b.size, f"break-even: n = {b.size}", before=late)]
+    else:
+        text = f"no break-even up to n = {sizes[-1]}" if sizes else b.reason
+        place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top"}
+        layout["annotations"] = [note(text, 0.01, 0.99, **place)]
+    return picture(
+        f"Break-even of {b.label}, copies counted",
+        [e for e in (b.host_evidence, b.evidence) if e is not None],
+        f"{b.sentence} {rows}".strip(),
+        [
+            {
+                "x": sizes,
+                "y": seconds,
+                "line": palette.line(badge, color),
+                "marker": palette.marker(badge, color, size=8),
+                "name": ink(f"{name} ({badge.value.lower()})"),
+                "customdata": [format_seconds(v) for v in seconds],
+                "hovertemplate": f"{name}, n = %{{x:d}}: %{{customdata}}<extra></extra>",
+            }
+            for name, seconds, color, badge in (
+                ("CPU", host, palette.device_color("cpu"), Badge.MEASURED),
+                (
+                    "accelerator with both copies",
+                    device,
+                    palette.device_color("cuda"),
+                    b.evidence.badge,
+                ),
+            )
+        ],
+        {"type": "scatter", "mode": "lines+markers"},
+        height=380,
+        xaxis=xaxis,
+        yaxis=log_axis("seconds", [*host, *device], "time per call (log scale)"),
+        **layout,
+    )
+
+
+def overlap(o: Overlap) -> LabFigure:
+    """Return the timeline of the overlapped run, with the times of the serial run and of the ideal
+    pipeline.
+    """
+    pieces = plural(o.chunks, "chunk")
+    ideal, serial = format_seconds(o.ideal_seconds), format_seconds(o.serial_seconds)
+    words = (
+        f"{format_bytes(o.nbytes)} in {pieces} on {o.device}: overlapped "
+        f"{format_seconds(o.seconds)}, one after the other {serial}, ideal {ideal}; {o.ratio_text} "
+        "of the possible gain."
+    )
+    end = max([span.end_seconds for span in o.timeline] + [o.serial_seconds, o.ideal_seconds])
+    traces, lanes = [], ("compute", "copy")  # from the bottom
+    for lane in reversed(lanes):
+        spans = [span for span in o.timeline if span.lane == lane]
+        lengths = [span.seconds for span in spans]
+        traces.append(
+            {
+                "y": [lane] * len(spans),
+                "x": lengths,
+                "base": [span.start_seconds for span in spans],
+                "marker": bar_marker(o.evidence.badge, palette.LANES[lane], lengths, end),
+                **on_mouse(
+                    f"{lane} {span.chunk + 1}: {format_seconds(span.seconds)}" for span in spans
+                ),
+            }
+        )
+    marks = (
+        (o.ideal_seconds, f"ideal {ideal}", 1.0),
+        (o.serial_seconds, f"one after the other {serial}", 1.09),
+    )
+    place = {"xref": "x", "yref": "paper", "xanchor": "right", "yanchor": "bottom"}
+    return picture(
+        f"Copy and compute, {pieces} of {format_bytes(o.nbytes / max(o.chunks, 1))}",
+        o.evidence,
+        words,
+        traces,
+        {"type": "bar", "orientation": "h", "width": 0.55, "showlegend": False},
+        height=300,
+        above=32,
+        xaxis=linear_seconds_axis(end, "time since the start"),
+        yaxis=row_axis(lanes, autorange=True, categoryorder="array", categoryarray=lanes),
+        shapes=[{**upright(seconds), "y1": height} for seconds, _, height in marks],
+        annotations=[note(text, seconds, height, **place) for seconds, text, height in marks],
+        barmode="overlay",
+    )
+
+
+# The memory hierarchy.
+
+
+def latency(curve: Latency, beside: Sequence[Latency] = ()) -> LabFigure:
+    """Return the time of a hop over the working set, with the caches that the system reports and
+    the levels found in the curve.
+
+    Parameters
+    ----------
+    curve : Latency
+    beside : sequence of Latency
+        Recorded curves to draw with it.
+    """
+    levels = curve.levels().levels
+    parts = ", ".join(f"{level.name} {level.speed_text}" for level in levels)
+    # Each level's name and speed stand where the curve is flat: under it, where a rising curve
+    # leaves room; the first one over it.
+    sizes, names = [p.nbytes for one in (curve, *beside) for p in one.points], []
+    left = math.log10(min(sizes))
+    for k, level in enumerate(levels):
+        ends = level.between_bytes or (max(sizes),)
+        right = max(math.log10(ends[0]), left)
+        side = {"yanchor": "top", "yshift": -8} if k else {"yanchor": "bottom", "yshift": 8}
+        text = f"{level.name}<br>{level.speed_text}"
+        height = math.log10(level.latency_seconds or 0.0)
+        names.append(note(text, (left + right) / 2, height, **side))
+        left = math.log10(level.between_bytes[1]) if level.between_bytes else right
+    return _working_sets(
+        [curve, *beside],
+        "Latency over the working set",
+        f"Time of a dependent load over the working set on {curve.device}: {parts}.",
+        lambda p: (p.median_seconds, p.interval_seconds, p.least_seconds),
+        format_seconds,
+        ("seconds", "time per hop (log scale)"),
+        names,
+    )
+
+
+def bandwidth(curve: Bandwidth, beside: Sequence[Bandwidth] = ()) -> LabFigure:
+    """Return the rate of a stream over the working set, with the caches that the system reports.
+
+    Parameters
+    ----------
+    curve : Bandwidth
+    beside : sequence of Bandwidth
+        Recorded curves to draw with it.
+    """
+    ends = [
+        f"{format_bytes(p.nbytes)} {format_bytes_per_second(p.bytes_per_second)}"
+        for p in (curve.points[0], curve.points[-1])
+    ]
+    return _working_sets(
+        [curve, *beside],
+        f"Bandwidth over the working set ({curve.operation})",
+        f"Rate of a {curve.operation} over the working set on {curve.device}: from {ends[0]} to "
+        f"{ends[1]}.",
+        lambda p: (p.bytes_per_second, p.interval_bytes_per_second, p.most_bytes_per_second),
+        format_bytes_per_second,
+        ("B/s", "rate (log scale)"),
+    )
+
+
+def _working_sets(
+    curves: Sequence[Any],
+    title: str,
+    words: str,
+    numbers: Callable[[Any], tuple[Any, Any, Any]],
+    text: Callable[[float], str],
+    axis: tuple[str, str],
+    names: Sequence[dict[str, Any]] = (),
+) -> LabFigure:
+    """Return curves over the working set, with the caches that the system reports.
+
+    ``numbers`` gives a point's median, its interval, and its best sample; ``axis`` the quantity and
+    the title of the vertical axis.
+    """
+    for far in curves[1:]:
+        ends = [f"{format_bytes(p.nbytes)} {text(numbers(p)[0])}" for p in far.points]
+        badge = far.evidence.badge.value.lower()
+        words += f" Beside it {far.device}, {badge}: from {ends[0]} to {ends[-1]}."
+    traces: list[dict[str, Any]] = []
+    for one in curves:
+        kind = one.environment.device_kind if one.environment is not None else "cpu"
+        points = [
+            (p.nbytes, *numbers(p), f"{format_bytes(p.nbytes)}: {text(numbers(p)[0])}")
+            for p in one.points
+        ]
+        traces += _medians(points, one.evidence.badge, palette.device_color(kind), one.device)
+    sizes = [float(p.nbytes) for one in curves for p in one.points]
+    return picture(
+        title,
+        [one.evidence for one in curves],
+        words,
+        traces,
+        {"type": "scatter"},
+        height=440,
+        above=2 * _ROW,
+        guides=_cache_guides(curves[0].reported, min(sizes), max(sizes)),
+        xaxis=log_axis("bytes", sizes, "working set (log scale)"),
+        yaxis=log_axis(axis[0], extent(traces), axis[1]),
+        annotations=names,
+        showlegend=True,
+    )
+
+
+def parallel_chains(both: ParallelChains) -> LabFigure:
+    """Return the time of a hop over the number of parallel chains, with the ideal of perfect
+    overlap.
+
+    Parameters
+    ----------
+    both : ParallelChains
+    """
+    words = (
+        f"Parallel chains in {format_bytes(both.nbytes)} on {both.device}: "
+        + "; ".join(f"{p.chains}: {format_seconds(p.seconds_per_hop)}" for p in both.points)
+        + f". The best rate is {format_ratio(both.gain)} the hop rate of one chain."
+    )
+    points = [
+        (
+            p.chains,
+            p.seconds_per_hop,
+            p.interval_seconds,
+            p.least_seconds,
+            f"{plural(p.chains, 'chain')}: {format_seconds(p.seconds_per_hop)}",
+        )
+        for p in both.points
+    ]
+    counts = [p.chains for p in both.points]
+    ideal = {
+        "x": counts,
+        "y": [both.points[0].least_seconds / n for n in counts],
+        "mode": "lines",
+        "line": palette.line(Badge.MODELLED, MID_GREY),
+        "hoverinfo": "skip",
+        "name": ink("latency / chains"),
+    }
+    traces = [*_medians(points, both.evidence.badge, palette.BLUE, both.device), ideal]
+    return picture(
+        f"Independent loads in parallel, {format_bytes(both.nbytes)}",
+        both.evidence,
+        words,
+        traces,
+        {"type": "scatter"},
+        height=380,
+        xaxis=log_axis("count", counts, "parallel chains (log scale)", counts),
+        yaxis=log_axis("seconds", extent(traces), "time per hop (log scale)"),
+        showlegend=True,
+    )
+
+
+def _medians(
+    points: Sequence[tuple[Any, ...]], badge: Badge, color: str, device: str
+) -> list[dict[str, Any]]:
+    """Return the fastest samples as a thin line, and medians with their intervals.
+
+    A point is its place, median, interval, best sample, and what the mouse shows.
+    """
+    x, middle, spans, best, words = (list(part) for part in zip(*points, strict=True))
+    ends = [
+        (min(span[0], value), max(span[1], value)) if span else (value, value)
+        for span, value in zip(spans, middle, strict=True)
+    ]
+    fastest = {
+        "x": x,
+        "y": best,
+        "mode": "lines",
+        "line": palette.line(badge, color, 1.5),
+        "name": ink(f"fastest sample, {device}"),
+        "hoverinfo": "skip",
+    }
+    medians = {
+        "x": x,
+        "y": middle,
+        "mode": "markers",
+        "error_y": interval_bars(middle, ends, color),
+        "name": ink(f"median and 95 % interval, {device} ({badge.value.lower()})"),
+        "marker": palette.marker(badge, color, "circle", 8),
+        **on_mouse(words),
+    }
+    return [fastest, medians]
+
+
+def _cache_guides(reported: Sequence[Reported], least: float, most: float) -> list[Any]:
+    """Return the reported sizes that lie inside the axis, labelled above the plot, a row higher
+    where two stand close together.
+    """
+    guides, higher, before = [], False, -math.inf
+    inside = [cache for cache in reported if least < cache.size_bytes < most]
+    for cache in sorted(inside, key=lambda cache: cache.size_bytes):
+        place = math.log10(cache.size_bytes)
+        higher = place - before < _NEAR * math.log10(most / least) and not higher
+        look = {"yanchor": "bottom", "xanchor": "center", "xshift": 0}
+        text = f"{cache} (reported by the system)"
+        guides.append(guide(cache.size_bytes, text, **look, yshift=_ROW if higher else 0))
+        before = place
+    return guides

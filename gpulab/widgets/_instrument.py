@@ -353,8 +353,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self._picture.add_class("gpulab-picture")
         self._results = ResultsPanel(label=f"Results of {self.title}")
         self._panel.on_msg(self._on_message)
-        for name in values:
-            self._control(name)
         self._assign(values)
         self._send_controls()
         self._redraw()
@@ -413,8 +411,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         with self._lock:
             before = dict(self.values), dict(self.controls)
             try:
-                for name in values:
-                    self._control(name)
                 self._assign(values)
             except InputError:
                 self.values, self.controls = before
@@ -587,13 +583,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     # The machinery.
 
-    def _control(self, name: str) -> Control:
-        if name not in self.controls:
-            raise InputError(
-                f"{self.title}: no control {name!r}; expected one of {', '.join(self.controls)}."
-            )
-        return self.controls[name]
-
     @property
     def _refused(self) -> str:
         """The control on the screen whose field still holds a value that was refused, or ""."""
@@ -604,6 +593,11 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         """Take values in the controls' own order: one that decides another's options comes before
         it.
         """
+        if unknown := [name for name in values if name not in self.controls]:
+            raise InputError(
+                f"{self.title}: no control {unknown[0]!r}; expected one of "
+                f"{', '.join(self.controls)}."
+            )
         for name in [n for n in self.controls if n in values]:
             self.values[name] = self.controls[name].check(values[name])
             self.changed(name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import linecache
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpulab._given import is_whole
 from gpulab.errors import InputError, shown
 from gpulab.kernels import cuda, float32
 
@@ -104,35 +106,32 @@ class Launch:
         # in one go: a cell may define names while the work's thread looks
         there = list(getattr(_function(self.kernel), "__globals__", {}).items())
         variables = {id(value): name for name, value in there if not name.startswith("_")}
-        words = []
-        for k, argument in enumerate(self.arguments):
-            parameter = self.parameters[k] if k < len(self.parameters) else f"argument{k}"
-            name = variables.get(id(argument), parameter)
-            words.append(name if np.ndim(argument) else repr(argument))
-        return words
+        parameters = dict(enumerate(self.parameters))
+        return [
+            variables.get(id(argument), parameters.get(k, f"argument{k}"))
+            if np.ndim(argument)
+            else repr(argument)
+            for k, argument in enumerate(self.arguments)
+        ]
 
     def copies(self) -> list[Any]:
         """Return the arguments with copies of the arrays; an array that is passed twice stays one
         array. What ``simulate`` would refuse (arrays that overlap or are not contiguous) is
         returned as it is, to be refused unchanged.
         """
-        made: list[tuple[np.ndarray, np.ndarray]] = []
-        found: list[Any] = []
-        for argument in self.arguments:
-            array = _host_array(argument)
-            if array is None:
-                found.append(argument)
-                continue
-            known = next((copy for other, copy in made if _same(array, other)), None)
-            if any(
-                np.may_share_memory(array, other) and not _same(array, other) for other, _ in made
-            ):
-                return list(self.arguments)
-            copy = (array.copy() if known is None else known).reshape(array.shape)
-            copy.flags.writeable = array.flags.writeable
-            made.append((array, copy))
-            found.append(copy)
-        return found
+        arrays = [_host_array(argument) for argument in self.arguments]
+        pairs = itertools.combinations([array for array in arrays if array is not None], 2)
+        if any(np.may_share_memory(a, b) and not _same(a, b) for a, b in pairs):
+            return list(self.arguments)
+        made: dict[int, np.ndarray] = {}  # by the address of the original
+        for array in arrays:
+            if array is not None and array.ctypes.data not in made:
+                made[array.ctypes.data] = array.copy()
+                made[array.ctypes.data].flags.writeable = array.flags.writeable
+        return [
+            argument if array is None else made[array.ctypes.data].reshape(array.shape)
+            for argument, array in zip(self.arguments, arrays, strict=True)
+        ]
 
 
 def _function(kernel: Any) -> Any:
@@ -162,12 +161,8 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 def _extent(value: Any) -> Sequence[int]:
     """Return a grid or a block as whole numbers, none for what is none: their product is 1."""
     parts = value if isinstance(value, (tuple, list)) else (value,)
-    if parts and all(
-        isinstance(p, (int, np.integer)) and not isinstance(p, bool) and 0 < p < 2**31
-        for p in parts
-    ):
-        return tuple(map(int, parts))
-    return ()
+    is_extent = all(is_whole(part) and 0 < part < 2**31 for part in parts)
+    return tuple(map(int, parts)) if is_extent else ()
 
 
 # The microscope's own kernels.

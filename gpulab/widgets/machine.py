@@ -122,18 +122,15 @@ class CompareTimings(Instrument):
         Action("run", "Run", "Measure the work on the devices in turn."),
     )
 
-    def __init__(self, **values: Any) -> None:
-        self._devices = [str(device) for device in devices.available()]
-        super().__init__(**values)
-
     def make_controls(self) -> list[Control]:
         """Return workload, size, dtype, devices, copies, time and the recorded machines."""
         spec = workloads.get(self.values.get("workload", "matmul"))
+        here = tuple(map(str, devices.available()))
         several = Several(
             name="devices",
             label="Devices",
-            options=self._devices,
-            default=tuple(self._devices),
+            options=here,
+            default=here,
             least=1,
             help="The first is the baseline.",
         )
@@ -163,7 +160,7 @@ class CompareTimings(Instrument):
                 default="float32",
                 help="The format of the inputs.",
             ),
-            *([several] if len(self._devices) > 1 else []),
+            *([several] if len(here) > 1 else []),
             Slider(
                 name="deadline",
                 label="Time for each device",
@@ -201,8 +198,8 @@ class CompareTimings(Instrument):
     def _arguments(self, values: Values) -> dict[str, Any]:
         """Return what ``gl.compare`` takes after the workload."""
         arguments: dict[str, Any] = {"n": values["n"], "dtype": values["dtype"]}
-        chosen = list(values.get("devices", self._devices))
-        if chosen != self._devices:
+        here = list(map(str, devices.available()))
+        if (chosen := list(values.get("devices", here))) != here:
             arguments["devices"] = chosen
         if values["transfer"]:
             arguments["transfer"] = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from IPython import get_ipython
+
 from gpulab import devices, figures, memory, networks, parallel
 from gpulab.devices import memory_sizes
 from gpulab.errors import OutOfMemoryError, StoppedError
@@ -327,7 +329,9 @@ class MemoryInspector(FollowingInstrument):
     ) -> Snapshot | Prediction | MemoryTrace | Released:
         """Run ``gl.memory.snapshot``, ``predict``, ``trace`` or ``release``."""
         if action == "snapshot":
-            return memory.snapshot(values["device"], names=_notebook_names())
+            # the notebook's variables, for the names of its tensors; none outside a notebook
+            names = dict(getattr(get_ipython(), "user_ns", {}))  # type: ignore[no-untyped-call,unused-ignore]
+            return memory.snapshot(values["device"], names=names)
         if action == "release":
             return memory.release(values["device"], outputs=values["outputs"])
         if action == "predict":
@@ -343,15 +347,8 @@ class MemoryInspector(FollowingInstrument):
             progress(0.0, f"predicting {step.words}")
             found = step.run("meta", progress, stop)
         with self._lock:
-            self._use(step, found)
-            while len(self._predictions) > _KEPT:
-                self._predictions.pop(next(iter(self._predictions)))
+            _remember(self._predictions, step, found)
         return found
-
-    def _use(self, step: _Step, found: Prediction) -> None:
-        """Put a prediction at the end, among the newest."""
-        self._predictions.pop(step, None)
-        self._predictions[step] = found
 
     def _trace(self, step: _Step, device: str, progress: Progress, stop: Stop) -> MemoryTrace:
         """Run the step, unless its prediction says that the memory for it and for a copy of its
@@ -393,7 +390,7 @@ class MemoryInspector(FollowingInstrument):
         step = _Step.of(values)
         known = self._predictions.get(step)
         if known is not None:
-            self._use(step, known)
+            _remember(self._predictions, step, known)
         several = [
             (s, found) for s, found in reversed(self._predictions.items()) if s.model == step.model
         ][:_BARS]
@@ -453,6 +450,14 @@ class MemoryInspector(FollowingInstrument):
         return cell(*lines, imports=_IMPORTS)
 
 
+def _remember(predictions: dict[Any, Any], asked: Any, found: Any) -> None:
+    """Put a prediction at the end, among the newest, and forget the oldest of too many."""
+    predictions.pop(asked, None)
+    predictions[asked] = found
+    if len(predictions) > _KEPT:
+        predictions.pop(next(iter(predictions)))
+
+
 def _room(p: Prediction, capacity: str) -> tuple[float | None, str, str]:
     """Return (free bytes, kind of device, whether it fits on the chosen device or capacity)."""
     if capacity.isdigit():
@@ -460,11 +465,11 @@ def _room(p: Prediction, capacity: str) -> tuple[float | None, str, str]:
         fits = "it fits on" if p.needed_bytes("cuda") <= nbytes else "it does not fit on"
         return nbytes, "cuda", f"{fits} a GPU of {capacity} GiB"
     device = devices.find(capacity)
-    free = device.free_bytes
-    if free is None:
-        return None, device.kind, f"it is unknown whether it fits on {device.name}"
-    fits = "it fits on" if p.fits(device) else "it does not fit on"
-    return free, device.kind, f"{fits} the {format_bytes(free)} free on {device.name}"
+    free, words = device.free_bytes, f"it is unknown whether it fits on {device.name}"
+    if free is not None:
+        fits = "it fits on" if p.fits(device) else "it does not fit on"
+        words = f"{fits} the {format_bytes(free)} free on {device.name}"
+    return free, device.kind, words
 
 
 def _draw_snapshot(s: Snapshot) -> Drawing:
@@ -492,14 +497,6 @@ def _draw_released(r: Released) -> Drawing:
     ]
     message = " ".join([f"{came} were released on {r.device}.", *r.what])
     return Drawing(None, ("memory", "bytes"), rows, [r.evidence], r.notes, message)
-
-
-def _notebook_names() -> dict[str, Any]:
-    """Return the notebook's variables, for the names of its tensors; none outside a notebook."""
-    from IPython import get_ipython
-
-    shell = get_ipython()  # type: ignore[no-untyped-call,unused-ignore]
-    return dict(shell.user_ns) if shell is not None else {}
 
 
 # Memory of one rank of several.
@@ -722,9 +719,7 @@ class ShardingExplorer(Instrument):
                         return done
                     raise
                 with self._lock:
-                    self._found[one] = found
-                    while len(self._found) > _KEPT:
-                        self._found.pop(next(iter(self._found)))
+                    _remember(self._found, one, found)
             done[strategy] = self._found[one]
             self.publish(action, dict(done))
         return done
