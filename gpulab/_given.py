@@ -44,6 +44,23 @@ def is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, numbers.Integral) and not isinstance(value, (bool, np.timedelta64))
 
 
+def positive(
+    function: str, name: str, value: Any, advice: str = "Leave it out to use the default."
+) -> float:
+    """Return a finite number above 0.
+
+    Raises
+    ------
+    InputError
+        If it is none; the message ends with ``advice``.
+    """
+    if not is_finite(value) or value <= 0:
+        raise InputError(
+            f"{function}: {name}={shown(value)}; expected a finite number above 0. {advice}"
+        )
+    return float(value)
+
+
 def flag(function: str, name: str, value: Any) -> bool:
     """Return a switch as a bool.
 

@@ -7,9 +7,8 @@ be measured.
 
 from __future__ import annotations
 
-import abc
-import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +49,8 @@ class Argument:
     value: Any
 
 
-class Backend(abc.ABC):
+@dataclass(frozen=True)
+class Backend:
     """One kernel on one CUDA device: numba-cuda carries Python there, CuPy CUDA C++.
 
     Attributes
@@ -61,34 +61,32 @@ class Backend(abc.ABC):
         The kernel's.
     index : int
         Of the CUDA device.
+    current : callable
+        Gives the context in which that device is the library's current one.
+    ready : callable
+        Takes grid, block, bytes of shared memory and arguments; returns what launches the kernel,
+        compiled. A call of that does not wait.
+    synchronize : callable
+        Waits until the current device has finished.
+    refusal : callable
+        Returns what is reported of an error of the library; None if it is not the library's.
     """
 
-    def __init__(self, who: str, name: str, index: int) -> None:
-        self.who, self.name, self.index = who, name, index
+    who: str
+    name: str
+    index: int
+    current: Callable[[], AbstractContextManager[Any]]
+    ready: Callable[[Extent, Extent, int, list[Any]], Callable[[], None]]
+    synchronize: Callable[[], None]
+    refusal: Callable[[Exception], KernelError | None]
 
-    def place(self, array: np.ndarray) -> Any:
-        """Return a CUDA tensor with a host array's content."""
-        return arrays.to_device(array, f"cuda:{self.index}")
-
-    @abc.abstractmethod
-    def ready(
-        self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
-    ) -> Callable[[], None]:
-        """Return what launches the kernel, compiled; a call does not wait."""
-
-    @abc.abstractmethod
-    def wait(self) -> None:
-        """Wait until the device has finished; raise what went wrong there."""
-
-    @abc.abstractmethod
-    def refusal(self, error: Exception) -> KernelError | None:
-        """Return what is reported of an error of the library; None if it is not the library's."""
-
-    @contextlib.contextmanager
-    def translated(self) -> Iterator[None]:
-        """Report errors in one sentence: the driver's with what to do, and the library's."""
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Work on the device, and report errors in one sentence: the driver's with what to do, and
+        the library's.
+        """
         try:
-            with devices.guard(f"{self.who}: {self.name} on cuda:{self.index}"):
+            with devices.guard(f"{self.who}: {self.name} on cuda:{self.index}"), self.current():
                 yield
         except Exception as error:
             refused = self.refusal(error)
@@ -121,7 +119,8 @@ class Launcher:
         self._backend = backend
         self._pairs: list[tuple[np.ndarray, Any]] = []  # host arrays and their copies on the GPU
         placed = [self._placed(a.value) if a.kind == HOST else a.value for a in arguments]
-        self._run = backend.ready(*extents, shared_bytes, placed)
+        with backend.working():
+            self._run = backend.ready(*extents, shared_bytes, placed)
         self.arrays = tuple(
             value for value, a in zip(placed, arguments, strict=True) if a.kind != NUMBER
         )
@@ -133,11 +132,12 @@ class Launcher:
         for known, there in self._pairs:
             if np.shares_memory(known, array):
                 return there.reshape(array.shape)
-        self._pairs.append((array, self._backend.place(array)))
+        self._pairs.append((array, arrays.to_device(array, f"cuda:{self._backend.index}")))
         return self._pairs[-1][1]
 
     def __call__(self) -> tuple[Any, ...]:
-        self._run()
+        with self._backend.working():
+            self._run()
         return self.arrays
 
     def wait(self) -> None:
@@ -148,11 +148,12 @@ class Launcher:
         KernelError
             If the kernel failed there.
         """
-        self._backend.wait()
+        with self._backend.working():
+            self._backend.synchronize()
 
     def fetch(self) -> None:
         """Wait, and copy the results into the host arrays that were given."""
-        self._backend.wait()
+        self.wait()
         results = [
             (array, arrays.to_host(there)) for array, there in self._pairs if array.flags.writeable
         ]
@@ -254,9 +255,9 @@ def _python_launcher(
     parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
     check_count(who, function.__name__, parameters, args)
     arguments = sorted_arguments(who, function.__name__, parameters, args, written)
-    from gpulab.kernels._launch_numba import NumbaBackend
+    from gpulab.kernels._launch_numba import numba_backend
 
-    backend = NumbaBackend(who, kernel, the_device(who, arguments))
+    backend = numba_backend(who, kernel, the_device(who, arguments))
     return Launcher(backend, extents, dynamic_shared_bytes, arguments)
 
 

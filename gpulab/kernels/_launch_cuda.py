@@ -141,7 +141,7 @@ def _cuda_launcher(
     symbol = _symbol(who, text, name, arguments, given)
     # a kernel under extern "C" is found by its name, any other by an expression
     by_name = symbol == name or (symbol is None and _EXTERN_C.search(text) is not None)
-    backend = CupyBackend(who, text, name, given, by_name, the_device(who, arguments))
+    backend = _cupy_backend(who, text, name, given, by_name, the_device(who, arguments))
     return Launcher(backend, checked, shared_bytes, arguments)
 
 
@@ -213,81 +213,65 @@ def _symbol(
     return facts[name].symbol
 
 
-class CupyBackend(Backend):
-    """One kernel of a source on one CUDA device.
+def _cupy_backend(
+    who: str, source: str, name: str, options: tuple[str, ...], by_name: bool, index: int
+) -> Backend:
+    """Return one kernel of a source on one CUDA device.
 
     Raises
     ------
     MissingLibraryError
         If CuPy is not installed.
     """
+    try:
+        import cupy
+    except ImportError as error:
+        raise MissingLibraryError(
+            f"{who}: CUDA C++ is launched by CuPy, which cannot be imported "
+            f"({message_of(error)}); expected it to be installed. Run "
+            f"{pip_command('install cupy-cuda13x')}, or cupy-cuda12x where the driver is older."
+        ) from error
 
-    def __init__(
-        self, who: str, source: str, name: str, options: tuple[str, ...], by_name: bool, index: int
-    ) -> None:
-        try:
-            import cupy
-        except ImportError as error:
-            raise MissingLibraryError(
-                f"{who}: CUDA C++ is launched by CuPy, which cannot be imported "
-                f"({message_of(error)}); expected it to be installed. Run "
-                f"{pip_command('install cupy-cuda13x')}, or cupy-cuda12x where the driver is older."
-            ) from error
-        super().__init__(who, name, index)
-        self._cupy, self._source, self._options, self._by_name = cupy, source, options, by_name
-
-    def ready(
-        self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
-    ) -> Callable[[], None]:
-        """Compile, and return what launches; CuPy sees tensors as its own arrays, without a
-        copy.
-        """
-        with self.translated(), self._cupy.cuda.Device(self.index):
-            values = tuple(self._seen(value) for value in arguments)
-            headers = (
-                [f"-I{folder}" for folder in _nvidia.include_folders()]
-                if "#include" in self._source
-                else []
-            )
-            module = self._cupy.RawModule(
-                code=self._source,
-                options=("--std=c++17", *self._options, *headers),
-                name_expressions=None if self._by_name else [self.name],
-            )
-            kernel = module.get_function(self.name)
-            # a kernel may take no more unless it is told
-            if kernel.shared_size_bytes + shared_bytes > UNASKED_SHARED_BYTES:
-                kernel.max_dynamic_shared_size_bytes = shared_bytes
-
-        def run() -> None:
-            with (
-                self.translated(),
-                self._cupy.cuda.Device(self.index),
-                self._cupy.cuda.Stream.null,
-            ):
-                kernel(grid, block, values, shared_mem=shared_bytes)
-
-        return run
-
-    def _seen(self, value: Any) -> Any:
+    def seen(value: Any) -> Any:
+        """Return an argument as CuPy's own array, without a copy; a number as it is."""
         if isinstance(value, (np.generic, bool)):
             return value
         # Numba's own arrays, and others with the CUDA array interface
         if _backends.backend_of(value) is None:
-            return self._cupy.asarray(value)
+            return cupy.asarray(value)
         return _backends.share(value, "cupy")
 
-    def wait(self) -> None:
-        """Wait for the device."""
-        with self.translated(), self._cupy.cuda.Device(self.index):
-            self._cupy.cuda.Device(self.index).synchronize()
+    def ready(
+        grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
+    ) -> Callable[[], None]:
+        values = tuple(map(seen, arguments))
+        folders = _nvidia.include_folders() if "#include" in source else []
+        module = cupy.RawModule(
+            code=source,
+            options=("--std=c++17", *options, *(f"-I{folder}" for folder in folders)),
+            name_expressions=None if by_name else [name],
+        )
+        kernel = module.get_function(name)
+        # a kernel may take no more unless it is told
+        if kernel.shared_size_bytes + shared_bytes > UNASKED_SHARED_BYTES:
+            kernel.max_dynamic_shared_size_bytes = shared_bytes
 
-    def refusal(self, error: Exception) -> KernelError | None:
-        """Return what is reported of CuPy's errors."""
+        def run() -> None:
+            with cupy.cuda.Stream.null:
+                kernel(grid, block, values, shared_mem=shared_bytes)
+
+        return run
+
+    def refusal(error: Exception) -> KernelError | None:
         if not type(error).__module__.startswith("cupy"):
             return None
         return KernelError(
-            f"{self.who}: CuPy or the GPU refused {self.name} ({message_of(error)}); expected it "
-            "to run to its end. Look at the source with gpulab.kernels.compile_cuda, and restart "
-            "this Python kernel if other GPU calls fail now."
+            f"{who}: CuPy or the GPU refused {name} ({message_of(error)}); expected it to run to "
+            "its end. Look at the source with gpulab.kernels.compile_cuda, and restart this Python "
+            "kernel if other GPU calls fail now."
         )
+
+    device = cupy.cuda.Device(index)
+    return Backend(
+        who, name, index, lambda: cupy.cuda.Device(index), ready, device.synchronize, refusal
+    )

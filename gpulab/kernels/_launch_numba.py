@@ -26,8 +26,8 @@ _FOREIGN = ("numba", "numba_cuda", "numpy")
 _CUDA = 13
 
 
-class NumbaBackend(Backend):
-    """One kernel on one CUDA device.
+def numba_backend(who: str, kernel: Any, index: int) -> Backend:
+    """Return one kernel on one CUDA device.
 
     Parameters
     ----------
@@ -45,68 +45,56 @@ class NumbaBackend(Backend):
     DeviceError
         If it sees no GPU, or is Numba's simulator.
     """
-
-    def __init__(self, who: str, kernel: Any, index: int) -> None:
-        self._function = _python.function_of(kernel, who)
-        super().__init__(who, self._function.__name__, index)
-        self._cuda = _numba_cuda(who)
-        self._dispatcher = (
-            kernel if hasattr(kernel, "configure") else jitted(self._cuda, self._function, who)
-        )
+    function, cuda = _python.function_of(kernel, who), _numba_cuda(who)
+    dispatcher = kernel if hasattr(kernel, "configure") else jitted(cuda, function, who)
 
     def ready(
-        self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
+        grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
     ) -> Callable[[], None]:
-        """Compile for these types, and return what launches."""
-        with self.translated(), self._cuda.gpus[self.index]:
-            seen = [
-                self._cuda.as_cuda_array(a) if hasattr(a, "__cuda_array_interface__") else a
-                for a in arguments
-            ]
-            # A form for just these types is compiled now and not at the first launch, and a launch
-            # need not look at the types again.
-            form = (
-                self._dispatcher
-                if self._dispatcher.specialized
-                else self._dispatcher.specialize(*seen)
-            )
-            with warnings.catch_warnings():
-                # That a small grid leaves most of a GPU idle is what the notebooks are about; each
-                # small example need not say it.
-                warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
-                configured = form[grid, block, 0, shared_bytes]
+        seen = [
+            cuda.as_cuda_array(a) if hasattr(a, "__cuda_array_interface__") else a
+            for a in arguments
+        ]
+        # A form for just these types is compiled now and not at the first launch, and a launch need
+        # not look at the types again.
+        form = dispatcher if dispatcher.specialized else dispatcher.specialize(*seen)
+        with warnings.catch_warnings():
+            # That a small grid leaves most of a GPU idle is what the notebooks are about; each
+            # small example need not say it.
+            warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
+            configured = form[grid, block, 0, shared_bytes]
+        return lambda: configured(*seen)
 
-        def run() -> None:
-            with self.translated(), self._cuda.gpus[self.index]:
-                configured(*seen)
-
-        return run
-
-    def wait(self) -> None:
-        """Wait for the device."""
-        with self.translated(), self._cuda.gpus[self.index]:
-            self._cuda.synchronize()
-
-    def refusal(self, error: Exception) -> KernelError | None:
+    def refusal(error: Exception) -> KernelError | None:
         """Return what is reported of numba's errors: the compiler's at its line, the driver's with
         what to do.
         """
-        home = type(error).__module__
+        home, name = type(error).__module__, function.__name__
         if not home.startswith("numba"):
             return None
         if "cudadrv" in home or "Cuda" in type(error).__name__:
             return KernelError(
-                f"{self.who}: the GPU stopped {self.name} ({message_of(error)}); expected it to "
-                "run to its end. Run gpulab.kernels.simulate with the same arguments, which names "
-                "the line, and restart this Python kernel first if other GPU calls fail now."
+                f"{who}: the GPU stopped {name} ({message_of(error)}); expected it to run to its "
+                "end. Run gpulab.kernels.simulate with the same arguments, which names the line, "
+                "and restart this Python kernel first if other GPU calls fail now."
             )
         line = getattr(getattr(error, "loc", None), "line", None)
         where = f", line {line}" if line else ""
         return KernelError(
-            f"{self.who}: numba-cuda refuses {self.name}{where}: {message_of(error)}. Run "
+            f"{who}: numba-cuda refuses {name}{where}: {message_of(error)}. Run "
             "gpulab.kernels.compile_python(kernel, ...), which shows the line.",
             line,
         )
+
+    return Backend(
+        who,
+        function.__name__,
+        index,
+        lambda: cuda.gpus[index],
+        ready,
+        cuda.synchronize,
+        refusal,
+    )
 
 
 def _numba_cuda(who: str) -> Any:

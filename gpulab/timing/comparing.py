@@ -95,11 +95,8 @@ def compare(
     ['method', 'function']
     """
     limits = checked_limits("compare", relative_width, deadline, progress, stop)
-    if tolerance is not None and (not _given.is_finite(tolerance) or tolerance <= 0):
-        raise InputError(
-            f"compare: tolerance={shown(tolerance)}; expected a finite number above 0. Leave it "
-            "out to use the default."
-        )
+    if tolerance is not None:
+        tolerance = _given.positive("compare", "tolerance", tolerance)
     return compare_within(
         limits,
         work,

@@ -219,20 +219,15 @@ def checked_limits(
         If a number is not positive, the width more than the whole, the deadline more than a day,
         or a callback is no function or raises.
     """
-    for name, value in (("relative_width", relative_width), ("deadline", deadline)):
-        if not _given.is_finite(value) or value <= 0:
-            raise InputError(
-                f"{function}: {name}={shown(value)}; expected a finite number above 0. Leave it "
-                "out to use the default."
-            )
-    if relative_width > 1:
+    width = _given.positive(function, "relative_width", relative_width)
+    if width > 1:
         raise InputError(
             f"{function}: relative_width={shown(relative_width)}; expected a share of the "
             "median, up to 1. Pass 0.02 for an interval of 2 %."
         )
     say = _given.callback(function, "progress", progress)
     ask = _given.callback(function, "stop", stop)
-    limits = Limits(float(relative_width), _given.deadline(function, deadline))
+    limits = Limits(width, _given.deadline(function, deadline))
     return limits._replace(say=say or limits.say, stop=ask or limits.stop)
 
 

@@ -190,13 +190,15 @@ def named_link(
     _given.word("link", "memory", memory, ("pinned", "pageable"))
     rate, source = _RATES[key]
     rate *= 1.0 if memory == "pinned" else _PAGEABLE_SHARE
-    latency = _positive(
-        "link", "latency_seconds", _CALL_SECONDS if latency_seconds is None else latency_seconds
-    )
-    bandwidth = _positive(
-        "link",
-        "bandwidth_bytes_per_second",
-        rate if bandwidth_bytes_per_second is None else bandwidth_bytes_per_second,
+    latency, bandwidth = (
+        _given.positive("link", name, value, f"Pass for example {name}=1e-5.")
+        for name, value in (
+            ("latency_seconds", _CALL_SECONDS if latency_seconds is None else latency_seconds),
+            (
+                "bandwidth_bytes_per_second",
+                rate if bandwidth_bytes_per_second is None else bandwidth_bytes_per_second,
+            ),
+        )
     )
     words = [
         f"{format_seconds(latency)} a copy "
@@ -290,15 +292,6 @@ def processor(which: ProcessorModel | str) -> ProcessorModel:
             f"{', '.join(_PROCESSORS)}. Pass one of these."
         )
     return _PROCESSORS[which]
-
-
-def _positive(function: str, name: str, value: Any) -> float:
-    if not _given.is_finite(value) or value <= 0:
-        raise InputError(
-            f"{function}: {name} is {shown(value)}; expected a positive number. Pass for example "
-            f"{name}=1e-5."
-        )
-    return float(value)
 
 
 def check_bytes(function: str, nbytes: Any) -> int:
